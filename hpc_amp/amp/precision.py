@@ -1,0 +1,68 @@
+"""The precision policy: what runs in which number format, decided once for the whole run."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from hpc_amp.config import schema
+
+
+class PrecisionError(RuntimeError):
+    """This torch or this device cannot compute in the precision asked for."""
+
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionPolicy:
+    """`autocast_dtype` is None where everything runs in fp32; `scales_loss` where gradients could
+    underflow (fp16)."""
+
+    mode: str
+    device_type: str
+    autocast_dtype: torch.dtype | None
+    scales_loss: bool
+
+    @classmethod
+    def create(cls, config: schema.Precision, device: torch.device) -> PrecisionPolicy:
+        """The policy of `precision.mode` on `device`. Raises PrecisionError where the device or
+        this torch cannot do it: torch would fall back to fp32 with a warning."""
+        policy = cls(config.mode, device.type, _AUTOCAST.get(config.mode), config.mode == "fp16")
+        policy._verify(device)
+        return policy
+
+    def _verify(self, device: torch.device) -> None:
+        if self.mode == "tf32" and device.type != "cuda":
+            raise PrecisionError("precision tf32 is a mode of NVIDIA GPUs; on a CPU use fp32")
+        if self.mode == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+            raise PrecisionError("this GPU has no bf16; use precision fp16")
+        if self.autocast_dtype is None:
+            return
+        probe = torch.ones(8, 8, device=device)
+        with warnings.catch_warnings(), self.autocast():
+            warnings.simplefilter("ignore")
+            produced = (probe @ probe).dtype
+        if produced != self.autocast_dtype:
+            raise PrecisionError(
+                f"torch {torch.__version__} has no {self.mode} autocast on {device.type}; "
+                "use fp32 or bf16, or a newer torch"
+            )
+
+    def configure_backends(self) -> None:
+        """Set the process-wide TF32 switches: on in `tf32`, off in `fp32`, where torch would leave
+        convolutions in TF32. Under autocast the little that stays fp32 may use TF32."""
+        allow = self.mode != "fp32"
+        torch.set_float32_matmul_precision("high" if allow else "highest")
+        torch.backends.cudnn.allow_tf32 = allow
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context of every forward pass and loss."""
+        if self.autocast_dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device_type, dtype=self.autocast_dtype)

@@ -1,0 +1,334 @@
+"""The commands of `hpc-amp`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpc_amp import __version__
+
+if TYPE_CHECKING:
+    from hpc_amp.jobs.status import RunStatus
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+config_argument = click.argument("config", type=click.Path(path_type=Path))
+overrides_argument = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print facts as JSON.")
+runs_dir_option = click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    envvar="HPC_AMP_RUNS",
+    show_default=True,
+    help="Folder of all runs.",
+)
+run_id_option = click.option(
+    "--run-id", metavar="ID", help="Use this run id (form 20261127-223455-kqzf), not a new one."
+)
+
+
+@click.group(context_settings=_SETTINGS)
+@click.version_option(__version__, message="hpc-amp %(version)s")
+def app() -> None:
+    """One YAML file in, a multi-node mixed-precision PyTorch run out.
+
+    Start with `hpc-amp init`, look at what would run with `hpc-amp render job.yaml`, then
+    `hpc-amp submit job.yaml`. RUN is a run directory, a run's name (its newest run) or a job id.
+    """
+
+
+@app.command()
+@click.argument("path", type=click.Path(path_type=Path), default=Path("job.yaml"))
+def init(path: Path) -> None:
+    """Write a commented job file to start from."""
+    from hpc_amp.errors import UsageError
+    from hpc_amp.resources import resource_folder
+
+    text = (resource_folder("configs") / "starter.yaml").read_text()
+    try:
+        with path.open("x") as out:
+            out.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path} exists already", hint="name another file") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    click.echo(f"wrote {path}; next: hpc-amp validate {path}")
+
+
+@app.command()
+@config_argument
+@overrides_argument
+@json_option
+def validate(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Check a job file, with its site, without running anything."""
+    from hpc_amp.jobs.render import render
+    from hpc_amp.jobs.submit import prepare
+
+    plan, _ = prepare(config, overrides)
+    render(plan)
+    facts = {
+        "config": str(config),
+        "name": plan.job.name,
+        "site": plan.site.name,
+        "scheduler": plan.scheduler.name,
+        "launcher": plan.launcher.name,
+        "container": plan.job.container.image if plan.container.binaries else None,
+        "nodes": plan.job.job.nodes,
+        "world_size": plan.job.world_size,
+    }
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    where = f"site {facts['site']}, {facts['scheduler']}, {facts['launcher']}"
+    inside = f"in {facts['container']}" if facts["container"] else "no container"
+    click.echo(
+        f"{config}: good; {facts['name']}: {facts['world_size']} rank(s) on {facts['nodes']} "
+        f"node(s), {where}, {inside}"
+    )
+
+
+@app.command()
+@config_argument
+@overrides_argument
+@run_id_option
+def render(config: Path, overrides: tuple[str, ...], run_id: str | None) -> None:
+    """Print the launch script."""
+    _print_script(config, overrides, run_id)
+
+
+def _print_script(config: Path, overrides: tuple[str, ...], run_id: str | None) -> None:
+    from hpc_amp.jobs.render import render as render_plan
+    from hpc_amp.jobs.submit import prepare
+
+    plan, _ = prepare(config, overrides, run_id=run_id)
+    click.echo(render_plan(plan), nl=False)
+
+
+@app.command()
+@config_argument
+@overrides_argument
+@click.option("--dry-run", is_flag=True, help="Print the script that would be submitted, and stop.")
+@click.option("--follow", is_flag=True, help="Show the log until the run ends, then a summary.")
+@json_option
+@run_id_option
+def submit(
+    config: Path,
+    overrides: tuple[str, ...],
+    dry_run: bool,
+    follow: bool,
+    as_json: bool,
+    run_id: str | None,
+) -> None:
+    """Submit a job and return its id and run directory.
+
+    Any key of the job file can be set behind it: job.nodes=4 train.optimizer.lr=0.2
+    """
+    if dry_run:
+        _print_script(config, overrides, run_id)
+        return
+    from hpc_amp.jobs.submit import prepare
+    from hpc_amp.jobs.submit import submit as submit_plan
+
+    plan, loaded = prepare(config, overrides, run_id=run_id)
+    job_id = submit_plan(plan, loaded.text)
+    _report_submission(job_id, plan.run_dir, plan.scheduler.name, as_json=as_json)
+    if follow:
+        _follow_until_interrupted(plan.run_dir, as_json=as_json)
+
+
+def _report_submission(job_id: str, run_dir: Path, scheduler: str, *, as_json: bool) -> None:
+    if as_json:
+        facts = {"job_id": job_id, "run_dir": str(run_dir), "scheduler": scheduler}
+        click.echo(json.dumps(facts))
+    else:
+        click.echo(f"submitted job {job_id} ({scheduler})\nrun directory {run_dir}")
+
+
+@app.command()
+@config_argument
+@overrides_argument
+def run(config: Path, overrides: tuple[str, ...]) -> None:
+    """Run a job here and now, and wait for it. Ctrl-C saves a checkpoint and stops it."""
+    from hpc_amp.jobs.submit import prepare
+    from hpc_amp.jobs.submit import submit as submit_plan
+
+    plan, loaded = prepare(config, overrides, site="local")
+    job_id = submit_plan(plan, loaded.text)
+    _report_submission(job_id, plan.run_dir, plan.scheduler.name, as_json=False)
+    try:
+        _follow(plan.run_dir, as_json=False)
+    except KeyboardInterrupt:
+        click.echo("\nstopping at a checkpoint; Ctrl-C again leaves it to finish that alone")
+        from hpc_amp.jobs.control import cancel as cancel_run
+
+        cancel_run(plan.run_dir)
+        _follow(plan.run_dir, as_json=False, from_end=True)
+
+
+def _follow(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:
+    """Show the log and the summary; exits with 1 unless the run finished."""
+    from hpc_amp.jobs.follow import follow as follow_run
+    from hpc_amp.jobs.summary import describe, read_summary
+
+    log = run_dir / "logs" / "job.log"
+    offset = log.stat().st_size if from_end and log.exists() else 0
+    out = sys.stderr if as_json else sys.stdout
+
+    def write(text: str) -> None:
+        out.write(text)
+        out.flush()
+
+    status = follow_run(run_dir, write, offset=offset, on_wait=_Waiting())
+    if as_json:
+        click.echo(json.dumps({**status.to_plain(), "summary": read_summary(run_dir)}))
+    else:
+        click.echo("\n" + describe(status))
+    if status.state != "finished":
+        raise SystemExit(1)
+
+
+def _follow_until_interrupted(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:
+    """Like `_follow`; Ctrl-C ends the following, not the run."""
+    try:
+        _follow(run_dir, as_json=as_json, from_end=from_end)
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nno longer following; the run goes on. Follow: hpc-amp logs -f {run_dir}   "
+            f"End it: hpc-amp cancel {run_dir}",
+            err=True,
+        )
+        raise SystemExit(130) from None
+
+
+class _Waiting:
+    """Says once why a job waits in the queue, whenever the reason changes."""
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def __call__(self, status: RunStatus) -> None:
+        text = f"{status.state}: {status.reason}" if status.reason else status.state
+        if status.state in ("pending", "unknown") and text != self._said:
+            click.echo(f"job {status.job_id} is {text}", err=True)
+            self._said = text
+
+
+@app.command()
+@click.argument("targets", nargs=-1, metavar="[RUN]...")
+@runs_dir_option
+@json_option
+def status(targets: tuple[str, ...], runs_dir: Path, as_json: bool) -> None:
+    """Show where runs stand: all of them, or those named."""
+    from hpc_amp.jobs import rundir
+    from hpc_amp.jobs.status import run_statuses
+
+    if targets:
+        folders = [rundir.find_run(target, runs_dir) for target in targets]
+    else:
+        folders = rundir.all_runs(runs_dir)
+    statuses = run_statuses(folders)
+    if as_json:
+        click.echo(json.dumps([entry.to_plain() for entry in statuses], indent=1))
+    elif not statuses:
+        click.echo(f"no runs in {runs_dir}")
+    else:
+        click.echo(_status_table(statuses))
+
+
+def _status_table(statuses: list[RunStatus]) -> str:
+    rows = [("NAME", "STATE", "STEP", "ATTEMPT", "JOB", "RUN DIRECTORY")]
+    for entry in statuses:
+        step = "-" if entry.step is None else f"{entry.step}/{entry.total_steps}"
+        where = Path(entry.run_dir)
+        shown = where.relative_to(Path.cwd()) if where.is_relative_to(Path.cwd()) else where
+        rows.append(
+            (entry.name, entry.state, step, str(entry.attempt), entry.job_id or "-", str(shown))
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    lines = []
+    for row, entry in zip(rows, [None, *statuses], strict=True):
+        cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)]
+        lines.append("  ".join([*cells, row[5]]).rstrip())
+        if entry is not None and entry.reason and entry.state not in ("finished", "running"):
+            lines.append(f"    {entry.reason}")
+    return "\n".join(lines)
+
+
+@app.command()
+@click.argument("target", metavar="RUN")
+@click.option("-f", "--follow", "following", is_flag=True, help="Go on until the run ends.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last lines.")
+@runs_dir_option
+def logs(target: str, following: bool, lines: int | None, runs_dir: Path) -> None:
+    """Print a run's log."""
+    from hpc_amp.jobs import rundir
+    from hpc_amp.jobs.follow import follow as follow_run
+
+    run_dir = rundir.find_run(target, runs_dir)
+    log = run_dir / "logs" / "job.log"
+    data = log.read_bytes() if log.exists() else b""
+    text = data.decode(errors="replace")
+    if lines is not None:
+        text = "".join(text.splitlines(keepends=True)[-lines:] if lines else [])
+    click.echo(text, nl=False)
+    if not following:
+        if not data:
+            click.echo(f"the job has written nothing yet ({log})", err=True)
+        return
+
+    def write(piece: str) -> None:
+        click.echo(piece, nl=False)
+        sys.stdout.flush()
+
+    try:
+        follow_run(run_dir, write, offset=len(data), on_wait=_Waiting())
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+@app.command()
+@click.argument("targets", nargs=-1, required=True, metavar="RUN...")
+@runs_dir_option
+@json_option
+def cancel(targets: tuple[str, ...], runs_dir: Path, as_json: bool) -> None:
+    """End runs. The ranks save a checkpoint first, as far as the scheduler's grace allows."""
+    from hpc_amp.jobs import rundir
+    from hpc_amp.jobs.control import cancel as cancel_run
+
+    facts: list[dict[str, Any]] = []
+    for target in targets:
+        run_dir = rundir.find_run(target, runs_dir)
+        before = cancel_run(run_dir)
+        facts.append({"run_dir": str(run_dir), "job_id": before.job_id, "state": before.state})
+        if not as_json:
+            ended = before.state not in ("pending", "running", "unknown")
+            click.echo(
+                f"{run_dir} has ended already ({before.state})"
+                if ended
+                else f"cancelled job {before.job_id} of {run_dir}"
+            )
+    if as_json:
+        click.echo(json.dumps(facts, indent=1))
+
+
+@app.command()
+@click.argument("target", metavar="RUN")
+@click.option("--follow", is_flag=True, help="Show the log until the run ends, then a summary.")
+@runs_dir_option
+@json_option
+def resume(target: str, follow: bool, runs_dir: Path, as_json: bool) -> None:
+    """Submit a run again; it goes on from its newest checkpoint."""
+    from hpc_amp.jobs import rundir
+    from hpc_amp.jobs.submit import resume as resume_run
+
+    run_dir = rundir.find_run(target, runs_dir)
+    log = run_dir / "logs" / "job.log"
+    job_id, scheduler = resume_run(run_dir)
+    _report_submission(job_id, run_dir, scheduler, as_json=as_json)
+    if follow:
+        _follow_until_interrupted(run_dir, as_json=as_json, from_end=log.exists())

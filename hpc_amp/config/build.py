@@ -1,0 +1,176 @@
+"""A tree to the dataclass that the schema asks for, or one error at the right line.
+
+The schema's types are few, so they are walked by hand: each message can then name the key, the
+line, the value as it was written and what to write instead.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
+
+from hpc_amp.config import scalars
+from hpc_amp.config.keys import Key, keys_of
+from hpc_amp.config.suggest import choice_error, unknown_key
+from hpc_amp.config.tree import Items, Node, Scalar, Table, describe
+from hpc_amp.errors import ConfigError
+
+T = TypeVar("T")
+_SIMPLE = re.compile(r"[\w./:=+-]+")
+
+
+def build(section: type[T], table: Table, prefix: str = "") -> T:
+    """`table` as an instance of the dataclass `section`; shorthands must be expanded already.
+
+    `prefix` stands before the key paths in errors. Raises ConfigError for the first entry that does
+    not fit, in the order of the file.
+    """
+    built: T = _Builder(section, prefix).section(section, table, prefix)
+    return built
+
+
+def read_value(root: type, name: str, node: Node) -> Any:
+    """The value of one key at the top of `root`. Raises ConfigError."""
+    return _Builder(root, "").value(keys_of(root)[name], node, name)
+
+
+class _Builder:
+    def __init__(self, root: type, prefix: str) -> None:
+        self.root = root
+        self.prefix = prefix
+
+    def section(self, section: type, table: Table, path: str) -> Any:
+        keys = keys_of(section)
+        values: dict[str, Any] = {}
+        for name, node in table.entries.items():
+            if name not in keys:
+                raise unknown_key(self.root, self.prefix, path, name, keys, node.where)
+            key = keys[name]
+            if isinstance(node, Scalar) and node.is_null and not key.optional and _many(key):
+                continue  # a section whose keys are all commented out has its defaults
+            values[name] = self.value(key, node, _join(path, name))
+        for key in keys.values():
+            if key.required and key.name not in values:
+                raise ConfigError(
+                    f"{_join(path, key.name)} is missing",
+                    where=table.where,
+                    hint=f"add a line {key.name}: ...",
+                )
+        return section(**values)
+
+    def value(self, key: Key, node: Node, path: str) -> Any:
+        """A node as the key's type says, checked."""
+        if isinstance(node, Scalar) and node.is_null:
+            if key.optional:
+                return None
+            instead = "" if key.required else ", or leave the key out for its default"
+            _fail(path, node, "may not be null", f"give a value{instead}")
+        if key.is_section:
+            if not isinstance(node, Table):
+                wrong = f"must be a section with keys, not {describe(node)}"
+                _fail(path, node, wrong, f"its keys are {', '.join(keys_of(key.type))}")
+            return self.section(key.type, node, path)
+        value = _plain(key.type, node, path)
+        _check(key, value, node, path)
+        if key.type is str and isinstance(node, Scalar):
+            _refuse_number(node, path)
+        return value
+
+
+def _plain(kind: Any, node: Node, path: str) -> Any:
+    """A node as a type that is not a section."""
+    origin = get_origin(kind)
+    if kind is Table:
+        if not isinstance(node, Table):
+            _fail(path, node, f"must be a mapping, not {describe(node)}")
+        return node
+    if origin is list:
+        (element,) = get_args(kind)
+        return [_plain(element, *at) for at in _elements(node, path)]
+    if origin is tuple:
+        elements = get_args(kind)
+        found = _elements(node, path)
+        if len(found) != len(elements):
+            _fail(path, node, f"must be a list of {len(elements)} values, not of {len(found)}")
+        return tuple(_plain(element, *at) for element, at in zip(elements, found, strict=True))
+    if origin is dict:
+        if not isinstance(node, Table):
+            _fail(path, node, f"must be a mapping, not {describe(node)}", "write {KEY: value}")
+        return {name: _text(child, _join(path, name)) for name, child in node.entries.items()}
+    if kind is str:
+        return _text(node, path)
+    return _scalar(kind, node, path)
+
+
+def _elements(node: Node, path: str) -> list[tuple[Node, str]]:
+    if not isinstance(node, Items):
+        text = node.text if isinstance(node, Scalar) else ""
+        example = text if _SIMPLE.fullmatch(text) else "first, second"
+        _fail(path, node, f"must be a list, not {describe(node)}", f"write [{example}]")
+    return [(item, f"{path}[{index}]") for index, item in enumerate(node.items)]
+
+
+def _text(node: Node, path: str) -> str:
+    """The text exactly as it stands in the source, so that 0.10 stays 0.10."""
+    if not isinstance(node, Scalar):
+        wrong = f"must be text, not {describe(node)}"
+        _fail(path, node, wrong, "put a text with brackets or ': ' in quotes")
+    if node.is_null:
+        hint = 'write "" for no text, or quotes around the word null'
+        _fail(path, node, "must be text, not null", hint)
+    if "\0" in node.text:
+        _fail(path, node, "holds a NUL character, which no program can receive")
+    return node.text
+
+
+def _scalar(kind: Any, node: Node, path: str) -> Any:
+    """A boolean, a number or one of several choices."""
+    if not isinstance(node, Scalar):
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}
+        _fail(path, node, f"must be {wanted.get(kind, 'a single value')}, not {describe(node)}")
+    try:
+        if kind is bool:
+            return scalars.to_bool(node)
+        if kind is int:
+            return scalars.to_int(node)
+        if kind is float:
+            return scalars.to_float(node)
+    except ValueError as error:
+        _fail(path, node, str(error))
+    assert get_origin(kind) is Literal, f"the schema has a type that is not handled: {kind}"
+    for choice in get_args(kind):
+        if node.text == str(choice) and (isinstance(choice, str) or not node.quoted):
+            return choice
+    raise choice_error(path, node, [str(choice) for choice in get_args(kind)])
+
+
+def _check(key: Key, value: Any, node: Node, path: str) -> None:
+    for check in key.checks:
+        try:
+            check(value)
+        except ValueError as error:
+            _fail(path, node, str(error))
+
+
+def _refuse_number(scalar: Scalar, path: str) -> None:
+    """Refuse an unquoted number where text is wanted: 007 and 1e3 lose digits in other readers.
+
+    Runs after the checks, whose messages say more: a walltime of 90 wants a unit, not quotes.
+    """
+    number = scalars.is_number(scalar.text)
+    if not scalar.quoted and (number or scalars.is_bool(scalar.text)):
+        kind, text = "number" if number else "boolean", scalar.text[:60]
+        _fail(path, scalar, f"must be text, not the {kind} {text}", f'write "{text}" in quotes')
+
+
+def _many(key: Key) -> bool:
+    return key.is_section or key.type is Table or get_origin(key.type) in (list, dict)
+
+
+def _join(path: str, name: str) -> str:
+    told = name if name.isprintable() and name.strip() else repr(name)
+    return f"{path}.{told}" if path else told
+
+
+def _fail(path: str, node: Node, message: str, hint: str | None = None) -> NoReturn:
+    raise ConfigError(f"{path}: {message}", where=node.where, hint=hint)

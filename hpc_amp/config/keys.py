@@ -1,0 +1,101 @@
+"""The keys that a schema dataclass allows, taken apart: type, null, checks, shorthand."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from hpc_amp.config.tree import Node, Scalar, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a section."""
+
+    name: str
+    type: Any
+    """Without `Annotated` and `| None`: `int`, `list[str]`, a `Literal`, a dataclass, ..."""
+    optional: bool
+    """Whether null is a value of its own."""
+    checks: tuple[Callable[[Any], object], ...]
+    """Functions that raise ValueError for a value that the type alone lets pass."""
+    required: bool
+
+    @property
+    def is_section(self) -> bool:
+        """Whether its value is a section of further keys."""
+        return dataclasses.is_dataclass(self.type) and self.type is not Table
+
+    @property
+    def shorthand(self) -> Key | None:
+        """The key that a bare value stands for, where this is a section that has one."""
+        name = getattr(self.type, "SHORTHAND", None) if self.is_section else None
+        return keys_of(self.type)[name] if name else None
+
+
+@functools.cache
+def keys_of(section: type[Any]) -> dict[str, Key]:
+    """The keys of a dataclass by name, in their order."""
+    hints = typing.get_type_hints(section, include_extras=True)
+    keys = {}
+    for field in dataclasses.fields(section):
+        kind, optional, checks = _unwrap(hints[field.name])
+        required = field.default is MISSING and field.default_factory is MISSING
+        keys[field.name] = Key(field.name, kind, optional, checks, required)
+    return keys
+
+
+def find_key(section: type, path: list[str]) -> Key | None:
+    """The key at a path below `section`, or None where the schema has none.
+
+    A name below a mapping, such as `container.env.HOME`, is a key of type `str`.
+    """
+    name, *rest = path
+    key = keys_of(section).get(name)
+    if key is None or not rest:
+        return key
+    if key.is_section:
+        return find_key(key.type, rest)
+    if get_origin(key.type) is dict and len(rest) == 1:
+        return Key(rest[0], str, optional=False, checks=(), required=False)
+    return None
+
+
+def expand(node: Node, key: Key) -> Node:
+    """`node` with every bare value that stands for a section written out as that section."""
+    if not key.is_section:
+        return node
+    if isinstance(node, Scalar) and not node.is_null and key.shorthand:
+        return Table({key.shorthand.name: node}, node.where)
+    return expand_section(node, key.type) if isinstance(node, Table) else node
+
+
+def expand_section(table: Table, section: type) -> Table:
+    """`expand` for every entry of a section. Unknown keys stay as they are."""
+    keys = keys_of(section)
+    entries = {
+        name: expand(node, keys[name]) if name in keys else node
+        for name, node in table.entries.items()
+    }
+    return Table(entries, table.where)
+
+
+def _unwrap(hint: Any) -> tuple[Any, bool, tuple[Callable[[Any], object], ...]]:
+    """A type hint as (bare type, whether it allows None, checks)."""
+    optional = False
+    checks: tuple[Callable[[Any], object], ...] = ()
+    while True:
+        origin = get_origin(hint)
+        if origin is Annotated:
+            checks += hint.__metadata__
+            hint = hint.__origin__
+        elif origin is Union or origin is types.UnionType:
+            optional = True
+            (hint,) = (option for option in get_args(hint) if option is not type(None))
+        else:
+            return hint, optional, checks

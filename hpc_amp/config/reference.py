@@ -1,0 +1,189 @@
+"""The tables of every key in `docs/config.md` and `docs/sites.md`, made from the schema.
+
+    python -m hpc_amp.config.reference            # writes both
+    python -m hpc_amp.config.reference --check    # exits 1 where one is out of date
+
+The rest of both documents is written by hand: only what stands between the two marks is replaced.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from hpc_amp.config import schema, units
+from hpc_amp.config.keys import Key, keys_of
+from hpc_amp.config.schema import Job
+from hpc_amp.config.site import Site
+from hpc_amp.config.tree import Table
+
+BEGIN = "<!-- keys: made by `python -m hpc_amp.config.reference` from the schema -->"
+END = "<!-- end of keys -->"
+DOCUMENTS: dict[str, type] = {"config.md": Job, "sites.md": Site}
+
+# What a check says about a type, where it is not a bound of its own (`at_least(1)`).
+_CHECKED: dict[Callable[[Any], object], str] = {
+    units.parse_duration: "[duration](config.md#units)",
+    units.parse_interval: "[interval](config.md#units)",
+    units.parse_size: "[size](config.md#units)",
+    schema.run_name: "name",
+}
+_WORDS: dict[Any, tuple[str, str]] = {
+    str: ("text", "texts"),
+    int: ("whole number", "whole numbers"),
+    float: ("number", "numbers"),
+    bool: ("true or false", "booleans"),
+    Table: ("mapping", "mappings"),
+}
+
+
+def keys_as_markdown(root: type) -> str:
+    """The tables of all keys of a schema class and of its sections."""
+    return "\n\n".join(_sections(root, ""))
+
+
+def with_keys(document: str, root: type) -> str:
+    """A document with the part between its marks replaced. Raises ValueError without marks."""
+    before, begin, rest = document.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"it needs the lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{keys_as_markdown(root)}\n\n{END}{after}"
+
+
+def main(arguments: Sequence[str], folder: Path) -> int:
+    """Writes the documents in `folder`, or checks them. Returns the exit code."""
+    for name, root in DOCUMENTS.items():
+        path = folder / name
+        try:
+            present = path.read_text(encoding="utf-8")
+            wanted = with_keys(present, root)
+        except (OSError, ValueError) as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            return 1
+        if wanted == present:
+            continue
+        if "--check" in arguments:
+            print(f"{path} is out of date: run {BEGIN.split('`')[1]}", file=sys.stderr)
+            return 1
+        path.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+def _sections(section: type, path: str) -> Iterator[str]:
+    """Markdown for a section, then for those in it."""
+    yield _section(section, path)
+    for key in keys_of(section).values():
+        if key.is_section:
+            yield from _sections(key.type, _below(path, key.name))
+
+
+def _section(section: type, path: str) -> str:
+    heading = f"`{path}`" if path else "Top level"
+    lines = [f"### {heading}", "", inspect.cleandoc(section.__doc__ or "")]
+    shorthand = getattr(section, "SHORTHAND", None)
+    if shorthand:
+        name = path.rpartition(".")[2]
+        lines += ["", f"Short form: `{name}: X` means `{name}: {{{shorthand}: X}}`."]
+    lines += ["", "| Key | Type | Default | Meaning |", "|---|---|---|---|"]
+    meanings = _field_docs(section)
+    defaults = {field.name: field for field in dataclasses.fields(section)}
+    for name, key in keys_of(section).items():
+        cells = [
+            f"`{name}`",
+            _type(key, path),
+            _default(key, defaults[name]),
+            " ".join(meanings[name].split()),
+        ]
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def _type(key: Key, path: str) -> str:
+    """A key's type in words."""
+    if key.is_section:
+        anchor = re.sub(r"[^a-z0-9_-]", "", _below(path, key.name).lower())
+        return f"[section](#{anchor})"
+    origin, arguments = get_origin(key.type), get_args(key.type)
+    for check in key.checks:
+        if check in _CHECKED:
+            return _CHECKED[check]
+    if origin is Literal:
+        return _either([f"`{choice}`" for choice in arguments])
+    if origin is list:
+        return f"list of {_WORDS[arguments[0]][1]}"
+    if origin is tuple:
+        return f"list of {len(arguments)} {_WORDS[arguments[0]][1]}"
+    if origin is dict:
+        return "mapping of names to texts"
+    bounds = [check.__doc__ for check in key.checks if "<locals>" in check.__qualname__]
+    return ", ".join([_WORDS[key.type][0], *(bound for bound in bounds if bound)])
+
+
+def _default(key: Key, field: dataclasses.Field[Any]) -> str:
+    if key.required:
+        return "*required*"
+    if key.is_section or key.type is Table:
+        return ""
+    made = field.default_factory
+    return f"`{_yaml(field.default if made is dataclasses.MISSING else made())}`"
+
+
+def _yaml(value: Any) -> str:
+    """A default as one would write it in YAML."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return str(int(value) if value.is_integer() else value)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_yaml(item) for item in value)}]"
+    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", value):
+        return f'"{value}"'
+    return str(value)
+
+
+def _either(words: list[str]) -> str:
+    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _field_docs(section: type) -> dict[str, str]:
+    """The string under each field of a dataclass."""
+    return _docs_of_module(section.__module__)[section.__name__]
+
+
+@functools.cache
+def _docs_of_module(name: str) -> dict[str, dict[str, str]]:
+    """By class, the string under each annotated name of its body."""
+    source = Path(str(sys.modules[name].__file__)).read_text(encoding="utf-8")
+    docs: dict[str, dict[str, str]] = {}
+    for item in ast.parse(source).body:
+        if isinstance(item, ast.ClassDef):
+            docs[item.name] = dict(_documented(item.body))
+    return docs
+
+
+def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for field, below in zip(body, body[1:], strict=False):
+        match (field, below):
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, text
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:], Path(__file__).resolve().parents[2] / "docs"))

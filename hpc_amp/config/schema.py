@@ -1,0 +1,473 @@
+"""Every key of a job file, with its type, its default and its meaning.
+
+These dataclasses are the only thing that the submit side and the job side share. The submit side
+validates YAML into them (`config.load`); the job side reads the resolved `job.json` back into the
+same classes (`from_plain`). Standard library only.
+
+The string under a field is its documentation: `docs/config.md` is generated from it. A class with a
+`SHORTHAND` may be written as a bare value: `precision: fp16` means `precision: {mode: fp16}`.
+An `Annotated` type carries a check: a function that raises ValueError with a message for the user.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from hpc_amp.config.units import parse_duration, parse_interval, parse_size
+
+SCHEMA_VERSION = 1
+
+
+def at_least(minimum: float) -> Callable[[float], None]:
+    """A check that a number is not below `minimum`."""
+
+    def check(value: float) -> None:
+        if value < minimum:
+            raise ValueError(f"{value} is too small: it must be at least {minimum}")
+
+    check.__doc__ = f"at least {minimum}"
+    return check
+
+
+def above(bound: float) -> Callable[[float], None]:
+    """A check that a number is larger than `bound`."""
+
+    def check(value: float) -> None:
+        if value <= bound:
+            raise ValueError(f"{value} is too small: it must be above {bound}")
+
+    check.__doc__ = f"above {bound}"
+    return check
+
+
+def between(low: float, high: float) -> Callable[[float], None]:
+    """A check that a number lies in `[low, high]`."""
+
+    def check(value: float) -> None:
+        if not low <= value <= high:
+            raise ValueError(f"{value} is outside {low} to {high}")
+
+    check.__doc__ = f"{low} to {high}"
+    return check
+
+
+def averaging(value: tuple[float, ...]) -> None:
+    """A check that the coefficients of moving averages are each at least 0 and below 1."""
+    if not all(0 <= coefficient < 1 for coefficient in value):
+        raise ValueError(f"{list(value)} must each be at least 0 and below 1")
+
+
+def printable(value: str) -> None:
+    """A check that text has no control character: no scheduler or mount option can carry one."""
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in value):
+        raise ValueError(f"{value!r} has a newline or another control character")
+
+
+def run_name(value: str) -> None:
+    """A check that a name can be a folder, a scheduler's job name and a word in a command line."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
+        raise ValueError(
+            f"{value!r} cannot name a run: use 1 to 64 letters, digits, '.', '_' and '-', "
+            "starting with a letter or a digit"
+        )
+
+
+def environment_names(value: dict[str, str]) -> None:
+    """A check that every key can be an environment variable and no value holds a NUL."""
+    for name, content in value.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(f"{name!r} cannot be the name of an environment variable")
+        if "\0" in content:
+            raise ValueError(f"the value of {name} holds a NUL character")
+
+
+def no_nul(value: list[str]) -> None:
+    """A check that a command has a first word and no NUL character."""
+    if not value or not value[0]:
+        raise ValueError("it is empty: write the command and its arguments as a list")
+    if any("\0" in word for word in value):
+        raise ValueError("an argument holds a NUL character, which no program can receive")
+
+
+def all_printable(value: list[str]) -> None:
+    """A check that no item has a control character."""
+    for item in value:
+        printable(item)
+
+
+Duration = Annotated[str, parse_duration]
+Interval = Annotated[str, parse_interval]
+Size = Annotated[str, parse_size]
+Count = Annotated[int, at_least(1)]
+Natural = Annotated[int, at_least(0)]
+NonNegative = Annotated[float, at_least(0)]
+Positive = Annotated[float, above(0)]
+Fraction = Annotated[float, between(0, 1)]
+Path = Annotated[str, printable]
+Word = Annotated[str, printable]
+Words = Annotated[list[str], all_printable]
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Resources:
+    """What is asked of the scheduler."""
+
+    nodes: Count = 1
+    """Nodes of the allocation."""
+    gpus_per_node: Natural = 1
+    """GPUs on each node. 0 asks for none: the ranks then compute on CPUs."""
+    ranks_per_node: Count | None = None
+    """Training processes on each node. Default: one a GPU, or one where `gpus_per_node` is 0."""
+    cpus_per_gpu: Count = 1
+    """CPU cores for each rank: data loading, compression and the threads of CPU kernels."""
+    memory: Size | None = None
+    """Memory of each node, such as `64GiB`. Default: the scheduler's."""
+    walltime: Duration = "01:00:00"
+    """Time limit of one attempt. A job that needs longer goes on in the next attempt."""
+    queue: Word | None = None
+    """Partition or queue. Default: the site's."""
+    account: Word | None = None
+    """Account or project that pays. Default: the scheduler's."""
+    directives: Words = field(default_factory=list)
+    """More directives, each as the scheduler reads it after its marker: `--qos=premium`."""
+    skip_directives: Words = field(default_factory=list)
+    """Generated directives to leave out, by option: `--gpus-per-node`."""
+    setup: str = ""
+    """Shell lines that run on the first node before the launch: `module load apptainer`. They are
+    shell on purpose and reach the script as they are."""
+    stop_margin: Duration = "2m"
+    """How long before the time limit the run saves a checkpoint and stops."""
+    max_restarts: Natural = 10
+    """How often a run that stopped at a checkpoint may go on by itself in a new attempt."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Container:
+    """The image that the job runs in."""
+
+    SHORTHAND: ClassVar[str] = "image"
+
+    runtime: Literal["auto", "apptainer", "singularity", "none"] = "auto"
+    """`auto`: none without an image, else whichever of the two is installed on the nodes."""
+    image: Path | None = None
+    """Path of a `.sif` file or a sandbox folder on a file system that every node sees. Not a URI:
+    pull it once, then name the file. Default: no container."""
+    bind: Words = field(default_factory=list)
+    """Host paths to see inside, as `path`, `source:destination` or `source:destination:ro`. The
+    run directory, the working directory and the data are bound by themselves."""
+    env: Annotated[dict[str, str], environment_names] = field(default_factory=dict)
+    """Environment of the training process, with a container or without. Any text may stand in a
+    value: it never passes through a shell."""
+    args: Words = field(default_factory=list)
+    """More options for `exec`, such as `--rocm`."""
+    gpu: bool | None = None
+    """Give the image NVIDIA's driver (`--nv`). Default: where the job has GPUs."""
+    python: Path | None = None
+    """Python interpreter of the job. Default: `python3` in a container, the one that runs
+    `hpc-amp` without."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Launch:
+    """How the ranks are started on the nodes."""
+
+    SHORTHAND: ClassVar[str] = "method"
+
+    method: Literal["auto", "srun", "torchrun", "single"] = "auto"
+    """`srun`: one task a rank (Slurm). `torchrun`: one agent a node. `single`: one process.
+    `auto`: the site's, else `srun` on Slurm, and locally `torchrun` or, for one rank, `single`."""
+    args: Words = field(default_factory=list)
+    """More options for the launcher."""
+    timeout: Duration = "10m"
+    """How long ranks wait for each other, at the start and in every collective operation."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Restarts:
+    """What happens after a failure."""
+
+    SHORTHAND: ClassVar[str] = "on_failure"
+
+    on_failure: Natural = 0
+    """How often a run that failed is started again from its newest checkpoint."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Model:
+    """The network of a classification."""
+
+    SHORTHAND: ClassVar[str] = "name"
+
+    name: Word = "resnet18"
+    """`resnet8`, `resnet20`, `resnet56` (narrow, for small images), `resnet18`, `resnet34`,
+    `resnet50`, or any classification model of torchvision (`convnext_tiny`, `vit_b_16`, ...)."""
+    stem: Literal["auto", "small", "imagenet"] = "auto"
+    """First layers of resnet18/34/50. `small`: 3x3 stride 1 without pooling. `auto`: `small` for
+    images up to 64 pixels."""
+    norm: Literal["batch", "group"] = "batch"
+    """Normalisation of the ResNets above. `group` makes the result independent of how a batch is
+    divided among ranks."""
+    width: Count | None = None
+    """Channels of the first stage of the ResNets above. Default: 16 for resnet8/20/56, else 64."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Augment:
+    """Random changes of the training images, drawn per (seed, epoch, sample)."""
+
+    crop: Natural = 4
+    """Small images: padding in pixels around the image before a crop of its size; 0 for none.
+    Large images: any value but 0 means a random resized crop."""
+    flip: bool = True
+    """Mirror half of the images."""
+    cutout: Natural = 0
+    """Side in pixels of a square that is blanked; 0 for none. Small images only."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Synthetic:
+    """The made-up data set: deterministic, and learnable well above chance."""
+
+    train: Count = 4096
+    """Training images."""
+    test: Count = 1024
+    """Test images."""
+    classes: Annotated[int, at_least(2)] = 10
+    """Classes, all of equal size to within one image."""
+    image_size: Annotated[int, at_least(8)] = 32
+    """Side of the square images in pixels."""
+    channels: Literal[1, 3] = 3
+    """Colour channels."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Data:
+    """The data set of a classification."""
+
+    SHORTHAND: ClassVar[str] = "name"
+
+    name: Literal["cifar10", "cifar100", "fashion_mnist", "imagefolder", "synthetic"] = "cifar10"
+    """`imagefolder` reads `root/train/<class>/*` and `root/test/<class>/*` (or `val`)."""
+    root: Path = "data"
+    """Folder of the files, relative to where `submit` was called."""
+    if_missing: Literal["error", "synthetic"] = "error"
+    """What to do when the files are absent and cannot be downloaded. `synthetic` trains on made-up
+    images instead, and every report then says SYNTHETIC."""
+    download: bool = True
+    """Let rank 0 download what is missing."""
+    in_memory: bool | None = None
+    """Keep the images as uint8 in memory and augment whole batches on the device. Default: where
+    they are small (all of one size up to 64 pixels)."""
+    image_size: Count | None = None
+    """Side in pixels to which `imagefolder` images are brought. Default: as they are when small,
+    else 224."""
+    workers: Natural | None = None
+    """Loader processes of each rank for data that is not in memory. Default: the rank's cores less
+    one, at most 8."""
+    augment: Augment = field(default_factory=Augment)
+    """Random changes of the training images."""
+    synthetic: Synthetic = field(default_factory=Synthetic)
+    """Size of the synthetic set, where it is used."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Optimizer:
+    """How weights are updated."""
+
+    SHORTHAND: ClassVar[str] = "name"
+
+    name: Literal["sgd", "adamw"] = "sgd"
+    """`sgd` has momentum; `adamw` decouples the weight decay."""
+    lr: NonNegative = 0.1
+    """Peak learning rate."""
+    momentum: Fraction = 0.9
+    """SGD's momentum."""
+    nesterov: bool = True
+    """Nesterov's form of the momentum."""
+    betas: Annotated[tuple[float, float], averaging] = (0.9, 0.999)
+    """AdamW's averaging coefficients."""
+    eps: NonNegative = 1e-8
+    """AdamW's term for numerical stability."""
+    weight_decay: NonNegative = 5e-4
+    """Weight decay."""
+    decay_norm_and_bias: bool = True
+    """Apply the weight decay to biases and normalisation weights too."""
+    fused: bool | None = None
+    """One kernel for the whole update. Default: on GPUs where torch has it."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Schedule:
+    """The learning rate over the run, as a function of the step."""
+
+    SHORTHAND: ClassVar[str] = "name"
+
+    name: Literal["cosine", "step", "constant"] = "cosine"
+    """`cosine` falls to `final`; `step` multiplies by `gamma` at each milestone."""
+    warmup: Fraction = 0.05
+    """Part of the run in which the rate rises linearly from near zero."""
+    final: Fraction = 0.0
+    """`cosine`: the last rate as a part of the peak rate."""
+    milestones: list[float] = field(default_factory=lambda: [0.5, 0.75])
+    """`step`: where the rate falls, as parts of the run."""
+    gamma: Fraction = 0.1
+    """`step`: the factor at each milestone."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Precision:
+    """Number formats of the training and the loss scaler."""
+
+    SHORTHAND: ClassVar[str] = "mode"
+
+    mode: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    """`tf32`: fp32 with TF32 matrix products. `bf16`, `fp16`: autocast; weights stay fp32, and
+    `fp16` scales the loss."""
+    init_scale: Annotated[float, at_least(1)] = 65536.0
+    """fp16: first loss scale."""
+    growth_interval: Count = 2000
+    """fp16: clean steps before the scale doubles."""
+    min_scale: Positive = 1.0
+    """fp16: floor of the scale. Overflows at the floor stop the run with an explanation."""
+    max_scale: Positive = 16777216.0
+    """fp16: cap of the scale."""
+    static_scale: Positive | None = None
+    """fp16: a fixed scale instead of a dynamic one. Overflows are still skipped."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Checkpoint:
+    """When the state of the run is saved and how many checkpoints stay."""
+
+    SHORTHAND: ClassVar[str] = "every"
+
+    every: Interval = "5m"
+    """Interval: `5m`, `200steps` or `1epoch`. The end of the run and every early stop save too."""
+    keep: Annotated[int, at_least(2)] = 3
+    """Newest checkpoints that stay. At least 2: the last one may be damaged."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Train:
+    """A built-in task."""
+
+    task: Literal["classification"] = "classification"
+    """What is trained."""
+    model: Model = field(default_factory=Model)
+    """The network."""
+    data: Data = field(default_factory=Data)
+    """The data set."""
+    epochs: Count = 10
+    """Passes over the training data."""
+    max_steps: Count | None = None
+    """End after so many steps, whichever comes first."""
+    batch_size: Count = 128
+    """Global batch size, over all ranks and accumulated parts. It must divide by
+    world size x `accumulate`."""
+    eval_batch_size: Count | None = None
+    """Batch size of a rank in evaluation. Default: the rank's training batch, at least 256."""
+    accumulate: Count = 1
+    """Parts in which a rank works through its share of a batch before one update."""
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    """How weights are updated."""
+    schedule: Schedule = field(default_factory=Schedule)
+    """The learning rate over the run."""
+    precision: Precision = field(default_factory=Precision)
+    """Number formats and the loss scaler."""
+    channels_last: bool = True
+    """Keep images and weights in channels-last order, which mixed-precision kernels prefer."""
+    clip_norm: Positive | None = None
+    """Largest norm of the gradient, taken over all parameters after unscaling."""
+    label_smoothing: Fraction = 0.0
+    """Label smoothing of the cross entropy in training."""
+    ema: Fraction | None = None
+    """Decay of an exponential moving average of the weights, such as 0.999; it is what is
+    evaluated then. Default: none."""
+    sync_batchnorm: bool = False
+    """Share batch statistics among all ranks."""
+    evaluate_every: Count = 1
+    """Epochs between two evaluations. The end of the run evaluates in any case."""
+    log_every: Count = 20
+    """Steps between two lines of the log and two points of the curves."""
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    """When the state of the run is saved."""
+    seed: Natural = 0
+    """Seed of everything random."""
+    deterministic: bool = False
+    """Use only deterministic kernels, for runs that repeat bit by bit on GPUs too. CPU runs always
+    do."""
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    """`auto`: CUDA; CPUs, with a warning, only where the node has no NVIDIA device at all."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Job:
+    """A job file."""
+
+    name: Annotated[str, run_name]
+    """Name of the job, of its folder below `runs_dir`, and for the scheduler."""
+    site: Word = "auto"
+    """A name from `configs/sites`, the path of a site file, or `auto`: the one that fits this
+    machine."""
+    runs_dir: Path = "runs"
+    """Folder of all runs, relative to where `submit` was called."""
+    code: Path | None = None
+    """Folder of your own code. It is copied into the run directory and is the working directory of
+    `run`; later edits do not reach the job."""
+    job: Resources = field(default_factory=Resources)
+    """What is asked of the scheduler."""
+    container: Container = field(default_factory=Container)
+    """The image that the job runs in."""
+    launch: Launch = field(default_factory=Launch)
+    """How the ranks are started."""
+    restarts: Restarts = field(default_factory=Restarts)
+    """What happens after a failure."""
+    train: Train | None = None
+    """A built-in task. Either this or `run`."""
+    run: Annotated[list[str], no_nul] | None = None
+    """Your own command, as a list of words; each rank runs it with the standard torch.distributed
+    variables. A first word `python` means the job's interpreter."""
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Training processes on each node."""
+        return self.job.ranks_per_node or max(1, self.job.gpus_per_node)
+
+    @property
+    def world_size(self) -> int:
+        """Training processes of the whole job."""
+        return self.job.nodes * self.ranks_per_node
+
+
+T = TypeVar("T")
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses as dictionaries of JSON values, all the way down."""
+    return dataclasses.asdict(value)
+
+
+def from_plain(cls: type[T], plain: dict[str, Any]) -> T:
+    """The dataclass that `to_plain` flattened. Keys must be known; values are trusted: they were
+    validated when the job was submitted. Raises TypeError for an unknown key."""
+    hints = typing.get_type_hints(cls)
+    return cls(**{name: _revive(hints.get(name), value) for name, value in plain.items()})
+
+
+def _revive(hint: Any, value: Any) -> Any:
+    """`value` as the type says: nested dataclasses and tuples are rebuilt, the rest is as it is."""
+    if value is None or hint is None:
+        return value
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        hint = next(option for option in typing.get_args(hint) if option is not type(None))
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return from_plain(hint, value)
+    if typing.get_origin(hint) is tuple:
+        return tuple(value)
+    return value

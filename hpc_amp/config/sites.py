@@ -1,0 +1,156 @@
+"""Which site a job runs on: by name, by path, or found out from this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hpc_amp.config.build import build
+from hpc_amp.config.keys import expand_section
+from hpc_amp.config.load import LoadedJob, read_job
+from hpc_amp.config.schema import Job
+from hpc_amp.config.site import Site
+from hpc_amp.config.source import read_file
+from hpc_amp.config.suggest import nearest
+from hpc_amp.config.tree import Scalar, Table
+from hpc_amp.errors import ConfigError
+from hpc_amp.resources import resource_folder
+
+Which = Callable[[str], "str | None"]
+SLURM_FILES = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
+_NOT_FOR_SITES = ("name", "site", "code", "run")
+
+
+def load_site(path: Path) -> Site:
+    """The site that a file describes. Raises ConfigError like a job file does."""
+    _, tree = read_file(path, "site file")
+    site = build(Site, tree)
+    if site.name and site.name != path.stem:
+        raise ConfigError(
+            f"name: {site.name!r} is not the file's name",
+            where=tree.entries["name"].where,
+            hint=f"leave the key out, or rename the file to {site.name}.yaml",
+        )
+    defaults = expand_section(site.defaults, Job)
+    for name in _NOT_FOR_SITES:
+        if name in defaults.entries:
+            raise ConfigError(
+                f"defaults.{name}: a site cannot choose it",
+                where=defaults.entries[name].where,
+                hint="it belongs in the job file",
+            )
+    # Built only to be checked. A job needs a name, which is the job file's to give.
+    named = Table({"name": Scalar("any", "", quoted=True), **defaults.entries}, defaults.where)
+    build(Job, named, prefix="defaults")
+    return dataclasses.replace(site, name=path.stem, defaults=defaults)
+
+
+def site_files() -> dict[str, Path]:
+    """Every site by name: `$HPC_AMP_SITES`, `~/.config/hpc-amp/sites`, then what ships with
+    hpc-amp. A name that is found twice means the first of them."""
+    files: dict[str, Path] = {}
+    for folder in _folders():
+        for path in sorted(folder.glob("*.yaml")):
+            files.setdefault(path.stem, path)
+    return files
+
+
+def find_site(
+    name: str = "auto",
+    *,
+    hostname: str | None = None,
+    which: Which = shutil.which,
+    where: str | None = None,
+) -> Site:
+    """The site of a name, of a path (it has a `/` or ends in `.yaml`), or `auto`.
+
+    `auto` is the first site with a pattern in `hosts` that fits this machine's full name, else
+    `slurm` where Slurm is installed and configured, else `local`. `where` is the place that gave
+    the name, for errors. Raises ConfigError for an unknown name and for a site file with an error.
+    """
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        return load_site(Path(name))
+    files = site_files()
+    if name == "auto":
+        return _site_of_this_machine(files, hostname, which)
+    if name not in files:
+        near = nearest(name, files)
+        known = f"the sites are {', '.join(sorted(files))}"
+        raise ConfigError(
+            f"site: there is no site {name!r}",
+            where=where,
+            hint=f"did you mean {near}? {known[0].upper()}{known[1:]}" if near else known,
+        )
+    return load_site(files[name])
+
+
+def load_for_site(
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    hostname: str | None = None,
+    which: Which = shutil.which,
+) -> tuple[LoadedJob, Site]:
+    """A job file with its overrides, and the site that it names, whose defaults lie beneath.
+
+    Raises ConfigError.
+    """
+    source = read_job(path, overrides)
+    node = source.tree.get("site")
+    site = find_site(
+        source.site, hostname=hostname, which=which, where=node.where if node else str(path)
+    )
+    return source.validate(site.defaults), site
+
+
+def slurm_is_configured(which: Which = shutil.which) -> bool:
+    """Whether this machine has Slurm's commands and knows a controller.
+
+    Packages install the commands on machines of no cluster, hence the second question.
+    """
+    if not which("sbatch"):
+        return False
+    if os.environ.get("SLURM_CONF") or any(file.exists() for file in SLURM_FILES):
+        return True
+    scontrol = which("scontrol")
+    if not scontrol:
+        return False
+    try:  # a "configless" cluster has no file: the controller answers all the same
+        ping = subprocess.run([scontrol, "ping"], capture_output=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return ping.returncode == 0
+
+
+def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: Which) -> Site:
+    hosts = [hostname] if hostname else _host_names()
+    for path in files.values():
+        site = load_site(path)
+        for host, pattern in itertools.product(hosts, site.hosts):
+            if fnmatch.fnmatchcase(host.lower(), pattern.lower()):
+                return site
+    return load_site(files["slurm" if slurm_is_configured(which) else "local"])
+
+
+def _host_names() -> list[str]:
+    """This host's names. DNS, which may be slow, is asked only where the host knows a short one."""
+    name = socket.gethostname()
+    return [name] if "." in name else [name, socket.getfqdn()]
+
+
+def _folders() -> list[Path]:
+    own = os.environ.get("HPC_AMP_SITES")
+    if own and not Path(own).is_dir():
+        raise ConfigError(
+            f"there is no folder {own}", where="$HPC_AMP_SITES", hint="correct or unset it"
+        )
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    folders = [Path(own)] if own else []
+    return [*folders, config / "hpc-amp" / "sites", resource_folder("configs") / "sites"]

@@ -1,0 +1,198 @@
+"""YAML text to a tree that knows the line of every key.
+
+Scalars stay text here: PyYAML's YAML 1.1 rules, under which an unquoted `01:00:00` is the number
+3600 and `no` is false, never run. `config.scalars` reads them by the rules of YAML 1.2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+
+import yaml
+
+from hpc_amp.config.tree import Items, Node, Scalar, Table, shown
+from hpc_amp.errors import ConfigError
+
+_MAX_DEPTH = 50
+_PLAIN = "?"
+_Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_OPENED = re.compile(r"quoted scalar|simple key|flow (sequence|mapping|node)")
+_ADVICE = {
+    "mapping values are not allowed": "quote a text that holds ': ', and check the indentation",
+    "cannot start any token": "indent with spaces, not tabs, and quote a text that starts with "
+    "'@', '%' or '`'",
+    "expected ',' or": "close the bracket, and quote a text that holds '[', ']', '{', '}' or ','",
+    "expected ':'": "write 'key: value', with a space after the colon",
+    "expected key": "check that the indentation fits the lines above",
+    "expected <block end>": "check that the indentation fits the lines above",
+    "expected alphabetic": "quote a text that starts with '*', '&' or '!'",
+    "undefined alias": "quote a text that starts with '*'",
+    "end of stream": "close the quotes",
+    "escape": "write the text in single quotes to keep its backslashes",
+    "another document": "keep one document: remove the line '---' and what does not belong",
+}
+
+
+class _Loader(_Base):  # type: ignore[misc]  # its C base may be absent, so it has no static type
+    """Composes nodes without guessing types; a node with an explicit tag keeps it."""
+
+    yaml_implicit_resolvers: dict[str, object] = {}
+    DEFAULT_SCALAR_TAG = DEFAULT_SEQUENCE_TAG = DEFAULT_MAPPING_TAG = _PLAIN
+
+
+def read_file(path: Path, kind: str) -> tuple[str, Table]:
+    """The text of a YAML file and its tree; `kind` names it in errors ("job file").
+
+    Raises ConfigError where the file cannot be read, is not YAML or is not a mapping.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no such {kind}", where=str(path), hint=_neighbours(path)
+        ) from None
+    except IsADirectoryError:
+        raise ConfigError(
+            f"this is a folder, not a {kind}", where=str(path), hint="name a file in it"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"byte {error.start} is not UTF-8 text",
+            where=str(path),
+            hint=f"is this a {kind}? If so, save it as UTF-8",
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"cannot read this {kind}: {reason}", where=str(path)) from None
+    tree = parse(text, lambda line: f"{path}:{line}")
+    if tree is None or (isinstance(tree, Scalar) and tree.is_null):
+        raise ConfigError(
+            f"this {kind} is empty", where=str(path), hint="write keys, such as name: my_run"
+        )
+    if not isinstance(tree, Table):
+        raise ConfigError(
+            f"this is not a {kind}", where=str(path), hint="write keys, such as name: my_run"
+        )
+    return text, Table(tree.entries, str(path))
+
+
+def parse(text: str, place: Callable[[int], str]) -> Node | None:
+    """The tree of a YAML text, None for an empty one; `place` turns a line (from 1) into a `where`.
+
+    Raises ConfigError for anything that is not one YAML document.
+    """
+    strange = _UNPRINTABLE.search(text)
+    if strange:
+        line = text.count("\n", 0, strange.start()) + 1
+        raise ConfigError(f"the character {strange[0]!r} may not stand in YAML", where=place(line))
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_error(error, place) from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        problem = " ".join(str(error).split())
+        raise ConfigError(f"not valid YAML: {problem}", where=place(1)) from None
+    except RecursionError:  # only PyYAML without libyaml
+        raise ConfigError("nested too deeply", where=place(1)) from None
+    return None if root is None else _Converter(place).node(root, 0)
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, place: Callable[[int], str]) -> ConfigError:
+    """PyYAML's complaint as one line, at the line that a person has to look at."""
+    problem = error.problem or "it cannot be read"
+    context = error.context or ""
+    # What was opened and never closed is noticed at the end of the file; the opening helps more.
+    mark = error.context_mark if _OPENED.search(context) else error.problem_mark
+    mark = mark or error.problem_mark
+    told = f"{context}, {problem}" if context.startswith("while") else problem
+    hint = next((advice for sign, advice in _ADVICE.items() if sign in problem), None)
+    return ConfigError(
+        f"not valid YAML: {told}", where=place(mark.line + 1 if mark else 1), hint=hint
+    )
+
+
+class _Converter:
+    """PyYAML nodes to trees. A node behind several aliases is converted once and shared."""
+
+    def __init__(self, place: Callable[[int], str]) -> None:
+        self.place = place
+        self.done: dict[int, Node | None] = {}
+
+    def node(self, node: yaml.Node, depth: int) -> Node:
+        where = self.place(node.start_mark.line + 1)
+        if depth > _MAX_DEPTH:
+            raise ConfigError(f"nested more than {_MAX_DEPTH} levels deep", where=where)
+        if id(node) not in self.done:
+            self.done[id(node)] = None  # marks it as under way
+            self.done[id(node)] = self.convert(node, where, depth)
+        converted = self.done[id(node)]
+        if converted is None:
+            raise ConfigError("an alias (*) stands inside its own anchor (&)", where=where)
+        return converted
+
+    def convert(self, node: yaml.Node, where: str, depth: int) -> Node:
+        if node.tag != _PLAIN:
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+            raise ConfigError(
+                f"the tag {shown(tag)} is not understood", where=where, hint="remove it"
+            )
+        if isinstance(node, yaml.ScalarNode):
+            return Scalar(node.value, where, quoted=bool(node.style))
+        if isinstance(node, yaml.MappingNode):
+            return self.table(node, where, depth)
+        return Items(tuple(self.node(item, depth + 1) for item in node.value), where)
+
+    def table(self, node: yaml.MappingNode, where: str, depth: int) -> Table:
+        own: dict[str, Node] = {}
+        inherited: dict[str, Node] = {}
+        for key, value in node.value:
+            place = self.place(key.start_mark.line + 1)
+            if not isinstance(key, yaml.ScalarNode):
+                raise ConfigError(
+                    "a key must be plain text", where=place, hint="quote a text with brackets"
+                )
+            child = self.node(value, depth + 1)
+            if key.value == "<<" and not key.style:
+                for name, entry in self.merged(child, place).items():
+                    inherited.setdefault(name, entry)
+                continue
+            if key.value in own:
+                raise ConfigError(
+                    f"the key {shown(key.value)} is here for the second time, after "
+                    f"{own[key.value].where}",
+                    where=place,
+                    hint="keep one of them",
+                )
+            own[key.value] = dataclasses.replace(child, where=place)
+        return Table({**inherited, **own}, where)
+
+    @staticmethod
+    def merged(value: Node, where: str) -> dict[str, Node]:
+        """The entries of a merge key (`<<: *base`, `<<: [*first, *second]`); the first one wins."""
+        tables = value.items if isinstance(value, Items) else (value,)
+        entries: dict[str, Node] = {}
+        for table in tables:
+            if not isinstance(table, Table):
+                raise ConfigError(
+                    "<< takes mappings only", where=where, hint="write <<: *name_of_an_anchor"
+                )
+            for name, entry in table.entries.items():
+                entries.setdefault(name, entry)
+        return entries
+
+
+def _neighbours(path: Path) -> str:
+    """What to do about a missing file: the file that was probably meant, where there is one."""
+    try:
+        names = [item.name for item in path.parent.iterdir() if item.suffix in (".yaml", ".yml")]
+    except OSError:
+        return f"there is no folder {path.parent} either; check the path"
+    near = get_close_matches(path.name, names, n=1) or get_close_matches(
+        f"{path.name}.yaml", names, n=1
+    )
+    return f"did you mean {path.parent / near[0]}?" if near else "check the path"

@@ -1,0 +1,57 @@
+"""What was probably meant: errors for unknown keys and values, with the nearest valid one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+
+from hpc_amp.config.keys import keys_of
+from hpc_amp.config.tree import Scalar, describe, shown
+from hpc_amp.errors import ConfigError
+
+
+def nearest(word: str, valid: Iterable[str]) -> str | None:
+    """The valid word that looks most like `word`, whatever its case and dashes, or None."""
+    plain = {option.lower().replace("-", "_"): option for option in valid}
+    near = get_close_matches(word.lower().replace("-", "_"), plain, n=1)
+    return plain[near[0]] if near else None
+
+
+def unknown_key(
+    root: type, prefix: str, path: str, name: str, valid: Iterable[str], where: str
+) -> ConfigError:
+    """The error for a key `name` that the section at `path` does not have."""
+    valid = list(valid)
+    told = name if re.fullmatch(r"[\w.-]+", name) else shown(name)
+    message = f"unknown key {path}.{told}" if path else f"unknown key {told}"
+    elsewhere = [section or "the top level" for section in _sections_with(root, name, prefix)]
+    near = nearest(name, valid)
+    if elsewhere:
+        hint = f"`{name}` belongs under {' or '.join(elsewhere)}"
+        hint = hint.replace("under the top level", "at the top level", 1)
+    elif near:
+        hint = f"did you mean {path}.{near}?" if path else f"did you mean {near}?"
+    else:
+        hint = f"the keys {f'of {path}' if path else 'at the top level'} are {', '.join(valid)}"
+    return ConfigError(message, where=where, hint=hint)
+
+
+def choice_error(path: str, scalar: Scalar, choices: list[str]) -> ConfigError:
+    """The error for a value that is none of the choices."""
+    near = nearest(scalar.text, choices)
+    return ConfigError(
+        f"{path}: {describe(scalar)} is not one of {', '.join(choices)}",
+        where=scalar.where,
+        hint=f"did you mean {near}?" if near else None,
+    )
+
+
+def _sections_with(section: type, name: str, path: str) -> Iterator[str]:
+    """The paths of all sections that have a key of that name."""
+    keys = keys_of(section)
+    if name in keys:
+        yield path
+    for key in keys.values():
+        if key.is_section:
+            yield from _sections_with(key.type, name, f"{path}.{key.name}" if path else key.name)

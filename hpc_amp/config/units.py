@@ -1,0 +1,91 @@
+"""Text with units to numbers: durations, sizes and intervals.
+
+Standard library only: both halves of the package read configurations.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+_DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+# At most nine digits: more are a mistake, and Python's numbers overflow at a few hundred.
+_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
+_DURATION_PART = re.compile(rf"{_NUMBER}(s|m|h|d)")
+_CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,9}):([0-5]?\d):([0-5]?\d)")
+_SIZE = re.compile(rf"{_NUMBER}\s*(KiB|MiB|GiB|TiB|KB|MB|GB|TB|B)")
+_SIZE_UNITS = {
+    "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+}  # fmt: skip
+_COUNT = re.compile(r"(\d{1,9})\s*(steps?|epochs?)")
+
+
+def parse_duration(text: str) -> int:
+    """Seconds in `"HH:MM:SS"`, `"D-HH:MM:SS"` or `"90m"`, `"1h30m"`, `"45s"`, `"2d"`.
+
+    Raises ValueError for anything else, and for a duration of zero.
+    """
+    clock = _CLOCK.fullmatch(text.strip())
+    if clock:
+        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        total = float(days * 86400 + hours * 3600 + minutes * 60 + seconds)
+    else:
+        compact = text.replace(" ", "")
+        if not re.fullmatch(rf"(?:{_DURATION_PART.pattern})+", compact):
+            raise ValueError(
+                f"{text!r} is not a duration: write it with a unit, "
+                'such as "01:30:00", 90m or 1h30m'
+            )
+        parts = _DURATION_PART.findall(compact)
+        total = sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
+    if total < 1:
+        raise ValueError(f"{text!r} is less than a second")
+    return round(total)
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds as `HH:MM:SS`, with `D-` before it from one day on (Slurm's and PBS's form)."""
+    whole = int(seconds)
+    days, rest = divmod(whole, 86400)
+    clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
+    return f"{days}-{clock}" if days else clock
+
+
+def parse_size(text: str) -> int:
+    """Bytes in `"64GiB"`, `"500MB"`, ...
+
+    Raises ValueError without a unit, with an unknown one, and for a size of zero.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a size: write it with a unit, such as 64GiB or 500MB")
+    size = int(float(match[1]) * _SIZE_UNITS[match[2]])
+    if size < 1:
+        raise ValueError(f"{text!r} is less than a byte")
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """How often something happens: every `count` steps, epochs or seconds."""
+
+    count: int
+    unit: Literal["seconds", "steps", "epochs"]
+
+
+def parse_interval(text: str) -> Interval:
+    """An interval such as `5m` (wall clock), `200steps` or `1epoch`. Raises ValueError."""
+    match = _COUNT.fullmatch(text.strip())
+    if match:
+        count = int(match[1])
+        if count < 1:
+            raise ValueError(f"{text!r} must be at least one")
+        return Interval(count, "steps" if match[2].startswith("step") else "epochs")
+    try:
+        return Interval(parse_duration(text), "seconds")
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not an interval: write 5m, 01:00:00, 200steps or 1epoch"
+        ) from None

@@ -1,0 +1,79 @@
+"""Random crop, flip and cutout of whole batches on the device.
+
+The random numbers of an epoch are drawn at once for all samples, from a generator that depends on
+(seed, epoch) alone, and looked up by sample. What happens to an image is therefore independent of
+the number of ranks, of accumulation, of its place in the batch and of where a run was resumed.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hpc_amp.config import schema
+from hpc_amp.data.order import generator
+
+
+class EpochAugmentation:
+    """The changes of every sample in one epoch.
+
+    `side` is height and width of the images in pixels. Draws live on `device`: a few bytes a
+    sample.
+    """
+
+    def __init__(
+        self,
+        config: schema.Augment,
+        *,
+        samples: int,
+        side: tuple[int, int],
+        seed: int,
+        epoch: int,
+        device: torch.device,
+    ) -> None:
+        self.padding = config.crop
+        self.cutout = config.cutout
+        self.side = side
+
+        def draw(what: str, count: int) -> Tensor:
+            stream = generator(seed, what, epoch)
+            return torch.randint(count, (samples,), generator=stream).to(device)
+
+        # Each kind has its own stream: switching one off leaves the others as they were.
+        span = 2 * self.padding + 1
+        self.offset = (draw("top", span), draw("left", span)) if self.padding else None
+        self.mirror = draw("mirror", 2) if config.flip else None
+        self.centre = (draw("row", side[0]), draw("column", side[1])) if self.cutout else None
+
+    def move(self, pixels: Tensor, samples: Tensor) -> Tensor:
+        """Crop and flip `pixels`, uint8 [B, C, H, W], which are the images number `samples` [B]."""
+        position = torch.arange(len(samples), device=samples.device)
+        if self.offset is not None:
+            height, width = self.side
+            padded = F.pad(pixels, (self.padding,) * 4)
+            # All windows are one strided view, so a crop is one look-up: computing the source of
+            # each pixel takes ten times as long.
+            windows = padded.unfold(2, height, 1).unfold(3, width, 1)
+            top, left = (offset.index_select(0, samples) for offset in self.offset)
+            pixels = windows[position, :, top, left]
+        if self.mirror is not None:
+            # Flipping all and choosing copies rows; torch.where would go pixel by pixel.
+            both = torch.cat((pixels, pixels.flip(3)))
+            chosen = position + len(samples) * self.mirror.index_select(0, samples)
+            pixels = both.index_select(0, chosen)
+        return pixels
+
+    def blank(self, images: Tensor, samples: Tensor) -> Tensor:
+        """Set a square of each of `images`, normalised float [B, C, H, W], to 0, in place. It may
+        hang over the border (DeVries & Taylor, 2017)."""
+        if self.centre is None:
+            return images
+
+        def inside(centre: Tensor, side: int) -> Tensor:
+            first = centre.index_select(0, samples)[:, None] - self.cutout // 2
+            place = torch.arange(side, device=samples.device)
+            return (place >= first) & (place < first + self.cutout)
+
+        rows, columns = (inside(*pair) for pair in zip(self.centre, self.side, strict=True))
+        return images.masked_fill_((rows[:, :, None] & columns[:, None, :])[:, None], 0.0)

@@ -1,0 +1,96 @@
+"""Batches from images that are in memory as uint8, augmented and normalised on the device.
+
+At the sizes of CIFAR this is tens of times faster than loader processes that handle one image after
+another (`benchmarks/`), and there is nothing to start, to prefetch or to shut down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from hpc_amp.config import schema
+from hpc_amp.data.augment import EpochAugmentation
+from hpc_amp.data.images import Images, Normalization
+from hpc_amp.data.order import epoch_order, rank_share
+from hpc_amp.distributed.world import World
+from hpc_amp.tasks.base import TrainingData
+
+Batch = tuple[Tensor, Tensor]
+"""Normalised images, float32 [B, C, H, W], and their labels, int64 [B]."""
+
+CHUNK = 256
+"""Small batches are prepared together, up to so many samples, to share the cost of each call. More
+would fall out of the CPU's caches."""
+
+
+class MemoryTraining(TrainingData):
+    """Training batches from `images`, which are on the device."""
+
+    def __init__(
+        self, images: Images, normalization: Normalization, train: schema.Train, world: World
+    ) -> None:
+        self.images = images
+        self.normalization = normalization.to(images.pixels.device)
+        self.train = train
+        self.world = world
+        self.samples = len(images)
+        self.steps_per_epoch = len(images) // train.batch_size
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[list[Batch]]:
+        """This rank's share of each global batch of `epoch` from step `start` on, as a list of
+        `accumulate` micro-batches."""
+        pixels, labels = self.images.pixels, self.images.labels
+        train, parts = self.train, self.train.accumulate
+        order = epoch_order(self.samples, train.seed, epoch)
+        steps = rank_share(order, train.batch_size, self.world.rank, self.world.size)[start:]
+        if not len(steps):
+            return
+        augmentation = EpochAugmentation(
+            train.data.augment,
+            samples=self.samples,
+            side=(pixels.shape[2], pixels.shape[3]),
+            seed=train.seed,
+            epoch=epoch,
+            device=pixels.device,
+        )
+        local = train.batch_size // self.world.size
+        for chunk in steps.to(pixels.device).split(max(1, CHUNK // local)):
+            samples = chunk.flatten()
+            moved = augmentation.move(pixels.index_select(0, samples), samples)
+            images = augmentation.blank(self.normalization(moved), samples)
+            images = arrange(images, train.channels_last)
+            batches = zip(
+                images.split(local // parts),
+                labels.index_select(0, samples).split(local // parts),
+                strict=True,
+            )
+            for micro_batches in zip(*[batches] * parts, strict=True):
+                yield list(micro_batches)
+
+
+def memory_evaluation(
+    images: Images,
+    normalization: Normalization,
+    world: World,
+    *,
+    batch_size: int,
+    channels_last: bool,
+) -> Iterator[Batch]:
+    """This rank's contiguous part of `images` in batches. Parts differ by one image at most, and
+    each image is in exactly one."""
+    normalization = normalization.to(images.pixels.device)
+    first, last = (len(images) * rank // world.size for rank in (world.rank, world.rank + 1))
+    parts = (part[first:last].split(batch_size) for part in (images.pixels, images.labels))
+    for pixels, labels in zip(*parts, strict=True):
+        if len(labels):
+            yield arrange(normalization(pixels), channels_last), labels
+
+
+def arrange(images: Tensor, channels_last: bool) -> Tensor:
+    """`images` in the memory order asked for."""
+    return images.contiguous(
+        memory_format=torch.channels_last if channels_last else torch.contiguous_format
+    )

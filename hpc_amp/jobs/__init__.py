@@ -1,0 +1,1 @@
+"""Jobs from configuration to result: plan, render, submit, follow, report. Submit side."""

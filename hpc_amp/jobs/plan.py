@@ -1,0 +1,163 @@
+"""Everything that a launch script depends on, resolved: the input of rendering."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_amp import __version__
+from hpc_amp.config.load import LoadedJob
+from hpc_amp.config.schema import Job
+from hpc_amp.config.site import Site
+from hpc_amp.config.units import parse_duration
+from hpc_amp.containers import Container, get_container
+from hpc_amp.errors import ConfigError
+from hpc_amp.launchers import Launcher, get_launcher
+from hpc_amp.schedulers import Scheduler, get_scheduler
+
+# Folders that a container has itself; binding the host's over them breaks the image.
+_SYSTEM_FOLDERS = frozenset(
+    ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin")
+    + ("/sys", "/usr", "/var", "/mnt", "/home", "/root")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One run, ready to be rendered. All paths are absolute and free of symbolic links."""
+
+    job: Job
+    site: Site
+    scheduler: Scheduler
+    launcher: Launcher
+    container: Container
+    run_dir: Path
+    workdir: Path
+    python: str
+    version: str = __version__
+
+    @property
+    def walltime(self) -> int:
+        """Time limit of an attempt in seconds."""
+        return parse_duration(self.job.job.walltime)
+
+    @property
+    def stop_margin(self) -> int:
+        """Seconds before the time limit at which the run saves and stops."""
+        return parse_duration(self.job.job.stop_margin)
+
+    @property
+    def binds(self) -> list[str]:
+        """What the container has to see besides itself, without repetitions: the site's folders,
+        the user's, and what the job itself reads and writes."""
+        wanted = [*self.site.bind, *self.job.container.bind]
+        own = [self.run_dir, self.workdir]
+        if self.job.train is not None and Path(self.job.train.data.root).exists():
+            own.append(Path(self.job.train.data.root))
+        taken = {bind.split(":")[0] for bind in wanted}
+        for folder in sorted(set(own), key=lambda path: len(path.parts)):
+            if str(folder) in _SYSTEM_FOLDERS:
+                continue
+            if any(folder.is_relative_to(path) for path in taken if path not in _SYSTEM_FOLDERS):
+                continue
+            wanted.append(str(folder))
+            taken.add(str(folder))
+        return wanted
+
+
+
+def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
+    """Choose scheduler, launcher and container for a job on a site.
+
+    Paths in the job become absolute, relative to the working directory. Raises ConfigError where
+    the parts do not fit together.
+    """
+    job = loaded.job
+    workdir = Path.cwd().resolve()
+    run_dir = run_dir.resolve()
+    job = _absolute_paths(job, workdir)
+    scheduler = get_scheduler(site.scheduler)
+    container = get_container(job, site)
+    method = job.launch.method if job.launch.method != "auto" else site.launcher
+    if method == "auto":
+        method = scheduler.default_launcher(job)
+    if method not in scheduler.launchers:
+        raise ConfigError(
+            f"launch.method {method} does not work with the {scheduler.name} scheduler",
+            where=loaded.where("launch.method"),
+            hint=f"use one of: auto, {', '.join(scheduler.launchers)}",
+        )
+    _check_paths(loaded, job, run_dir, workdir, uses_container=container.binaries != ())
+    default_python = "python3" if container.binaries else sys.executable
+    return Plan(
+        job=job,
+        site=site,
+        scheduler=scheduler,
+        launcher=get_launcher(method),
+        container=container,
+        run_dir=run_dir,
+        workdir=run_dir / "code" if job.code is not None else workdir,
+        python=job.container.python or default_python,
+    )
+
+
+def _absolute_paths(job: Job, workdir: Path) -> Job:
+    def absolute(path: str) -> str:
+        return str((workdir / os.path.expanduser(path)).resolve())
+
+    def absolute_bind(bind: str) -> str:
+        source, colon, rest = bind.partition(":")
+        return f"{absolute(source)}{colon}{rest or absolute(source)}" if colon else absolute(source)
+
+    container = job.container
+    container = dataclasses.replace(
+        container,
+        image=absolute(container.image) if container.image is not None else None,
+        bind=[absolute_bind(bind) for bind in container.bind],
+    )
+    train = job.train
+    if train is not None:
+        data = dataclasses.replace(train.data, root=absolute(train.data.root))
+        train = dataclasses.replace(train, data=data)
+    code = absolute(job.code) if job.code is not None else None
+    return dataclasses.replace(job, container=container, train=train, code=code)
+
+
+def _check_paths(
+    loaded: LoadedJob, job: Job, run_dir: Path, workdir: Path, *, uses_container: bool
+) -> None:
+    """Refuse paths that cannot be carried all the way: mount options split at `:` and `,`, search
+    paths at `:`, and no scheduler takes a control character."""
+    for what, path in (("the run directory", run_dir), ("the working directory", workdir)):
+        text = str(path)
+        if any(ord(letter) < 32 or ord(letter) == 127 for letter in text) or ":" in text:
+            raise ConfigError(
+                f"{what} {text!r} has a colon or a control character in its path",
+                hint="search paths and mounts cannot carry it; work in another folder",
+            )
+    if not uses_container:
+        return
+    own = [str(run_dir), str(workdir), *([job.train.data.root] if job.train is not None else [])]
+    for path in own:
+        if "," in path or ":" in path:
+            raise ConfigError(
+                f"{path!r} cannot be bound into a container: it has a comma or a colon",
+                hint="work in another folder",
+            )
+    for bind in job.container.bind:
+        source = bind.split(":")[0]
+        if "," in bind or bind.count(":") > 2:
+            raise ConfigError(
+                f"container.bind {bind!r} cannot be mounted: a comma, or too many colons",
+                where=loaded.where("container.bind"),
+                hint="write source, source:destination or source:destination:ro",
+            )
+        if not os.path.exists(source):
+            raise ConfigError(
+                f"container.bind: {source} does not exist",
+                where=loaded.where("container.bind"),
+                hint="a missing source stops the container before anything runs",
+            )

@@ -1,0 +1,94 @@
+"""A plan as a launch script: the only place that joins scheduler, launcher, container and site."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from hpc_amp.jobs.shell import ShellText, comment, quote, verbatim, words
+from hpc_amp.resources import resource_folder
+
+if TYPE_CHECKING:
+    import jinja2
+
+    from hpc_amp.jobs.plan import Plan
+
+
+def render(plan: Plan) -> str:
+    """The launch script: the very bytes that are submitted. Pure, and the same for the same plan.
+
+    Raises ConfigError where the scheduler cannot do what the plan asks."""
+    plan.scheduler.check(plan)
+    return _templates().get_template(plan.scheduler.template).render(_context(plan))
+
+
+def _context(plan: Plan) -> dict[str, Any]:
+    job = plan.job
+    sources = [bind.split(":")[0] for bind in plan.binds] if plan.container.binaries else []
+    return {
+        "marker": verbatim(plan.scheduler.marker),
+        "directives": [verbatim(line) for line in plan.scheduler.directives(plan)],
+        "name": quote(job.name),
+        "name_comment": comment(job.name),
+        "version": verbatim(plan.version),
+        "scheduler": verbatim(plan.scheduler.name),
+        "launcher": verbatim(plan.launcher.name),
+        "container_name": verbatim(plan.container.name),
+        "run_dir": quote(str(plan.run_dir)),
+        "nodes": job.job.nodes,
+        "ranks_per_node": job.ranks_per_node,
+        "world_size": job.world_size,
+        "cpus_per_rank": job.job.cpus_per_gpu,
+        "cpus_per_task": plan.launcher.cpus_per_task(job),
+        "walltime": plan.walltime,
+        "stop_margin": plan.stop_margin,
+        "address_suffix": words(filter(None, [plan.site.address_suffix])),
+        "site_env": [(verbatim(name), quote(value)) for name, value in plan.site.env.items()],
+        "setup": verbatim(f"{plan.site.setup.rstrip()}\n{job.job.setup.rstrip()}".strip("\n")),
+        "python": quote(plan.python),
+        "image": quote(job.container.image or ""),
+        "container_binaries": [verbatim(name) for name in plan.container.binaries],
+        "container_binaries_text": verbatim(" or ".join(plan.container.binaries)),
+        "container_options": _option_lines(plan.container.options(plan)),
+        "bind_sources": [quote(source) for source in sources],
+        "bind_messages": [quote(f"{source} is to be bound, but not here") for source in sources],
+        "launch": plan.launcher.command(plan),
+        "forwards": verbatim(" | ".join(plan.launcher.forwards)),
+        "own_command": job.run is not None,
+        "max_restarts": job.job.max_restarts,
+        "retries": job.restarts.on_failure,
+    }
+
+
+def _option_lines(options: list[str]) -> list[ShellText]:
+    """Options for reading: one a line, with their values."""
+    lines: list[list[str]] = []
+    for word in options:
+        if word.startswith("-") or not lines:
+            lines.append([word])
+        else:
+            lines[-1].append(word)
+    return [words(line) for line in lines]
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resource_folder("jobs")),
+        undefined=jinja2.StrictUndefined,
+        finalize=_only_shell,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
+
+def _only_shell(value: Any) -> Any:
+    """Let a template insert nothing but numbers and text that went through `hpc_amp.jobs.shell`."""
+    if isinstance(value, (ShellText, int)):
+        return value
+    raise TypeError(f"{value!r} would reach a shell script without being quoted")
+

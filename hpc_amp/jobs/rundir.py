@@ -1,0 +1,142 @@
+"""Run directories on the submit side: making one, finding one again.
+
+    runs/<name>/<UTC time>-<4 letters>/   and   runs/<name>/latest -> the newest
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import secrets
+import shutil
+import string
+from pathlib import Path
+from typing import Any
+
+from hpc_amp import __version__
+from hpc_amp.config.schema import SCHEMA_VERSION, to_plain
+from hpc_amp.errors import ConfigError, UsageError
+from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.plan import Plan
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_NEVER_COPIED = ("__pycache__", "*.pyc", ".git", ".venv", "venv", "node_modules", "runs", "_share")
+_CODE_LIMIT = 100 * 2**20
+_MAIN = '''"""`python src ...` is `python -m hpc_amp.distributed.exec ...` with this snapshot."""
+
+import sys
+
+from hpc_amp.distributed.exec import main
+
+main(sys.argv[1:])
+'''
+
+
+def new_run_id() -> str:
+    """A name for a run that sorts by time: `20261127-223455-kqzf` (UTC)."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    letters = "".join(secrets.choice(string.ascii_lowercase) for _ in range(4))
+    return f"{now:%Y%m%d-%H%M%S}-{letters}"
+
+
+def check_run_id(run_id: str) -> str:
+    """A run id that somebody chose. Raises UsageError unless it has the form of ours."""
+    if not re.fullmatch(r"\d{8}-\d{6}-[a-z]{4}", run_id):
+        raise UsageError(f"{run_id!r} is not a run id", hint="use the form 20261127-223455-kqzf")
+    return run_id
+
+
+def create(plan: Plan, script: str, config_text: str) -> None:
+    """Make the run directory of `plan` with everything that the job needs: the frozen
+    configuration, the script, and a copy of the code. Raises UsageError where it exists."""
+    run_dir = plan.run_dir
+    try:
+        run_dir.parent.mkdir(parents=True, exist_ok=True)
+        run_dir.mkdir()
+    except FileExistsError:
+        raise UsageError(f"{run_dir} exists already", hint="every run has a directory of its own") from None
+    except OSError as error:
+        raise UsageError(f"the run directory cannot be made: {error}") from None
+    try:
+        _fill(plan, script, config_text)
+    except BaseException:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        raise
+    _point_latest(run_dir)
+
+
+def _fill(plan: Plan, script: str, config_text: str) -> None:
+    run_dir = plan.run_dir
+    for folder in ("logs", "attempts"):
+        (run_dir / folder).mkdir()
+    (run_dir / "config.yaml").write_text(config_text)
+    (run_dir / "job.json").write_text(json.dumps(resolved(plan), indent=1) + "\n")
+    launch = run_dir / "launch.sh"
+    launch.write_text(script)
+    launch.chmod(0o755)
+    ignore = shutil.ignore_patterns(*_NEVER_COPIED)
+    shutil.copytree(_PACKAGE, run_dir / "src" / "hpc_amp", ignore=ignore)
+    (run_dir / "src" / "__main__.py").write_text(_MAIN)
+    if plan.job.code is not None:
+        source = Path(plan.job.code)
+        _refuse_large(source)
+        shutil.copytree(source, run_dir / "code", ignore=ignore, symlinks=True)
+
+
+def resolved(plan: Plan) -> dict[str, Any]:
+    """The content of `job.json`: the job with all defaults, and where things are. The site's
+    environment is added beneath the job's: inside the container it has to win over the image."""
+    job = to_plain(plan.job)
+    job["container"]["env"] = {**plan.site.env, **job["container"]["env"]}
+    return {
+        "schema": SCHEMA_VERSION,
+        "hpc_amp": __version__,
+        "scheduler": plan.scheduler.name,
+        "launcher": plan.launcher.name,
+        "site": plan.site.name,
+        "run_dir": str(plan.run_dir),
+        "workdir": str(plan.workdir),
+        "job": job,
+    }
+
+
+def _refuse_large(code: Path) -> None:
+    total = 0
+    for folder, folders, files in os.walk(code):
+        folders[:] = [name for name in folders if name not in _NEVER_COPIED]
+        total += sum(os.lstat(os.path.join(folder, name)).st_size for name in files)
+        if total > _CODE_LIMIT:
+            raise ConfigError(
+                f"code: {code} holds more than {_CODE_LIMIT >> 20} MiB",
+                hint="it is copied for every run; keep data and results elsewhere",
+            )
+
+
+def _point_latest(run_dir: Path) -> None:
+    """`latest` always points somewhere: the new link replaces the old one in one step."""
+    temporary = run_dir.parent / f".latest-{run_dir.name}"
+    temporary.symlink_to(run_dir.name)
+    os.replace(temporary, run_dir.parent / "latest")
+
+
+def find_run(target: str, runs_dir: Path) -> Path:
+    """The run directory that `target` means: a run directory, a run's name (its newest run), or a
+    job id. Raises UsageError where there is none."""
+    for folder in (Path(target), runs_dir / target / "latest", runs_dir / target):
+        if (folder / "job.json").is_file():
+            return folder.resolve()
+    for folder in all_runs(runs_dir):
+        if any(event.get("job_id") == target for event in read_events(folder)):
+            return folder
+    raise UsageError(
+        f"there is no run {target!r}: neither a run directory, nor a name or job id in {runs_dir}",
+        hint="`hpc-amp status` lists the runs; --runs-dir looks elsewhere",
+    )
+
+
+def all_runs(runs_dir: Path) -> list[Path]:
+    """Every run directory below `runs_dir`, oldest first."""
+    found = [path.parent.resolve() for path in runs_dir.glob("*/[0-9]*/job.json")]
+    return sorted(found, key=lambda path: (path.name, path.parent.name))

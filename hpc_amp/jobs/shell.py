@@ -1,0 +1,39 @@
+"""The one place where text becomes part of a shell script.
+
+Templates may only insert `ShellText` and numbers (see `render`): whatever comes from a
+configuration has to pass `quote`, and shell that a user wrote on purpose has to say `verbatim`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+
+class ShellText(str):
+    """Text that is safe to stand in a bash script as it is."""
+
+    __slots__ = ()
+
+
+def quote(value: str) -> ShellText:
+    """`value` as one bash word that expands to exactly `value`. Raises ValueError for a NUL, which
+    no argument can carry."""
+    if "\0" in value:
+        raise ValueError("a NUL character cannot stand in a command line")
+    return ShellText(shlex.quote(value))
+
+
+def words(values: Iterable[str]) -> ShellText:
+    """Several words, each quoted."""
+    return ShellText(" ".join(quote(value) for value in values))
+
+
+def verbatim(text: str) -> ShellText:
+    """Shell source that is meant as such: our own, or a user's `setup` lines."""
+    return ShellText(text)
+
+
+def comment(text: str) -> ShellText:
+    """Text for the rest of a comment line: control characters would end it."""
+    return ShellText("".join(letter if letter.isprintable() else "?" for letter in text))

@@ -1,0 +1,120 @@
+"""Where runs stand: what their files say, checked against what the scheduler says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hpc_amp.errors import SchedulerError
+from hpc_amp.jobs.events import read_events
+from hpc_amp.schedulers import JobStatus, get_scheduler
+
+# States after which the scheduler has nothing more to say.
+FINAL = frozenset(("finished", "failed", "cancelled", "checkpointed", "lost"))
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """One line of `hpc-amp status`.
+
+    `state` is pending, running, finished, failed, cancelled, checkpointed (stopped, may be
+    resumed), lost (it left the queue without a word) or unknown (the scheduler does not answer).
+    """
+
+    run_dir: str
+    name: str
+    job_id: str | None
+    scheduler: str
+    state: str
+    reason: str
+    attempt: int
+    step: int | None
+    total_steps: int | None
+    outcome: str | None
+
+    def to_plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def run_statuses(folders: Sequence[Path]) -> list[RunStatus]:
+    """The status of runs, with one request to each scheduler, and none where all have ended."""
+    views = [_View(folder) for folder in folders]
+    open_ids: dict[str, list[str]] = {}
+    for view in views:
+        if view.job_id and not view.ended:
+            open_ids.setdefault(view.scheduler, []).append(view.job_id)
+    answers: dict[str, dict[str, JobStatus] | None] = {}
+    for name, job_ids in open_ids.items():
+        try:
+            answers[name] = get_scheduler(name).query(job_ids)
+        except SchedulerError:
+            answers[name] = None
+    return [view.status(answers.get(view.scheduler, {})) for view in views]
+
+
+class _View:
+    """What the files of one run say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.resolved = _read_json(folder / "job.json")
+        self.scheduler: str = self.resolved.get("scheduler", "unknown")
+        events = read_events(folder)
+        since = max((i for i, e in enumerate(events) if e["state"] == "submitted"), default=0)
+        current = events[since:]
+        queued = [event["job_id"] for event in current if event["state"] == "queued"]
+        self.job_id: str | None = queued[-1] if queued else None
+        # `queued` only brings the job id: the script may have recorded more before it.
+        changes = [event for event in current if event["state"] != "queued"]
+        self.last = changes[-1] if changes else {"state": "unknown"}
+        self.attempt = max((int(event.get("attempt", 0)) for event in events), default=0)
+
+    @property
+    def ended(self) -> bool:
+        return self.last["state"] in FINAL
+
+    def status(self, answers: dict[str, JobStatus] | None) -> RunStatus:
+        attempt_path = self.folder / "attempts" / str(self.attempt)
+        progress = _read_json(attempt_path / "progress.json")
+        outcome = _read_json(attempt_path / "outcome.json").get("outcome")
+        state, reason = self._state(answers)
+        return RunStatus(
+            run_dir=str(self.folder),
+            name=self.resolved.get("job", {}).get("name", self.folder.parent.name),
+            job_id=self.job_id,
+            scheduler=self.scheduler,
+            state=state,
+            reason=reason,
+            attempt=self.attempt,
+            step=progress.get("step"),
+            total_steps=progress.get("total_steps"),
+            outcome=outcome or (state if state in ("finished", "failed") else None),
+        )
+
+    def _state(self, answers: dict[str, JobStatus] | None) -> tuple[str, str]:
+        state, reason = self.last["state"], str(self.last.get("reason", ""))
+        if state in FINAL or self.job_id is None:
+            return state, reason
+        if answers is None:
+            return "unknown", "the scheduler does not answer"
+        answer = answers.get(self.job_id, JobStatus("ended", "it is not in the queue"))
+        if answer.state == "ended":
+            # The script had no chance to write its last line.
+            text = answer.reason.lower()
+            return ("cancelled" if text.startswith("cancelled") else "lost"), answer.reason
+        if answer.state == "pending":
+            return "pending", answer.reason
+        return "running", ""
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that may be missing or be replaced at this moment."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

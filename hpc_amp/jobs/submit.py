@@ -1,0 +1,78 @@
+"""From a configuration to a job in the queue."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpc_amp.config.checks import check_job
+from hpc_amp.config.load import LoadedJob, read_job
+from hpc_amp.config.sites import find_site
+from hpc_amp.errors import HpcAmpError, UsageError
+from hpc_amp.jobs import rundir
+from hpc_amp.jobs.events import record_event
+from hpc_amp.jobs.plan import Plan, make_plan
+from hpc_amp.jobs.render import render
+from hpc_amp.jobs.status import run_statuses
+from hpc_amp.schedulers import get_scheduler
+
+
+def prepare(
+    config: Path, overrides: Sequence[str], *, run_id: str | None = None, site: str | None = None
+) -> tuple[Plan, LoadedJob]:
+    """A validated plan for a configuration. Touches nothing on disk. `site` replaces the job's."""
+    source = read_job(config, overrides)
+    chosen = find_site(site or source.site)
+    loaded = source.validate(chosen.defaults)
+    check_job(loaded)
+    run_id = rundir.check_run_id(run_id) if run_id else rundir.new_run_id()
+    runs_dir = Path(os.path.expanduser(loaded.job.runs_dir))
+    return make_plan(loaded, chosen, runs_dir / loaded.job.name / run_id), loaded
+
+
+def submit(plan: Plan, config_text: str) -> str:
+    """Create the run directory and hand the script to the scheduler. Returns the job id. Where the
+    scheduler refuses, nothing stays behind."""
+    script = render(plan)
+    rundir.create(plan, script, config_text)
+    try:
+        return _hand_in(plan.run_dir, plan.scheduler.name)
+    except HpcAmpError:
+        shutil.rmtree(plan.run_dir, ignore_errors=True)
+        raise
+
+
+def resume(run_dir: Path) -> tuple[str, str]:
+    """Submit the run's own script again; the job goes on from its newest checkpoint. Returns the
+    new job id and the scheduler. Raises UsageError where the run is under way or finished."""
+    (status,) = run_statuses([run_dir])
+    if status.state in ("pending", "running"):
+        raise UsageError(
+            f"{run_dir} is {status.state} as job {status.job_id}", hint="it cannot run twice"
+        )
+    if status.state == "unknown":
+        raise UsageError(
+            f"whether {run_dir} still runs is not known: {status.reason}", hint="try again later"
+        )
+    if status.job_id is not None:
+        answer = get_scheduler(status.scheduler).query([status.job_id]).get(status.job_id)
+        if answer is not None and answer.state != "ended":
+            raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")
+    if status.state == "finished":
+        raise UsageError(f"{run_dir} has finished", hint="there is nothing to resume")
+    return _hand_in(run_dir, status.scheduler), status.scheduler
+
+
+def _hand_in(run_dir: Path, scheduler_name: str) -> str:
+    """Submit the run's script. `submitted` is recorded before, since the script may start and even
+    end before sbatch has returned; the job id follows in an event of its own."""
+    record_event(run_dir, "submitted", scheduler=scheduler_name)
+    try:
+        job_id = get_scheduler(scheduler_name).submit(run_dir / "launch.sh", os.environ)
+    except HpcAmpError as error:
+        record_event(run_dir, "failed", reason=str(error))
+        raise
+    record_event(run_dir, "queued", job_id=job_id)
+    return job_id

@@ -1,0 +1,88 @@
+"""The summary of a run, for people: what came out and where it lies."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from hpc_amp.config.units import format_duration
+from hpc_amp.jobs.status import RunStatus
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """The job's `summary.json`, or nothing where it did not get that far."""
+    try:
+        content = json.loads((run_dir / "summary.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def describe(status: RunStatus) -> str:
+    """The closing lines of `submit --follow`."""
+    run_dir = Path(status.run_dir)
+    facts = read_summary(run_dir)
+    rows = [("outcome", _outcome(status))]
+    if status.state in ("finished", "checkpointed", "cancelled"):
+        rows += _results(facts)
+    rows += _places(run_dir)
+    width = max(len(name) for name, _ in rows)
+    lines = [f"  {name:<{width}}  {value}" for name, value in rows]
+    return "\n".join([f"{status.name}: {status.state}", *lines, *_next_steps(status)])
+
+
+def _outcome(status: RunStatus) -> str:
+    return f"{status.state} ({status.reason})" if status.reason else status.state
+
+
+def _results(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    if facts.get("data"):
+        name = facts["data"].upper() if facts.get("synthetic") else facts["data"]
+        note = " (made-up images: the accuracy says nothing about real ones)"
+        rows.append(("data", name + (note if facts.get("synthetic") else "")))
+    if facts.get("accuracy") is not None:
+        rows.append(("accuracy", f"{100 * facts['accuracy']:.2f} % of the test images"))
+    if facts.get("images_per_second"):
+        rows.append(("speed", f"{facts['images_per_second']:,.0f} images/s"))
+    ranks, nodes = facts.get("world_size"), facts.get("nodes")
+    if ranks:
+        device = f" ({facts['device']})" if facts.get("device") else ""
+        rows.append(("ranks", f"{ranks} on {nodes} node{'s' if nodes != 1 else ''}{device}"))
+    if facts.get("precision"):
+        rows.append(("precision", facts["precision"] + _scaling(facts)))
+    if facts.get("steps") is not None:
+        total = facts.get("total_steps")
+        rows.append(("steps", f"{facts['steps']}" + (f" of {total}" if total else "")))
+    if facts.get("seconds") is not None:
+        rows.append(("time", format_duration(facts["seconds"])))
+    return rows
+
+
+def _scaling(facts: dict[str, Any]) -> str:
+    if facts.get("loss_scale") is None:
+        return ""
+    return f", loss scale {facts['loss_scale']:g}, {facts['skipped_steps']} steps skipped"
+
+
+def _places(run_dir: Path) -> list[tuple[str, str]]:
+    checkpoints = sorted((run_dir / "checkpoints").glob("step-*"))
+    rows = [("run", str(run_dir)), ("log", str(run_dir / "logs" / "job.log"))]
+    if checkpoints:
+        rows.append(("checkpoint", str(checkpoints[-1])))
+    board = run_dir / "tensorboard"
+    if board.is_dir():
+        rows.append(("tensorboard", str(board)))
+        rows.append(("look at it", f"tensorboard --logdir {shlex.quote(str(board))}"))
+    return rows
+
+
+def _next_steps(status: RunStatus) -> list[str]:
+    target = shlex.quote(status.run_dir)
+    if status.state == "failed" or status.state == "lost":
+        return [f"see the log above, then: hpc-amp resume {target}"]
+    if status.state in ("checkpointed", "cancelled"):
+        return [f"go on with: hpc-amp resume {target}"]
+    return []

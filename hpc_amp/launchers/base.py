@@ -1,0 +1,38 @@
+"""The interface of launchers to the renderer.
+
+A launcher's command may use these shell variables of the script: the arrays `container` (the words
+before a program, empty without a container) and `rank` (the words that are one rank), `python`, and
+the exported HPC_AMP_WORLD_SIZE, HPC_AMP_NNODES, HPC_AMP_PPN, MASTER_ADDR and MASTER_PORT.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from hpc_amp.jobs.shell import ShellText
+
+if TYPE_CHECKING:
+    from hpc_amp.config.schema import Job
+    from hpc_amp.jobs.plan import Plan
+
+
+class Launcher(ABC):
+    """Starts `world_size` ranks and ends with a status of 0 only if all of them did."""
+
+    name: ClassVar[str]
+    forwards: ClassVar[tuple[str, ...]]
+    """Signals that reach the ranks when the launcher gets them. The script asks through a stop file
+    in any case, so this is the faster of two ways, not the only one."""
+
+    def tasks_per_node(self, job: Job) -> int:
+        """Processes that the scheduler has to start on each node."""
+        return job.ranks_per_node
+
+    def cpus_per_task(self, job: Job) -> int:
+        """Cores of each such process."""
+        return job.job.cpus_per_gpu
+
+    @abstractmethod
+    def command(self, plan: Plan) -> ShellText:
+        """The launch as one bash command, possibly over several lines."""

@@ -1,0 +1,22 @@
+"""One process on one node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_amp.jobs.shell import ShellText, verbatim
+from hpc_amp.launchers.base import Launcher
+
+if TYPE_CHECKING:
+    from hpc_amp.jobs.plan import Plan
+
+
+class Single(Launcher):
+    """The only rank is a child of the script."""
+
+    name = "single"
+    forwards = ("USR1", "USR2", "TERM")
+
+    def command(self, plan: Plan) -> ShellText:
+        """The rank itself."""
+        return verbatim('"${rank[@]}"')

@@ -1,0 +1,47 @@
+"""Slurm's srun: one task a rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_amp.jobs.shell import ShellText, verbatim, words
+from hpc_amp.launchers.base import Launcher
+
+if TYPE_CHECKING:
+    from hpc_amp.jobs.plan import Plan
+
+
+def srun_words(plan: Plan) -> list[str]:
+    """srun with its options for the tasks of `plan.launcher`.
+
+    `--cpus-per-task` is given although the header has it: from Slurm 22.05 to 23.02 srun does not
+    inherit it and leaves every rank one core. All GPUs of a node stay visible to all its ranks
+    (`--gpu-bind=none`), or NCCL could not use peer-to-peer copies. One dead rank ends the step.
+    """
+    job, launcher = plan.job, plan.launcher
+    per_node = launcher.tasks_per_node(job)
+    options = [
+        f"--nodes={job.job.nodes}",
+        f"--ntasks={job.job.nodes * per_node}",
+        f"--ntasks-per-node={per_node}",
+        f"--cpus-per-task={launcher.cpus_per_task(job)}",
+        "--distribution=block:block",
+        "--mpi=none",
+        "--kill-on-bad-exit=1",
+        "--wait=60",
+    ]
+    if job.job.gpus_per_node > 0:
+        options.append("--gpu-bind=none")
+    return ["srun", *options]
+
+
+class Srun(Launcher):
+    """`python` and torch find their rank in the variables of the Slurm step."""
+
+    name = "srun"
+    forwards = ("USR1", "USR2", "TERM")
+
+    def command(self, plan: Plan) -> ShellText:
+        """srun starts every rank in its own container."""
+        options = words([*srun_words(plan), *plan.job.launch.args])
+        return verbatim(f'{options} "${{rank[@]}}"')

@@ -1,0 +1,48 @@
+"""torchrun: one agent on each node, which starts the node's ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_amp.jobs.shell import ShellText, verbatim, words
+from hpc_amp.launchers.base import Launcher
+from hpc_amp.launchers.srun import srun_words
+
+if TYPE_CHECKING:
+    from hpc_amp.config.schema import Job
+    from hpc_amp.jobs.plan import Plan
+
+# Static rendezvous: the c10d one compares host names, which differ inside and outside containers.
+_AGENT = (
+    '-m torch.distributed.run --nnodes="$HPC_AMP_NNODES" --nproc-per-node="$HPC_AMP_PPN" '
+    '--master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --max-restarts=0'
+)
+
+
+class Torchrun(Launcher):
+    """Only SIGTERM is forwarded: SIGUSR1 kills the agent and orphans the ranks."""
+
+    name = "torchrun"
+    forwards = ("TERM",)
+
+    def tasks_per_node(self, job: Job) -> int:
+        """One agent a node."""
+        return 1
+
+    def cpus_per_task(self, job: Job) -> int:
+        """The agent's ranks share its cores."""
+        return job.ranks_per_node * job.job.cpus_per_gpu
+
+    def command(self, plan: Plan) -> ShellText:
+        """The agents, through srun on Slurm, directly on this machine otherwise. The node's index
+        has to be expanded on the node, so a shell there puts it in."""
+        program = '"${program[@]}"'
+        if plan.job.launch.args:
+            program = f"{words(plan.job.launch.args)} {program}"
+        if plan.scheduler.name != "slurm":
+            return verbatim(f'"${{container[@]}}" "$python" {_AGENT} --node-rank=0 {program}')
+        agent = f"""'exec "$0" {_AGENT} --node-rank="$SLURM_NODEID" "$@"'"""
+        return verbatim(
+            f'{words(srun_words(plan))} "${{container[@]}}" \\\n'
+            f'    /bin/sh -c {agent} "$python" {program}'
+        )

@@ -1,0 +1,115 @@
+"""No scheduler: the script runs on this machine, in a session of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.schedulers.base import JobStatus, Scheduler, merge_directives
+
+if TYPE_CHECKING:
+    from hpc_amp.config.schema import Job
+    from hpc_amp.jobs.plan import Plan
+
+_GRACE_SECONDS = 30.0
+
+
+class Local(Scheduler):
+    """A job id is `local-<pid>-<start>`: the start time in clock ticks since boot tells a process
+    from a later one with the same number."""
+
+    name = "local"
+    template = "local.sh.j2"
+    marker = "#"
+    launchers = ("torchrun", "single")
+
+    def default_launcher(self, job: Job) -> str:
+        """torchrun for several ranks."""
+        return "single" if job.world_size == 1 else "torchrun"
+
+    def directives(self, plan: Plan) -> list[str]:
+        """There is nobody to read any; what site and user add is refused by `check`."""
+        return merge_directives([], plan)
+
+    def check(self, plan: Plan) -> None:
+        """One node, and no more GPUs than it has."""
+        if plan.job.job.nodes != 1:
+            raise ConfigError(
+                f"job.nodes is {plan.job.job.nodes}, but the local scheduler has this machine only",
+                hint="set job.nodes=1, or choose the site of a cluster",
+            )
+        if plan.site.directives or plan.job.job.directives:
+            raise ConfigError("job.directives: the local scheduler reads none", hint="remove them")
+        present = _nvidia_gpus()
+        if 0 < present < plan.job.job.gpus_per_node:
+            raise ConfigError(
+                f"job.gpus_per_node is {plan.job.job.gpus_per_node}, but this machine has {present}"
+            )
+
+    def submit(self, script: Path, environ: Mapping[str, str]) -> str:
+        """Start the script detached from this terminal, with its output in the run's log."""
+        log = script.parent / "logs" / "job.log"
+        with log.open("ab") as out:
+            try:
+                process = subprocess.Popen(
+                    ["bash", str(script)],
+                    env=dict(environ),
+                    cwd=script.parent,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise SchedulerError(f"bash cannot be started: {error}") from None
+        return f"local-{process.pid}-{_start_time(process.pid) or 0}"
+
+    def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        """Which of the processes are alive. One that is gone has ended."""
+        return {
+            job_id: JobStatus("running") if _alive(job_id) else JobStatus("ended", "process gone")
+            for job_id in job_ids
+        }
+
+    def cancel(self, job_id: str) -> None:
+        """SIGTERM to the script, which lets the ranks save; SIGKILL to its session 30 s later."""
+        pid = _pid(job_id)
+        if not _alive(job_id):
+            return
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while _alive(job_id) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if _alive(job_id):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _pid(job_id: str) -> int:
+    return int(job_id.split("-")[1])
+
+
+def _alive(job_id: str) -> bool:
+    _, pid, started = job_id.split("-")
+    return _start_time(int(pid)) == int(started)
+
+
+def _start_time(pid: int) -> int | None:
+    """When a process started, in ticks since boot; None where it is gone or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def _nvidia_gpus() -> int:
+    """NVIDIA GPUs of this machine, as the driver lists them."""
+    folder = Path("/proc/driver/nvidia/gpus")
+    return len(list(folder.iterdir())) if folder.is_dir() else 0

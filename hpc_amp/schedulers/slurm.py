@@ -1,0 +1,139 @@
+"""Slurm: sbatch's directives and quoting, squeue, scancel."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_amp.config.units import format_duration, parse_size
+from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.schedulers.base import (
+    JobStatus,
+    Scheduler,
+    complaint,
+    merge_directives,
+    run_command,
+)
+
+if TYPE_CHECKING:
+    from hpc_amp.config.schema import Job
+    from hpc_amp.jobs.plan import Plan
+
+_PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+_RUNNING = {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING"}
+_RUNNING |= {"STAGE_OUT", "RESIZING"}
+
+
+def quote_directive(value: str) -> str:
+    """`value` as sbatch's directive parser reads it back: it groups with quotes like a shell, but a
+    backslash escapes inside either kind of quotes, and `#` outside them starts a comment."""
+    return shlex.quote(value.replace("\\", "\\\\"))
+
+
+class Slurm(Scheduler):
+    """sbatch copies the script at submission; options in it are read up to the first command."""
+
+    name = "slurm"
+    template = "slurm.sh.j2"
+    marker = "#SBATCH"
+    launchers = ("srun", "torchrun", "single")
+
+    def default_launcher(self, job: Job) -> str:
+        """One task a rank."""
+        return "srun"
+
+    def directives(self, plan: Plan) -> list[str]:
+        """The log is named relative to `--chdir`: sbatch expands `%` in file names, but not there.
+        `B:USR1` warns the script, and the script asks the ranks to save."""
+        job, request = plan.job, plan.job.job
+        options = {
+            "--job-name": job.name,
+            "--chdir": str(plan.run_dir),
+            "--output": "logs/job.log",
+            "--open-mode": "append",
+            "--nodes": str(request.nodes),
+            "--ntasks-per-node": str(plan.launcher.tasks_per_node(job)),
+            "--cpus-per-task": str(plan.launcher.cpus_per_task(job)),
+            **self._gpu_options(plan),
+        }
+        if request.memory is not None:
+            options["--mem"] = f"{-(-parse_size(request.memory) // 2**20)}M"
+        options["--time"] = format_duration(plan.walltime)
+        if request.queue is not None:
+            options["--partition"] = request.queue
+        if request.account is not None:
+            options["--account"] = request.account
+        options["--signal"] = f"B:USR1@{plan.stop_margin}"
+        generated = [(name, f"{name}={quote_directive(value)}") for name, value in options.items()]
+        return merge_directives([*generated, ("--requeue", "--requeue")], plan)
+
+    def _gpu_options(self, plan: Plan) -> dict[str, str]:
+        count, kind = plan.job.job.gpus_per_node, plan.site.gpu_type
+        if count == 0 or plan.site.gpu_request == "none":
+            return {}
+        amount = f"{kind}:{count}" if kind else str(count)
+        if plan.site.gpu_request == "gres":
+            return {"--gres": f"gpu:{amount}"}
+        return {"--gpus-per-node": amount}
+
+    def check(self, plan: Plan) -> None:
+        """Slurm's own limits on what the script asks for."""
+        if plan.stop_margin > 65535:
+            raise ConfigError("job.stop_margin is too long: Slurm warns at most 65535 s before")
+
+    def submit(self, script: Path, environ: Mapping[str, str]) -> str:
+        """`sbatch --parsable`, from a clean environment: SBATCH_* variables would override the
+        script, and SLURM_* of an allocation that we are inside would reach the new job."""
+        result = run_command(
+            ["sbatch", "--parsable", str(script)],
+            environ=submission_environment(environ),
+            folder=script.parent,
+        )
+        match = re.search(r"^(\d+)(?:;.*)?$", result.stdout, re.MULTILINE)
+        if result.returncode != 0 or match is None:
+            raise SchedulerError(f"sbatch refused the job: {complaint(result)}")
+        return match[1]
+
+    def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        """squeue, asked once for all the user's jobs: naming one that it has forgotten would make
+        it refuse the whole request."""
+        if not job_ids:
+            return {}
+        user = getpass.getuser()
+        result = run_command(["squeue", "-h", "-u", user, "--states=all", "-o", "%i|%T|%r"])
+        if result.returncode != 0:
+            raise SchedulerError(f"squeue does not answer: {complaint(result)}")
+        wanted = set(job_ids)
+        rows = (line.strip().split("|", 2) for line in result.stdout.splitlines())
+        return {row[0]: _status(row[1], row[2]) for row in rows if row[0] in wanted}
+
+    def cancel(self, job_id: str) -> None:
+        """scancel: SIGTERM to all, SIGKILL after the site's KillWait."""
+        result = run_command(["scancel", job_id])
+        if result.returncode != 0 and "Invalid job id" not in result.stderr:
+            raise SchedulerError(f"scancel {job_id}: {complaint(result)}")
+
+
+def _status(state: str, reason: str) -> JobStatus:
+    if state in _PENDING:
+        return JobStatus("pending", reason)
+    if state in _RUNNING:
+        return JobStatus("running")
+    return JobStatus("ended", state)
+
+
+_KEPT = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "LD_LIBRARY_PATH", "KRB5CCNAME")
+_KEPT += ("SLURM_CONF", "SLURM_CLUSTERS", "MODULEPATH", "MODULESHOME", "XDG_RUNTIME_DIR")
+
+
+def submission_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What of the submitting shell's environment sbatch gets to see, and so the job: only what
+    finds the user, the programs and the cluster. Everything else is baked into the script."""
+    kept = {name: environ[name] for name in _KEPT if name in environ}
+    kept.setdefault("PATH", os.defpath)
+    return kept

@@ -1,0 +1,1 @@
+"""What is trained: each task builds networks and data, and says what one step is."""

@@ -1,0 +1,108 @@
+"""The contract between a task and the engine.
+
+A task says *what*: networks, data, losses, metrics. The engine (`hpc_amp.train`) says *how*:
+devices, DDP, autocast, loss scaling, accumulation, clipping, checkpoints, stopping. Nothing here
+assumes one network, one optimizer or one loss: a step is a sequence of phases, each of which
+updates some networks with one optimizer from any number of losses. A classification has one phase;
+a GAN has two (discriminator, generator).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hpc_amp.config.schema import Optimizer, Train
+from hpc_amp.distributed.world import World
+
+Networks = Mapping[str, nn.Module]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One optimizer update within a step.
+
+    `networks` are updated by an optimizer made from `optimizer`; each of `losses` has a loss scaler
+    of its own, so one that overflows does not shrink the scale of the others.
+    """
+
+    name: str
+    networks: tuple[str, ...]
+    losses: tuple[str, ...]
+    optimizer: Optimizer
+
+
+class TrainingData(ABC):
+    """Training batches by position, so that a resume at any step costs the same.
+
+    The order of epoch e is a permutation that depends on (seed, e) alone; global batch i is the
+    permutation's slice [i * B, (i + 1) * B), and rank r takes the r-th of `world.size` equal parts.
+    The samples of a step are therefore the same for every world size. A last incomplete batch is
+    dropped.
+    """
+
+    samples: int
+    steps_per_epoch: int
+
+    @abstractmethod
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[list[Any]]:
+        """This rank's share of each global batch of `epoch` from step `start` on, on the device,
+        as a list of `accumulate` equal micro-batches."""
+
+
+class Task(ABC):
+    """Base class of all tasks. Constructed on every rank with the same configuration."""
+
+    name: ClassVar[str]
+
+    def __init__(self, train: Train, world: World, device: torch.device) -> None:
+        self.train = train
+        self.world = world
+        self.device = device
+
+    data_name: str = ""
+    """What the run reports as its data, such as `CIFAR-10` or `SYNTHETIC`. Set by `prepare_data`."""
+    synthetic: bool = False
+    """Whether the data is made up. Set by `prepare_data`."""
+
+    @abstractmethod
+    def prepare_data(self) -> TrainingData:
+        """Find, download or make the data. Called once on every rank, with the process group up;
+        a task that downloads does so on rank 0 and lets the others wait. Raises DataError."""
+
+    @abstractmethod
+    def build_networks(self) -> dict[str, nn.Module]:
+        """The networks, on the CPU, initialised from the global generator that the engine seeded
+        equally on every rank. Called after `prepare_data`."""
+
+    @abstractmethod
+    def phases(self) -> tuple[Phase, ...]:
+        """The updates of one step, in order."""
+
+    @abstractmethod
+    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name, scalar loss) for one micro-batch. The engine runs this generator under
+        autocast and calls backward between two yields, so several forward passes of one network
+        with a backward each are safe under DDP. Losses are means over the micro-batch."""
+
+    @abstractmethod
+    def evaluation_batches(self) -> Iterator[Any]:
+        """This rank's share of the test data, on the device. Shares may be uneven."""
+
+    @abstractmethod
+    def evaluate(self, batch: Any, networks: Networks) -> dict[str, Tensor]:
+        """Sums over one evaluation batch (float64 or int64 scalars), always with the same keys. The
+        engine adds them up over batches and ranks. Runs without gradient and under autocast."""
+
+    @abstractmethod
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        """Metrics from the added sums, such as `accuracy` and `loss`."""
+
+
+class DataError(RuntimeError):
+    """The data is not there or not usable. The message is for the user."""

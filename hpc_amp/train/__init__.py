@@ -1,0 +1,1 @@
+"""The training engine: how a task is trained, whatever it is."""

@@ -1,0 +1,52 @@
+"""`python -m hpc_amp.train JOB_JSON`: one rank of a built-in task.
+
+Exit status: 0 finished, 75 stopped at a checkpoint (go on later), 2 the input is wrong, 1 anything
+else. The outcome file says the same, since some launchers hide exit codes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from hpc_amp.train.stopping import StopWatch
+
+EXIT_CHECKPOINTED = 75
+
+
+def main(arguments: list[str]) -> int:
+    """Run this rank. `arguments` is the path of `job.json`, in the run directory."""
+    job_file = Path(arguments[0])
+    attempt = int(os.environ.get("HPC_AMP_ATTEMPT", "1"))
+    stop_at = os.environ.get("HPC_AMP_STOP_AT")
+    attempt_path = job_file.parent / "attempts" / str(attempt)
+    watch = StopWatch(stop_at=float(stop_at) if stop_at else None, stop_file=attempt_path / "stop")
+    # Before torch is imported, which takes seconds: a signal in between must not kill the rank.
+    watch.install_handlers()
+
+    from hpc_amp.train.session import run_rank
+
+    return run_rank(job_file, attempt, watch)
+
+
+def _die(status: int) -> NoReturn:
+    """Leave at once: other ranks may be waiting for this one in a collective operation, and an
+    orderly exit would wait for them in turn."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    try:
+        status = main(sys.argv[1:])
+    except KeyboardInterrupt:
+        _die(128 + signal.SIGINT)
+    except BaseException:
+        traceback.print_exc()
+        _die(1)
+    _die(status)

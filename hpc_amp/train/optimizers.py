@@ -1,0 +1,52 @@
+"""Optimizers from their configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW
+from torch.optim import Optimizer as TorchOptimizer
+
+from hpc_amp.config.schema import Optimizer
+
+
+def build_optimizer(
+    config: Optimizer, networks: Iterable[nn.Module], device: torch.device
+) -> TorchOptimizer:
+    """An optimizer over all parameters of `networks`, whose groups remember their `peak_lr`."""
+    common: dict[str, Any] = {"lr": config.lr}
+    fused = config.fused if config.fused is not None else _has_fused(config.name, device)
+    if fused:
+        common["fused"] = True
+    groups = _groups(config, networks)
+    if config.name == "adamw":
+        optimizer: TorchOptimizer = AdamW(groups, betas=config.betas, eps=config.eps, **common)
+    else:
+        nesterov = config.nesterov and config.momentum > 0
+        optimizer = SGD(groups, momentum=config.momentum, nesterov=nesterov, **common)
+    for group in optimizer.param_groups:
+        group["peak_lr"] = group["lr"]
+    return optimizer
+
+
+def _groups(config: Optimizer, networks: Iterable[nn.Module]) -> list[dict[str, Any]]:
+    parameters = [p for network in networks for p in network.parameters() if p.requires_grad]
+    if config.decay_norm_and_bias:
+        return [{"params": parameters, "weight_decay": config.weight_decay}]
+    # Biases and normalisation weights are the vectors; weight matrices have two dimensions or more.
+    return [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def _has_fused(name: str, device: torch.device) -> bool:
+    """Whether torch has a fused kernel there. Fused SGD came after torch 2.1, our floor."""
+    if device.type != "cuda":
+        return False
+    import inspect
+
+    return name == "adamw" or "fused" in inspect.signature(SGD.__init__).parameters

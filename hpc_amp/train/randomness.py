@@ -1,0 +1,52 @@
+"""The state of every random generator of every rank, as tensors that load with weights_only."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hpc_amp.distributed.world import World
+
+
+def seed_everything(seed: int, rank: int = 0) -> None:
+    """Seed Python's and torch's generators on all devices, differently for each rank."""
+    mixed = (seed * 1_000_003 + rank * 7_919 + 12_345) % 2**63
+    random.seed(mixed)
+    torch.manual_seed(mixed)
+
+
+def capture(world: World, device: torch.device) -> list[dict[str, Tensor]] | None:
+    """The states of all ranks, in rank order, on rank 0; None elsewhere. A collective call."""
+    version, internal, gauss = random.getstate()
+    state = {
+        "python": torch.tensor([version, *internal], dtype=torch.int64),
+        "python_gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
+        "torch": torch.get_rng_state(),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    if world.size == 1:
+        return [state]
+    states: list[Any] | None = [None] * world.size if world.is_main else None
+    dist.gather_object(state, states, dst=0)
+    return states
+
+
+def restore(states: list[dict[str, Tensor]], world: World, device: torch.device, seed: int) -> bool:
+    """Put this rank's generators back. With another world size than was saved the states do not
+    fit, and each rank starts a new stream; returns whether the states were restored."""
+    if len(states) != world.size:
+        seed_everything(seed, world.rank + world.size)
+        return False
+    state = states[world.rank]
+    version, *internal = state["python"].tolist()
+    gauss = state["python_gauss"].tolist()
+    random.setstate((version, tuple(internal), gauss[0] if gauss else None))
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+    return True

@@ -1,0 +1,41 @@
+"""The run directory as the job sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpc_amp.config.schema import Job, from_plain
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Paths of one run, and of the attempt that is under way."""
+
+    path: Path
+    attempt: int
+
+    @property
+    def attempt_path(self) -> Path:
+        """Folder of this attempt."""
+        return self.path / "attempts" / str(self.attempt)
+
+    @property
+    def stop_file(self) -> Path:
+        """A file whose existence asks this attempt to save and stop."""
+        return self.attempt_path / "stop"
+
+
+def read_job(path: Path) -> Job:
+    """The job in a `job.json`."""
+    return from_plain(Job, json.loads(path.read_text())["job"])
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON so that a reader sees the old content or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    os.replace(temporary, path)

@@ -1,0 +1,127 @@
+"""One optimizer update: forward and backward over micro-batches, unscale, clip, step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hpc_amp.amp.precision import PrecisionPolicy
+from hpc_amp.amp.scaler import LossScaler
+from hpc_amp.config.schema import Train
+from hpc_amp.tasks.base import Networks, Phase, Task
+from hpc_amp.train.optimizers import build_optimizer
+
+
+class PhaseUpdate:
+    """Carries out one phase of a step.
+
+    `networks` are what the task calls (wrapped in DDP where there are several ranks). `sums` holds
+    the running sum of each loss since it was last taken, on the device, so that logging costs no
+    synchronisation in between.
+    """
+
+    def __init__(
+        self, task: Task, phase: Phase, networks: Networks, policy: PrecisionPolicy, train: Train
+    ) -> None:
+        self.phase = phase
+        self._task = task
+        self._networks = networks
+        self._policy = policy
+        self._clip_norm = train.clip_norm
+        updated = [networks[name] for name in phase.networks]
+        self._distributed = [n for n in updated if isinstance(n, DistributedDataParallel)]
+        self.optimizer = build_optimizer(phase.optimizer, updated, task.device)
+        self._parameters = [p for g in self.optimizer.param_groups for p in g["params"]]
+        self.scalers: Mapping[str, LossScaler] = (
+            {name: LossScaler(train.precision, name=f"{phase.name}/{name}") for name in phase.losses}
+            if policy.scales_loss
+            else {}
+        )
+        self.sums: dict[str, Tensor] = {
+            name: torch.zeros((), device=task.device) for name in phase.losses
+        }
+
+    def set_rate(self, factor: float) -> None:
+        """Set the learning rate to `factor` times each group's peak."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak_lr"] * factor
+
+    def run(self, micro_batches: Sequence[Any]) -> bool:
+        """Update the phase's networks from `micro_batches`. Returns whether the step was taken:
+        an overflow under a loss scaler skips it."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if len(self.scalers) > 1:
+            taken = self._backward_several(micro_batches)
+        else:
+            self._backward_one(micro_batches)
+            taken = self._unscale()
+        if taken:
+            if self._clip_norm is not None:
+                nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
+            self.optimizer.step()
+        return taken
+
+    def _backward_one(self, micro_batches: Sequence[Any]) -> None:
+        """Accumulate gradients at one scale; ranks exchange them with the last micro-batch."""
+        last = len(micro_batches) - 1
+        for index, batch in enumerate(micro_batches):
+            with contextlib.ExitStack() as stack:
+                if index < last:
+                    for network in self._distributed:
+                        stack.enter_context(network.no_sync())
+                for name, loss in self._losses(batch, len(micro_batches)):
+                    scaler = self.scalers.get(name)
+                    (scaler.scale(loss) if scaler else loss).backward()
+
+    def _unscale(self) -> bool:
+        for scaler in self.scalers.values():
+            overflow = bool(scaler.unscale(self._gradients()))
+            scaler.update(overflow)
+            return not overflow
+        return True
+
+    def _backward_several(self, micro_batches: Sequence[Any]) -> bool:
+        """Losses with scales of their own: each backward's gradients are alone when they are
+        unscaled, then added to what the others left. Ranks exchange at every backward."""
+        stash: dict[nn.Parameter, Tensor] = {}
+        overflows = dict.fromkeys(self.scalers, False)
+        for batch in micro_batches:
+            for name, loss in self._losses(batch, len(micro_batches)):
+                scaler = self.scalers[name]
+                scaler.scale(loss).backward()
+                overflows[name] |= bool(scaler.unscale(self._gradients()))
+                for parameter in self._parameters:
+                    if parameter.grad is None:
+                        continue
+                    if parameter in stash:
+                        stash[parameter] += parameter.grad
+                    else:
+                        stash[parameter] = parameter.grad.clone()
+                    parameter.grad = None
+        for parameter, gradient in stash.items():
+            parameter.grad = gradient
+        for name, scaler in self.scalers.items():
+            scaler.update(overflows[name])
+        return not any(overflows.values())
+
+    def _losses(self, batch: Any, parts: int) -> Iterator[tuple[str, Tensor]]:
+        """The task's losses of one micro-batch, each divided by the number of micro-batches."""
+        losses = self._task.losses(self.phase.name, batch, self._networks)
+        while True:
+            with self._policy.autocast():
+                entry = next(losses, None)
+            if entry is None:
+                return
+            name, loss = entry
+            if parts > 1:
+                loss = loss / parts
+            self.sums[name] += loss.detach()
+            yield name, loss
+
+    def _gradients(self) -> list[Tensor]:
+        return [p.grad for p in self._parameters if p.grad is not None]
