@@ -3,20 +3,41 @@ blink, and nothing here ever imports torch."""
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import NoReturn
 
 
 def main() -> None:
     """Entry point of `hpc-amp`."""
+    import click
+
     from hpc_amp.cli.app import app
     from hpc_amp.errors import HpcAmpError
 
+    # A terminal that cannot show a letter shows a substitute.
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        app(prog_name="hpc-amp", standalone_mode=True)
+        os.getcwd()
+        sys.exit(app(sys.argv[1:] or ["--help"], prog_name="hpc-amp", standalone_mode=False))
     except HpcAmpError as error:
-        print(f"hpc-amp: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
+    except click.ClickException as error:
+        # Where it is known which command was meant, its help is the hint.
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "hpc-amp"
+        _fail(f"{error.format_message()} See {command} --help", 2)
+    except click.Abort:
+        sys.exit(130)
     except BrokenPipeError:
-        # `hpc-amp logs ... | head`: the reader has what it wanted.
-        sys.stderr.close()
-        sys.exit(141)
+        # `hpc-amp logs ... | head`: the reader has what it wanted. Nothing is flushed any more.
+        os._exit(141)
+    except FileNotFoundError:
+        if os.path.exists("."):
+            raise
+        _fail("the working directory does not exist any more; change to another one", 2)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    print(f"hpc-amp: {' '.join(message.splitlines())}", file=sys.stderr)
+    sys.exit(status)

@@ -245,17 +245,18 @@ def _status_table(statuses: list[RunStatus]) -> str:
     for entry in statuses:
         step = "-" if entry.step is None else f"{entry.step}/{entry.total_steps}"
         where = Path(entry.run_dir)
-        shown = where.relative_to(Path.cwd()) if where.is_relative_to(Path.cwd()) else where
+        here = where.relative_to(Path.cwd()) if where.is_relative_to(Path.cwd()) else where
         rows.append(
-            (entry.name, entry.state, step, str(entry.attempt), entry.job_id or "-", str(shown))
+            (entry.name, entry.state, step, str(entry.attempt), entry.job_id or "-", str(here))
         )
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     lines = []
-    for row, entry in zip(rows, [None, *statuses], strict=True):
+    for index, row in enumerate(rows):
         cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)]
         lines.append("  ".join([*cells, row[5]]).rstrip())
-        if entry is not None and entry.reason and entry.state not in ("finished", "running"):
-            lines.append(f"    {entry.reason}")
+        shown = statuses[index - 1] if index else None
+        if shown is not None and shown.reason and shown.state not in ("finished", "running"):
+            lines.append(f"    {shown.reason}")
     return "\n".join(lines)
 
 

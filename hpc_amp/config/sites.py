@@ -151,6 +151,6 @@ def _folders() -> list[Path]:
         raise ConfigError(
             f"there is no folder {own}", where="$HPC_AMP_SITES", hint="correct or unset it"
         )
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
     folders = [Path(own)] if own else []
     return [*folders, config / "hpc-amp" / "sites", resource_folder("configs") / "sites"]

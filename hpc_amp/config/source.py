@@ -21,13 +21,15 @@ _MAX_DEPTH = 50
 _PLAIN = "?"
 _Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_OPENED = re.compile(r"quoted scalar|simple key|flow (sequence|mapping|node)")
+_FIRST_KEY = {"job file": "name: my_run", "site file": "scheduler: slurm"}
+_OPENED = re.compile(r"quoted scalar|simple key|flow (sequence|mapping)")
 _ADVICE = {
     "mapping values are not allowed": "quote a text that holds ': ', and check the indentation",
     "cannot start any token": "indent with spaces, not tabs, and quote a text that starts with "
     "'@', '%' or '`'",
     "expected ',' or": "close the bracket, and quote a text that holds '[', ']', '{', '}' or ','",
     "expected ':'": "write 'key: value', with a space after the colon",
+    "expected node content": "write a value here, or close the bracket",
     "expected key": "check that the indentation fits the lines above",
     "expected <block end>": "check that the indentation fits the lines above",
     "expected alphabetic": "quote a text that starts with '*', '&' or '!'",
@@ -72,11 +74,11 @@ def read_file(path: Path, kind: str) -> tuple[str, Table]:
     tree = parse(text, lambda line: f"{path}:{line}")
     if tree is None or (isinstance(tree, Scalar) and tree.is_null):
         raise ConfigError(
-            f"this {kind} is empty", where=str(path), hint="write keys, such as name: my_run"
+            f"this {kind} is empty", where=str(path), hint=f"write keys, such as {_FIRST_KEY[kind]}"
         )
     if not isinstance(tree, Table):
         raise ConfigError(
-            f"this is not a {kind}", where=str(path), hint="write keys, such as name: my_run"
+            f"this is not a {kind}", where=str(path), hint=f"write keys, such as {_FIRST_KEY[kind]}"
         )
     return text, Table(tree.entries, str(path))
 
@@ -150,25 +152,26 @@ class _Converter:
     def table(self, node: yaml.MappingNode, where: str, depth: int) -> Table:
         own: dict[str, Node] = {}
         inherited: dict[str, Node] = {}
+        seen: dict[str, str] = {}
         for key, value in node.value:
             place = self.place(key.start_mark.line + 1)
             if not isinstance(key, yaml.ScalarNode):
                 raise ConfigError(
                     "a key must be plain text", where=place, hint="quote a text with brackets"
                 )
-            child = self.node(value, depth + 1)
-            if key.value == "<<" and not key.style:
-                for name, entry in self.merged(child, place).items():
-                    inherited.setdefault(name, entry)
-                continue
-            if key.value in own:
+            if key.value in seen:
                 raise ConfigError(
                     f"the key {shown(key.value)} is here for the second time, after "
-                    f"{own[key.value].where}",
+                    f"{seen[key.value]}",
                     where=place,
                     hint="keep one of them",
                 )
-            own[key.value] = dataclasses.replace(child, where=place)
+            seen[key.value] = place
+            child = self.node(value, depth + 1)
+            if key.value == "<<" and not key.style:
+                inherited = self.merged(child, place)
+            else:
+                own[key.value] = dataclasses.replace(child, where=place)
         return Table({**inherited, **own}, where)
 
     @staticmethod

@@ -25,11 +25,13 @@ def unknown_key(
     valid = list(valid)
     told = name if re.fullmatch(r"[\w.-]+", name) else shown(name)
     message = f"unknown key {path}.{told}" if path else f"unknown key {told}"
-    elsewhere = [section or "the top level" for section in _sections_with(root, name, prefix)]
+    elsewhere = [
+        f"under {section}" if section else "at the top level"
+        for section in _sections_with(root, name, prefix)
+    ]
     near = nearest(name, valid)
     if elsewhere:
-        hint = f"`{name}` belongs under {' or '.join(elsewhere)}"
-        hint = hint.replace("under the top level", "at the top level", 1)
+        hint = f"`{name}` belongs {' or '.join(elsewhere)}"
     elif near:
         hint = f"did you mean {path}.{near}?" if path else f"did you mean {near}?"
     else:

@@ -16,9 +16,9 @@ from hpc_amp.data.order import generator
 
 GRID = 4
 """Cells of a pattern in each direction."""
-CONTRAST = (16, 48)
+CONTRAST = (24, 56)
 """Range of the strength of the class pattern, in 64ths."""
-CLUTTER = 48
+CLUTTER = 24
 """Strength of the other pattern, in 64ths."""
 NOISE = 24
 """Largest deviation by noise, in pixel values."""

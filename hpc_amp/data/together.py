@@ -17,25 +17,41 @@ from hpc_amp.tasks.base import DataError
 T = TypeVar("T")
 
 
-def together(world: World, action: Callable[[], T]) -> list[T]:
-    """Run `action` on every rank, wait for all, and return the results by rank. What a rank
-    returns must be small and picklable. A DataError on any rank is raised on every rank."""
-    error: str | None = None
-    result: Any = None
+def is_alone(world: World) -> bool:
+    """Whether this rank has nobody to agree with: it is the only one, or no process group is up."""
+    return world.size == 1 or not (dist.is_available() and dist.is_initialized())
+
+
+def gather(world: World, value: T) -> list[T]:
+    """The `value` of each rank, by rank. It must be small and picklable. Alone, this rank's stands
+    for all."""
+    values: list[Any] = [value] * world.size
+    if not is_alone(world):
+        dist.all_gather_object(values, value)
+    return values
+
+
+def together(world: World, action: Callable[[], T]) -> T:
+    """Run `action` on every rank, wait for all, and return this rank's result. An error on any rank
+    is raised on every rank, so that none goes on and waits for the others for ever: as it is where
+    it happened, elsewhere as a DataError."""
+    error: Exception | None = None
     try:
         result = action()
-    except DataError as problem:
-        error = str(problem)
-    answers: list[Any] = [(error, result)]
-    if world.size > 1 and dist.is_available() and dist.is_initialized():
-        answers *= world.size
-        dist.all_gather_object(answers, (error, result))
-    for problem, _ in answers:
-        if problem is not None:
-            raise DataError(problem)
-    return [answer for _, answer in answers]
+    except Exception as problem:
+        error = problem
+    messages = gather(world, None if error is None else str(error) or repr(error))
+    if error is not None:
+        raise error
+    for message in messages:
+        if message is not None:
+            raise DataError(message)
+    return result
 
 
 def from_main(world: World, action: Callable[[], T]) -> T:
     """What `action` returns on rank 0, which alone runs it, on every rank."""
-    return together(world, lambda: action() if world.is_main else None)[0]  # type: ignore[return-value]
+    if is_alone(world):
+        return action()
+    result = together(world, lambda: action() if world.is_main else None)
+    return gather(world, result)[0]  # type: ignore[return-value]

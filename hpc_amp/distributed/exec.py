@@ -9,14 +9,18 @@ shell.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from hpc_amp.distributed.world import WorldError, resolve, standard_variables
+
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 USAGE = "usage: python -m hpc_amp.distributed.exec (--job JOB_JSON | -- COMMAND [ARGUMENT ...])"
 
@@ -41,12 +45,21 @@ def become(command: list[str], extra: Mapping[str, str], folder: str | None) -> 
     world = resolve(os.environ)
     environment = {**os.environ, **extra, **standard_variables(world, os.environ)}
     program = sys.executable if command[0] in ("python", "python3") else command[0]
+    _end_with_parent()
     try:
         if folder is not None:
             os.chdir(folder)
         os.execvpe(program, [program, *command[1:]], environment)
     except OSError as error:
         _fail(f"rank {world.rank} cannot run {command[0]!r} in {folder or os.getcwd()!r}: {error}")
+
+
+def _end_with_parent() -> None:
+    """Have the kernel send SIGTERM when the launcher's process dies. A killed torchrun would leave
+    its ranks behind, training on in a directory that the next attempt writes to."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _from_job(path: Path) -> tuple[list[str], dict[str, str], str]:

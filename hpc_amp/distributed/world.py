@@ -17,7 +17,7 @@ class WorldError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One process's place: `rank` of `size` in the job, `local_rank` of `local_size` on its node."""
+    """A process's place: `rank` of `size` in the job, `local_rank` of `local_size` on its node."""
 
     rank: int = 0
     size: int = 1
@@ -98,8 +98,9 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def _check(world: World, environ: Mapping[str, str]) -> None:
-    expected = environ.get("HPC_AMP_WORLD_SIZE")
-    if expected and world.size != int(expected):
+    named = "HPC_AMP_WORLD_SIZE"
+    expected = _number(environ, named) if environ.get(named) else world.size
+    if world.size != expected:
         raise WorldError(
             f"the job was started for {expected} ranks, but this process sees {world.size} "
             f"(from {world.source}): it would train alone. Check that the launcher in the script "

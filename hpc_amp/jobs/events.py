@@ -8,24 +8,35 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hpc_amp.errors import UsageError
+
 
 def record_event(run_dir: Path, state: str, **facts: Any) -> None:
-    """Append one event."""
+    """Append one event. Raises UsageError where this user cannot write there."""
     line = json.dumps({"time": int(time.time()), "state": state, **facts})
-    with (run_dir / "state.jsonl").open("a") as out:
-        out.write(line + "\n")
+    path = run_dir / "state.jsonl"
+    try:
+        with path.open("a") as out:
+            out.write(line + "\n")
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}", hint="is the run somebody else's?"
+        ) from None
 
 
 def read_events(run_dir: Path) -> list[dict[str, Any]]:
-    """All events, oldest first. A last line that is still being written is left out."""
+    """All events, oldest first. What is not one is left out: a last line that is still being
+    written, or the traces of a full disk."""
     try:
-        lines = (run_dir / "state.jsonl").read_text().splitlines()
-    except FileNotFoundError:
+        lines = (run_dir / "state.jsonl").read_bytes().splitlines()
+    except OSError:
         return []
     events = []
     for line in lines:
         try:
-            events.append(json.loads(line))
+            event = json.loads(line)
         except ValueError:
             continue
+        if isinstance(event, dict) and isinstance(event.get("state"), str):
+            events.append(event)
     return events

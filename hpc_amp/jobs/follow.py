@@ -47,7 +47,11 @@ def _ends_inside(data: bytes) -> bool:
 
 
 def follow(
-    run_dir: Path, write: Callable[[str], object], *, offset: int = 0, on_wait: Callable[[RunStatus], object]
+    run_dir: Path,
+    write: Callable[[str], object],
+    *,
+    offset: int = 0,
+    on_wait: Callable[[RunStatus], object],
 ) -> RunStatus:
     """Write the run's log from `offset` on until it has ended; returns how. `on_wait` is told the
     status each time that the scheduler was asked."""

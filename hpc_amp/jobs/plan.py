@@ -20,9 +20,11 @@ from hpc_amp.schedulers import Scheduler, get_scheduler
 
 # Folders that a container has itself; binding the host's over them breaks the image.
 _SYSTEM_FOLDERS = frozenset(
-    ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin")
-    + ("/sys", "/usr", "/var", "/mnt", "/home", "/root")
+    {"/", *("/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/mnt", "/opt", "/proc")}
+    | {"/root", "/run", "/sbin", "/sys", "/usr", "/var"}
 )
+
+_UNMOUNTABLE = "',', ':', '^', and a blank or a backslash at the end cannot stand in a mount"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class Plan:
         own = [self.run_dir, self.workdir]
         if self.job.train is not None and Path(self.job.train.data.root).exists():
             own.append(Path(self.job.train.data.root))
-        taken = {bind.split(":")[0] for bind in wanted}
+        taken = {source for source in map(_same_inside, wanted) if source is not None}
         for folder in sorted(set(own), key=lambda path: len(path.parts)):
             if str(folder) in _SYSTEM_FOLDERS:
                 continue
@@ -67,6 +69,11 @@ class Plan:
             taken.add(str(folder))
         return wanted
 
+
+def _same_inside(bind: str) -> str | None:
+    """The folder of a bind that leaves it where it is and writable; None for any other bind."""
+    source, destination, options = (*bind.split(":"), "", "")[:3]
+    return source if destination in ("", source) and options != "ro" else None
 
 
 def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
@@ -81,7 +88,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
     job = _absolute_paths(job, workdir)
     scheduler = get_scheduler(site.scheduler)
     container = get_container(job, site)
-    method = job.launch.method if job.launch.method != "auto" else site.launcher
+    method: str = job.launch.method if job.launch.method != "auto" else site.launcher
     if method == "auto":
         method = scheduler.default_launcher(job)
     if method not in scheduler.launchers:
@@ -100,8 +107,16 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         container=container,
         run_dir=run_dir,
         workdir=run_dir / "code" if job.code is not None else workdir,
-        python=job.container.python or default_python,
+        python=_absolute_program(job.container.python or default_python, workdir),
     )
+
+
+def _absolute_program(program: str, workdir: Path) -> str:
+    """A path as absolute; a bare name stays, to be found on PATH. The interpreter of a virtual
+    environment is a symbolic link and only works as one."""
+    if "/" not in program:
+        return program
+    return os.path.abspath(workdir / os.path.expanduser(program))
 
 
 def _absolute_paths(job: Job, workdir: Path) -> Job:
@@ -110,7 +125,9 @@ def _absolute_paths(job: Job, workdir: Path) -> Job:
 
     def absolute_bind(bind: str) -> str:
         source, colon, rest = bind.partition(":")
-        return f"{absolute(source)}{colon}{rest or absolute(source)}" if colon else absolute(source)
+        # Links stay: `/scratch` shall be there inside under this name, wherever it leads.
+        source = os.path.abspath(workdir / os.path.expanduser(source)) if source else ""
+        return f"{source}{colon}{rest}" if rest else source
 
     container = job.container
     container = dataclasses.replace(
@@ -129,31 +146,41 @@ def _absolute_paths(job: Job, workdir: Path) -> Job:
 def _check_paths(
     loaded: LoadedJob, job: Job, run_dir: Path, workdir: Path, *, uses_container: bool
 ) -> None:
-    """Refuse paths that cannot be carried all the way: mount options split at `:` and `,`, search
-    paths at `:`, and no scheduler takes a control character."""
+    """Refuse paths that cannot be carried all the way: search paths split at `:`, no scheduler
+    takes a control character, and scripts and job.json are UTF-8."""
     for what, path in (("the run directory", run_dir), ("the working directory", workdir)):
         text = str(path)
-        if any(ord(letter) < 32 or ord(letter) == 127 for letter in text) or ":" in text:
+        if any(
+            ord(letter) < 32 or letter in "\x7f:" or "\ud800" <= letter <= "\udfff"
+            for letter in text
+        ):
             raise ConfigError(
-                f"{what} {text!r} has a colon or a control character in its path",
+                f"{what} {text!r} has a colon, a control character or a byte that is not UTF-8",
                 hint="search paths and mounts cannot carry it; work in another folder",
             )
     if not uses_container:
         return
     own = [str(run_dir), str(workdir), *([job.train.data.root] if job.train is not None else [])]
-    for path in own:
-        if "," in path or ":" in path:
+    for folder in own:
+        if not _mountable(folder):
             raise ConfigError(
-                f"{path!r} cannot be bound into a container: it has a comma or a colon",
+                f"{folder!r} cannot be bound into a container: {_UNMOUNTABLE}",
                 hint="work in another folder",
             )
     for bind in job.container.bind:
-        source = bind.split(":")[0]
-        if "," in bind or bind.count(":") > 2:
+        source, *rest = bind.split(":")
+        destination = rest[0] if rest else source
+        if len(rest) > 2 or not destination.startswith("/"):
             raise ConfigError(
-                f"container.bind {bind!r} cannot be mounted: a comma, or too many colons",
+                f"container.bind: {bind!r} is not a bind",
                 where=loaded.where("container.bind"),
-                hint="write source, source:destination or source:destination:ro",
+                hint="write source, source:/destination or source:/destination:ro",
+            )
+        if not _mountable(source) or not _mountable(destination):
+            raise ConfigError(
+                f"container.bind: {bind!r} cannot be mounted: {_UNMOUNTABLE}",
+                where=loaded.where("container.bind"),
+                hint="bind a folder with another name, such as one above it",
             )
         if not os.path.exists(source):
             raise ConfigError(
@@ -161,3 +188,9 @@ def _check_paths(
                 where=loaded.where("container.bind"),
                 hint="a missing source stops the container before anything runs",
             )
+
+
+def _mountable(path: str) -> bool:
+    """Whether `-B` carries a path: Apptainer's parser splits at `,`, `:` and `^`, trims blanks, and
+    takes a backslash before the colon for an escape (`ParseBindPath`; seen with 1.4.5)."""
+    return not set(",:^") & set(path) and path == path.rstrip() and not path.endswith("\\")

@@ -53,7 +53,7 @@ def _context(plan: Plan) -> dict[str, Any]:
         "bind_sources": [quote(source) for source in sources],
         "bind_messages": [quote(f"{source} is to be bound, but not here") for source in sources],
         "launch": plan.launcher.command(plan),
-        "forwards": verbatim(" | ".join(plan.launcher.forwards)),
+        "forwards": [(verbatim(a), verbatim(b)) for a, b in plan.launcher.forwards(plan).items()],
         "own_command": job.run is not None,
         "max_restarts": job.job.max_restarts,
         "retries": job.restarts.on_failure,
@@ -91,4 +91,3 @@ def _only_shell(value: Any) -> Any:
     if isinstance(value, (ShellText, int)):
         return value
     raise TypeError(f"{value!r} would reach a shell script without being quoted")
-

@@ -1,10 +1,11 @@
 """Run directories on the submit side: making one, finding one again.
 
-    runs/<name>/<UTC time>-<4 letters>/   and   runs/<name>/latest -> the newest
+runs/<name>/<UTC time>-<4 letters>/   and   runs/<name>/latest -> the newest
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -50,21 +51,38 @@ def check_run_id(run_id: str) -> str:
 
 def create(plan: Plan, script: str, config_text: str) -> None:
     """Make the run directory of `plan` with everything that the job needs: the frozen
-    configuration, the script, and a copy of the code. Raises UsageError where it exists."""
+    configuration, the script, and a copy of the code. Raises UsageError where it exists or cannot
+    be written; nothing stays behind then."""
     run_dir = plan.run_dir
     try:
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         run_dir.mkdir()
     except FileExistsError:
-        raise UsageError(f"{run_dir} exists already", hint="every run has a directory of its own") from None
+        raise UsageError(
+            f"{run_dir} exists already", hint="every run has a directory of its own"
+        ) from None
     except OSError as error:
         raise UsageError(f"the run directory cannot be made: {error}") from None
     try:
         _fill(plan, script, config_text)
-    except BaseException:
-        shutil.rmtree(run_dir, ignore_errors=True)
+    except BaseException as error:
+        discard(run_dir)
+        if isinstance(error, OSError):
+            raise UsageError(f"the run directory cannot be filled: {_told(error)}") from None
         raise
-    _point_latest(run_dir)
+
+
+def discard(run_dir: Path) -> None:
+    """Remove a run that did not come about, and the folder of its name if it was the first."""
+    shutil.rmtree(run_dir, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        run_dir.parent.rmdir()
+
+
+def _told(error: OSError) -> str:
+    """An error as one line. Copying a tree collects its errors: (source, destination, reason)."""
+    first = error.args[0] if isinstance(error, shutil.Error) else None
+    return str(first[0][2]) if isinstance(first, list) else str(error)
 
 
 def _fill(plan: Plan, script: str, config_text: str) -> None:
@@ -81,8 +99,15 @@ def _fill(plan: Plan, script: str, config_text: str) -> None:
     (run_dir / "src" / "__main__.py").write_text(_MAIN)
     if plan.job.code is not None:
         source = Path(plan.job.code)
-        _refuse_large(source)
-        shutil.copytree(source, run_dir / "code", ignore=ignore, symlinks=True)
+        runs = run_dir.parents[1]
+        _refuse_large(source, runs)
+
+        def ignore_runs(folder: str, names: list[str]) -> set[str]:
+            # The copy may lie in what is copied.
+            own = {runs.name} if Path(folder) == runs.parent else set()
+            return {*ignore(folder, names), *own}
+
+        shutil.copytree(source, run_dir / "code", ignore=ignore_runs, symlinks=True)
 
 
 def resolved(plan: Plan) -> dict[str, Any]:
@@ -102,10 +127,12 @@ def resolved(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _refuse_large(code: Path) -> None:
+def _refuse_large(code: Path, runs: Path) -> None:
     total = 0
     for folder, folders, files in os.walk(code):
-        folders[:] = [name for name in folders if name not in _NEVER_COPIED]
+        folders[:] = [
+            name for name in folders if name not in _NEVER_COPIED and Path(folder, name) != runs
+        ]
         total += sum(os.lstat(os.path.join(folder, name)).st_size for name in files)
         if total > _CODE_LIMIT:
             raise ConfigError(
@@ -114,18 +141,20 @@ def _refuse_large(code: Path) -> None:
             )
 
 
-def _point_latest(run_dir: Path) -> None:
-    """`latest` always points somewhere: the new link replaces the old one in one step."""
+def point_latest(run_dir: Path) -> None:
+    """`latest` always points somewhere: the new link replaces the old one in one step. Where that
+    is not possible it stays as it is: the job is in the queue by now."""
     temporary = run_dir.parent / f".latest-{run_dir.name}"
-    temporary.symlink_to(run_dir.name)
-    os.replace(temporary, run_dir.parent / "latest")
+    with contextlib.suppress(OSError):
+        temporary.symlink_to(run_dir.name)
+        os.replace(temporary, run_dir.parent / "latest")
 
 
 def find_run(target: str, runs_dir: Path) -> Path:
     """The run directory that `target` means: a run directory, a run's name (its newest run), or a
     job id. Raises UsageError where there is none."""
     for folder in (Path(target), runs_dir / target / "latest", runs_dir / target):
-        if (folder / "job.json").is_file():
+        if os.path.isfile(folder / "job.json"):  # False, too, for names that no file can have
             return folder.resolve()
     for folder in all_runs(runs_dir):
         if any(event.get("job_id") == target for event in read_events(folder)):

@@ -53,7 +53,14 @@ def run_statuses(folders: Sequence[Path]) -> list[RunStatus]:
             answers[name] = get_scheduler(name).query(job_ids)
         except SchedulerError:
             answers[name] = None
-    return [view.status(answers.get(view.scheduler, {})) for view in views]
+    return [_status(view, answers.get(view.scheduler, {})) for view in views]
+
+
+def _status(view: _View, answers: dict[str, JobStatus] | None) -> RunStatus:
+    status = view.status(answers)
+    # The script may have written its last line between our look at the files and the scheduler's
+    # answer. Once the job has ended, the files cannot change any more.
+    return _View(view.folder).status(answers) if status.state == "lost" else status
 
 
 class _View:
@@ -66,8 +73,9 @@ class _View:
         events = read_events(folder)
         since = max((i for i, e in enumerate(events) if e["state"] == "submitted"), default=0)
         current = events[since:]
-        queued = [event["job_id"] for event in current if event["state"] == "queued"]
-        self.job_id: str | None = queued[-1] if queued else None
+        # From `queued`, or from the script itself, which may be faster than sbatch's answer.
+        job_ids = [event["job_id"] for event in current if event.get("job_id")]
+        self.job_id: str | None = job_ids[-1] if job_ids else None
         # `queued` only brings the job id: the script may have recorded more before it.
         changes = [event for event in current if event["state"] != "queued"]
         self.last = changes[-1] if changes else {"state": "unknown"}
@@ -97,8 +105,10 @@ class _View:
 
     def _state(self, answers: dict[str, JobStatus] | None) -> tuple[str, str]:
         state, reason = self.last["state"], str(self.last.get("reason", ""))
-        if state in FINAL or self.job_id is None:
+        if state in FINAL:
             return state, reason
+        if self.job_id is None:
+            return "unknown", "its submission did not come to an end: look for it in the queue"
         if answers is None:
             return "unknown", "the scheduler does not answer"
         answer = answers.get(self.job_id, JobStatus("ended", "it is not in the queue"))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from hpc_amp.config.checks import check_job
-from hpc_amp.config.load import LoadedJob, read_job
-from hpc_amp.config.sites import find_site
+from hpc_amp.config.load import LoadedJob
+from hpc_amp.config.sites import load_for_site
 from hpc_amp.errors import HpcAmpError, UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.events import record_event
@@ -23,9 +22,9 @@ def prepare(
     config: Path, overrides: Sequence[str], *, run_id: str | None = None, site: str | None = None
 ) -> tuple[Plan, LoadedJob]:
     """A validated plan for a configuration. Touches nothing on disk. `site` replaces the job's."""
-    source = read_job(config, overrides)
-    chosen = find_site(site or source.site)
-    loaded = source.validate(chosen.defaults)
+    if site is not None:
+        overrides = [*overrides, f"site={site}"]
+    loaded, chosen = load_for_site(config, overrides)
     check_job(loaded)
     run_id = rundir.check_run_id(run_id) if run_id else rundir.new_run_id()
     runs_dir = Path(os.path.expanduser(loaded.job.runs_dir))
@@ -38,10 +37,12 @@ def submit(plan: Plan, config_text: str) -> str:
     script = render(plan)
     rundir.create(plan, script, config_text)
     try:
-        return _hand_in(plan.run_dir, plan.scheduler.name)
+        job_id = _hand_in(plan.run_dir, plan.scheduler.name)
     except HpcAmpError:
-        shutil.rmtree(plan.run_dir, ignore_errors=True)
+        rundir.discard(plan.run_dir)
         raise
+    rundir.point_latest(plan.run_dir)
+    return job_id
 
 
 def resume(run_dir: Path) -> tuple[str, str]:

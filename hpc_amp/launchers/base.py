@@ -21,9 +21,11 @@ class Launcher(ABC):
     """Starts `world_size` ranks and ends with a status of 0 only if all of them did."""
 
     name: ClassVar[str]
-    forwards: ClassVar[tuple[str, ...]]
-    """Signals that reach the ranks when the launcher gets them. The script asks through a stop file
-    in any case, so this is the faster of two ways, not the only one."""
+
+    @abstractmethod
+    def forwards(self, plan: Plan) -> dict[str, str]:
+        """Which signal to send to the launcher when the script gets one, so that the ranks hear of
+        it. The script asks through a stop file in any case; this is the faster of two ways."""
 
     def tasks_per_node(self, job: Job) -> int:
         """Processes that the scheduler has to start on each node."""

@@ -15,7 +15,10 @@ class Single(Launcher):
     """The only rank is a child of the script."""
 
     name = "single"
-    forwards = ("USR1", "USR2", "TERM")
+
+    def forwards(self, plan: Plan) -> dict[str, str]:
+        """All: the rank is the launcher."""
+        return {"USR1": "USR1", "USR2": "USR2", "TERM": "TERM", "INT": "TERM"}
 
     def command(self, plan: Plan) -> ShellText:
         """The rank itself."""

@@ -15,8 +15,9 @@ def srun_words(plan: Plan) -> list[str]:
     """srun with its options for the tasks of `plan.launcher`.
 
     `--cpus-per-task` is given although the header has it: from Slurm 22.05 to 23.02 srun does not
-    inherit it and leaves every rank one core. All GPUs of a node stay visible to all its ranks
-    (`--gpu-bind=none`), or NCCL could not use peer-to-peer copies. One dead rank ends the step.
+    inherit it and leaves every rank one core. GPUs are not bound to ranks, so that NCCL can copy
+    from one to another; `--gpu-bind=none` is not needed for that, and where no cgroup limits a job
+    it would show the ranks other jobs' GPUs. One dead rank ends the step.
     """
     job, launcher = plan.job, plan.launcher
     per_node = launcher.tasks_per_node(job)
@@ -30,16 +31,18 @@ def srun_words(plan: Plan) -> list[str]:
         "--kill-on-bad-exit=1",
         "--wait=60",
     ]
-    if job.job.gpus_per_node > 0:
-        options.append("--gpu-bind=none")
     return ["srun", *options]
 
 
 class Srun(Launcher):
-    """`python` and torch find their rank in the variables of the Slurm step."""
+    """The ranks find their place in the variables of the Slurm step."""
 
     name = "srun"
-    forwards = ("USR1", "USR2", "TERM")
+
+    def forwards(self, plan: Plan) -> dict[str, str]:
+        """srun passes on SIGUSR1 and SIGUSR2. SIGTERM would make it kill the step at once; whenever
+        Slurm terminates a job, it sends SIGTERM to the ranks itself."""
+        return {"USR1": "USR1", "USR2": "USR2"}
 
     def command(self, plan: Plan) -> ShellText:
         """srun starts every rank in its own container."""

@@ -20,10 +20,14 @@ _AGENT = (
 
 
 class Torchrun(Launcher):
-    """Only SIGTERM is forwarded: SIGUSR1 kills the agent and orphans the ranks."""
+    """The agents of all nodes meet at the first one."""
 
     name = "torchrun"
-    forwards = ("TERM",)
+
+    def forwards(self, plan: Plan) -> dict[str, str]:
+        """SIGUSR1 would kill the agent and orphan the ranks. SIGTERM it passes on, and kills them
+        30 s later; on Slurm, Slurm itself sends it to the agents, and srun would kill them."""
+        return {} if plan.scheduler.name == "slurm" else {"TERM": "TERM", "INT": "TERM"}
 
     def tasks_per_node(self, job: Job) -> int:
         """One agent a node."""

@@ -14,9 +14,7 @@ SMALL_IMAGE = 64
 """Largest side in pixels of what counts as a small image."""
 
 
-def build_model(
-    model: schema.Model, *, classes: int, channels: int, image_size: int
-) -> nn.Module:
+def build_model(model: schema.Model, *, classes: int, channels: int, image_size: int) -> nn.Module:
     """The network that `model` describes, randomly initialised, on the CPU.
 
     It maps images [N, channels, image_size, image_size] to logits [N, classes]. Raises ValueError,
@@ -53,10 +51,11 @@ def _check_torchvision(model: schema.Model, channels: int) -> None:
         hint = f"did you mean {', '.join(near)}?" if near else f"try one of {', '.join(FAMILY)}"
         raise ValueError(f"model.name: there is no model {model.name!r}; {hint}")
     default = schema.Model()
-    changed = [key for key in ("stem", "norm", "width") if getattr(model, key) != getattr(default, key)]
-    if changed:
+    for key in ("stem", "norm", "width"):
+        if getattr(model, key) == getattr(default, key):
+            continue
         raise ValueError(
-            f"model.{changed[0]}: {model.name} is torchvision's and has no such setting; "
+            f"model.{key}: {model.name} is torchvision's and has no such setting; "
             f"it exists for {', '.join(FAMILY)}"
         )
     if channels != 3:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -78,16 +79,17 @@ class Local(Scheduler):
         }
 
     def cancel(self, job_id: str) -> None:
-        """SIGTERM to the script, which lets the ranks save; SIGKILL to its session 30 s later."""
+        """SIGTERM to the script, which lets the ranks save; SIGKILL to all of it 30 s later."""
         pid = _pid(job_id)
         if not _alive(job_id):
             return
-        os.kill(pid, signal.SIGTERM)
+        _send(pid, signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_SECONDS
         while _alive(job_id) and time.monotonic() < deadline:
             time.sleep(0.1)
         if _alive(job_id):
-            os.killpg(pid, signal.SIGKILL)
+            for member in _family(pid):
+                _send(member, signal.SIGKILL)
 
 
 def _pid(job_id: str) -> int:
@@ -107,6 +109,23 @@ def _start_time(pid: int) -> int | None:
         return None
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all that it started. torchrun gives its ranks sessions of their own, so neither
+    the process group nor the session holds them together."""
+    family = [pid]
+    for member in family:
+        with contextlib.suppress(OSError):
+            children = Path(f"/proc/{member}/task/{member}/children").read_text()
+            family += map(int, children.split())
+    return family
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may have ended by now."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _nvidia_gpus() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import shlex
@@ -104,7 +103,7 @@ class Slurm(Scheduler):
         it refuse the whole request."""
         if not job_ids:
             return {}
-        user = getpass.getuser()
+        user = str(os.getuid())  # not every node knows everybody's name
         result = run_command(["squeue", "-h", "-u", user, "--states=all", "-o", "%i|%T|%r"])
         if result.returncode != 0:
             raise SchedulerError(f"squeue does not answer: {complaint(result)}")
@@ -121,14 +120,16 @@ class Slurm(Scheduler):
 
 def _status(state: str, reason: str) -> JobStatus:
     if state in _PENDING:
-        return JobStatus("pending", reason)
+        return JobStatus("pending", "" if reason == "None" else reason)
     if state in _RUNNING:
         return JobStatus("running")
     return JobStatus("ended", state)
 
 
-_KEPT = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "LD_LIBRARY_PATH", "KRB5CCNAME")
-_KEPT += ("SLURM_CONF", "SLURM_CLUSTERS", "MODULEPATH", "MODULESHOME", "XDG_RUNTIME_DIR")
+_KEPT = (
+    *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "LD_LIBRARY_PATH", "KRB5CCNAME"),
+    *("SLURM_CONF", "SLURM_CLUSTERS", "MODULEPATH", "MODULESHOME", "XDG_RUNTIME_DIR"),
+)
 
 
 def submission_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -66,7 +66,7 @@ class Task(ABC):
         self.device = device
 
     data_name: str = ""
-    """What the run reports as its data, such as `CIFAR-10` or `SYNTHETIC`. Set by `prepare_data`."""
+    """What the run reports as its data, such as `CIFAR-10`. Set by `prepare_data`."""
     synthetic: bool = False
     """Whether the data is made up. Set by `prepare_data`."""
 

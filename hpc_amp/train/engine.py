@@ -8,6 +8,7 @@ anywhere and resumed gives the same weights as one that never stopped.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import time
 from typing import Any
@@ -64,9 +65,7 @@ class Engine:
         self.updates = [
             PhaseUpdate(task, phase, wrapped, self.policy, train) for phase in task.phases()
         ]
-        self.average = (
-            WeightAverage(self.networks, train.ema) if train.ema is not None else None
-        )
+        self.average = WeightAverage(self.networks, train.ema) if train.ema is not None else None
 
         self.step = 0
         self.evaluated_step = -1
@@ -75,6 +74,7 @@ class Engine:
         self.seconds_before = 0.0
         self.started = time.monotonic()
         self._steps_since_log = 0
+        self._rehearsed = False
 
         self.agreement = Agreement(world, watch)
         self.store = CheckpointStore(
@@ -107,8 +107,11 @@ class Engine:
         if self.world.size == 1 or not any(p.requires_grad for p in network.parameters()):
             return network
         devices = [self.device.index] if self.device.type == "cuda" else None
+        # torch 2.14 renames the switch.
+        known = inspect.signature(DistributedDataParallel.__init__).parameters
+        switch = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
         return DistributedDataParallel(
-            network, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True
+            network, device_ids=devices, gradient_as_bucket_view=True, **{switch: False}
         )
 
     # -- the loop ---------------------------------------------------------------------------------
@@ -135,6 +138,8 @@ class Engine:
 
     def train_step(self, micro_batches: list[Any]) -> None:
         """One step: every phase once, on this rank's share of one global batch."""
+        if not self._rehearsed:
+            self._rehearse(micro_batches)
         factor = rate_factor(self.train.schedule, self.step, self.total_steps)
         taken = False
         for update in self.updates:
@@ -144,6 +149,29 @@ class Engine:
             self.average.update()
         self.step += 1
         self._steps_since_log += 1
+
+    def _rehearse(self, micro_batches: list[Any]) -> None:
+        """Run the first step of this attempt once without its effects.
+
+        DDP rearranges its buckets after its first backward pass. The sum of three or more numbers
+        depends on their order, and the order on the place in a bucket; so without this, the first
+        step after a resume would differ in the last bit from the same step of a run that was never
+        stopped.
+        """
+        self._rehearsed = True
+        if self.world.size == 1:
+            return
+        buffers = [b for network in self.networks.values() for b in network.buffers()]
+        kept = [buffer.clone() for buffer in buffers]
+        sums = [total for update in self.updates for total in update.sums.values()]
+        kept_sums = [total.clone() for total in sums]
+        generators = randomness.own_state(self.device)
+        for update in self.updates:
+            update.rehearse(micro_batches)
+        randomness.set_own_state(generators, self.device)
+        with torch.no_grad():
+            for live, before in zip([*buffers, *sums], [*kept, *kept_sums], strict=True):
+                live.copy_(before)
 
     def _agree(self) -> StopReason:
         """Let the ranks agree after a step; saves where that was agreed."""
@@ -327,7 +355,7 @@ class Engine:
         self.pace.resume()
 
     def _gathered_sums(self) -> list[dict[str, Tensor]] | None:
-        """Each rank's running loss sums, so that the next logged mean is what it would have been."""
+        """Each rank's running loss sums, so that the next mean is what it would have been."""
         own = {n: t.cpu().clone() for update in self.updates for n, t in update.sums.items()}
         if self.world.size == 1:
             return [own]

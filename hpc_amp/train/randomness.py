@@ -19,8 +19,8 @@ def seed_everything(seed: int, rank: int = 0) -> None:
     torch.manual_seed(mixed)
 
 
-def capture(world: World, device: torch.device) -> list[dict[str, Tensor]] | None:
-    """The states of all ranks, in rank order, on rank 0; None elsewhere. A collective call."""
+def own_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of this rank's generators."""
     version, internal, gauss = random.getstate()
     state = {
         "python": torch.tensor([version, *internal], dtype=torch.int64),
@@ -29,6 +29,22 @@ def capture(world: World, device: torch.device) -> list[dict[str, Tensor]] | Non
     }
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_own_state(state: dict[str, Tensor], device: torch.device) -> None:
+    """Put this rank's generators back to what `own_state` returned."""
+    version, *internal = state["python"].tolist()
+    gauss = state["python_gauss"].tolist()
+    random.setstate((version, tuple(internal), gauss[0] if gauss else None))
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def capture(world: World, device: torch.device) -> list[dict[str, Tensor]] | None:
+    """The states of all ranks, in rank order, on rank 0; None elsewhere. A collective call."""
+    state = own_state(device)
     if world.size == 1:
         return [state]
     states: list[Any] | None = [None] * world.size if world.is_main else None
@@ -42,11 +58,5 @@ def restore(states: list[dict[str, Tensor]], world: World, device: torch.device,
     if len(states) != world.size:
         seed_everything(seed, world.rank + world.size)
         return False
-    state = states[world.rank]
-    version, *internal = state["python"].tolist()
-    gauss = state["python_gauss"].tolist()
-    random.setstate((version, tuple(internal), gauss[0] if gauss else None))
-    torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
+    set_own_state(states[world.rank], device)
     return True

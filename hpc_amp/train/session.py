@@ -48,7 +48,8 @@ def run_rank(job_file: Path, attempt: int, watch: StopWatch) -> int:
     if world.is_main:
         facts = engine.summary()
         write_json(run.path / "summary.json", {"outcome": outcome, "name": job.name, **facts})
-        _write_outcome(run, outcome, reason.text if reason else "all steps done", facts)
+        words = reason.text if reason else "all steps done"
+        _write_outcome(run, outcome, words, facts, cause=reason.name)
         engine.tracker.progress(step=engine.step, total_steps=engine.total_steps)
         engine.tracker.say(f"{outcome} at step {engine.step} of {engine.total_steps}")
     engine.tracker.close()
@@ -91,6 +92,16 @@ def _announce(job: Job, engine: Engine, world: World) -> None:
     )
 
 
-def _write_outcome(run: RunDirectory, outcome: str, reason: str, facts: dict[str, Any]) -> None:
-    content = {"outcome": outcome, "reason": reason, "step": facts.get("steps"), "time": time.time()}
+def _write_outcome(
+    run: RunDirectory, outcome: str, reason: str, facts: dict[str, Any], cause: str = "NONE"
+) -> None:
+    """The file by which the launch script decides how to go on. It looks for the first word and for
+    `cause`, each on a line of its own."""
+    content = {
+        "outcome": outcome,
+        "cause": cause,
+        "reason": reason,
+        "step": facts.get("steps"),
+        "time": time.time(),
+    }
     write_json(run.attempt_path / "outcome.json", content)

@@ -37,11 +37,10 @@ class PhaseUpdate:
         self._distributed = [n for n in updated if isinstance(n, DistributedDataParallel)]
         self.optimizer = build_optimizer(phase.optimizer, updated, task.device)
         self._parameters = [p for g in self.optimizer.param_groups for p in g["params"]]
-        self.scalers: Mapping[str, LossScaler] = (
-            {name: LossScaler(train.precision, name=f"{phase.name}/{name}") for name in phase.losses}
-            if policy.scales_loss
-            else {}
-        )
+        self.scalers: Mapping[str, LossScaler] = {
+            name: LossScaler(train.precision, name=f"{phase.name}/{name}")
+            for name in (phase.losses if policy.scales_loss else ())
+        }
         self.sums: dict[str, Tensor] = {
             name: torch.zeros((), device=task.device) for name in phase.losses
         }
@@ -65,6 +64,12 @@ class PhaseUpdate:
                 nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
             self.optimizer.step()
         return taken
+
+    def rehearse(self, micro_batches: Sequence[Any]) -> None:
+        """Forward and backward, without an update of anything."""
+        for _, loss in self._losses(micro_batches[0], 1):
+            loss.backward()
+        self.optimizer.zero_grad(set_to_none=True)
 
     def _backward_one(self, micro_batches: Sequence[Any]) -> None:
         """Accumulate gradients at one scale; ranks exchange them with the last micro-batch."""

@@ -124,7 +124,9 @@ def test_null_is_a_value_or_the_defaults_of_a_section():
 
 
 def test_an_anchor_can_serve_two_sections():
-    job = load("name: x\ntrain:\n  model: &m {name: resnet8}\n  data: {synthetic: {train: 8}}\n").job
+    job = load(
+        "name: x\ntrain:\n  model: &m {name: resnet8}\n  data: {synthetic: {train: 8}}\n"
+    ).job
     assert job.train.model.name == "resnet8"
     text = RUN + "job: {<<: &base {nodes: 2, queue: a}, queue: b}\n"
     job = load(text).job
@@ -186,13 +188,14 @@ CASES = {
     RUN + "nodes: 3": "job.yaml:3: unknown key nodes; `nodes` belongs under job",
     RUN + "image: x": "job.yaml:3: unknown key image; `image` belongs under container",
     RUN + "job:\n  name: y": "job.yaml:4: unknown key job.name; `name` belongs at the top level or "
-    "train.model or train.data or train.optimizer or train.schedule",
+    "under train.model or under train.data or under train.optimizer or under train.schedule",
     TRAIN + "  walltime: 1h": "job.yaml:3: unknown key train.walltime; `walltime` belongs under "
     "job",
     RUN + "zzz: 3": f"job.yaml:3: unknown key zzz; the keys at the top level are {TOP_KEYS}",
     RUN + "launch:\n  qq: 3": "job.yaml:4: unknown key launch.qq; the keys of launch are method, "
     "args, timeout",
-    RUN + '"a\\nb": 3': f"job.yaml:3: unknown key 'a\\nb'; the keys at the top level are {TOP_KEYS}",
+    RUN
+    + '"a\\nb": 3': f"job.yaml:3: unknown key 'a\\nb'; the keys at the top level are {TOP_KEYS}",
     # null and missing
     "run: [a]": "job.yaml: name is missing; add a line name: ...",
     "name:\nrun: [a]": "job.yaml:1: name: may not be null; give a value",
@@ -200,7 +203,7 @@ CASES = {
     "key out for its default",
     RUN + "container: {env: {A: }}": "job.yaml:3: container.env.A: must be text, not null; write "
     '"" for no text, or quotes around the word null',
-    "name: x\nrun:\n- python\n- null": "job.yaml:4: run[1]: must be text, not null; write \"\" for "
+    "name: x\nrun:\n- python\n- null": 'job.yaml:4: run[1]: must be text, not null; write "" for '
     "no text, or quotes around the word null",
     # the wrong type
     RUN + "job: {nodes: '3'}": "job.yaml:3: job.nodes: must be a whole number, not the text '3'; "

@@ -45,6 +45,7 @@ def load(*overrides):
         ('job.setup="a\\tb"', "job.setup", "a\tb"),
         ("job.setup='it''s'", "job.setup", "it's"),
         ("job.setup=\"a\" and \"b\"", "job.setup", '"a" and "b"'),
+        ("job.setup='a' # b", "job.setup", "'a' # b"),
         ("job.setup='open", "job.setup", "'open"),
         ("job.setup=null", "job.setup", "null"),
         ("job.directives=['--a=b', \"--c\", -d]", "job.directives", ["--a=b", "--c", "-d"]),

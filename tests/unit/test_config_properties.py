@@ -67,12 +67,14 @@ def test_any_file_loads_or_is_refused_in_one_line(path, content):
 
 trees = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["name", "job", "nodes", "train", "model", "run", "env", "container"])
-        | st.text(max_size=4),
-        inner,
-        max_size=4,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "job", "nodes", "train", "model", "run", "env", "container"])
+            | st.text(max_size=4),
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=20,
 )

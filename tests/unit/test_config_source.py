@@ -76,6 +76,8 @@ def test_nothing_is_no_tree(text):
     [
         ("a: 1\nb: 2\na: 3\n", "f:3: the key 'a' is here for the second time, after f:1; "
          "keep one of them"),
+        ("a: &a {b: 1}\n<<: *a\n<<: *a\n", "f:3: the key '<<' is here for the second time, after "
+         "f:2; keep one of them"),
         ("a: 1\nb: !!int '2'\n", "f:2: the tag '!!int' is not understood; remove it"),
         ("a: !include x\n", "f:1: the tag '!include' is not understood; remove it"),
         ("a: &x [*x]\n", "f:1: an alias (*) stands inside its own anchor (&)"),
@@ -96,7 +98,8 @@ def test_nothing_is_no_tree(text):
          "expected key; check that the indentation fits the lines above"),
         ("a: 1\nb\n", "f:2: not valid YAML: while scanning a simple key, could not find expected "
          "':'; write 'key: value', with a space after the colon"),
-        ("a: *x\n", "f:1: not valid YAML: found undefined alias; quote a text that starts with '*'"),
+        ("a: *x\n", "f:1: not valid YAML: found undefined alias; quote a text that starts with "
+         "'*'"),
         ('a: "\\d"\n', "f:1: not valid YAML: while parsing a quoted scalar, found unknown escape "
          "character; write the text in single quotes to keep its backslashes"),
         ("a: 1\n---\nb: 2\n", "f:2: not valid YAML: but found another document; keep one document: "
@@ -144,8 +147,8 @@ def test_the_text_is_as_given_and_a_byte_order_mark_is_no_part_of_it(folder):
         (b"hello\n", "a.yaml: this is not a job file; write keys, such as name: my_run"),
         (b"a: \xff\n", "a.yaml: byte 3 is not UTF-8 text; is this a job file? If so, save it as "
          "UTF-8"),
-        (b"a: [\n", "a.yaml:1: not valid YAML: while parsing a flow node, did not find expected "
-         "node content"),
+        (b"a: [\n", "a.yaml:2: not valid YAML: while parsing a flow node, did not find expected "
+         "node content; write a value here, or close the bracket"),
     ],
 )  # fmt: skip
 def test_files_that_are_not_job_files(folder, content, message):

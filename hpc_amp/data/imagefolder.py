@@ -1,0 +1,171 @@
+"""Folders of image files: `root/train/<class>/*` and `root/test/<class>/*` (or `val`)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torchvision.datasets import ImageFolder
+
+from hpc_amp.config import schema
+from hpc_amp.data.decode import decode_all
+from hpc_amp.data.images import Images, ImageSet
+from hpc_amp.data.together import gather, together
+from hpc_amp.distributed.world import World
+from hpc_amp.models.build import SMALL_IMAGE
+from hpc_amp.tasks.base import DataError
+
+PROBED = 256
+"""How many images, spread over the set, are looked at to see whether all have one small size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The paths of a split and the class number of each."""
+
+    paths: list[str]
+    labels: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What is below a data root."""
+
+    name: str
+    classes: list[str]
+    train: Files
+    test: Files
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the images are used: kept in memory or read again each epoch, in what size in pixels, and
+    whether they have to be scaled to it."""
+
+    in_memory: bool
+    height: int
+    width: int
+    scale: bool
+
+
+def missing(root: Path) -> str | None:
+    """What is missing below `root`, in words."""
+    if not (root / "train").is_dir():
+        return f"no image folder in {root}: expected train/<class>/* and test/<class>/* (or val)"
+    if _test_folder(root) is None:
+        return f"no test images in {root}: expected test/<class>/* (or val)"
+    return None
+
+
+def scan(root: Path) -> Folder:
+    """List the files below `root`. Raises DataError where classes are empty or do not match."""
+    test = _test_folder(root)
+    if test is None:
+        raise DataError(f"the image folder {root} is not visible from every node")
+    try:
+        splits = [ImageFolder(str(folder)) for folder in (root / "train", test)]
+    except FileNotFoundError as error:
+        raise DataError(f"the image folder {root} is not usable: {error}") from error
+    train, held_out = splits
+    if train.classes != held_out.classes:
+        odd = sorted(set(train.classes) ^ set(held_out.classes))
+        raise DataError(
+            f"the classes below {root}/train and {test} differ: {', '.join(odd[:5])} "
+            "stand in one of them alone"
+        )
+    files = [Files([path for path, _ in split.samples], split.targets) for split in splits]
+    return Folder(root.resolve().name, train.classes, *files)
+
+
+def plan(folder: Folder, data: schema.Data) -> Plan:
+    """Decide how the images are used, from `data` and a look at a part of the files."""
+    paths = folder.train.paths[:: max(1, len(folder.train.paths) // PROBED)]
+    sizes = {_size(path) for path in paths} if data.image_size is None else set()
+    if len(sizes) == 1:
+        width, height = sizes.pop()
+    else:
+        width = height = data.image_size or 0
+    fits = 0 < max(width, height) <= SMALL_IMAGE
+    in_memory = fits if data.in_memory is None else data.in_memory
+    if not in_memory:
+        side = data.image_size or 224
+        return Plan(False, side, side, scale=True)
+    if width == 0:
+        raise DataError(
+            "data.in_memory: the images are not all of one size; set data.image_size too"
+        )
+    return Plan(True, height, width, scale=data.image_size is not None)
+
+
+def decode(folder: Folder, plan: Plan) -> ImageSet:
+    """All images of `folder` in memory."""
+
+    def split(files: Files) -> Images:
+        pixels = decode_all(files.paths, plan.height, plan.width, scale=plan.scale)
+        return Images(pixels, torch.tensor(files.labels))
+
+    return ImageSet(
+        f"ImageFolder {folder.name}", len(folder.classes), split(folder.train), split(folder.test)
+    )
+
+
+def decode_once_per_node(root: Path, plan: Plan, world: World) -> ImageSet:
+    """All images below `root`, on every rank.
+
+    The first rank of each node decodes and writes them to a file on the node, which all of its
+    ranks map: the pixels are in the node's memory once. The file loses its name as soon as all have
+    it open, so nothing is left behind however the job ends.
+    """
+    if world.local_size == 1:
+        return together(world, lambda: decode(scan(root), plan))
+    path = together(world, lambda: _write(root, plan) if world.local_rank == 0 else None)
+    leader = world.rank - world.local_rank
+    shared = gather(world, path)[leader] or ""
+    try:
+        return together(world, lambda: _map(shared))
+    finally:
+        if path is not None:
+            os.unlink(path)
+
+
+def _write(root: Path, plan: Plan) -> str:
+    images = decode(scan(root), plan)
+    content = {
+        "name": images.name,
+        "classes": images.classes,
+        "pixels": [images.train.pixels, images.test.pixels],
+        "labels": [images.train.labels, images.test.labels],
+    }
+    handle, path = tempfile.mkstemp(prefix="hpc-amp-images-")
+    os.close(handle)
+    try:
+        torch.save(content, path)
+    except (OSError, RuntimeError) as error:
+        os.unlink(path)
+        raise DataError(
+            f"the decoded images do not fit into {path}: {error}; set TMPDIR to a folder of the "
+            "node with more space"
+        ) from error
+    return path
+
+
+def _map(path: str) -> ImageSet:
+    content = torch.load(path, mmap=True, weights_only=True)
+    train, test = map(Images, content["pixels"], content["labels"])
+    return ImageSet(content["name"], content["classes"], train, test)
+
+
+def _test_folder(root: Path) -> Path | None:
+    return next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
+
+
+def _size(path: str) -> tuple[int, int]:
+    try:
+        with Image.open(path) as image:
+            return image.size
+    except OSError as error:
+        raise DataError(f"the image {path} cannot be read: {error}") from error

@@ -1,0 +1,145 @@
+"""From the configuration to batches: find the data, download it, or make it up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hpc_amp.config import schema
+from hpc_amp.data import imagefolder
+from hpc_amp.data.images import ImageSet, Normalization
+from hpc_amp.data.memory import Batch, MemoryTraining, memory_evaluation
+from hpc_amp.data.sources import PUBLIC_SETS
+from hpc_amp.data.streaming import StreamedTraining, streamed_evaluation
+from hpc_amp.data.synthetic import synthetic_set
+from hpc_amp.data.together import from_main, together
+from hpc_amp.distributed.world import World
+from hpc_amp.tasks.base import DataError, TrainingData
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Data that is ready. `evaluation` starts a pass over this rank's share of the test images;
+    `image_size` is the longer side in pixels."""
+
+    name: str
+    synthetic: bool
+    classes: int
+    channels: int
+    image_size: int
+    training: TrainingData
+    evaluation: Callable[[], Iterator[Batch]]
+
+
+def prepare(train: schema.Train, world: World, device: torch.device) -> Prepared:
+    """The data that `train.data` names. Called on every rank, with the process group up where there
+    is more than one.
+
+    Rank 0 alone looks for the files, downloads them and decides whether synthetic images stand in.
+    Raises DataError, with one line for the user, on every rank.
+    """
+    data = train.data
+    if data.name == "synthetic":
+        return _in_memory(synthetic_set(data.synthetic), train, world, device)
+    problem = from_main(world, lambda: _missing(data))
+    if problem is not None and data.if_missing == "synthetic":
+        if world.is_main:
+            log.warning("SYNTHETIC images stand in for %s: %s", data.name, problem)
+        return _in_memory(synthetic_set(data.synthetic), train, world, device)
+    if problem is not None:
+        raise DataError(f"{problem}; data.if_missing: synthetic trains on made-up images instead")
+    root = _root(data)
+    if data.name != "imagefolder":
+        images = together(world, lambda: PUBLIC_SETS[data.name].load(root))
+        return _in_memory(images, train, world, device)
+    plan = from_main(world, lambda: imagefolder.plan(imagefolder.scan(root), data))
+    if plan.in_memory:
+        images = imagefolder.decode_once_per_node(root, plan, world)
+        return _in_memory(images, train, world, device)
+    return _streamed(together(world, lambda: imagefolder.scan(root)), plan, train, world, device)
+
+
+def _root(data: schema.Data) -> Path:
+    return Path(data.root).expanduser().absolute()
+
+
+def _missing(data: schema.Data) -> str | None:
+    """Why the data is not there, in words, after an attempt to download it."""
+    root = _root(data)
+    if data.name == "imagefolder":
+        return imagefolder.missing(root)
+    source = PUBLIC_SETS[data.name]
+    if source.find(root) is not None:
+        return None
+    absent = f"{source.name} is not in {root} (expected the folder {source.folder})"
+    if not data.download:
+        return f"{absent}, and data.download is off"
+    log.info("downloading %s to %s", source.name, root)
+    try:
+        source.download(root)
+    except Exception as error:  # torchvision documents none
+        return f"{absent}, and the download failed: {' '.join(str(error).split())}"
+    return None
+
+
+def _in_memory(
+    images: ImageSet, train: schema.Train, world: World, device: torch.device
+) -> Prepared:
+    _check_size(len(images.train), train)
+    normalization = Normalization.measure(images.train.pixels)
+    test = images.test.to(device)
+    return Prepared(
+        name=images.name,
+        synthetic=images.name == "SYNTHETIC",
+        classes=images.classes,
+        channels=images.train.pixels.shape[1],
+        image_size=max(images.train.pixels.shape[2:]),
+        training=MemoryTraining(images.train.to(device), normalization, train, world),
+        evaluation=lambda: memory_evaluation(
+            test,
+            normalization,
+            world,
+            batch_size=evaluation_batch_size(train, world),
+            channels_last=train.channels_last,
+        ),
+    )
+
+
+def _streamed(
+    folder: imagefolder.Folder,
+    plan: imagefolder.Plan,
+    train: schema.Train,
+    world: World,
+    device: torch.device,
+) -> Prepared:
+    _check_size(len(folder.train.paths), train)
+    size = evaluation_batch_size(train, world)
+    return Prepared(
+        name=f"ImageFolder {folder.name}",
+        synthetic=False,
+        classes=len(folder.classes),
+        channels=3,
+        image_size=plan.height,
+        training=StreamedTraining(folder.train, plan.height, train, world, device),
+        evaluation=lambda: streamed_evaluation(
+            folder.test, plan.height, train, world, device, size
+        ),
+    )
+
+
+def evaluation_batch_size(train: schema.Train, world: World) -> int:
+    """Images of a rank in one evaluation batch."""
+    return train.eval_batch_size or max(256, train.batch_size // world.size)
+
+
+def _check_size(samples: int, train: schema.Train) -> None:
+    if samples < train.batch_size:
+        raise DataError(
+            f"batch_size: {train.batch_size} is more than the {samples} training images"
+        )

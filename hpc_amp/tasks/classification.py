@@ -1,0 +1,70 @@
+"""Image classification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hpc_amp.data.memory import Batch
+from hpc_amp.data.prepare import Prepared, prepare
+from hpc_amp.models import build_model
+from hpc_amp.tasks.base import Networks, Phase, Task, TrainingData
+
+
+class Classification(Task):
+    """One network, one optimizer, cross entropy. A batch is images [B, C, H, W], labels [B]."""
+
+    name: ClassVar[str] = "classification"
+    data: Prepared
+
+    def prepare_data(self) -> TrainingData:
+        """Find, download or make the images."""
+        self.data = prepare(self.train, self.world, self.device)
+        self.data_name = self.data.name
+        self.synthetic = self.data.synthetic
+        return self.data.training
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        """The network `model`, for the classes and channels of the data."""
+        data = self.data
+        model = build_model(
+            self.train.model,
+            classes=data.classes,
+            channels=data.channels,
+            image_size=data.image_size,
+        )
+        return {"model": model}
+
+    def phases(self) -> tuple[Phase, ...]:
+        """One update."""
+        return (Phase("train", ("model",), ("loss",), self.train.optimizer),)
+
+    def losses(self, phase: str, batch: Batch, networks: Networks) -> Iterator[tuple[str, Tensor]]:
+        """The cross entropy, with label smoothing."""
+        images, labels = batch
+        logits = networks["model"](images)
+        smoothing = self.train.label_smoothing
+        yield "loss", F.cross_entropy(logits, labels, label_smoothing=smoothing)
+
+    def evaluation_batches(self) -> Iterator[Batch]:
+        """This rank's share of the test images."""
+        return self.data.evaluation()
+
+    def evaluate(self, batch: Batch, networks: Networks) -> dict[str, Tensor]:
+        """`correct` and `count` (int64), and `loss` (float64), the cross entropy summed up."""
+        images, labels = batch
+        logits = networks["model"](images).float()
+        return {
+            "correct": (logits.argmax(1) == labels).sum(),
+            "loss": F.cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64),
+            "count": torch.tensor(len(labels), device=labels.device),
+        }
+
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        """`accuracy` (0 to 1) and `loss` (mean cross entropy)."""
+        count = max(1.0, sums["count"])
+        return {"accuracy": sums["correct"] / count, "loss": sums["loss"] / count}

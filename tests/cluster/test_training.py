@@ -1,0 +1,168 @@
+"""The main job on the real cluster: sbatch, srun, apptainer, four gloo ranks on two nodes."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import REPOSITORY, Cluster
+
+pytestmark = pytest.mark.cluster
+
+CONFIG = str(REPOSITORY / "configs" / "cifar_resnet.yaml")
+
+# Small enough for two cores, long enough to be stopped half-way.
+JOB = [
+    "job.nodes=2",
+    "job.gpus_per_node=2",
+    "job.walltime=10m",
+    "job.stop_margin=1m",
+    "train.precision=fp32",
+    "train.data.download=false",
+    "train.data.synthetic={train: 512, test: 99, image_size: 16}",
+    "train.batch_size=16",
+    "train.epochs=6",
+    "train.max_steps=150",
+    "train.log_every=1",
+    "train.ema=0.9",
+    "train.checkpoint=40steps",
+]
+
+
+def submit(cluster: Cluster, folder: Path, *overrides: str) -> tuple[Path, str]:
+    """Submit the main job; returns its run directory and job id."""
+    shown = cluster.hpc_amp(
+        "submit", CONFIG, "--json", *cluster.overrides, *JOB, *overrides, cwd=folder
+    )
+    facts = json.loads(shown.stdout)
+    assert set(facts) == {"job_id", "run_dir", "scheduler"}
+    assert facts["scheduler"] == "slurm"
+    return Path(facts["run_dir"]), facts["job_id"]
+
+
+def status(cluster: Cluster, run_dir: Path) -> dict[str, Any]:
+    shown = cluster.hpc_amp("status", str(run_dir), "--json", cwd=run_dir.parent)
+    (entry,) = json.loads(shown.stdout)
+    return entry
+
+
+def wait_for(cluster: Cluster, run_dir: Path, *states: str, seconds: float = 300) -> dict[str, Any]:
+    """Wait until the run is in one of `states`; fails with its log where it takes too long."""
+    deadline = time.monotonic() + seconds
+    while True:
+        entry = status(cluster, run_dir)
+        if entry["state"] in states:
+            return entry
+        if time.monotonic() > deadline or entry["state"] in ("failed", "lost"):
+            pytest.fail(f"{entry}\n{(run_dir / 'logs' / 'job.log').read_text()}")
+        time.sleep(0.5)
+
+
+def wait_for_step(run_dir: Path, step: int, *, attempt: int = 1, seconds: float = 200) -> None:
+    """Wait until the metrics of `attempt` have come to `step`."""
+    progress = run_dir / "attempts" / str(attempt) / "progress.json"
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if json.loads(progress.read_text())["step"] >= step:
+                return
+        except (OSError, ValueError):
+            pass
+        time.sleep(0.05)
+    pytest.fail(f"step {step} was not reached:\n{(run_dir / 'logs' / 'job.log').read_text()}")
+
+
+def summary(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "summary.json").read_text())
+
+
+def metrics(run_dir: Path, name: str) -> list[tuple[int, float]]:
+    lines = (json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines())
+    return [(line["step"], line[name]) for line in lines if name in line]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was left alone."""
+    run_dir, _ = submit(cluster, tmp_path_factory.mktemp("uninterrupted"))
+    wait_for(cluster, run_dir, "finished")
+    return run_dir
+
+
+def test_the_main_job_runs_on_two_nodes_in_a_container(uninterrupted: Path) -> None:
+    facts = summary(uninterrupted)
+    assert facts["outcome"] == "finished"
+    assert facts["world_size"] == 4
+    assert facts["nodes"] == 2
+    assert facts["data"] == "SYNTHETIC"
+    assert facts["synthetic"] is True
+    assert facts["steps"] == 150
+    assert facts["precision"] == "fp32"
+    assert facts["loss_scale"] is None
+    assert facts["skipped_steps"] == 0
+    assert facts["images_per_second"] > 0
+    assert facts["seconds"] > 0
+    assert facts["accuracy"] > 0.2  # ten classes
+    assert [step for step, _ in metrics(uninterrupted, "train/loss")] == list(range(1, 151))
+    events = list((uninterrupted / "tensorboard").rglob("events.out.tfevents.*"))
+    assert len(events) == 1, "rank 0 alone writes TensorBoard"
+    log = (uninterrupted / "logs" / "job.log").read_text()
+    assert "container: apptainer version" in log
+
+
+def test_a_cancelled_run_resumes_to_the_same_weights(
+    cluster: Cluster, uninterrupted: Path, tmp_path: Path
+) -> None:
+    run_dir, job_id = submit(cluster, tmp_path)
+    wait_for_step(run_dir, 50)
+    cluster.hpc_amp("cancel", job_id, cwd=tmp_path)
+    assert status(cluster, run_dir)["state"] == "cancelled"
+    # The ranks have the scheduler's grace to save; then the job is gone and can be resumed.
+    deadline = time.monotonic() + 90
+    while cluster.hpc_amp("resume", str(run_dir), cwd=tmp_path, check=False).returncode != 0:
+        assert time.monotonic() < deadline
+        time.sleep(1)
+    entry = wait_for(cluster, run_dir, "finished")
+    assert entry["attempt"] == 2
+    stopped = json.loads((run_dir / "attempts" / "1" / "outcome.json").read_text())
+    assert stopped["outcome"] == "checkpointed"
+    assert 50 <= stopped["step"] < 150
+    assert summary(run_dir)["weights_sha256"] == summary(uninterrupted)["weights_sha256"]
+    assert metrics(run_dir, "train/loss") == metrics(uninterrupted, "train/loss")
+    assert metrics(run_dir, "eval/accuracy") == metrics(uninterrupted, "eval/accuracy")
+
+
+def test_killed_hard_then_requeued_by_slurm_ends_with_the_same_weights(
+    cluster: Cluster, uninterrupted: Path, tmp_path: Path
+) -> None:
+    run_dir, job_id = submit(cluster, tmp_path)
+    wait_for_step(run_dir, 60)
+    # A requeue terminates the ranks and starts the job again; KILL first, so that nothing can save.
+    cluster.run("scancel", "--signal=KILL", f"{job_id}.0", cwd=tmp_path)
+    failed = wait_for_any_end(cluster, run_dir)
+    assert failed["state"] == "failed"
+    cluster.hpc_amp("resume", str(run_dir), cwd=tmp_path)
+    wait_for_step(run_dir, 90, attempt=2)
+    (resumed,) = [
+        line for line in (run_dir / "logs" / "job.log").read_text().splitlines() if "resumed" in line
+    ]
+    assert "at step 40" in resumed, "the newest checkpoint before the kill"
+    cluster.run("scontrol", "requeue", status(cluster, run_dir)["job_id"], cwd=tmp_path)
+    entry = wait_for(cluster, run_dir, "finished")
+    assert entry["attempt"] == 3
+    assert summary(run_dir)["weights_sha256"] == summary(uninterrupted)["weights_sha256"]
+    assert metrics(run_dir, "train/loss") == metrics(uninterrupted, "train/loss")
+
+
+def wait_for_any_end(cluster: Cluster, run_dir: Path) -> dict[str, Any]:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        entry = status(cluster, run_dir)
+        if entry["state"] not in ("pending", "running"):
+            return entry
+        time.sleep(0.5)
+    pytest.fail((run_dir / "logs" / "job.log").read_text())

@@ -1,0 +1,42 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support import cluster as test_cluster
+from support.environment import in_ci
+from support.stubs import StubHost
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="Rewrite tests/golden from what is rendered."
+    )
+
+
+@pytest.fixture(scope="session")
+def cluster() -> test_cluster.Cluster:
+    """The running test cluster. Without one: a failure in CI or with HPC_AMP_REQUIRE_CLUSTER=1,
+    else a skip."""
+    reason = test_cluster.complaints()
+    if reason is None:
+        return test_cluster.connect()
+    if in_ci() or os.environ.get("HPC_AMP_REQUIRE_CLUSTER") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True)
+def _cluster_where_marked(request: pytest.FixtureRequest) -> None:
+    """A test that is marked needs the cluster, whether it asks for the fixture or not."""
+    if request.node.get_closest_marker("cluster"):
+        request.getfixturevalue("cluster")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> StubHost:
+    """A machine whose schedulers and containers are stubs."""
+    return StubHost(tmp_path / "host")

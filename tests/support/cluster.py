@@ -1,0 +1,84 @@
+"""The test cluster (tests/cluster) as tests use it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.environment import REPOSITORY, clean_environ
+
+SCRIPTS = REPOSITORY / "tests" / "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A real Slurm and a real Apptainer, with what it takes to submit to them."""
+
+    image: str
+    """A container image without any Python package of ours."""
+    binds: list[str]
+    """Folders that a container has to see to run this Python."""
+    environ: Mapping[str, str]
+    """Environment of a shell that submits."""
+
+    @property
+    def overrides(self) -> list[str]:
+        """What makes a job run in the container, with this Python, on the cluster."""
+        return [
+            "site=slurm",
+            f"container.image={self.image}",
+            f"container.bind={json.dumps(self.binds)}",
+            f"container.python={sys.executable}",
+        ]
+
+    def run(
+        self, *command: str, cwd: Path, check: bool = True, timeout: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        """Any command in the submitting environment. With `check`, a failure fails the test and
+        shows what the command said."""
+        result = subprocess.run(
+            command, cwd=cwd, env=self.environ, text=True, capture_output=True, timeout=timeout
+        )
+        if check and result.returncode != 0:
+            said = f"{result.stdout}\n{result.stderr}".strip()
+            pytest.fail(f"{command} exited with {result.returncode}:\n{said}")
+        return result
+
+    def hpc_amp(
+        self, *args: str, cwd: Path, check: bool = True, timeout: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        """`python -m hpc_amp ...`."""
+        return self.run(
+            sys.executable, "-m", "hpc_amp", *args, cwd=cwd, check=check, timeout=timeout
+        )
+
+
+def complaints() -> str | None:
+    """What keeps the cluster from being used; None where it is healthy."""
+    health = subprocess.run([SCRIPTS / "status"], text=True, capture_output=True, timeout=120)
+    if health.returncode == 0:
+        return None
+    lines = health.stdout.splitlines()
+    bad = [" ".join(line.split()) for line in lines if " BAD " in line or "no cluster" in line]
+    return f"no healthy test cluster; start it with tests/cluster/up ({'; '.join(bad)})"
+
+
+def connect() -> Cluster:
+    """`eval "$(tests/cluster/env PYTHON)"`, by a shell as its README says."""
+    shown = subprocess.run(
+        ["bash", "-c", 'eval "$("$0" "$1")" && exec env -0', SCRIPTS / "env", sys.executable],
+        env=clean_environ(),
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=60,
+    ).stdout
+    pairs = (entry.partition("=") for entry in shown.decode().split("\0"))
+    environ = {name: value for name, equals, value in pairs if equals and name != "_"}
+    binds = environ["HPC_AMP_CLUSTER_BINDS"].split(":")
+    return Cluster(image=environ["HPC_AMP_TEST_IMAGE"], binds=binds, environ=environ)

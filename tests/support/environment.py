@@ -1,0 +1,42 @@
+"""Environments for commands under test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "OMPI_", "PMI", "PALS_", "XDG_", "APPTAINER")
+_PREFIXES += ("SINGULARITY", "HPC_AMP_")
+_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+
+
+def clean_environ(**more: str) -> dict[str, str]:
+    """This process's environment with the checkout on the search path, and without what a
+    scheduler, a launcher or another hpc-amp left behind."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("HPC_AMP_CLUSTER_")
+        or (not name.startswith(_PREFIXES) and name not in _NAMES)
+    }
+    return {**kept, "PYTHONPATH": str(REPOSITORY), "LC_ALL": "C.UTF-8", **more}
+
+
+def in_ci() -> bool:
+    """Whether a missing tool is a failure and not a reason to skip."""
+    return os.environ.get("CI", "").lower() in ("1", "true")
+
+
+@contextlib.contextmanager
+def working_directory(folder: Path) -> Iterator[None]:
+    """`contextlib.chdir`, which Python 3.10 does not have."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

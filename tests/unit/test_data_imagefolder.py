@@ -1,0 +1,203 @@
+"""Folders of images: found, decoded once a node or streamed, with the contract of all data."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from hpc_amp.config import schema
+from hpc_amp.data.prepare import Prepared, prepare
+from hpc_amp.distributed.world import World
+from hpc_amp.tasks.base import DataError
+
+CPU = torch.device("cpu")
+
+
+def write_images(root: Path, test: str = "test", size: tuple[int, int] = (12, 10)) -> Path:
+    """Eight training and three test images in each of two classes. Their red is their number."""
+    for split, count in (("train", 8), (test, 3)):
+        for label, name in enumerate(("cat", "dog")):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                colour = (20 * (label * count + number) % 256, 100, 200 * label)
+                Image.new("RGB", size, colour).save(folder / f"{number:03}.png")
+    return root
+
+
+def load(root: Path, rank: int = 0, size: int = 1, accumulate: int = 1, **data: object) -> Prepared:
+    config = schema.Train(
+        batch_size=4,
+        eval_batch_size=2,
+        accumulate=accumulate,
+        data=schema.Data(name="imagefolder", root=str(root), **data),
+    )
+    return prepare(config, World(rank=rank, size=size), CPU)
+
+
+def joined(steps: list) -> tuple[torch.Tensor, torch.Tensor]:
+    images, labels = zip(*[micro for step in steps for micro in step], strict=True)
+    return torch.cat(images), torch.cat(labels)
+
+
+@pytest.mark.parametrize("test", ["test", "val"])
+def test_small_images_are_kept_in_memory(tmp_path: Path, test: str) -> None:
+    data = load(write_images(tmp_path / "pets", test))
+    assert (data.name, data.synthetic) == ("ImageFolder pets", False)
+    assert (data.classes, data.channels, data.image_size) == (2, 3, 12)
+    assert data.training.images.pixels.shape == (16, 3, 10, 12)
+    assert data.training.images.pixels[:, 0, 0, 0].tolist() == [20 * n % 256 for n in range(16)]
+    assert data.training.images.labels.tolist() == [0] * 8 + [1] * 8
+    assert torch.cat([labels for _, labels in data.evaluation()]).tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_images_are_brought_to_the_size_asked_for(tmp_path: Path) -> None:
+    root = write_images(tmp_path, size=(90, 70))
+    assert load(root, image_size=16).training.images.pixels.shape == (16, 3, 16, 16)
+    assert load(root, image_size=80, in_memory=True).image_size == 80
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"in_memory": True}, "set data.image_size"),
+        ({"probe": 1}, r"odd.png has 9 x 9 pixels and others 12 x 10: set data.image_size"),
+    ],
+)
+def test_images_of_different_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict, message: str
+) -> None:
+    root = write_images(tmp_path)
+    Image.new("RGB", (9, 9)).save(root / "train" / "dog" / "odd.png")
+    monkeypatch.setattr("hpc_amp.data.imagefolder.PROBED", options.pop("probe", 256))
+    with pytest.raises(DataError, match=message):
+        load(root, **options)
+
+
+def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
+    root = write_images(tmp_path)
+    (root / "train" / "cat" / "003.png").write_bytes(b"not an image")
+    with pytest.raises(DataError, match=r"image .*003\.png cannot be read"):
+        load(root)
+
+
+def test_folders_that_do_not_match(tmp_path: Path) -> None:
+    root = write_images(tmp_path)
+    (root / "test" / "dog").rename(root / "test" / "wolf")
+    with pytest.raises(DataError, match="differ: dog, wolf"):
+        load(root)
+    for file in (root / "train" / "dog").iterdir():
+        file.unlink()
+    with pytest.raises(DataError, match=r"not usable: .*dog"):
+        load(root)
+
+
+def test_a_folder_without_test_images(tmp_path: Path) -> None:
+    write_images(tmp_path)
+    (tmp_path / "test").rename(tmp_path / "other")
+    with pytest.raises(DataError, match=r"expected test/<class>/\* \(or val\)"):
+        load(tmp_path)
+
+
+STREAM = {"in_memory": False, "image_size": 32}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streamed_images_are_the_same_for_every_division(tmp_path: Path, workers: int) -> None:
+    root = write_images(tmp_path, size=(90, 70))
+    images, labels = joined(list(load(root, workers=0, **STREAM).training.epoch(1)))
+    assert images.shape == (16, 3, 32, 32)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    shares = [
+        load(root, rank, 2, accumulate=2, workers=workers, **STREAM).training for rank in (0, 1)
+    ]
+    for share in shares:
+        list(share.epoch(0))  # persistent workers carry nothing over
+    steps = list(zip(*[share.epoch(1) for share in shares], strict=True))
+    assert all(len(step) == 2 for pair in steps for step in pair)
+    again = joined([step for pair in steps for step in pair])
+    assert torch.equal(again[0], images)
+    assert torch.equal(again[1], labels)
+
+
+def test_streamed_images_can_start_at_any_step(tmp_path: Path) -> None:
+    root = write_images(tmp_path, size=(90, 70))
+    data = load(root, workers=0, **STREAM).training
+    before = torch.get_rng_state()
+    whole = list(data.epoch(2))
+    for start in range(4):
+        rest = joined(list(data.epoch(2, start)))
+        assert torch.equal(rest[0], joined(whole[start:])[0])
+    assert list(data.epoch(2, 4)) == []
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_streamed_evaluation_sees_every_image_once(tmp_path: Path) -> None:
+    root = write_images(tmp_path, size=(90, 70))
+    seen = []
+    for rank in range(4):
+        for images, labels in load(root, rank, 4, workers=0, **STREAM).evaluation():
+            assert images.shape[1:] == (3, 32, 32)
+            seen += labels.tolist()
+    assert seen == [0, 0, 0, 1, 1, 1]
+
+
+RANK = """
+import datetime, os, sys, torch, torch.distributed as dist
+from hpc_amp.config import schema
+from hpc_amp.data.prepare import prepare
+from hpc_amp.distributed.world import World
+rank, store, root, broken = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2,
+                        timeout=datetime.timedelta(seconds=60))
+world = World(rank=rank, size=2, local_rank=rank, local_size=2)
+data = schema.Data(name="imagefolder", root=root)
+def run(data):
+    return prepare(schema.Train(batch_size=4, data=data), world, torch.device("cpu"))
+found = run(data)
+print(found.training.images.pixels.sum().item(), found.training.images.labels.tolist())
+for name in (schema.Data(name="imagefolder", root=broken), schema.Data(root=root, download=False)):
+    try:
+        run(name)
+    except RuntimeError as error:
+        print(type(error).__name__, error)
+# Rank 1 sees other files than rank 0: what rank 0 sees counts.
+away = schema.Data(root=root if rank else broken, download=False, if_missing="synthetic",
+                   synthetic=schema.Synthetic(train=8, test=8))
+left = [name for name in os.listdir(os.environ["TMPDIR"]) if name.startswith("hpc-amp")]
+print(run(away).name, left)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.ranks
+def test_two_ranks_decode_once_and_fail_together(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "pets")
+    broken = write_images(tmp_path / "broken")
+    (broken / "train" / "cat" / "000.png").write_bytes(b"")
+    with tempfile.TemporaryDirectory() as node:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", RANK, str(rank), f"{tmp_path}/store", root, broken],
+                env={"PYTHONPATH": ":".join(sys.path), "TMPDIR": node, "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        said = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    (first, warning), (second, quiet) = said
+    assert first == second
+    lines = first.splitlines()
+    assert lines[0].endswith(f"{[0] * 8 + [1] * 8}")
+    assert lines[1].startswith("DataError the image")
+    assert lines[2].startswith("DataError CIFAR-10 is not in")
+    assert lines[3] == "SYNTHETIC []"  # no decoded file is left on the node
+    assert "SYNTHETIC images stand in" in warning
+    assert "SYNTHETIC" not in quiet
