@@ -82,7 +82,9 @@ class StubHost:
 
     def calls(self, name: str) -> list[list[str]]:
         """The arguments of every call of a stub, in order."""
-        made = [path.read_text().split("\0")[:-1] for path in sorted((self.state / "calls").iterdir())]
+        made = [
+            path.read_text().split("\0")[:-1] for path in sorted((self.state / "calls").iterdir())
+        ]
         return [words[1:] for words in made if words[0] == name]
 
     # ---- runs ------------------------------------------------------------------------------------
@@ -113,18 +115,12 @@ class StubHost:
         self, run_dir: Path, *, nodes: str = "n1", job_id: str = "42", **environ: str
     ) -> subprocess.Popen[str]:
         """The run's script, as Slurm starts a batch script on the first of `nodes`."""
+        batch = {"SLURM_JOB_ID": job_id, "SLURM_JOB_NODELIST": nodes, "SLURM_NTASKS": "64"}
+        batch |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
         return subprocess.Popen(
             ["bash", str(run_dir / "launch.sh")],
             cwd="/",
-            env=self.environ(
-                SLURM_JOB_ID=job_id,
-                SLURM_JOB_NODELIST=nodes,
-                SLURM_PROCID="0",
-                SLURM_LOCALID="0",
-                SLURM_NODEID="0",
-                SLURM_NTASKS="64",
-                **environ,
-            ),
+            env={**self.environ(), **batch, **environ},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -189,3 +185,9 @@ def read_reports(folder: Path) -> list[Report]:
 def remove(folder: Path) -> None:
     """Remove a folder whatever is in it."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_outcome(outcome: str, cause: str = "NONE") -> list[str]:
+    """A `run` that ends as the training does: with an outcome file, and a status of its own."""
+    content = json.dumps({"outcome": outcome, "cause": cause}, indent=1)
+    return ["bash", "-c", 'printf "%s" "$0" >"$HPC_AMP_OUTCOME_FILE"', content]

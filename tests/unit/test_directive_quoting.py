@@ -78,7 +78,7 @@ def test_values_do_not_reach_into_each_other(values: list[str]) -> None:
     [
         ("#SBATCH -J x\n\n#SBATCH --late", ["-J", "x", "--late"]),
         ("  # a comment\n#SBATCH -J x # rest\nsleep\n#SBATCH --late", ["-J", "x"]),
-        ("#SBATCH a'b c'd\"e\\\"\" ", ["ab cde\""]),
+        ('#SBATCH a\'b c\'d"e\\"" ', ['ab cde"']),
         ("#SBATCH a#b 'c#d'", ["a"]),
         ("#SBATCH ''", [""]),
     ],

@@ -299,5 +299,3 @@ def test_setup_is_shell_and_stays_as_it_was_written(host: StubHost, tmp_path: Pa
 
     assert ended.status == 0, ended.output
     assert read_reports(out)[0].environ["GREETING"] == "a  b"
-
-

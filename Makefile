@@ -1,0 +1,39 @@
+# `make demo` and `make test` work on a new machine: they install what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check docs cluster-up cluster-down clean
+
+demo: $(VENV)/.train
+	$(BIN)/hpc-amp submit configs/cifar_resnet.yaml --follow site=local
+
+test: $(VENV)/.dev
+	tests/run $(BIN)
+
+# Everything but pytest: what an editor would show.
+check: $(VENV)/.dev
+	tests/check $(BIN)
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m hpc_amp.config.reference
+
+cluster-up:
+	tests/cluster/up
+
+cluster-down:
+	tests/cluster/down
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+
+$(VENV)/.train $(VENV)/.dev: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	touch $@
+
+# Debian splits venv off Python. Where it is missing and we may, it is installed.
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "hpc-amp needs Python 3.10 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || tests/install-packages python3-venv
+	$(PYTHON) -m venv $(VENV)
