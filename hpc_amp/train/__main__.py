@@ -28,7 +28,18 @@ def main(arguments: list[str]) -> int:
     # Before torch is imported, which takes seconds: a signal in between must not kill the rank.
     watch.install_handlers()
 
-    from hpc_amp.train.session import run_rank
+    try:
+        from hpc_amp.train.session import run_rank
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "torchvision"):
+            raise
+        print(
+            f"hpc-amp: {sys.executable} has no {error.name}: use an image that has it, name another "
+            "interpreter in container.python, or, without a container, pip install 'hpc-amp[train]'",
+            file=sys.stderr,
+            flush=True,
+        )
+        return 2
 
     return run_rank(job_file, attempt, watch)
 

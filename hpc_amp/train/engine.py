@@ -24,12 +24,13 @@ from hpc_amp.config.units import parse_interval
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import Task
 from hpc_amp.train import randomness
+from hpc_amp.train.agreement import Agreement
 from hpc_amp.train.checkpoint import CheckpointStore
 from hpc_amp.train.ema import WeightAverage
 from hpc_amp.train.pace import Pace
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.schedule import rate_factor
-from hpc_amp.train.stopping import Agreement, StopReason, StopWatch
+from hpc_amp.train.stopping import StopReason, StopWatch
 from hpc_amp.train.tracking import Tracker
 from hpc_amp.train.update import PhaseUpdate
 
@@ -81,6 +82,7 @@ class Engine:
             run.path / "checkpoints", keep=train.checkpoint.keep, warn=self._warn
         )
         self.save_every = parse_interval(train.checkpoint.every)
+        self._steps_in = {"steps": 1, "epochs": self.data.steps_per_epoch}
         self._last_save = time.monotonic()
         resumed = self._resume()
         self.tracker = Tracker(run, world, start_step=self.step)
@@ -128,11 +130,14 @@ class Engine:
                 self.train_step(micro_batches)
                 if self.step % self.train.log_every == 0 or self.step == self.total_steps:
                     self.log()
-                reason = self._agree()
+                reason, save = self._agree()
+                # Before a save: the resumed run would otherwise evaluate this step again.
+                if not reason and self._evaluation_due():
+                    self.evaluate()
                 if reason or self.step >= self.total_steps:
                     break
-            if not reason and self._evaluation_due():
-                self.evaluate()
+                if save:
+                    self.save()
         self.save()
         return reason
 
@@ -173,22 +178,19 @@ class Engine:
             for live, before in zip([*buffers, *sums], [*kept, *kept_sums], strict=True):
                 live.copy_(before)
 
-    def _agree(self) -> StopReason:
-        """Let the ranks agree after a step; saves where that was agreed."""
-        unit, count = self.save_every.unit, self.save_every.count
-        if unit != "seconds":
-            length = count * (self.data.steps_per_epoch if unit == "epochs" else 1)
-            if self.step % length == 0 and self.step < self.total_steps:
-                self.save()
-        if not self.agreement.due(self.step):
-            return StopReason.NONE
-        late = unit == "seconds" and time.monotonic() - self._last_save >= count
-        reason, save = self.agreement.exchange(self.step, save=late)
+    def _agree(self) -> tuple[StopReason, bool]:
+        """What all ranks do after a step: stop for a reason, save."""
+        every = self.save_every
+        in_time = every.unit == "seconds"
+        save = not in_time and self.step % (every.count * self._steps_in[every.unit]) == 0
+        reason = StopReason.NONE
+        if self.agreement.due(self.step):
+            late = in_time and time.monotonic() - self._last_save >= every.count
+            reason, late = self.agreement.exchange(self.step, save=late)
+            save |= late
         if self.step >= self.total_steps:
-            return StopReason.NONE
-        if save and not reason:
-            self.save()
-        return reason
+            return StopReason.NONE, False
+        return reason, save
 
     # -- evaluation -------------------------------------------------------------------------------
 

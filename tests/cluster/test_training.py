@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import REPOSITORY, Cluster
+from support.cluster import Cluster
+from support.environment import REPOSITORY
 
 pytestmark = pytest.mark.cluster
 

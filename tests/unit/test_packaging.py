@@ -1,0 +1,69 @@
+"""The wheel: what `pip install hpc-amp` gives on a login node."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from support.environment import REPOSITORY, clean_environ
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new environment with the wheel and its dependencies alone; returns its bin folder."""
+    folder = tmp_path_factory.mktemp("install")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--wheel-dir", folder, REPOSITORY], check=True, timeout=300
+    )
+    (wheel,) = folder.glob("hpc_amp-*.whl")
+    venv.create(folder / "env", with_pip=False, symlinks=True)
+    python = folder / "env" / "bin" / "python"
+    subprocess.run([*pip, "--python", python, "install", wheel], check=True, timeout=300)
+    return python.parent
+
+
+def run(bin_folder: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = clean_environ(PATH=f"{bin_folder}:/usr/bin:/bin")
+    del environ["PYTHONPATH"]
+    return subprocess.run(
+        [bin_folder / "hpc-amp", *arguments], cwd=folder, env=environ, text=True, capture_output=True
+    )
+
+
+def test_the_submit_side_works_alone(installed: Path, tmp_path: Path) -> None:
+    assert run(installed, tmp_path, "--version").stdout.startswith("hpc-amp ")
+    assert run(installed, tmp_path, "init").returncode == 0
+    valid = run(installed, tmp_path, "validate", "job.yaml", "site=slurm")
+    assert valid.returncode == 0, valid.stderr
+    script = run(installed, tmp_path, "render", "job.yaml", "site=slurm")
+    assert script.stdout.startswith("#!/bin/bash -l\n#SBATCH --job-name=my_first_job\n")
+
+
+def test_it_is_small(installed: Path) -> None:
+    packages = installed.parent / "lib"
+    names = {path.name for path in next(packages.iterdir()).joinpath("site-packages").iterdir()}
+    third_party = {n for n in names if not n.endswith((".dist-info", ".pth")) and n[0] != "_"}
+    assert third_party <= {"hpc_amp", "click", "jinja2", "markupsafe", "yaml", "distutils-precedence"}
+
+
+def test_a_run_without_torch_says_what_is_missing(installed: Path, tmp_path: Path) -> None:
+    run(installed, tmp_path, "init")
+    ended = run(installed, tmp_path, "run", "job.yaml", "job.gpus_per_node=0")
+    assert ended.returncode == 1
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("hpc-amp: ")]
+    assert "has no torch: use an image that has it" in line
+    assert "Traceback" not in ended.stdout + ended.stderr
+
+
+def test_the_snapshot_of_an_installed_package_runs(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "name: hello\njob: {gpus_per_node: 0}\nrun: [python, -c, 'print(\"hello from the job\")']\n"
+    )
+    ended = run(installed, tmp_path, "run", "job.yaml")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "hello from the job\n" in ended.stdout
