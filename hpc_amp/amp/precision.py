@@ -45,9 +45,10 @@ class PrecisionPolicy:
         if self.autocast_dtype is None:
             return
         probe = torch.ones(8, 8, device=device)
-        with warnings.catch_warnings(), self.autocast():
-            warnings.simplefilter("ignore")
-            produced = (probe @ probe).dtype
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # before autocast, whose constructor warns
+            with self.autocast():
+                produced = (probe @ probe).dtype
         if produced != self.autocast_dtype:
             raise PrecisionError(
                 f"torch {torch.__version__} has no {self.mode} autocast on {device.type}; "

@@ -4,6 +4,7 @@ blink, and nothing here ever imports torch."""
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -15,10 +16,15 @@ def main() -> None:
     from hpc_amp.cli.app import app
     from hpc_amp.errors import HpcAmpError
 
+    # `hpc-amp logs ... | head`: a reader that has what it wanted ends this, without a word.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # A terminal that cannot show a letter shows a substitute.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         os.getcwd()
+    except OSError:
+        _fail("the working directory does not exist any more; change to another one", 2)
+    try:
         sys.exit(app(sys.argv[1:] or ["--help"], prog_name="hpc-amp", standalone_mode=False))
     except HpcAmpError as error:
         _fail(str(error), error.exit_code)
@@ -29,13 +35,6 @@ def main() -> None:
         _fail(f"{error.format_message()} See {command} --help", 2)
     except click.Abort:
         sys.exit(130)
-    except BrokenPipeError:
-        # `hpc-amp logs ... | head`: the reader has what it wanted. Nothing is flushed any more.
-        os._exit(141)
-    except FileNotFoundError:
-        if os.path.exists("."):
-            raise
-        _fail("the working directory does not exist any more; change to another one", 2)
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -106,7 +106,8 @@ def _print_script(config: Path, overrides: tuple[str, ...], run_id: str | None) 
     from hpc_amp.jobs.submit import prepare
 
     plan, _ = prepare(config, overrides, run_id=run_id)
-    click.echo(render_plan(plan), nl=False)
+    # As bytes: they are the script's, whatever the terminal's encoding.
+    click.echo(render_plan(plan).encode(), nl=False)
 
 
 @app.command()

@@ -80,7 +80,7 @@ def _windows(
     """The window of `side` at (`top`, `left`) of each image `number` of `images` [N, C, H, W].
 
     A view has a window at every place in memory, so that a crop is a plain selection, which copies
-    rows. Indexing in several dimensions goes pixel by pixel and takes nine times as long.
+    rows. Indexing in several dimensions goes pixel by pixel and takes several times as long.
     """
     _, channels, height, width = images.shape
     size = (channels, *side)

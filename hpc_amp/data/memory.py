@@ -1,7 +1,7 @@
 """Batches from images that are in memory as uint8, augmented and normalised on the device.
 
-At the sizes of CIFAR this is tens of times faster than loader processes that handle one image after
-another (`benchmarks/`), and there is nothing to start, to prefetch or to shut down.
+At the sizes of CIFAR this takes about a twentieth of the CPU time of handling one image after
+another with PIL, and there is nothing to start, to prefetch or to shut down.
 """
 
 from __future__ import annotations

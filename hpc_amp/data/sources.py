@@ -48,7 +48,7 @@ class PublicSet(ABC):
         root.mkdir(parents=True, exist_ok=True)
         fetch = getattr(torchvision.datasets, self.torchvision_name)
         with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as partial:
-            with _bounded(), contextlib.redirect_stderr(io.StringIO()):  # no progress bars in logs
+            with _bounded(), _silent():
                 fetch(partial, download=True)
             try:
                 os.replace(Path(partial, self.folder), root / self.folder)
@@ -157,3 +157,11 @@ def _bounded() -> Iterator[None]:
         yield
     finally:
         socket.setdefaulttimeout(previous)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """torchvision draws progress bars, which fill the log of a job with lines."""
+    nowhere = io.StringIO()
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield

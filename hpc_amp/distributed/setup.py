@@ -56,6 +56,12 @@ def join(world: World, device: torch.device, timeout_seconds: float) -> None:
 
 
 def leave() -> None:
-    """Leave the process group in good order."""
-    if dist.is_initialized():
+    """Wait until every rank is done, so that none takes the connections of another down with it.
+
+    The group itself ends with the process: gloo's orderly end can hang (seen on torch 2.1), NCCL
+    complains where it is left out."""
+    if not dist.is_initialized():
+        return
+    dist.barrier()
+    if torch.cuda.is_available() and "nccl" in dist.get_backend():
         dist.destroy_process_group()

@@ -112,6 +112,9 @@ class _View:
         if answers is None:
             return "unknown", "the scheduler does not answer"
         answer = answers.get(self.job_id, JobStatus("ended", "it is not in the queue"))
+        if answer.state == "ended" and state == "terminated":
+            # Saved, and not started again.
+            return "checkpointed", reason
         if answer.state == "ended":
             # The script had no chance to write its last line.
             text = answer.reason.lower()

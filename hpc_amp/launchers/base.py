@@ -1,7 +1,7 @@
 """The interface of launchers to the renderer.
 
 A launcher's command may use these shell variables of the script: the arrays `container` (the words
-before a program, empty without a container) and `rank` (the words that are one rank), `python`, and
+before any command that shall run inside) and `program` (what Python runs as a rank), `python`, and
 the exported HPC_AMP_WORLD_SIZE, HPC_AMP_NNODES, HPC_AMP_PPN, MASTER_ADDR and MASTER_PORT.
 """
 

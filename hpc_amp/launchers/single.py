@@ -22,4 +22,4 @@ class Single(Launcher):
 
     def command(self, plan: Plan) -> ShellText:
         """The rank itself."""
-        return verbatim('"${rank[@]}"')
+        return verbatim('"${container[@]}" "$python" "${program[@]}"')

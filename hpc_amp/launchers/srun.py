@@ -47,4 +47,4 @@ class Srun(Launcher):
     def command(self, plan: Plan) -> ShellText:
         """srun starts every rank in its own container."""
         options = words([*srun_words(plan), *plan.job.launch.args])
-        return verbatim(f'{options} "${{rank[@]}}"')
+        return verbatim(f'{options} "${{container[@]}}" "$python" "${{program[@]}}"')

@@ -34,6 +34,12 @@ def quote_directive(value: str) -> str:
     return shlex.quote(value.replace("\\", "\\\\"))
 
 
+def file_pattern(path: str) -> str:
+    """`path` as a file name of sbatch, which replaces `%j` and the like; a backslash anywhere turns
+    that off and goes away, like the one of `\\\\` (sbatch(1), "filename pattern")."""
+    return re.sub(r"[\\%]", r"\\\g<0>", path)
+
+
 class Slurm(Scheduler):
     """sbatch copies the script at submission; options in it are read up to the first command."""
 
@@ -47,13 +53,13 @@ class Slurm(Scheduler):
         return "srun"
 
     def directives(self, plan: Plan) -> list[str]:
-        """The log is named relative to `--chdir`: sbatch expands `%` in file names, but not there.
-        `B:USR1` warns the script, and the script asks the ranks to save."""
+        """`--chdir` is a path, `--output` a pattern: a relative one would be joined to the path and
+        then be expanded as a whole. `B:USR1` warns the script, which asks the ranks to save."""
         job, request = plan.job, plan.job.job
         options = {
             "--job-name": job.name,
             "--chdir": str(plan.run_dir),
-            "--output": "logs/job.log",
+            "--output": file_pattern(str(plan.run_dir / "logs" / "job.log")),
             "--open-mode": "append",
             "--nodes": str(request.nodes),
             "--ntasks-per-node": str(plan.launcher.tasks_per_node(job)),

@@ -28,7 +28,8 @@ class Phase:
     """One optimizer update within a step.
 
     `networks` are updated by an optimizer made from `optimizer`; each of `losses` has a loss scaler
-    of its own, so one that overflows does not shrink the scale of the others.
+    of its own, so one that overflows does not shrink the scale of the others. No two losses of a
+    task have the same name.
     """
 
     name: str
@@ -102,6 +103,10 @@ class Task(ABC):
     @abstractmethod
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """Metrics from the added sums, such as `accuracy` and `loss`."""
+
+
+class ModelError(ValueError):
+    """There is no such network, or it lacks a setting. The message is for the user."""
 
 
 class DataError(RuntimeError):

@@ -34,8 +34,9 @@ def main(arguments: list[str]) -> int:
         if error.name not in ("torch", "torchvision"):
             raise
         print(
-            f"hpc-amp: {sys.executable} has no {error.name}: use an image that has it, name another "
-            "interpreter in container.python, or, without a container, pip install 'hpc-amp[train]'",
+            f"hpc-amp: {sys.executable} has no {error.name}: use an image that has it, name "
+            "another interpreter in container.python, or, without a container, "
+            "pip install 'hpc-amp[train]'",
             file=sys.stderr,
             flush=True,
         )

@@ -25,8 +25,8 @@ import torch
 
 FORMAT_VERSION = 1
 MANIFEST = "MANIFEST.json"
-_NAME = re.compile(r"step-(\d{8,})")
-_TEMPORARY = re.compile(r"\.tmp-step-\d{8,}-[0-9a-f]{8}")
+_NAME = re.compile(r"step-([0-9]{8,})")
+_TEMPORARY = re.compile(r"\.tmp-step-[0-9]{8,}-[0-9a-f]{8}")
 
 
 class DamagedCheckpoint(RuntimeError):
@@ -51,6 +51,7 @@ class CheckpointStore:
         self.folder = folder
         self.keep = keep
         self._warn = warn
+        self._damaged: set[int] = set()
 
     def steps(self) -> list[int]:
         """Steps with a published checkpoint, ascending. They are not verified."""
@@ -82,7 +83,8 @@ class CheckpointStore:
             shutil.rmtree(stage, ignore_errors=True)
             raise
         _sync_folder(self.folder)
-        self._retire()
+        self._damaged.discard(step)
+        self._retire(step)
         return final
 
     def _write(
@@ -106,6 +108,7 @@ class CheckpointStore:
                 self._verify(self.path(step))
             except (DamagedCheckpoint, OSError) as error:
                 self._warn(f"checkpoint {self.path(step)} is not used: {error}")
+                self._damaged.add(step)
             else:
                 return step
         return None
@@ -132,26 +135,37 @@ class CheckpointStore:
     def _verify(self, path: Path) -> dict[str, Any]:
         try:
             manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
-            version, files = manifest["format"], dict(manifest["files"])
+            version, step = manifest["format"], int(manifest["step"])
+            digests = {name: str(entry["sha256"]) for name, entry in manifest["files"].items()}
         except FileNotFoundError:
             raise DamagedCheckpoint(f"{MANIFEST} is missing") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedCheckpoint(f"{MANIFEST} cannot be read ({error})") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedCheckpoint(f"{MANIFEST} cannot be read ({error!r})") from None
         if version != FORMAT_VERSION:
             raise DamagedCheckpoint(f"format {version} is not {FORMAT_VERSION}, which we read")
-        for name, expected in files.items():
+        if path != self.path(step):
+            raise DamagedCheckpoint(f"{MANIFEST} is of step {step}")
+        for name in {"trainer.json", *digests}:
             if not (path / name).is_file():
                 raise DamagedCheckpoint(f"{name} is missing")
-            if _digest(path / name) != expected["sha256"]:
+            if _digest(path / name) != digests.get(name):
                 raise DamagedCheckpoint(f"{name} is not what was written (sha256 differs)")
         return manifest
 
-    def _retire(self) -> None:
-        for step in self.steps()[: -self.keep]:
-            _remove(self.path(step))
-        for entry in self.folder.iterdir():
-            if _TEMPORARY.fullmatch(entry.name):
-                shutil.rmtree(entry, ignore_errors=True)
+    def _retire(self, step: int) -> None:
+        """Remove all but the newest `keep` up to `step`. Damaged ones do not count: they go once
+        they are passed, and those beyond `step` must not push out what was just saved."""
+        passed = [s for s in self.steps() if s <= step]
+        kept = [s for s in passed if s not in self._damaged][-self.keep :]
+        try:
+            for old in passed:
+                if old not in kept:
+                    _remove(self.path(old))
+            for entry in self.folder.iterdir():
+                if _TEMPORARY.fullmatch(entry.name):
+                    shutil.rmtree(entry, ignore_errors=True)
+        except OSError as error:
+            self._warn(f"an old checkpoint could not be removed: {error}")
 
 
 class _HashingWriter:
@@ -161,11 +175,16 @@ class _HashingWriter:
         self._out = out
         self._hash = hashlib.sha256()
         self.size = 0
+        self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
         self._hash.update(data)
         self.size += len(data)
-        return self._out.write(data)
+        try:
+            return self._out.write(data)
+        except OSError as error:
+            self.error = error
+            raise
 
     def flush(self) -> None:
         self._out.flush()
@@ -177,7 +196,13 @@ class _HashingWriter:
 def _write_file(path: Path, write: Callable[[Any], Any]) -> dict[str, Any]:
     with path.open("wb") as out:
         hashing = _HashingWriter(out)
-        write(hashing)
+        try:
+            write(hashing)
+        except RuntimeError:
+            # torch.save turns a full disk into a RuntimeError about a position.
+            if hashing.error is not None:
+                raise hashing.error from None
+            raise
         out.flush()
         os.fsync(out.fileno())
     return hashing.description()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import math
 import time
 from typing import Any
 
@@ -66,6 +67,9 @@ class Engine:
         self.updates = [
             PhaseUpdate(task, phase, wrapped, self.policy, train) for phase in task.phases()
         ]
+        names = [name for update in self.updates for name in update.sums]
+        if len(names) > len(set(names)):
+            raise ValueError(f"task {task.name} has two losses of one name: {names}")
         self.average = WeightAverage(self.networks, train.ema) if train.ema is not None else None
 
         self.step = 0
@@ -258,13 +262,12 @@ class Engine:
             values |= {"train/loss_scale": scale, "train/skipped_steps": self.skipped_steps()}
         self.tracker.scalars(self.step, values)
         self._say_progress(losses, learning_rate, rate)
-        if not self.policy.scales_loss:
-            for name, value in losses.items():
-                if value != value or value in (float("inf"), float("-inf")):
-                    raise TrainingError(
-                        f"the loss `{name}` is {value} at step {self.step}: the weights are lost. "
-                        "Lower the learning rate, or set train.clip_norm"
-                    )
+        for name, value in losses.items():
+            if not (math.isfinite(value) or self.policy.scales_loss):
+                raise TrainingError(
+                    f"the loss `{name}` is {value} at step {self.step}: the weights are lost. "
+                    "Lower the learning rate, or set train.clip_norm"
+                )
 
     def _mean_losses(self) -> dict[str, float]:
         sums = {name: total for update in self.updates for name, total in update.sums.items()}
@@ -347,17 +350,24 @@ class Engine:
         states = randomness.capture(self.world, self.device)
         sums = self._gathered_sums()
         self._last_save = time.monotonic()
-        if self.world.is_main:
-            tensors = {**self._tensor_state(), "random": states, "sums": sums}
-            try:
-                path = self.store.save(self.step, self._trainer_state(), tensors)
-                self.tracker.say(f"checkpoint {path}")
-            except OSError as error:
-                self._warn(f"no checkpoint of step {self.step}: {error}; training goes on")
+        if sums is not None:
+            self._write_checkpoint({**self._tensor_state(), "random": states, "sums": sums})
         self.pace.resume()
 
+    def _write_checkpoint(self, tensors: dict[str, Any]) -> None:
+        finite = all(total.isfinite() for own in tensors["sums"] for total in own.values())
+        if not (finite or self.policy.scales_loss):
+            self._warn(f"no checkpoint of step {self.step}: the loss is not finite")
+            return
+        try:
+            path = self.store.save(self.step, self._trainer_state(), tensors)
+            self.tracker.say(f"checkpoint {path}")
+        except OSError as error:
+            self._warn(f"no checkpoint of step {self.step}: {error}; training goes on")
+
     def _gathered_sums(self) -> list[dict[str, Tensor]] | None:
-        """Each rank's running loss sums, so that the next mean is what it would have been."""
+        """Each rank's running loss sums, on rank 0, so that the next mean is what it would have
+        been."""
         own = {n: t.cpu().clone() for update in self.updates for n, t in update.sums.items()}
         if self.world.size == 1:
             return [own]

@@ -16,16 +16,15 @@ from hpc_amp.config.schema import Job
 from hpc_amp.config.units import parse_duration
 from hpc_amp.distributed import setup
 from hpc_amp.distributed.world import World, WorldError, resolve
-from hpc_amp.tasks.base import DataError
+from hpc_amp.tasks.base import DataError, ModelError
 from hpc_amp.tasks.registry import build_task
 from hpc_amp.train.engine import Engine, TrainingError
 from hpc_amp.train.rundir import RunDirectory, read_job, write_json
 from hpc_amp.train.stopping import StopReason, StopWatch
 
 # Errors whose message is for the user; anything else is a defect and shows its traceback.
-_EXPLAINED = (
-    DataError, PrecisionError, ScaleFloorError, TrainingError, WorldError, setup.DeviceError,
-)  # fmt: skip
+_BAD_INPUT = (DataError, ModelError, PrecisionError, setup.DeviceError)
+_EXPLAINED = (*_BAD_INPUT, ScaleFloorError, TrainingError, WorldError)
 
 
 def run_rank(job_file: Path, attempt: int, watch: StopWatch) -> int:
@@ -42,7 +41,7 @@ def run_rank(job_file: Path, attempt: int, watch: StopWatch) -> int:
         print(f"hpc-amp: rank {world.rank}: {error}", file=sys.stderr, flush=True)
         if world.is_main:
             _write_outcome(run, "failed", str(error), {})
-        return 2 if isinstance(error, (DataError, PrecisionError, setup.DeviceError)) else 1
+        return 2 if isinstance(error, _BAD_INPUT) else 1
     finished = reason is StopReason.NONE
     outcome = "finished" if finished else "checkpointed"
     if world.is_main:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,16 @@ class Tracker:
 
     On a resume the curves go on from `start_step`: lines of metrics.jsonl beyond it are cut, and
     TensorBoard is told to forget its points (`purge_step`), so that no step stands there twice.
+
+    A disk that is full costs reports, not the run.
     """
 
     def __init__(self, run: RunDirectory, world: World, *, start_step: int) -> None:
         self._active = world.is_main
         self._run = run
+        self._complained = False
+        self._progress: dict[str, Any] = {}
+        self._next_progress = 0.0
         if not self._active:
             return
         _cut_after(run.path / "metrics.jsonl", start_step)
@@ -41,41 +47,66 @@ class Tracker:
     def say(self, line: str) -> None:
         """A line for people, on standard output."""
         if self._active:
-            print(f"[{time.strftime('%H:%M:%S')}] {line}", flush=True)
+            with contextlib.suppress(OSError):
+                print(f"[{time.strftime('%H:%M:%S')}] {line}", flush=True)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Points of curves at `step`: a line of metrics.jsonl and TensorBoard scalars."""
         if not self._active:
             return
         line = {"step": step, "time": round(time.time(), 3), **values}
-        self._metrics.write(json.dumps(line) + "\n")
+        with self._unless_disk_is_full():
+            self._metrics.write(json.dumps(line) + "\n")
         if self._board is not None:
-            for name, value in values.items():
-                self._board.add_scalar(name, value, step)
+            with self._unless_disk_is_full():
+                for name, value in values.items():
+                    self._board.add_scalar(name, value, step)
 
     def progress(self, **facts: Any) -> None:
-        """Overwrite the progress file of this attempt, which `status` reads."""
+        """Overwrite the progress file of this attempt, which `status` reads. It follows within a
+        quarter of a second of training: a file costs as much as many small steps."""
         if self._active:
-            write_json(self._run.attempt_path / "progress.json", {"time": time.time(), **facts})
+            self._progress = {"time": time.time(), **facts}
+            if time.monotonic() >= self._next_progress:
+                self._write_progress()
+                self._next_progress = time.monotonic() + 0.25
+
+    def _write_progress(self) -> None:
+        with self._unless_disk_is_full():
+            write_json(self._run.attempt_path / "progress.json", self._progress)
+
+    @contextlib.contextmanager
+    def _unless_disk_is_full(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._complained:
+                self.say(f"WARNING: reports are incomplete: {error}; training goes on")
+            self._complained = True
 
     def close(self) -> None:
         """Flush and close everything."""
-        if self._active:
+        if not self._active:
+            return
+        if self._progress:
+            self._write_progress()
+        with self._unless_disk_is_full():
             self._metrics.close()
-            if self._board is not None:
+        if self._board is not None:
+            with self._unless_disk_is_full():
                 self._board.close()
 
 
 def _cut_after(path: Path, step: int) -> None:
-    """Drop the lines of a metrics file that belong to steps beyond `step`, and a torn last line."""
+    """Drop the lines of a metrics file that belong to steps beyond `step`, and torn ones."""
     if not path.exists():
         return
     kept = []
-    for line in path.read_text().splitlines(keepends=True):
+    for line in path.read_text(errors="replace").splitlines():
         try:
             if json.loads(line)["step"] <= step:
-                kept.append(line)
-        except (ValueError, KeyError):
+                kept.append(f"{line}\n")
+        except (ValueError, KeyError, TypeError):
             continue
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text("".join(kept))

@@ -26,8 +26,8 @@ JOB = [
     "train.data.download=false",
     "train.data.synthetic={train: 512, test: 99, image_size: 16}",
     "train.batch_size=16",
-    "train.epochs=6",
-    "train.max_steps=150",
+    "train.epochs=3",
+    "train.max_steps=80",
     "train.log_every=1",
     "train.ema=0.9",
     "train.checkpoint=40steps",
@@ -101,14 +101,14 @@ def test_the_main_job_runs_on_two_nodes_in_a_container(uninterrupted: Path) -> N
     assert facts["nodes"] == 2
     assert facts["data"] == "SYNTHETIC"
     assert facts["synthetic"] is True
-    assert facts["steps"] == 150
+    assert facts["steps"] == 80
     assert facts["precision"] == "fp32"
     assert facts["loss_scale"] is None
     assert facts["skipped_steps"] == 0
     assert facts["images_per_second"] > 0
     assert facts["seconds"] > 0
     assert facts["accuracy"] > 0.2  # ten classes
-    assert [step for step, _ in metrics(uninterrupted, "train/loss")] == list(range(1, 151))
+    assert [step for step, _ in metrics(uninterrupted, "train/loss")] == list(range(1, 81))
     events = list((uninterrupted / "tensorboard").rglob("events.out.tfevents.*"))
     assert len(events) == 1, "rank 0 alone writes TensorBoard"
     log = (uninterrupted / "logs" / "job.log").read_text()
@@ -119,7 +119,7 @@ def test_a_cancelled_run_resumes_to_the_same_weights(
     cluster: Cluster, uninterrupted: Path, tmp_path: Path
 ) -> None:
     run_dir, job_id = submit(cluster, tmp_path)
-    wait_for_step(run_dir, 50)
+    wait_for_step(run_dir, 20)
     cluster.hpc_amp("cancel", job_id, cwd=tmp_path)
     assert status(cluster, run_dir)["state"] == "cancelled"
     # The ranks have the scheduler's grace to save; then the job is gone and can be resumed.
@@ -131,7 +131,7 @@ def test_a_cancelled_run_resumes_to_the_same_weights(
     assert entry["attempt"] == 2
     stopped = json.loads((run_dir / "attempts" / "1" / "outcome.json").read_text())
     assert stopped["outcome"] == "checkpointed"
-    assert 50 <= stopped["step"] < 150
+    assert 20 <= stopped["step"] < 80
     assert summary(run_dir)["weights_sha256"] == summary(uninterrupted)["weights_sha256"]
     assert metrics(run_dir, "train/loss") == metrics(uninterrupted, "train/loss")
     assert metrics(run_dir, "eval/accuracy") == metrics(uninterrupted, "eval/accuracy")
@@ -141,13 +141,13 @@ def test_killed_hard_then_requeued_by_slurm_ends_with_the_same_weights(
     cluster: Cluster, uninterrupted: Path, tmp_path: Path
 ) -> None:
     run_dir, job_id = submit(cluster, tmp_path)
-    wait_for_step(run_dir, 60)
+    wait_for_step(run_dir, 42)
     # A requeue terminates the ranks and starts the job again; KILL first, so that nothing can save.
     cluster.run("scancel", "--signal=KILL", f"{job_id}.0", cwd=tmp_path)
     failed = wait_for_any_end(cluster, run_dir)
     assert failed["state"] == "failed"
     cluster.hpc_amp("resume", str(run_dir), cwd=tmp_path)
-    wait_for_step(run_dir, 90, attempt=2)
+    wait_for_step(run_dir, 50, attempt=2)
     (resumed,) = [
         line for line in (run_dir / "logs" / "job.log").read_text().splitlines() if "resumed" in line
     ]
@@ -167,3 +167,46 @@ def wait_for_any_end(cluster: Cluster, run_dir: Path) -> dict[str, Any]:
             return entry
         time.sleep(0.5)
     pytest.fail((run_dir / "logs" / "job.log").read_text())
+
+
+def test_a_preempted_run_saves_and_goes_on(
+    cluster: Cluster, uninterrupted: Path, tmp_path: Path
+) -> None:
+    """Preemption terminates the ranks first; they save, and the script requeues the job."""
+    run_dir, _ = submit(cluster, tmp_path, "job.queue=preemptable", "train.checkpoint=1h")
+    wait_for_step(run_dir, 15)
+    urgent = cluster.run(
+        *("sbatch", "--parsable", "-p", "urgent", "-N4", "--exclusive", "--wrap", "sleep 5"),
+        *("--output", "/dev/null"),
+        cwd=tmp_path,
+    ).stdout.strip()
+    try:
+        entry = wait_for(cluster, run_dir, "finished")
+    finally:
+        cluster.run("scancel", urgent, cwd=tmp_path)
+    assert entry["attempt"] == 2
+    events = [json.loads(line) for line in (run_dir / "state.jsonl").read_text().splitlines()]
+    states = [event["state"] for event in events if event["state"] != "queued"]
+    assert states == ["submitted", "started", "preempted", "started", "finished"]
+    stopped = json.loads((run_dir / "attempts" / "1" / "outcome.json").read_text())
+    assert (stopped["outcome"], stopped["cause"]) == ("checkpointed", "TERMINATED")
+    assert summary(run_dir)["weights_sha256"] == summary(uninterrupted)["weights_sha256"]
+
+
+def test_a_run_that_comes_near_its_time_limit_is_requeued(
+    cluster: Cluster, uninterrupted: Path, tmp_path: Path
+) -> None:
+    """The deadline is in the past once the walltime is all margin, so each attempt makes at least
+    one step, saves and requeues itself, until `max_restarts` stops the chain."""
+    run_dir, _ = submit(
+        cluster, tmp_path, "job.walltime=3m", "job.stop_margin=179s", "job.max_restarts=1"
+    )
+    entry = wait_for(cluster, run_dir, "checkpointed")
+    assert entry["attempt"] == 2
+    assert entry["reason"] == "job.max_restarts reached"
+    steps = [
+        json.loads((run_dir / "attempts" / str(n) / "outcome.json").read_text())["step"]
+        for n in (1, 2)
+    ]
+    assert 1 <= steps[0] < steps[1] < 80
+    assert metrics(run_dir, "train/loss") == metrics(uninterrupted, "train/loss")[: steps[1]]

@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034
 # Sourced by every stub. Finds the state of this stub host, notes the call, and fails if it shall.
 name=$(basename "$0")
 state=$(cd "$(dirname "$0")/../state" && pwd) || exit 70

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from support.environment import REPOSITORY, clean_environ, working_directory
 
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.submit import prepare
+from support.environment import REPOSITORY, clean_environ, working_directory
 
 STUBS = REPOSITORY / "tests" / "stubs"
 REPORT = REPOSITORY / "tests" / "support" / "report.py"
@@ -137,8 +137,14 @@ class StubHost:
         self, *args: str, cwd: Path | None = None, **environ: str
     ) -> subprocess.CompletedProcess[str]:
         """`python -m hpc_amp ...` on this machine."""
+        return self.python("-m", "hpc_amp", *args, cwd=cwd, **environ)
+
+    def python(
+        self, *args: str, cwd: Path | None = None, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        """This Python on this machine."""
         return subprocess.run(
-            [sys.executable, "-m", "hpc_amp", *args],
+            [sys.executable, *args],
             cwd=cwd or self.work,
             env=self.environ(**environ),
             text=True,

@@ -1,5 +1,7 @@
 """The classification task: its contract with the engine, and that it learns."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -8,6 +10,15 @@ from hpc_amp.distributed.world import World
 from hpc_amp.tasks.registry import build_task
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """On a busy machine, the threads of a small network wait for each other most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def task(world: World | None = None, **train: object):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hpc_amp.schedulers.slurm import quote_directive
+from hpc_amp.schedulers.slurm import file_pattern, quote_directive
 
 
 def model_of_sbatch(script: str) -> list[str]:
@@ -85,3 +87,28 @@ def test_values_do_not_reach_into_each_other(values: list[str]) -> None:
 )
 def test_the_model_keeps_the_documented_rules(text: str, words: list[str]) -> None:
     assert model_of_sbatch(text) == words
+
+
+def model_of_file_names(pattern: str) -> str:
+    """A model of what sbatch makes of the name of a log file: `%` and a letter, possibly with a
+    number between them, is replaced and `%%` is `%`, unless there is a backslash somewhere. Then
+    nothing is replaced, and a backslash stands for the character behind it. (sbatch(1) says the
+    first half; the second is what Slurm 22.05 does, see tests/cluster/test_hostile.py.)"""
+    if "\\" in pattern:
+        return re.sub(r"\\(.)", r"\1", pattern, flags=re.DOTALL)
+    return re.sub(r"%(\d*[A-Za-z]|%)", lambda match: "%" if match[1] == "%" else "42", pattern)
+
+
+@given(st.one_of(one_line, hostile))
+@example("%j")
+@example("%%")
+@example("a\\b")
+@example("\\%j%%\\\\")
+def test_a_log_is_where_it_was_meant_to_be(name: str) -> None:
+    path = f"/runs/{name}/logs/job.log"
+
+    assert model_of_file_names(file_pattern(path)) == path
+
+
+def test_a_plain_log_is_named_as_it_is() -> None:
+    assert file_pattern("/a b/logs/job.log") == "/a b/logs/job.log"

@@ -1,5 +1,5 @@
-"""What a launch script does from its first line to its last, in the real bash, with stubs of Slurm's
-commands and of Apptainer around it."""
+"""What a launch script does from its first line to its last, in the real bash, with stubs of
+Slurm's commands and of Apptainer around it."""
 
 from __future__ import annotations
 
@@ -269,7 +269,8 @@ LISTENER = """
 trap 'echo USR1 >>got; exit 75' USR1
 trap 'echo TERM >>got; exit 75' TERM
 touch ready
-for i in {1..200}; do sleep 0.05; [ ! -e "$(dirname "$HPC_AMP_OUTCOME_FILE")/stop" ] || exit 75; done
+stop=$(dirname "$HPC_AMP_OUTCOME_FILE")/stop
+for i in {1..200}; do sleep 0.05; [ ! -e "$stop" ] || exit 75; done
 exit 9
 """
 
@@ -332,8 +333,8 @@ def fake_torchrun(host: StubHost) -> str:
 def test_termination_is_not_requeued(host: StubHost) -> None:
     run_dir, ended = signalled(host, {"launch": "single"}, signal.SIGTERM)
 
-    assert events(run_dir) == ["started", "checkpointed"]
-    assert last_reason(run_dir) == "terminated with SIGTERM"
+    assert events(run_dir) == ["started", "terminated"]
+    assert last_reason(run_dir) == "saved at SIGTERM"
     assert received(host) == "TERM\n"
     assert ended.status == 75
     assert host.calls("scontrol")[1:] == []
@@ -343,9 +344,32 @@ def test_termination_leaves_srun_to_slurm(host: StubHost) -> None:
     """srun kills the step when it gets SIGTERM, so the script must not send it one."""
     run_dir, ended = signalled(host, {}, signal.SIGTERM)
 
-    assert events(run_dir) == ["started", "checkpointed"]
+    assert events(run_dir) == ["started", "terminated"]
     assert received(host) == ""
     assert ended.status == 75
+
+
+def test_the_script_waits_for_the_ranks_however_often_it_is_asked(host: StubHost) -> None:
+    """They may still be saving when the next signal comes."""
+    patient = """
+trap 'echo USR1 >>got' USR1
+touch ready
+until [ -e go ]; do sleep 0.05; done
+exit 75
+"""
+    run_dir = host.create({"run": shell(patient), "launch": "single"})
+    process = host.start(run_dir)
+    until_exists(host.work / "ready")
+    for count in range(1, 4):
+        os.kill(process.pid, signal.SIGUSR1)
+        while received(host) != "USR1\n" * count:
+            assert process.poll() is None
+            time.sleep(0.02)
+    assert events(run_dir) == ["started"]
+    (host.work / "go").touch()
+    wait(process)
+
+    assert events(run_dir) == ["started", "continued"]
 
 
 def test_a_failure_after_a_signal_is_not_retried(host: StubHost) -> None:
@@ -395,7 +419,7 @@ def test_the_time_limit_is_asked_for_and_baked_in(host: StubHost) -> None:
     assert 600 - 60 - 30 < baked_in <= 600 - 60
 
 
-# ---- what is wrong with the node or the allocation ------------------------------------------------
+# ---- what is wrong with the node or the allocation -----------------------------------------------
 
 
 @pytest.mark.parametrize("nodes", ["n1", "n1,n2,n3"])
@@ -602,30 +626,21 @@ def test_every_rank_gets_its_place(host: StubHost) -> None:
     assert {report.environ["PYTHONPATH"] for report in read_reports(out)} == {f"{run_dir}/src"}
 
 
-@pytest.mark.parametrize(
-    ("nodes", "hosts", "site"),
-    [(2, "localhost,localhost", "slurm"), (1, "localhost", "local")],
-)
-def test_torchrun_really_starts_the_ranks(
-    host: StubHost, nodes: int, hosts: str, site: str
-) -> None:
+@pytest.mark.ranks
+def test_torchrun_really_starts_the_ranks(host: StubHost) -> None:
+    """On this machine; over several nodes: tests/cluster/test_hostile.py."""
     pytest.importorskip("torch")
     out = host.folder / "out"
+    run = report_command(out, ["a b", "$(touch pwned)"])
     run_dir = host.create(
-        {
-            "site": site,
-            "run": report_command(out, ["a b", "$(touch pwned)"]),
-            "launch": "torchrun",
-            "job": {"nodes": nodes, "ranks_per_node": 2},
-        }
+        {"site": "local", "run": run, "launch": "torchrun", "job": {"ranks_per_node": 2}}
     )
 
-    ended = wait(host.start(run_dir, nodes=hosts), timeout=120)
+    ended = wait(host.start(run_dir), timeout=120)
 
     assert ended.status == 0, ended.output
     reports = read_reports(out)
-    assert [report.environ["RANK"] for report in reports] == list("0123")[: 2 * nodes]
-    assert [report.environ["GROUP_RANK"] for report in reports] == list("0011")[: 2 * nodes]
+    assert [report.environ["RANK"] for report in reports] == ["0", "1"]
     assert all(report.argv == ["a b", "$(touch pwned)"] for report in reports)
 
 

@@ -74,9 +74,7 @@ def test_a_source_is_all_or_nothing(source: dict[str, str]) -> None:
             {**source, missing: ""},
         ):
             assert resolve(rest) == World()
-            assert resolve({**SLURM, **rest, "SLURM_LOCALID": "3"}).source == (
-                "Slurm step" if source is not SLURM or missing == "SLURM_LOCALID" else "single process"
-            )
+            assert resolve({**rest, **SLURM}) == resolve(SLURM)
 
 
 def test_a_batch_script_is_not_rank_0_of_its_job() -> None:

@@ -1,0 +1,96 @@
+"""How long the command line takes to answer, as CPU seconds of the process and its children.
+
+    python benchmarks/cli_start.py [--repeats 11] [--json]
+
+Measured from the kernel's accounting, so that other load on the machine matters little; the median
+counts. `python -c pass` is what any Python program costs, `torchrun --help` what one costs that
+imports torch. Rounds go through all commands in turn, so that they share a machine's moods.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BASE = "python -c pass"
+
+
+def commands() -> dict[str, list[str]]:
+    """What is measured, by name. torchrun only where it is installed."""
+    hpc_amp = [sys.executable, "-m", "hpc_amp"]
+    config = str(ROOT / "configs" / "cifar_resnet.yaml")
+    measured = {
+        BASE: [sys.executable, "-c", "pass"],
+        "hpc-amp --help": [*hpc_amp, "--help"],
+        "hpc-amp --version": [*hpc_amp, "--version"],
+        "hpc-amp submit --dry-run": [*hpc_amp, "submit", config, "--dry-run"],
+    }
+    torchrun = shutil.which("torchrun", path=os.path.dirname(sys.executable))
+    if torchrun:
+        measured["torchrun --help"] = [sys.executable, torchrun, "--help"]
+    return measured
+
+
+def cpu_seconds(command: list[str], folder: str) -> float:
+    """User and system time of one run of a command, with all that it starts."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed with status {process.returncode}")
+    return usage.ru_utime + usage.ru_stime
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=11, help="runs of each command")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args()
+
+    measured = commands()
+    times: dict[str, list[float]] = {name: [] for name in measured}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in measured:  # fills the caches: compiled modules, file system
+            cpu_seconds(measured[name], folder)
+        for _ in range(arguments.repeats):
+            for name, command in measured.items():
+                times[name].append(cpu_seconds(command, folder))
+
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    rows = [
+        {
+            "command": name,
+            "cpu_seconds": round(median, 4),
+            "lowest": round(min(times[name]), 4),
+            "highest": round(max(times[name]), 4),
+            "times_python": round(median / medians[BASE], 2),
+        }
+        for name, median in medians.items()
+    ]
+    if arguments.json:
+        facts = {"python": sys.version.split()[0], "repeats": arguments.repeats, "rows": rows}
+        print(json.dumps(facts, indent=1))
+        return
+    print(f"CPU seconds, median of {arguments.repeats}, Python {sys.version.split()[0]}")
+    print(f"{'':26}  {'median':>7}  {'lowest':>7}  {'highest':>7}  x {BASE}")
+    for row in rows:
+        print(
+            f"{row['command']:26}  {row['cpu_seconds']:7.3f}  {row['lowest']:7.3f}  "
+            f"{row['highest']:7.3f}  {row['times_python']:.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

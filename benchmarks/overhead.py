@@ -1,0 +1,345 @@
+"""What the engine costs over a hand-written loop, on a step of about a millisecond.
+
+    python benchmarks/overhead.py [--rounds 9] [--steps 500] [--json]
+
+Every contestant trains the same network on the same batches at the same learning rates on one CPU
+thread, and must come to the same losses bit by bit. Rounds are interleaved in one process; the
+ratio of each round is taken, and the median of those. The engine does what it does in a job: it
+logs every 50 steps to metrics.jsonl, TensorBoard, the progress file and the log, looks for signals
+and the stop file, and minds the checkpoint interval. The hand-written loop prints a line every 50
+steps. Lightning and accelerate, where installed, run without logger, checkpoints and progress bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import platform
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hpc_amp.config.schema import Optimizer, Train
+from hpc_amp.distributed.world import World
+from hpc_amp.tasks.base import Networks, Phase, Task, TrainingData
+from hpc_amp.train.engine import Engine
+from hpc_amp.train.randomness import seed_everything
+from hpc_amp.train.rundir import RunDirectory
+from hpc_amp.train.schedule import rate_factor
+from hpc_amp.train.stopping import StopWatch
+
+WARMUP = 50
+BATCH = 32
+LOG_EVERY = 50
+OPTIMIZER = Optimizer(lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4)
+CPU = torch.device("cpu")
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Clocked:
+    """Batches that take the time of `steps` steps, after a warm-up and before one more step, so
+    that neither the start nor the end of a training counts."""
+
+    def __init__(self, steps: int) -> None:
+        stream = torch.Generator().manual_seed(1)
+        self.steps = steps
+        self.total = WARMUP + steps + LOG_EVERY
+        self.samples = [
+            (
+                torch.randn(BATCH, 3072, generator=stream),
+                torch.randint(10, (BATCH,), generator=stream),
+            )
+            for _ in range(64)
+        ]
+        self.seconds = self.cpu_seconds = 0.0
+
+    def __len__(self) -> int:
+        return self.total
+
+    def __iter__(self) -> Iterator[Batch]:
+        begin = cpu_begin = 0.0
+        for step in range(self.total):
+            if step == WARMUP:
+                begin, cpu_begin = time.perf_counter(), time.process_time()
+            if step == WARMUP + self.steps:
+                self.seconds = time.perf_counter() - begin
+                self.cpu_seconds = time.process_time() - cpu_begin
+            yield self.samples[step % len(self.samples)]
+
+
+def network() -> nn.Module:
+    """The network, with the initial weights that the engine would give it."""
+    seed_everything(0)
+    return nn.Sequential(nn.Linear(3072, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+def optimizer_for(model: nn.Module) -> torch.optim.SGD:
+    """The optimizer of all contestants."""
+    settings = {"momentum": OPTIMIZER.momentum, "nesterov": True}
+    return torch.optim.SGD(
+        model.parameters(), lr=OPTIMIZER.lr, weight_decay=OPTIMIZER.weight_decay, **settings
+    )
+
+
+# -- the contestants: each trains on the batches and returns the mean loss of every 50 steps ------
+
+
+def by_hand(batches: Clocked, folder: Path) -> list[float]:
+    """The loop that anybody would write."""
+    train, losses = Train(), []
+    model = network()
+    optimizer = optimizer_for(model)
+    running = torch.zeros(())
+    for step, (images, labels) in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = OPTIMIZER.lr * rate_factor(train.schedule, step, len(batches))
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        running += loss.detach()
+        if (step + 1) % LOG_EVERY == 0:
+            losses.append((running / LOG_EVERY).item())
+            running.zero_()
+            print(f"step {step + 1}  loss {losses[-1]:.4f}", flush=True)
+    return losses
+
+
+def by_engine(batches: Clocked, folder: Path) -> list[float]:
+    """hpc-amp, as in a job."""
+
+    class Data(TrainingData):
+        samples = len(batches) * BATCH
+        steps_per_epoch = len(batches)
+
+        def epoch(self, epoch: int, start: int = 0) -> Iterator[list[Batch]]:
+            for batch in batches:
+                yield [batch]
+
+    class Mlp(Task):
+        name = data_name = "mlp"
+
+        def prepare_data(self) -> TrainingData:
+            return Data()
+
+        def build_networks(self) -> dict[str, nn.Module]:
+            return {"model": network()}
+
+        def phases(self) -> tuple[Phase, ...]:
+            return (Phase("train", ("model",), ("loss",), OPTIMIZER),)
+
+        def losses(
+            self, phase: str, batch: Batch, networks: Networks
+        ) -> Iterator[tuple[str, Tensor]]:
+            images, labels = batch
+            yield "loss", F.cross_entropy(networks["model"](images), labels)
+
+        def evaluation_batches(self) -> Iterator[Batch]:
+            return iter(())
+
+        def evaluate(self, batch: Batch, networks: Networks) -> dict[str, Tensor]:
+            return {}
+
+        def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+            return {}
+
+    train = Train(epochs=1, batch_size=BATCH, log_every=LOG_EVERY, optimizer=OPTIMIZER)
+    run = RunDirectory(folder, 1)
+    run.attempt_path.mkdir(parents=True)
+    watch = StopWatch(stop_at=time.time() + 86400, stop_file=run.stop_file)
+    engine = Engine(Mlp(train, World(), CPU), train, World(), CPU, run, watch)
+    engine.fit()
+    engine.tracker.close()
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [line["train/loss"] for line in map(json.loads, lines) if "train/loss" in line]
+
+
+def by_accelerate(batches: Clocked, folder: Path) -> list[float]:
+    """Hugging Face accelerate."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    train, losses = Train(), []
+    plain = network()
+    model, optimizer = accelerator.prepare(plain, optimizer_for(plain))
+    running = torch.zeros(())
+    for step, (images, labels) in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = OPTIMIZER.lr * rate_factor(train.schedule, step, len(batches))
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images), labels)
+        accelerator.backward(loss)
+        optimizer.step()
+        running += loss.detach()
+        if (step + 1) % LOG_EVERY == 0:
+            losses.append((running / LOG_EVERY).item())
+            running.zero_()
+    return losses
+
+
+def by_lightning(batches: Clocked, folder: Path) -> list[float]:
+    """Lightning, with everything off that can be switched off."""
+    import lightning
+
+    train, losses = Train(), []
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = network()
+            self.running = torch.zeros(())
+
+        def training_step(self, batch: Batch, index: int) -> Tensor:
+            images, labels = batch
+            for group in self.optimizers(use_pl_optimizer=False).param_groups:
+                group["lr"] = OPTIMIZER.lr * rate_factor(train.schedule, index, len(batches))
+            loss = F.cross_entropy(self.model(images), labels)
+            self.running += loss.detach()
+            if (index + 1) % LOG_EVERY == 0:
+                losses.append((self.running / LOG_EVERY).item())
+                self.running.zero_()
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return optimizer_for(self.model)
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    trainer = lightning.Trainer(
+        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
+    )  # fmt: skip
+    trainer.fit(Module(), batches)
+    return losses
+
+
+Contestant = Callable[[Clocked, Path], list[float]]
+CONTESTANTS: dict[str, tuple[Contestant, str | None]] = {
+    "by hand": (by_hand, None),
+    "hpc-amp": (by_engine, None),
+    "accelerate": (by_accelerate, "accelerate"),
+    "Lightning": (by_lightning, "lightning"),
+}
+"""How each trains, and the package that it needs."""
+
+
+# -- measuring -----------------------------------------------------------------------------------
+
+Times = dict[str, list[float]]
+"""Seconds a step in every round, by contestant."""
+
+
+def installed() -> tuple[dict[str, Contestant], dict[str, str]]:
+    """The contestants that can take part, and why the others cannot."""
+    present, skipped = {}, {}
+    for name, (train, package) in CONTESTANTS.items():
+        if package is None or importlib.util.find_spec(package) is not None:
+            present[name] = train
+        else:
+            skipped[name] = f"{package} is not installed"
+    return present, skipped
+
+
+def measure(contestants: dict[str, Contestant], rounds: int, steps: int) -> tuple[Times, Times]:
+    """Wall and CPU time of every contestant in every round. Ends the program where the losses of
+    any two differ."""
+    torch.set_num_threads(1)
+    batches = Clocked(steps)
+    wall: Times = {name: [] for name in contestants}
+    cpu: Times = {name: [] for name in contestants}
+    expected: list[float] | None = None
+    for number in range(rounds):
+        # Every other round backwards, so that nobody always comes after the same other one.
+        for name in list(contestants)[:: 1 if number % 2 == 0 else -1]:
+            losses = _run(contestants[name], batches)
+            expected = expected or losses
+            if losses != expected:
+                raise SystemExit(f"{name} came to other losses than the loops before it")
+            wall[name].append(batches.seconds / steps)
+            cpu[name].append(batches.cpu_seconds / steps)
+    return wall, cpu
+
+
+def _run(train: Contestant, batches: Clocked) -> list[float]:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        (Path(name) / "log").open("w") as log,
+        contextlib.redirect_stdout(log),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        return train(batches, Path(name) / "run")
+
+
+def table(wall: Times, cpu: Times) -> dict[str, dict[str, float]]:
+    """A row a contestant: times in microseconds, and ratios to the loop by hand of the same
+    round."""
+    rows = {}
+    for name in wall:
+        pairs = zip(wall[name], wall["by hand"], strict=True)
+        ratios = [value / hand for value, hand in pairs]
+        cpu_ratios = [value / hand for value, hand in zip(cpu[name], cpu["by hand"], strict=True)]
+        rows[name] = {
+            "median_us": round(statistics.median(wall[name]) * 1e6, 1),
+            "ratio": round(statistics.median(ratios), 3),
+            "lowest_ratio": round(min(ratios), 3),
+            "highest_ratio": round(max(ratios), 3),
+            "cpu_us": round(statistics.median(cpu[name]) * 1e6, 1),
+            "cpu_ratio": round(statistics.median(cpu_ratios), 3),
+        }
+    return rows
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=500, help="timed steps of a round")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    arguments = parser.parse_args()
+    contestants, skipped = installed()
+    wall, cpu = measure(contestants, arguments.rounds, arguments.steps)
+    rows = table(wall, cpu)
+    facts = {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "cpu": _cpu(),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "rounds": arguments.rounds,
+        "steps": arguments.steps,
+    }
+    if arguments.json:
+        everything = {**facts, "contestants": rows, "skipped": skipped, "wall": wall, "cpu": cpu}
+        print(json.dumps(everything, indent=1))
+        return
+    print("  ".join(f"{name} {value}" for name, value in facts.items()))
+    print(f"{'':12}" + "".join(f"{column:>15}" for column in rows["by hand"]))
+    for name, row in rows.items():
+        print(f"{name:12}" + "".join(f"{value:15}" for value in row.values()))
+    for name, reason in skipped.items():
+        print(f"{name:12} skipped: {reason}")
+    print("The losses of all were equal bit by bit.")
+
+
+if __name__ == "__main__":
+    main()

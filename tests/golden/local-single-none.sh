@@ -1,0 +1,162 @@
+#!/bin/bash -l
+#
+# golden: written by hpc-amp 0.0.0. Self-contained: edit a copy and submit it by hand if you like.
+# Nodes 1, ranks per node 1, scheduler local, launcher single, container none.
+
+set -eo pipefail
+
+run_dir=/projects/me/runs/golden/20261127-223455-kqzf
+cd "$run_dir"
+
+# ---- state of the run, for `hpc-amp status` and for whoever reads it later -----------------------
+job_id=unknown
+attempt=0
+
+# record STATE REASON: one line of state.jsonl. Both are our own words: plain text without quotes.
+record() {
+  printf '{"time": %s, "state": "%s", "attempt": %s, "job_id": "%s", "reason": "%s"}\n' \
+    "$(date +%s)" "$1" "$attempt" "$job_id" "$2" >>state.jsonl
+}
+
+# fail MESSAGE: an error of the launch itself, not of the training.
+fail() {
+  echo "hpc-amp: $1" >&2
+  record failed "the launch script could not start the job, see the log" || true
+  exit 2
+}
+
+# How often STATE was recorded since the job was last submitted.
+count() {
+  awk -v state="\"state\": \"$1\"" \
+    '/"state": "submitted"/ { n = 0 } index($0, state) { n++ } END { print n + 0 }' state.jsonl
+}
+
+# ---- software: no leftovers of the login shell, then what site and user set up -------------------
+unset PYTHONPATH PYTHONHOME PYTHONSTARTUP LC_ALL RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
+# Settings of the site.
+export NCCL_SOCKET_IFNAME=hsn0,hsn1
+module load apptainer
+set -u
+export PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1
+export OMP_NUM_THREADS=8
+
+# ---- allocation ----------------------------------------------------------------------------------
+# This machine is the whole allocation.
+# Process number and start time: the number alone comes back after a reboot.
+job_id="local-$$-$(awk '{ print $22 }' "/proc/$$/stat")"
+master_addr=127.0.0.1
+deadline=$(($(date +%s) + 7200))
+port_seed=$$
+
+# ---- attempt: numbered by making its folder, which only one can -----------------------------------
+mkdir -p attempts logs 2>/dev/null || fail "cannot write in $run_dir: no space, or no permission"
+attempt=1
+until mkdir "attempts/$attempt" 2>/dev/null; do
+  [ -d "attempts/$attempt" ] || fail "cannot write in $run_dir/attempts: no space, or no permission"
+  attempt=$((attempt + 1))
+done
+record started "on $HOSTNAME"
+
+export HPC_AMP_WORLD_SIZE=1 HPC_AMP_NNODES=1 HPC_AMP_PPN=1
+export HPC_AMP_ATTEMPT=$attempt
+export HPC_AMP_OUTCOME_FILE="$run_dir/attempts/$attempt/outcome.json"
+# The run saves and stops before the scheduler ends it, with or without a signal.
+export HPC_AMP_STOP_AT=$((deadline - 120))
+export MASTER_ADDR=$master_addr
+# Above the range of ephemeral ports, and another one for each job and attempt.
+export MASTER_PORT=$((61000 + (port_seed * 13 + attempt) % 4536))
+
+# ---- program -------------------------------------------------------------------------------------
+python=/projects/venv/bin/python
+program=("$run_dir/src" --job "$run_dir/job.json")
+container=(env) # runs what follows as it is
+[ -x "$(command -v "$python")" ] || fail "no Python at $python on $HOSTNAME"
+
+# ---- launch --------------------------------------------------------------------------------------
+echo "attempt $attempt of job $job_id: 1 rank(s) on 1 node(s), first $master_addr:$MASTER_PORT, stops by $(date -d "@$HPC_AMP_STOP_AT" '+%F %T')"
+stop_signal=
+launch_pid=
+# ask_to_stop SIGNAL: the ranks look for the stop file; launchers that forward signals are faster.
+# shellcheck disable=SC2317 # traps call it
+ask_to_stop() {
+  stop_signal=$1
+  touch "attempts/$attempt/stop"
+  case $1 in
+    USR1) [ -z "$launch_pid" ] || kill -s USR1 "$launch_pid" 2>/dev/null || true ;;
+    USR2) [ -z "$launch_pid" ] || kill -s USR2 "$launch_pid" 2>/dev/null || true ;;
+    TERM) [ -z "$launch_pid" ] || kill -s TERM "$launch_pid" 2>/dev/null || true ;;
+    INT) [ -z "$launch_pid" ] || kill -s TERM "$launch_pid" 2>/dev/null || true ;;
+  esac
+}
+for name in USR1 USR2 TERM INT; do
+  # shellcheck disable=SC2064 # the name of this round is meant
+  trap "ask_to_stop $name" "$name"
+done
+
+"${container[@]}" "$python" "${program[@]}" </dev/null &
+launch_pid=$!
+# A trap interrupts `wait`; the launcher may still be saving then.
+while kill -0 "$launch_pid" 2>/dev/null; do
+  wait "$launch_pid" || true
+done
+status=0
+wait "$launch_pid" || status=$?
+
+# ---- outcome -------------------------------------------------------------------------------------
+# The job says how it ended in a file, since some launchers hide exit codes.
+outcome=$(sed -nE 's/.*"outcome" *: *"(finished|checkpointed|failed)".*/\1/p' "$HPC_AMP_OUTCOME_FILE" 2>/dev/null) || outcome=
+# Your own program: 0 is finished, 75 is stopped at a checkpoint, unless it wrote the file.
+if [ -z "$outcome" ]; then
+  case $status in
+    0) outcome=finished ;;
+    75) outcome=checkpointed ;;
+  esac
+fi
+printf '{"outcome": "%s", "name": "%s", "data": null, "synthetic": null, "accuracy": null, "images_per_second": null, "world_size": %s, "nodes": %s, "precision": null, "loss_scale": null, "skipped_steps": null, "steps": null, "seconds": %s}\n' \
+  "${outcome:-failed}" golden 1 1 "$SECONDS" >summary.json
+cause=$(sed -n 's/.*"cause": "\([A-Z]*\)".*/\1/p' "$HPC_AMP_OUTCOME_FILE" 2>/dev/null) || cause=
+echo "attempt $attempt ended: ${outcome:-failed} (status $status)"
+
+go_on() {
+    exec bash "$run_dir/launch.sh"
+}
+
+case $outcome in
+  finished)
+    record finished ""
+    exit 0
+    ;;
+  checkpointed)
+    if [ "$(count cancelled)" -gt 0 ]; then
+      exit 0
+    elif [ "$stop_signal" = TERM ] || [ "$stop_signal" = INT ]; then
+      # The whole job is being ended. If it was preempted, the scheduler starts it again; if it was
+      # cancelled, it shall not start again.
+      record terminated "saved at SIG$stop_signal"
+      exit 75
+    elif [ "$cause" = TERMINATED ]; then
+      # Only the ranks were told to terminate: that is how preemption begins. It does not count as
+      # a restart: it may come any number of times.
+      record preempted "the ranks were terminated"
+      go_on
+    elif [ -e "attempts/$attempt/stop" ] && [ -z "$stop_signal" ]; then
+      record checkpointed "a stop was asked for"
+      exit 75
+    elif [ "$(count continued)" -ge 10 ]; then
+      record checkpointed "job.max_restarts reached"
+      exit 75
+    fi
+    record continued "stopped at a checkpoint"
+    go_on
+    ;;
+  *)
+    [ "$status" -ne 0 ] || status=1
+    [ "$(count cancelled)" -eq 0 ] || exit "$status"
+    if [ -n "$stop_signal" ] || [ "$(count retried)" -ge 1 ]; then
+      record failed "exit status $status"
+      exit "$status"
+    fi
+    record retried "exit status $status"
+    go_on
+    ;;
+esac

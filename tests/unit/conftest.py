@@ -1,0 +1,17 @@
+"""Fixtures for unit tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _close_engines() -> Iterator[None]:
+    """Close what `support.training.engine` opened, without importing torch for other tests."""
+    yield
+    training = sys.modules.get("support.training")
+    while training is not None and training.opened:
+        training.opened.pop().tracker.close()

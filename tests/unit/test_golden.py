@@ -1,0 +1,118 @@
+"""Whole launch scripts, byte for byte, as a reviewer sees a change to one of them.
+
+After a change that is meant: `python -m pytest tests/unit/test_golden.py --update-golden`, then
+look at the difference.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.environment import REPOSITORY, in_ci
+
+from hpc_amp.config.schema import Container, Job, Launch, Resources, Restarts, Train
+from hpc_amp.config.site import Site
+from hpc_amp.containers import get_container
+from hpc_amp.jobs.plan import Plan
+from hpc_amp.jobs.render import render
+from hpc_amp.launchers import get_launcher
+from hpc_amp.schedulers import get_scheduler
+
+GOLDEN = REPOSITORY / "tests" / "golden"
+CASES = [
+    *itertools.product(["slurm"], ["srun", "torchrun", "single"], ["apptainer", "none"]),
+    *itertools.product(["local"], ["torchrun", "single"], ["apptainer", "none"]),
+]
+
+
+def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
+    """A plan that depends on no file of this machine. The single ones run an own command."""
+    single = launcher == "single"
+    job = Job(
+        name="golden",
+        job=Resources(
+            nodes=2 if scheduler == "slurm" and not single else 1,
+            gpus_per_node=1 if single else 4,
+            cpus_per_gpu=8,
+            memory="64GiB",
+            walltime="02:00:00",
+            queue="gpu",
+            account="my project",
+            directives=["--qos=premium"] if scheduler == "slurm" else [],
+            setup="module load apptainer\n",
+        ),
+        container=Container(
+            image="/projects/images/pytorch 25.sif",
+            runtime=runtime,  # type: ignore[arg-type]
+            bind=["/scratch", "/projects/data:/data:ro"],
+            env={"HYDRA_FULL_ERROR": "1"},
+            args=["--cleanenv"] if single else [],
+        ),
+        launch=Launch(method=launcher, args=["--label"] if launcher == "srun" else []),  # type: ignore[arg-type]
+        restarts=Restarts(on_failure=1),
+        train=None if single else Train(),
+        run=["python", "train.py", "--lr", "0.1"] if single else None,
+    )
+    site = Site(
+        name="golden",
+        scheduler=scheduler,  # type: ignore[arg-type]
+        gpu_type="a100" if scheduler == "slurm" else None,
+        env={"NCCL_SOCKET_IFNAME": "hsn0,hsn1"},
+        address_suffix="-ib0" if scheduler == "slurm" else "",
+        skip_directives=["--mem"] if launcher == "torchrun" else [],
+    )
+    return Plan(
+        job=job,
+        site=site,
+        scheduler=get_scheduler(scheduler),
+        launcher=get_launcher(launcher),
+        container=get_container(job, site),
+        run_dir=Path("/projects/me/runs/golden/20261127-223455-kqzf"),
+        workdir=Path("/projects/me"),
+        python="python3" if runtime == "apptainer" else "/projects/venv/bin/python",
+        version="0.0.0",
+    )
+
+
+@pytest.mark.parametrize(("scheduler", "launcher", "runtime"), CASES)
+def test_the_script_is_the_golden_one(
+    scheduler: str, launcher: str, runtime: str,
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("hpc_amp.schedulers.local._nvidia_gpus", lambda: 0)
+    path = GOLDEN / f"{scheduler}-{launcher}-{runtime}.sh"
+    script = render(plan(scheduler, launcher, runtime))
+    if pytestconfig.getoption("update_golden"):
+        path.write_text(script)
+    assert path.exists(), f"no {path}: see the top of {__file__}"
+
+    assert script == path.read_text(), (
+        f"{path.relative_to(REPOSITORY)} is not what is rendered now; if the change is meant: "
+        "python -m pytest tests/unit/test_golden.py --update-golden"
+    )
+
+
+def test_there_is_no_golden_script_without_a_case() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.sh")} == {"-".join(case) for case in CASES}
+
+
+@pytest.mark.parametrize("case", ["-".join(case) for case in CASES])
+def test_a_golden_script_is_bash(case: str) -> None:
+    subprocess.run(["bash", "-n", GOLDEN / f"{case}.sh"], check=True, timeout=30)
+
+
+def test_golden_scripts_pass_shellcheck() -> None:
+    if shutil.which("shellcheck") is None:
+        if in_ci():
+            pytest.fail("shellcheck is missing: apt-get install shellcheck")
+        pytest.skip("shellcheck is missing: apt-get install shellcheck")
+
+    result = subprocess.run(
+        ["shellcheck", *sorted(GOLDEN.glob("*.sh"))], text=True, capture_output=True, timeout=120
+    )
+
+    assert result.returncode == 0, result.stdout

@@ -1,0 +1,117 @@
+"""metrics.jsonl, TensorBoard and the progress file, over several attempts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.environment import file_size_limit
+from support.training import curve
+
+from hpc_amp.distributed.world import World
+from hpc_amp.train.rundir import RunDirectory
+from hpc_amp.train.tracking import Tracker
+
+
+def track(folder: Path, steps: range, *, attempt: int = 1, rank: int = 0) -> Tracker:
+    run = RunDirectory(folder, attempt)
+    run.attempt_path.mkdir(parents=True, exist_ok=True)
+    tracker = Tracker(run, World(rank=rank, size=2), start_step=steps.start - 1)
+    for step in steps:
+        tracker.scalars(step, {"train/loss": step + attempt / 10})
+    tracker.close()
+    return tracker
+
+
+def events(folder: Path) -> Iterator[Path]:
+    return (folder / "tensorboard").rglob("events.out.tfevents.*")
+
+
+def test_a_resume_continues_the_curves_without_duplicates(tmp_path: Path) -> None:
+    track(tmp_path, range(1, 9))
+    assert len(list(events(tmp_path))) == 1
+    track(tmp_path, range(5, 8), attempt=2)
+    track(tmp_path, range(7, 11), attempt=3)
+    expected = [(1, 1.1), (2, 2.1), (3, 3.1), (4, 4.1), (5, 5.2), (6, 6.2)]
+    expected += [(7, 7.3), (8, 8.3), (9, 9.3), (10, 10.3)]
+    assert curve(tmp_path, "train/loss") == expected
+    assert len(list(events(tmp_path))) == 3
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    board = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    shown = [(point.step, point.value) for point in board.Scalars("train/loss")]
+    assert shown == [(step, pytest.approx(value)) for step, value in expected]
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [b'{"step": 3, "train/lo', b"{", b"\x00\x00\x00", b"\xff\xfe", b"7", b"null", b"{}", b"\n"],
+)
+def test_a_torn_line_is_dropped(torn: bytes, tmp_path: Path) -> None:
+    track(tmp_path, range(1, 3))
+    with (tmp_path / "metrics.jsonl").open("ab") as out:
+        out.write(torn)
+    track(tmp_path, range(3, 5), attempt=2)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
+
+
+def test_a_line_that_lost_only_its_end_stays(tmp_path: Path) -> None:
+    track(tmp_path, range(1, 3))
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(file.read_bytes().rstrip(b"\n"))
+    track(tmp_path, range(3, 5), attempt=2)
+    assert [step for step, _ in curve(tmp_path, "train/loss")] == [1, 2, 3, 4]
+
+
+def test_only_rank_0_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tracker = track(tmp_path, range(1, 3), rank=1)
+    tracker.say("hello")
+    tracker.progress(step=1)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert capsys.readouterr().out == ""
+
+
+def test_lines_reach_the_file_at_once(tmp_path: Path) -> None:
+    """A run that is killed keeps what it has reported."""
+    run = RunDirectory(tmp_path, 1)
+    run.attempt_path.mkdir(parents=True)
+    tracker = Tracker(run, World(), start_step=0)
+    tracker.scalars(1, {"train/loss": 0.5})
+    tracker.progress(step=1)
+    assert curve(tmp_path, "train/loss") == [(1, 0.5)]
+    assert json.loads((run.attempt_path / "progress.json").read_text())["step"] == 1
+    assert [path.name for path in run.attempt_path.iterdir()] == ["progress.json"]
+    tracker.progress(step=2)
+    tracker.close()
+    assert json.loads((run.attempt_path / "progress.json").read_text())["step"] == 2
+
+
+def test_without_tensorboard_there_is_a_warning_and_the_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    track(tmp_path, range(1, 3))
+    assert "WARNING: no TensorBoard files" in capsys.readouterr().out
+    assert len(curve(tmp_path, "train/loss")) == 2
+
+
+def test_a_full_disk_costs_reports_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # TensorBoard's writer would fail in a thread of its own, which pytest reports anywhere.
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    run = RunDirectory(tmp_path, 1)
+    run.attempt_path.mkdir(parents=True)
+    tracker = Tracker(run, World(), start_step=0)
+    tracker.scalars(1, {"train/loss": 0.5})
+    with file_size_limit(len((tmp_path / "metrics.jsonl").read_bytes()) + 5):
+        for step in (2, 3):
+            tracker.scalars(step, {"train/loss": 0.5})
+            tracker.progress(step=step, why="x" * 200)
+    assert capsys.readouterr().out.count("WARNING: reports are incomplete") == 1
+    tracker.scalars(4, {"train/loss": 0.5})
+    tracker.close()
+    assert [step for step, _ in curve(tmp_path, "train/loss")] == [1, 2, 3, 4]

@@ -1,0 +1,238 @@
+"""One step: phases, accumulation, clipping, and several losses with scalers of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.training import FEATURES, Regression, curve, engine, fit_until
+from torch import Tensor, nn
+
+from hpc_amp.config.schema import Optimizer
+from hpc_amp.tasks.base import Networks, Phase
+from hpc_amp.train.engine import Engine
+
+
+def weights(made: Engine, name: str = "model") -> Tensor:
+    return nn.utils.parameters_to_vector(made.networks[name].parameters()).detach().clone()
+
+
+class Plain(Regression):
+    """Without dropout, so that parts of a batch can be compared with the whole."""
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        return {"model": nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 1))}
+
+
+@pytest.mark.parametrize("mode", ["fp32", "fp16"])
+@pytest.mark.parametrize("parts", [2, 4])
+def test_accumulation_is_the_same_update(mode: str, parts: int, tmp_path: Path) -> None:
+    ends, losses = [], []
+    for accumulate in (1, parts):
+        folder = tmp_path / str(accumulate)
+        made = engine(folder, Plain, accumulate=accumulate, precision={"mode": mode})
+        made.fit()
+        ends.append(weights(made))
+        losses.append([loss for _, loss in curve(folder, "train/loss")])
+        assert made.updates[0].optimizer.param_groups[0]["lr"] > 0
+    tolerance = {"rtol": 1e-5, "atol": 1e-6} if mode == "fp32" else {"rtol": 1e-2, "atol": 2e-3}
+    torch.testing.assert_close(*ends, **tolerance)
+    assert losses[0] == pytest.approx(losses[1], rel=tolerance["rtol"], abs=tolerance["atol"])
+
+
+@pytest.mark.parametrize("scale", [None, 1024.0, 65536.0])
+def test_clipping_comes_after_unscaling(scale: float | None, tmp_path: Path) -> None:
+    """The clipped norm is that of the true gradient, at every loss scale."""
+    precision = {"mode": "fp16", "static_scale": scale} if scale else {"mode": "fp32"}
+    plain_sgd = {"lr": 1.0, "momentum": 0.0, "weight_decay": 0.0}
+    for limit, expected in ((0.01, 0.01), (1e6, None)):
+        made = engine(
+            tmp_path / str(limit), Plain, precision=precision, clip_norm=limit,
+            optimizer=plain_sgd, schedule={"name": "constant", "warmup": 0.0},
+        )  # fmt: skip
+        before = weights(made)
+        made.train_step(next(made.data.epoch(0)))
+        moved = (weights(made) - before).norm().item()
+        if expected is not None:
+            assert moved == pytest.approx(expected, rel=1e-3)
+        else:
+            assert 0.1 < moved < 10, "the limit was not reached"
+
+
+def test_the_optimizer_sees_gradients_without_their_scale(tmp_path: Path) -> None:
+    seen = []
+    for precision in ({"mode": "fp32"}, {"mode": "fp16"}):
+        made = engine(tmp_path / precision["mode"], Plain, precision=precision)
+        made.train_step(next(made.data.epoch(0)))
+        seen.append(nn.utils.parameters_to_vector([p.grad for p in made.updates[0]._parameters]))
+    torch.testing.assert_close(*seen, rtol=1e-2, atol=1e-2)
+
+
+def test_running_sums_are_means_over_the_batch(tmp_path: Path) -> None:
+    made = engine(tmp_path, Plain, accumulate=2, log_every=5, schedule="constant")
+    by_hand = []
+    for batch in made.data.epoch(0):
+        with torch.no_grad():
+            by_hand.append(made.task.error(torch.cat(batch), made.networks).square().mean().item())
+        made.train_step(batch)
+    made.log()
+    assert curve(tmp_path, "train/loss") == [(5, pytest.approx(sum(by_hand) / 5, rel=1e-5))]
+    assert made.updates[0].sums["loss"] == 0
+
+
+# -- a task with two networks, two optimizers and three losses -----------------------------------
+
+
+class TinyGan(Regression):
+    """A GAN on vectors: the discriminator has a loss for real and one for made-up inputs."""
+
+    name: ClassVar[str] = "tiny GAN"
+    overflow: ClassVar[dict[str, set[int]]] = {}
+    """Steps at which a loss's gradients are made infinite, by the loss's name."""
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        self.step = 0
+        return {"generator": nn.Linear(FEATURES, FEATURES), "critic": nn.Linear(FEATURES, 1)}
+
+    def phases(self) -> tuple[Phase, ...]:
+        adam = Optimizer(name="adamw", lr=0.02, weight_decay=0.0)
+        return (
+            Phase("critic", ("critic",), ("real", "fake"), Optimizer(lr=0.05, weight_decay=0.0)),
+            Phase("generator", ("generator",), ("fooled",), adam),
+        )
+
+    def losses(self, phase: str, batch: Tensor, networks: Networks) -> Iterator[tuple[str, Tensor]]:
+        noise = batch.flip(1)
+        if phase == "critic":
+            yield self.loss("real", networks["critic"](batch + 2))
+            yield self.loss("fake", -networks["critic"](networks["generator"](noise).detach()))
+        else:
+            yield self.loss("fooled", networks["critic"](networks["generator"](noise)))
+            self.step += 1
+
+    def loss(self, name: str, logits: Tensor) -> tuple[str, Tensor]:
+        loss = F.softplus(-logits.float()).mean()
+        if self.step in self.overflow.get(name, ()):
+            loss = loss * torch.inf
+        return name, loss
+
+    def evaluate(self, batch: Any, networks: Networks) -> dict[str, Tensor]:
+        made = networks["generator"](batch)
+        return {"squares": (made.mean(1) - 2).square().sum(dtype=torch.float64)}
+
+
+FP16 = {"mode": "fp16", "init_scale": 256.0, "growth_interval": 1000}
+
+
+def gan(folder: Path, overflow: dict[str, set[int]] | None = None, **train: Any) -> Engine:
+    task = type("TinyGan", (TinyGan,), {"overflow": overflow or {}})
+    return engine(folder, task, **{"precision": FP16, **train})
+
+
+def scales(made: Engine) -> dict[str, float]:
+    return {n: s.value for update in made.updates for n, s in update.scalers.items()}
+
+
+def test_the_engine_is_the_hand_written_loop_of_a_gan(tmp_path: Path) -> None:
+    """With two networks, two optimizers, three losses and accumulation, in fp32."""
+    made = gan(tmp_path, precision="fp32", accumulate=2, schedule={"warmup": 0.0})
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 1)
+    generator.load_state_dict(made.networks["generator"].state_dict())
+    critic.load_state_dict(made.networks["critic"].state_dict())
+    first = torch.optim.SGD(critic.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+    second = torch.optim.AdamW(generator.parameters(), lr=0.02, weight_decay=0.0)
+    schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(o, 10) for o in (first, second)]
+    for epoch in range(2):
+        for whole in made.data.epoch(epoch):
+            batch = torch.cat(whole)
+            noise = batch.flip(1)
+            first.zero_grad()
+            real = F.softplus(-critic(batch + 2)).mean()
+            fake = F.softplus(critic(generator(noise).detach())).mean()
+            (real + fake).backward()
+            first.step()
+            second.zero_grad()
+            F.softplus(-critic(generator(noise))).mean().backward()
+            second.step()
+            for schedule in schedules:
+                schedule.step()
+    made.fit()
+    for name, network in (("generator", generator), ("critic", critic)):
+        expected = nn.utils.parameters_to_vector(network.parameters()).detach()
+        torch.testing.assert_close(weights(made, name), expected, rtol=1e-5, atol=1e-6)
+    assert set(made.metrics) == {"error"}
+    for name in ("real", "fake", "fooled"):
+        assert len(curve(tmp_path, f"train/{name}")) == 10
+
+
+def test_losses_with_scalers_of_their_own_give_the_gradients_of_their_sum(tmp_path: Path) -> None:
+    ends = []
+    for precision in ("fp32", FP16):
+        made = gan(tmp_path / str(len(ends)), precision=precision, accumulate=2)
+        made.fit()
+        assert made.skipped_steps() == 0
+        ends.append(torch.cat([weights(made, "critic"), weights(made, "generator")]))
+    torch.testing.assert_close(*ends, rtol=2e-2, atol=5e-3)
+
+
+@pytest.mark.parametrize("loss", ["real", "fake", "fooled"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_an_overflow_halves_one_scale_and_skips_one_update_once(
+    loss: str, accumulate: int, tmp_path: Path
+) -> None:
+    # With accumulation the counter of the task runs twice as fast: step 1 is its 2 and 3.
+    made = gan(tmp_path, {loss: {accumulate}}, accumulate=accumulate, ema=0.9)
+    hit = "generator" if loss == "fooled" else "critic"
+    other = "critic" if loss == "fooled" else "generator"
+    moved = []
+    for step in range(3):
+        before = {name: weights(made, name) for name in (hit, other)}
+        made.train_step(list(made.data.epoch(0))[step])
+        moved.append([not torch.equal(weights(made, n), before[n]) for n in (hit, other)])
+    assert moved == [[True, True], [False, True], [True, True]]
+    assert scales(made) == {"real": 256, "fake": 256, "fooled": 256, loss: 128}
+    assert made.skipped_steps() == 1
+    assert made.loss_scale() == 128
+    assert made.average is not None
+    assert made.average.updates == 3, "the other network did move"
+
+
+def test_two_losses_that_overflow_in_one_step_skip_it_once(tmp_path: Path) -> None:
+    made = gan(tmp_path, {"real": {0}, "fake": {0}})
+    before = weights(made, "critic")
+    made.train_step(next(made.data.epoch(0)))
+    assert torch.equal(weights(made, "critic"), before)
+    assert scales(made) == {"real": 128, "fake": 128, "fooled": 256}
+
+
+def test_a_gan_resumes_bit_exactly(tmp_path: Path) -> None:
+    overflow = {"real": {1, 6}, "fooled": {3, 8}}
+    whole = gan(tmp_path / "whole", overflow, ema=0.9, accumulate=1)
+    whole.fit()
+    digest, scale = whole.weights_digest(), scales(whole)
+    assert scale == {"real": 64, "fake": 256, "fooled": 64}
+    for stop in (2, 4, 5, 7):
+        part = gan(tmp_path / "parts", overflow, ema=0.9, attempt=stop)
+        part.task.step = part.step
+        fit_until(part, stop)
+    last = gan(tmp_path / "parts", overflow, ema=0.9, attempt=9)
+    last.task.step = last.step
+    assert last.step == 7
+    last.fit()
+    assert (last.weights_digest(), scales(last)) == (digest, scale)
+
+
+class Twice(TinyGan):
+    def phases(self) -> tuple[Phase, ...]:
+        critic, generator = super().phases()
+        return critic, Phase("generator", ("generator",), ("real",), generator.optimizer)
+
+
+def test_two_losses_of_one_name_are_a_defect_of_the_task(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="two losses of one name"):
+        engine(tmp_path, Twice)
