@@ -12,6 +12,7 @@ import ast
 import dataclasses
 import functools
 import inspect
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -176,7 +177,7 @@ def _docs_of_module(name: str) -> dict[str, dict[str, str]]:
 
 
 def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    for field, below in zip(body, body[1:], strict=False):
+    for field, below in itertools.pairwise(body):
         match (field, below):
             case (
                 ast.AnnAssign(target=ast.Name(id=name)),

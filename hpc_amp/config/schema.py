@@ -184,6 +184,9 @@ class Launch:
     `auto`: the site's, else `srun` on Slurm, and locally `torchrun` or, for one rank, `single`."""
     args: Words = field(default_factory=list)
     """More options for the launcher."""
+    forward_signals: bool | None = None
+    """Pass SIGUSR1 and SIGUSR2 on to the ranks. Default: to built-in tasks, which save and stop; a
+    program of your own that does not handle them would be killed."""
     timeout: Duration = "10m"
     """How long ranks wait for each other, at the start and in every collective operation."""
 
@@ -419,7 +422,8 @@ class Job:
     """Folder of all runs, relative to where `submit` was called."""
     code: Path | None = None
     """Folder of your own code. It is copied into the run directory and is the working directory of
-    `run`; later edits do not reach the job."""
+    `run`; later edits do not reach the job. `.git`, `.venv`, `venv`, `node_modules`, `runs` and
+    `__pycache__` stay behind."""
     job: Resources = field(default_factory=Resources)
     """What is asked of the scheduler."""
     container: Container = field(default_factory=Container)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import ClassVar
 
 import yaml
 
@@ -43,7 +44,7 @@ _ADVICE = {
 class _Loader(_Base):  # type: ignore[misc]  # its C base may be absent, so it has no static type
     """Composes nodes without guessing types; a node with an explicit tag keeps it."""
 
-    yaml_implicit_resolvers: dict[str, object] = {}
+    yaml_implicit_resolvers: ClassVar[dict[str, object]] = {}
     DEFAULT_SCALAR_TAG = DEFAULT_SEQUENCE_TAG = DEFAULT_MAPPING_TAG = _PLAIN
 
 

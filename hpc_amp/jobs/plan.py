@@ -57,8 +57,10 @@ class Plan:
         the user's, and what the job itself reads and writes."""
         wanted = [*self.site.bind, *self.job.container.bind]
         own = [self.run_dir, self.workdir]
-        if self.job.train is not None and Path(self.job.train.data.root).exists():
-            own.append(Path(self.job.train.data.root))
+        if self.job.train is not None:
+            # A folder that a download is to make needs the one that it is made in.
+            root = Path(self.job.train.data.root)
+            own.append(next(path for path in (root, *root.parents) if path.exists()))
         taken = {source for source in map(_same_inside, wanted) if source is not None}
         for folder in sorted(set(own), key=lambda path: len(path.parts)):
             if str(folder) in _SYSTEM_FOLDERS:

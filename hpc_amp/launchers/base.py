@@ -38,3 +38,12 @@ class Launcher(ABC):
     @abstractmethod
     def command(self, plan: Plan) -> ShellText:
         """The launch as one bash command, possibly over several lines."""
+
+
+def warnings(plan: Plan) -> dict[str, str]:
+    """The signals that warn of the end, where the job wants them. A program that knows nothing of
+    them would be killed long before its time is up."""
+    wanted = plan.job.launch.forward_signals
+    if wanted is None:
+        wanted = plan.job.run is None
+    return {"USR1": "USR1", "USR2": "USR2"} if wanted else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_amp.jobs.shell import ShellText, verbatim
-from hpc_amp.launchers.base import Launcher
+from hpc_amp.launchers.base import Launcher, warnings
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
@@ -18,7 +18,7 @@ class Single(Launcher):
 
     def forwards(self, plan: Plan) -> dict[str, str]:
         """All: the rank is the launcher."""
-        return {"USR1": "USR1", "USR2": "USR2", "TERM": "TERM", "INT": "TERM"}
+        return {**warnings(plan), "TERM": "TERM", "INT": "TERM"}
 
     def command(self, plan: Plan) -> ShellText:
         """The rank itself."""

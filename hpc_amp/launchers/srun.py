@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_amp.jobs.shell import ShellText, verbatim, words
-from hpc_amp.launchers.base import Launcher
+from hpc_amp.launchers.base import Launcher, warnings
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
@@ -42,7 +42,7 @@ class Srun(Launcher):
     def forwards(self, plan: Plan) -> dict[str, str]:
         """srun passes on SIGUSR1 and SIGUSR2. SIGTERM would make it kill the step at once; whenever
         Slurm terminates a job, it sends SIGTERM to the ranks itself."""
-        return {"USR1": "USR1", "USR2": "USR2"}
+        return warnings(plan)
 
     def command(self, plan: Plan) -> ShellText:
         """srun starts every rank in its own container."""

@@ -73,15 +73,18 @@ class PhaseUpdate:
 
     def _backward_one(self, micro_batches: Sequence[Any]) -> None:
         """Accumulate gradients at one scale; ranks exchange them with the last micro-batch."""
-        last = len(micro_batches) - 1
-        for index, batch in enumerate(micro_batches):
-            with contextlib.ExitStack() as stack:
-                if index < last:
-                    for network in self._distributed:
-                        stack.enter_context(network.no_sync())
-                for name, loss in self._losses(batch, len(micro_batches)):
-                    scaler = self.scalers.get(name)
-                    (scaler.scale(loss) if scaler else loss).backward()
+        *first, last = micro_batches
+        with contextlib.ExitStack() as stack:
+            for network in self._distributed if first else ():
+                stack.enter_context(network.no_sync())
+            for batch in first:
+                self._backward(batch, len(micro_batches))
+        self._backward(last, len(micro_batches))
+
+    def _backward(self, batch: Any, parts: int) -> None:
+        for name, loss in self._losses(batch, parts):
+            scaler = self.scalers.get(name)
+            (scaler.scale(loss) if scaler else loss).backward()
 
     def _unscale(self) -> bool:
         for scaler in self.scalers.values():

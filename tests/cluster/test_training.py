@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from support.cluster import Cluster
 from support.environment import REPOSITORY
 
@@ -148,9 +147,8 @@ def test_killed_hard_then_requeued_by_slurm_ends_with_the_same_weights(
     assert failed["state"] == "failed"
     cluster.hpc_amp("resume", str(run_dir), cwd=tmp_path)
     wait_for_step(run_dir, 50, attempt=2)
-    (resumed,) = [
-        line for line in (run_dir / "logs" / "job.log").read_text().splitlines() if "resumed" in line
-    ]
+    log = (run_dir / "logs" / "job.log").read_text().splitlines()
+    (resumed,) = [line for line in log if "resumed" in line]
     assert "at step 40" in resumed, "the newest checkpoint before the kill"
     cluster.run("scontrol", "requeue", status(cluster, run_dir)["job_id"], cwd=tmp_path)
     entry = wait_for(cluster, run_dir, "finished")

@@ -82,8 +82,6 @@ ask_to_stop() {
   stop_signal=$1
   touch "attempts/$attempt/stop"
   case $1 in
-    USR1) [ -z "$launch_pid" ] || kill -s USR1 "$launch_pid" 2>/dev/null || true ;;
-    USR2) [ -z "$launch_pid" ] || kill -s USR2 "$launch_pid" 2>/dev/null || true ;;
     TERM) [ -z "$launch_pid" ] || kill -s TERM "$launch_pid" 2>/dev/null || true ;;
     INT) [ -z "$launch_pid" ] || kill -s TERM "$launch_pid" 2>/dev/null || true ;;
   esac
@@ -112,10 +110,17 @@ if [ -z "$outcome" ]; then
     75) outcome=checkpointed ;;
   esac
 fi
-printf '{"outcome": "%s", "name": "%s", "data": null, "synthetic": null, "accuracy": null, "images_per_second": null, "world_size": %s, "nodes": %s, "precision": null, "loss_scale": null, "skipped_steps": null, "steps": null, "seconds": %s}\n' \
-  "${outcome:-failed}" golden 1 1 "$SECONDS" >summary.json
 cause=$(sed -n 's/.*"cause": "\([A-Z]*\)".*/\1/p' "$HPC_AMP_OUTCOME_FILE" 2>/dev/null) || cause=
 echo "attempt $attempt ended: ${outcome:-failed} (status $status)"
+
+# The job writes its summary itself, unless it is your own program, or died.
+rm -f summary.json
+if [ ! -e summary.json ]; then
+  printf '{"outcome": "%s", "name": "%s", "data": null, "synthetic": null, "accuracy": null, "images_per_second": null, "world_size": %s, "nodes": %s, "precision": null, "loss_scale": null, "skipped_steps": null, "steps": null, "seconds": %s}\n' \
+    "${outcome:-failed}" golden 1 1 "$SECONDS" >summary.json
+elif [ -z "$outcome" ] || [ "$outcome" = failed ]; then
+  sed -i '0,/"outcome": "[a-z]*"/s//"outcome": "failed"/' summary.json
+fi
 
 go_on() {
     exec bash "$run_dir/launch.sh"

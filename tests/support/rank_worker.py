@@ -1,10 +1,10 @@
-"""`python rank_worker.py PLAN_JSON`: one rank that goes through several runs, one after the other.
+"""`python rank_worker.py PLAN_JSON RANK`: one rank that goes through several attempts.
 
-Importing torch takes seconds, so many attempts share a process; attempts that have to prove a
-resume are in different plans and therefore in different processes. The rank is told by the standard
-variables. An entry of the plan is {job, attempt, port, stop}; a stop is {rank, step, by}: once that
-rank has made that step it sends itself SIGTERM or creates the stop file. `by: deadline` is a
-deadline in the past for all. Ranks then exchange after every step.
+Importing torch takes seconds, so it happens once, and each attempt is a fork that starts training
+as `python -m hpc_amp.train` does. An entry of the plan is {job, attempt, size, port, task, stop};
+ranks beyond `size` pass, and `task: gan` stands for `support.gan`. A stop is {rank, step, by}:
+after that step that rank sends itself SIGTERM or creates the stop file; `by: deadline` is a
+deadline in the past for all. With a stop, the ranks exchange after every step.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ import json
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.train import agreement, engine
-from hpc_amp.train.session import run_rank
-from hpc_amp.train.stopping import StopWatch
+from hpc_amp.train import agreement, engine, session
+from hpc_amp.train.__main__ import main
+from support.gan import TinyGan
 
-RANK = int(os.environ["RANK"])
+RANK = int(sys.argv[2])
 
 
-class RecordingAgreement(agreement.Agreement):
-    """Remembers after which steps it exchanged, and sees to the stop that was planned."""
+class PlannedAgreement(agreement.Agreement):
+    """Notes after which steps it exchanged, and sees to the stop that was planned."""
 
-    planned: dict[str, Any] | None
+    stop: dict[str, Any] | None
     steps: list[int]
 
     def due(self, step: int) -> bool:
-        if self.planned is None:
+        if self.stop is None:
             return super().due(step)
-        if step == self.planned.get("step") and self.planned.get("rank") == RANK:
-            if self.planned["by"] == "SIGTERM":
+        if (self.stop.get("step"), self.stop.get("rank")) == (step, RANK):
+            if self.stop["by"] == "SIGTERM":
                 os.kill(os.getpid(), signal.SIGTERM)
-            else:
-                assert self.watch.stop_file is not None
+            elif self.watch.stop_file is not None:
                 self.watch.stop_file.touch()
         return True
 
@@ -46,20 +46,38 @@ class RecordingAgreement(agreement.Agreement):
 
 
 def attempt(entry: dict[str, Any]) -> None:
-    job = Path(entry["job"])
-    folder = job.parent / "attempts" / str(entry["attempt"])
-    stop = entry["stop"]
-    RecordingAgreement.planned, RecordingAgreement.steps = stop, []
-    os.environ["MASTER_PORT"] = str(entry["port"])
-    late = stop is not None and stop["by"] == "deadline"
-    watch = StopWatch(stop_at=1.0 if late else None, stop_file=folder / "stop")
-    watch.install_handlers()
-    status = run_rank(job, entry["attempt"], watch)
-    facts = {"status": status, "exchanges": RecordingAgreement.steps}
-    (folder / f"rank{RANK}.json").write_text(json.dumps(facts))
+    place = {"RANK": RANK, "LOCAL_RANK": RANK, "WORLD_SIZE": entry["size"]}
+    place |= {"LOCAL_WORLD_SIZE": entry["size"], "MASTER_PORT": entry["port"]}
+    place |= {"MASTER_ADDR": "127.0.0.1", "HPC_AMP_ATTEMPT": entry["attempt"]}
+    if entry["stop"] and entry["stop"]["by"] == "deadline":
+        place["HPC_AMP_STOP_AT"] = 1
+    os.environ.update({name: str(value) for name, value in place.items()})
+    PlannedAgreement.stop, PlannedAgreement.steps = entry["stop"], []
+    engine.Agreement = PlannedAgreement  # type: ignore[misc]
+    if entry["task"] == "gan":
+        session.build_task = TinyGan  # type: ignore[assignment]
+    status = main([entry["job"]])
+    noted = {"status": status, "pid": os.getpid(), "exchanges": PlannedAgreement.steps}
+    folder = Path(entry["job"]).parent / "attempts" / str(entry["attempt"])
+    (folder / f"rank{RANK}.json").write_text(json.dumps(noted))
+
+
+def in_a_fork(entry: dict[str, Any]) -> bool:
+    """Whether the attempt came to an end of any kind that is not a defect."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            attempt(entry)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
 
 
 if __name__ == "__main__":
-    engine.Agreement = RecordingAgreement  # type: ignore[misc]
     for entry in json.loads(Path(sys.argv[1]).read_text()):
-        attempt(entry)
+        if entry["size"] > RANK and not in_a_fork(entry):
+            sys.exit(1)

@@ -70,7 +70,8 @@ class Regression(Task):
         return {"squares": self.error(batch, networks).square().sum(dtype=torch.float64)}
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
-        return {"error": sums["squares"] / 7}
+        error = sums["squares"] / 7
+        return {"error": error, "accuracy": 1 / (1 + error)}
 
 
 SHORT = {"precision": "mode", "schedule": "name", "optimizer": "name", "checkpoint": "every"}

@@ -177,7 +177,7 @@ def test_working_and_run_directory(container: bool) -> None:
                 run_dir = host.create(config, cwd=cwd)
             except (ConfigError, UsageError) as error:
                 assert not carried
-                assert one_line(error)  # noqa: PT017
+                assert one_line(error)
                 assert os.listdir(cwd) == []
                 return
 
@@ -217,7 +217,7 @@ def test_binds_and_data(source: str, destination: str, data: str) -> None:
             run_dir = host.create(config)
         except ConfigError as error:
             assert not carried
-            assert one_line(error)  # noqa: PT017
+            assert one_line(error)
             return
 
         assert carried
@@ -281,7 +281,7 @@ def test_any_text_in_a_one_line_value_is_taken_or_refused_in_one_line(key: str, 
         try:
             prepare(Path("job.yaml"), [])
         except (ConfigError, UsageError) as error:
-            assert one_line(error)  # noqa: PT017
+            assert one_line(error)
         else:
             assert not any(ord(letter) < 32 or letter == "\x7f" for letter in value)
 

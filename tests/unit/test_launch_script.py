@@ -277,7 +277,8 @@ exit 9
 
 def signalled(host: StubHost, config: dict[str, Any], number: signal.Signals) -> tuple[Path, Ended]:
     """The end of a run that got a signal while its program was at work."""
-    run_dir = host.create({"run": shell(LISTENER), **config})
+    launch = {"forward_signals": True}
+    run_dir = host.create({"run": shell(LISTENER), "launch": launch, **config})
     process = host.start(run_dir)
     until_exists(host.work / "ready")
     os.kill(process.pid, number)
@@ -304,6 +305,14 @@ def test_a_warning_saves_and_goes_on(host: StubHost) -> None:
     assert (run_dir / "attempts" / "1" / "stop").exists()
     assert host.calls("scontrol")[1:] == [["requeue", "42"]]
     assert ended.status == 0
+
+
+def test_a_program_that_did_not_ask_for_it_gets_no_warning(host: StubHost) -> None:
+    """It would be killed by it, long before its time is up."""
+    run_dir, _ = signalled(host, {"launch": "srun"}, signal.SIGUSR1)
+
+    assert received(host) == ""
+    assert events(run_dir) == ["started", "continued"]  # it looks for the stop file
 
 
 def test_a_warning_reaches_ranks_of_a_launcher_that_does_not_forward_it(host: StubHost) -> None:
@@ -357,7 +366,8 @@ touch ready
 until [ -e go ]; do sleep 0.05; done
 exit 75
 """
-    run_dir = host.create({"run": shell(patient), "launch": "single"})
+    launch = {"method": "single", "forward_signals": True}
+    run_dir = host.create({"run": shell(patient), "launch": launch})
     process = host.start(run_dir)
     until_exists(host.work / "ready")
     for count in range(1, 4):

@@ -1,0 +1,71 @@
+"""A task with two networks, two optimizers and three losses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hpc_amp.config.schema import Optimizer
+from hpc_amp.tasks.base import Networks, Phase, TrainingData
+from support.training import FEATURES, Regression, Vectors
+
+
+class TinyGan(Regression):
+    """A GAN on vectors: the critic has a loss for real and one for made-up inputs."""
+
+    name: ClassVar[str] = "tiny GAN"
+    overflow: ClassVar[dict[str, set[int]]] = {}
+    """Micro-batches in which a loss's gradients are made infinite, by the loss's name."""
+
+    def prepare_data(self) -> TrainingData:
+        return Shares(self.train, self.world.rank, self.world.size)
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        self.calls: Counter[str] = Counter()
+        return {"generator": nn.Linear(FEATURES, FEATURES), "critic": nn.Linear(FEATURES, 1)}
+
+    def phases(self) -> tuple[Phase, ...]:
+        adam = Optimizer(name="adamw", lr=0.02, weight_decay=0.0)
+        return (
+            Phase("critic", ("critic",), ("real", "fake"), Optimizer(lr=0.05, weight_decay=0.0)),
+            Phase("generator", ("generator",), ("fooled",), adam),
+        )
+
+    def losses(self, phase: str, batch: Tensor, networks: Networks) -> Iterator[tuple[str, Tensor]]:
+        noise = batch.flip(1)
+        if phase == "critic":
+            with torch.no_grad():
+                made = networks["generator"](noise)
+            yield self.loss("real", networks["critic"](batch + 2))
+            yield self.loss("fake", -networks["critic"](made))
+        else:
+            yield self.loss("fooled", networks["critic"](networks["generator"](noise)))
+
+    def loss(self, name: str, logits: Tensor) -> tuple[str, Tensor]:
+        loss = F.softplus(-logits.float()).mean()
+        if self.calls[name] in self.overflow.get(name, ()):
+            loss = loss * torch.inf
+        self.calls[name] += 1
+        return name, loss
+
+    def evaluate(self, batch: Any, networks: Networks) -> dict[str, Tensor]:
+        made = networks["generator"](batch)
+        return {"squares": (made.mean(1) - 2).square().sum(dtype=torch.float64)}
+
+
+class Shares(Vectors):
+    """One rank's share of the vectors."""
+
+    def __init__(self, train: Any, rank: int, size: int) -> None:
+        super().__init__(train)
+        self.rank, self.size = rank, size
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[list[Tensor]]:
+        for parts in super().epoch(epoch, start):
+            share = torch.cat(parts).chunk(self.size)[self.rank]
+            yield list(share.chunk(self.train.accumulate))
