@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
+import importlib.metadata
 import json
 import logging
 import os
@@ -241,15 +241,18 @@ Times = dict[str, list[float]]
 """Seconds a step in every round, by contestant."""
 
 
-def installed() -> tuple[dict[str, Contestant], dict[str, str]]:
-    """The contestants that can take part, and why the others cannot."""
+def installed() -> tuple[dict[str, Contestant], dict[str, str], dict[str, str]]:
+    """The contestants that can take part, why the others cannot, and versions of packages."""
     present, skipped = {}, {}
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
     for name, (train, package) in CONTESTANTS.items():
-        if package is None or importlib.util.find_spec(package) is not None:
+        try:
+            if package is not None:
+                versions[package] = importlib.metadata.version(package)
             present[name] = train
-        else:
+        except importlib.metadata.PackageNotFoundError:
             skipped[name] = f"{package} is not installed"
-    return present, skipped
+    return present, skipped, versions
 
 
 def measure(contestants: dict[str, Contestant], rounds: int, steps: int) -> tuple[Times, Times]:
@@ -316,20 +319,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=500, help="timed steps of a round")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     arguments = parser.parse_args()
-    contestants, skipped = installed()
+    contestants, skipped, versions = installed()
     wall, cpu = measure(contestants, arguments.rounds, arguments.steps)
     rows = table(wall, cpu)
     facts = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "cpu": _cpu(),
         "load": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "torch": torch.__version__,
+        **versions,
         "rounds": arguments.rounds,
         "steps": arguments.steps,
     }
     if arguments.json:
-        everything = {**facts, "contestants": rows, "skipped": skipped, "wall": wall, "cpu": cpu}
+        everything = {**facts, "contestants": rows, "skipped": skipped}
+        everything |= {"wall_seconds": wall, "cpu_seconds": cpu}
         print(json.dumps(everything, indent=1))
         return
     print("  ".join(f"{name} {value}" for name, value in facts.items()))
