@@ -89,7 +89,8 @@ class Task(ABC):
     def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, scalar loss) for one micro-batch. The engine runs this generator under
         autocast and calls backward between two yields, so several forward passes of one network
-        with a backward each are safe under DDP. Losses are means over the micro-batch."""
+        with a backward each are safe under DDP. A network that only makes samples for another one's
+        loss is called under `torch.no_grad()`. Losses are means over the micro-batch."""
 
     @abstractmethod
     def evaluation_batches(self) -> Iterator[Any]:

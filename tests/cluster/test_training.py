@@ -50,7 +50,7 @@ def status(cluster: Cluster, run_dir: Path) -> dict[str, Any]:
     return entry
 
 
-def wait_for(cluster: Cluster, run_dir: Path, *states: str, seconds: float = 300) -> dict[str, Any]:
+def wait_for(cluster: Cluster, run_dir: Path, *states: str, seconds: float = 600) -> dict[str, Any]:
     """Wait until the run is in one of `states`; fails with its log where it takes too long."""
     deadline = time.monotonic() + seconds
     while True:
@@ -62,7 +62,7 @@ def wait_for(cluster: Cluster, run_dir: Path, *states: str, seconds: float = 300
         time.sleep(0.5)
 
 
-def wait_for_step(run_dir: Path, step: int, *, attempt: int = 1, seconds: float = 200) -> None:
+def wait_for_step(run_dir: Path, step: int, *, attempt: int = 1, seconds: float = 400) -> None:
     """Wait until the metrics of `attempt` have come to `step`."""
     progress = run_dir / "attempts" / str(attempt) / "progress.json"
     deadline = time.monotonic() + seconds
@@ -122,7 +122,7 @@ def test_a_cancelled_run_resumes_to_the_same_weights(
     cluster.hpc_amp("cancel", job_id, cwd=tmp_path)
     assert status(cluster, run_dir)["state"] == "cancelled"
     # The ranks have the scheduler's grace to save; then the job is gone and can be resumed.
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while cluster.hpc_amp("resume", str(run_dir), cwd=tmp_path, check=False).returncode != 0:
         assert time.monotonic() < deadline
         time.sleep(1)
@@ -158,7 +158,7 @@ def test_killed_hard_then_requeued_by_slurm_ends_with_the_same_weights(
 
 
 def wait_for_any_end(cluster: Cluster, run_dir: Path) -> dict[str, Any]:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         entry = status(cluster, run_dir)
         if entry["state"] not in ("pending", "running"):

@@ -76,7 +76,7 @@ def connect() -> Cluster:
         env=clean_environ(),
         stdout=subprocess.PIPE,
         check=True,
-        timeout=60,
+        timeout=120,
     ).stdout
     pairs = (entry.partition("=") for entry in shown.decode().split("\0"))
     environ = {name: value for name, equals, value in pairs if equals and name != "_"}

@@ -149,7 +149,7 @@ class StubHost:
             env=self.environ(**environ),
             text=True,
             capture_output=True,
-            timeout=60,
+            timeout=120,
         )
 
     def write_job(self, config: dict[str, Any], name: str = "job.yaml") -> Path:

@@ -28,7 +28,7 @@ def execute(
         env=clean_environ(**environ),
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=120,
     )
 
 
