@@ -4,7 +4,9 @@ The text is real output, captured with `script` or a pipe; nothing is typed by h
 """
 
 import io
+import re
 import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -14,4 +16,8 @@ text = sys.stdin.read()
 width = max(len(line) for line in text.splitlines())
 console = Console(record=True, width=width, file=io.StringIO())
 console.print(Text(text.rstrip()), soft_wrap=True)
-console.save_svg(target, title=title)
+svg = console.export_svg(title=title)
+# A picture must not load fonts from somewhere: any monospaced one will do.
+svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+svg = svg.replace("Fira Code", "DejaVu Sans Mono")
+Path(target).write_text(svg)
