@@ -44,16 +44,23 @@ class PrecisionPolicy:
             raise PrecisionError("this GPU has no bf16; use precision fp16")
         if self.autocast_dtype is None:
             return
-        probe = torch.ones(8, 8, device=device)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # before autocast, whose constructor warns
-            with self.autocast():
-                produced = (probe @ probe).dtype
-        if produced != self.autocast_dtype:
+        if self._autocast_result(device) != self.autocast_dtype:
             raise PrecisionError(
                 f"torch {torch.__version__} has no {self.mode} autocast on {device.type}; "
                 "use fp32 or bf16, or a newer torch"
             )
+
+    def _autocast_result(self, device: torch.device) -> torch.dtype | None:
+        """What a matrix product gives under this autocast; None where torch refuses it."""
+        probe = torch.ones(8, 8, device=device)
+        with warnings.catch_warnings():
+            # Before autocast: it may warn that it does nothing, or raise (torch 2.1).
+            warnings.simplefilter("ignore")
+            try:
+                with self.autocast():
+                    return (probe @ probe).dtype
+            except RuntimeError:
+                return None
 
     def configure_backends(self) -> None:
         """Set the process-wide TF32 switches: on in `tf32`, off in `fp32`, where torch would leave

@@ -88,8 +88,12 @@ class _View:
     def status(self, answers: dict[str, JobStatus] | None) -> RunStatus:
         attempt_path = self.folder / "attempts" / str(self.attempt)
         progress = _read_json(attempt_path / "progress.json")
-        outcome = _read_json(attempt_path / "outcome.json").get("outcome")
+        ended = _read_json(attempt_path / "outcome.json")
+        outcome = ended.get("outcome")
         state, reason = self._state(answers)
+        if state == outcome == "failed":
+            # The job's own words say more than the script's exit status.
+            reason = str(ended.get("reason") or reason)
         return RunStatus(
             run_dir=str(self.folder),
             name=self.resolved.get("job", {}).get("name", self.folder.parent.name),

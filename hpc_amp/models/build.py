@@ -48,7 +48,7 @@ def _check_torchvision(model: schema.Model, channels: int) -> None:
     # The classification models alone: those of torchvision.models.detection etc. want other inputs.
     known = torchvision.models.list_models(module=torchvision.models)
     if model.name not in known:
-        near = difflib.get_close_matches(model.name, [*FAMILY, *known], n=3, cutoff=0.5)
+        near = difflib.get_close_matches(model.name, sorted({*FAMILY, *known}), n=3, cutoff=0.5)
         hint = f"did you mean {', '.join(near)}?" if near else f"try one of {', '.join(FAMILY)}"
         raise ModelError(f"model.name: there is no model {model.name!r}; {hint}")
     default = schema.Model()

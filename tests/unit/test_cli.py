@@ -383,6 +383,18 @@ def test_the_state_of_a_job_in_slurm(host: StubHost, row: str, state: str, reaso
     assert set(status) == STATUS_KEYS
 
 
+def test_a_failed_run_says_why_in_the_jobs_own_words(host: StubHost) -> None:
+    run_dir = Path(submitted(host, job())["run_dir"])
+    record_event(run_dir, "failed", attempt=1, job_id="4242", reason="exit status 2")
+    (run_dir / "attempts" / "1").mkdir()
+    told = {"outcome": "failed", "reason": "there is no model 'resnet21'"}
+    (run_dir / "attempts" / "1" / "outcome.json").write_text(json.dumps(told))
+
+    (status,) = json.loads(host.hpc_amp("status", "--json").stdout)
+
+    assert status["reason"] == "there is no model 'resnet21'"
+
+
 @pytest.mark.parametrize("state", ["finished", "failed", "cancelled", "checkpointed"])
 def test_an_end_is_believed_without_asking(host: StubHost, state: str) -> None:
     run_dir = Path(submitted(host, job())["run_dir"])

@@ -70,6 +70,22 @@ def test_autocast_that_torch_does_not_have_is_refused(monkeypatch: pytest.Monkey
         PrecisionPolicy.create(Precision(mode="fp16"), CPU)
 
 
+def test_autocast_that_raises_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.1 raises when it enters fp16 autocast on a CPU."""
+
+    class Raises:
+        def __init__(self, *args: object, **more: object) -> None: ...
+
+        def __enter__(self) -> None:
+            raise RuntimeError("AutocastCPU only support Bfloat16")
+
+        def __exit__(self, *args: object) -> None: ...
+
+    monkeypatch.setattr(torch, "autocast", Raises)
+    with pytest.raises(PrecisionError, match="no fp16 autocast on cpu; use fp32 or bf16"):
+        PrecisionPolicy.create(Precision(mode="fp16"), CPU)
+
+
 @pytest.mark.parametrize(("mode", "allowed"), [("fp32", False), ("bf16", True)])
 def test_tf32_is_off_where_fp32_was_asked_for(mode: str, allowed: bool) -> None:
     torch.backends.cudnn.allow_tf32 = not allowed
