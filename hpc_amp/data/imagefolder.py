@@ -14,7 +14,8 @@ from torchvision.datasets import ImageFolder
 from hpc_amp.config import schema
 from hpc_amp.data.decode import decode_all
 from hpc_amp.data.images import Images, ImageSet
-from hpc_amp.data.together import gather, together
+from hpc_amp.data.together import together
+from hpc_amp.distributed.collect import gather
 from hpc_amp.distributed.world import World
 from hpc_amp.models.build import SMALL_IMAGE
 from hpc_amp.tasks.base import DataError

@@ -7,28 +7,13 @@ on different nodes for a while, and ranks that go different ways hang each other
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch.distributed as dist
-
+from hpc_amp.distributed.collect import gather, is_alone
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import DataError
 
 T = TypeVar("T")
-
-
-def is_alone(world: World) -> bool:
-    """Whether this rank has nobody to agree with: it is the only one, or no process group is up."""
-    return world.size == 1 or not (dist.is_available() and dist.is_initialized())
-
-
-def gather(world: World, value: T) -> list[T]:
-    """The `value` of each rank, by rank. It must be small and picklable. Alone, this rank's stands
-    for all."""
-    values: list[Any] = [value] * world.size
-    if not is_alone(world):
-        dist.all_gather_object(values, value)
-    return values
 
 
 def together(world: World, action: Callable[[], T]) -> T:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
 
 _POLL_SECONDS = 0.3
@@ -31,8 +32,12 @@ class LogTail:
         except FileNotFoundError:
             return False
         # A half-written character at the end waits for its other half.
-        text = data.decode(errors="ignore") if _ends_inside(data) else data.decode(errors="replace")
-        self._offset += len(text.encode()) if _ends_inside(data) else len(data)
+        if _ends_inside(data):
+            text = data.decode(errors="ignore")
+            self._offset += len(text.encode())
+        else:
+            text = data.decode(errors="replace")
+            self._offset += len(data)
         if text:
             self._write(text)
         return bool(text)
@@ -73,9 +78,5 @@ def follow(
 
 
 def _final_event(run_dir: Path) -> bool:
-    """Whether the last line of state.jsonl is an end. Cheap: no scheduler is asked."""
-    try:
-        last = (run_dir / "state.jsonl").read_text().splitlines()[-1:]
-    except OSError:
-        return False
-    return any(f'"state": "{state}"' in line for line in last for state in FINAL)
+    """Whether the last event is an end. Cheap: no scheduler is asked."""
+    return any(event["state"] in FINAL for event in read_events(run_dir)[-1:])

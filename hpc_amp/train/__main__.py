@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.stopping import StopWatch
 
 EXIT_CHECKPOINTED = 75
@@ -20,11 +21,10 @@ EXIT_CHECKPOINTED = 75
 
 def main(arguments: list[str]) -> int:
     """Run this rank. `arguments` is the path of `job.json`, in the run directory."""
-    job_file = Path(arguments[0])
     attempt = int(os.environ.get("HPC_AMP_ATTEMPT", "1"))
     stop_at = os.environ.get("HPC_AMP_STOP_AT")
-    attempt_path = job_file.parent / "attempts" / str(attempt)
-    watch = StopWatch(stop_at=float(stop_at) if stop_at else None, stop_file=attempt_path / "stop")
+    run = RunDirectory(Path(arguments[0]).parent, attempt)
+    watch = StopWatch(stop_at=float(stop_at) if stop_at else None, stop_file=run.stop_file)
     # Before torch is imported, which takes seconds: a signal in between must not kill the rank.
     watch.install_handlers()
 
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
         )
         return 2
 
-    return run_rank(job_file, attempt, watch)
+    return run_rank(run, watch)
 
 
 def _die(status: int) -> NoReturn:

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hpc_amp.amp.precision import PrecisionPolicy
 from hpc_amp.config.schema import Train, to_plain
 from hpc_amp.config.units import parse_interval
+from hpc_amp.distributed.collect import gather, gather_on_main
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import Task
 from hpc_amp.train import randomness
@@ -242,8 +243,7 @@ class Engine:
         if self.world.size == 1:
             return {name: float(value) for name, value in sums.items()}
         # A rank without a test sample has no sums, so the names are exchanged with the values.
-        views: list[Any] = [None] * self.world.size
-        dist.all_gather_object(views, {name: value.item() for name, value in sums.items()})
+        views = gather(self.world, {name: value.item() for name, value in sums.items()})
         names = {name for view in views for name in view}
         return {name: float(sum(view.get(name, 0) for view in views)) for name in names}
 
@@ -347,10 +347,10 @@ class Engine:
         """Save a checkpoint of the current step. A collective call: all ranks give their random
         states. A disk that refuses is reported and training goes on with the older checkpoint."""
         self.pace.pause()
-        states = randomness.capture(self.world, self.device)
-        sums = self._gathered_sums()
+        ranks = gather_on_main(self.world, self._own_state())
         self._last_save = time.monotonic()
-        if sums is not None:
+        if ranks is not None:
+            states, sums = (list(parts) for parts in zip(*ranks, strict=True))
             self._write_checkpoint({**self._tensor_state(), "random": states, "sums": sums})
         self.pace.resume()
 
@@ -365,15 +365,11 @@ class Engine:
         except OSError as error:
             self._warn(f"no checkpoint of step {self.step}: {error}; training goes on")
 
-    def _gathered_sums(self) -> list[dict[str, Tensor]] | None:
-        """Each rank's running loss sums, on rank 0, so that the next mean is what it would have
-        been."""
-        own = {n: t.cpu().clone() for update in self.updates for n, t in update.sums.items()}
-        if self.world.size == 1:
-            return [own]
-        everyone: list[Any] | None = [None] * self.world.size if self.world.is_main else None
-        dist.gather_object(own, everyone, dst=0)
-        return everyone
+    def _own_state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """What each rank has of its own: its random states, and its running loss sums, so that the
+        next mean is what it would have been."""
+        sums = {n: t.cpu().clone() for update in self.updates for n, t in update.sums.items()}
+        return randomness.own_state(self.device), sums
 
     def _tensor_state(self) -> dict[str, Any]:
         state: dict[str, Any] = {

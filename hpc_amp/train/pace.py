@@ -17,7 +17,6 @@ class Pace:
         self._device = device
         self._mark = self._now()
         self._pending = 0.0
-        self._paused = False
         self._steps = 0
         self._counted_steps = 0
         self._counted_seconds = 0.0
@@ -31,12 +30,10 @@ class Pace:
     def pause(self) -> None:
         """Stop the clock."""
         self._pending += self._now() - self._mark
-        self._paused = True
 
     def resume(self) -> None:
         """Let the clock go on."""
         self._mark = self._now()
-        self._paused = False
 
     def lap(self, steps: int) -> float:
         """Steps per second since the last lap, of which `steps` were made."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from hpc_amp.distributed.world import World
@@ -40,16 +38,6 @@ def set_own_state(state: dict[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
-
-
-def capture(world: World, device: torch.device) -> list[dict[str, Tensor]] | None:
-    """The states of all ranks, in rank order, on rank 0; None elsewhere. A collective call."""
-    state = own_state(device)
-    if world.size == 1:
-        return [state]
-    states: list[Any] | None = [None] * world.size if world.is_main else None
-    dist.gather_object(state, states, dst=0)
-    return states
 
 
 def restore(states: list[dict[str, Tensor]], world: World, device: torch.device, seed: int) -> bool:

@@ -19,6 +19,11 @@ class RunDirectory:
     attempt: int
 
     @property
+    def job_file(self) -> Path:
+        """The resolved job."""
+        return self.path / "job.json"
+
+    @property
     def attempt_path(self) -> Path:
         """Folder of this attempt."""
         return self.path / "attempts" / str(self.attempt)
@@ -34,8 +39,13 @@ def read_job(path: Path) -> Job:
     return from_plain(Job, json.loads(path.read_text())["job"])
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON so that a reader sees the old content or the new one, never a part."""
+def replace_text(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old content or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.write_text(text)
     os.replace(temporary, path)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON in the same way."""
+    replace_text(path, json.dumps(content, indent=1) + "\n")

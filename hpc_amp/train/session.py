@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,10 +26,9 @@ _BAD_INPUT = (DataError, ModelError, PrecisionError, setup.DeviceError)
 _EXPLAINED = (*_BAD_INPUT, ScaleFloorError, TrainingError, WorldError)
 
 
-def run_rank(job_file: Path, attempt: int, watch: StopWatch) -> int:
+def run_rank(run: RunDirectory, watch: StopWatch) -> int:
     """Train the job's task on this rank. Returns the exit status (see `hpc_amp.train.__main__`)."""
-    job = read_job(job_file)
-    run = RunDirectory(job_file.parent, attempt)
+    job = read_job(run.job_file)
     run.attempt_path.mkdir(parents=True, exist_ok=True)
     world = World()
     try:
@@ -94,8 +92,8 @@ def _announce(job: Job, engine: Engine, world: World) -> None:
 def _write_outcome(
     run: RunDirectory, outcome: str, reason: str, facts: dict[str, Any], cause: str = "NONE"
 ) -> None:
-    """The file by which the launch script decides how to go on. It looks for the first word and for
-    `cause`, each on a line of its own."""
+    """The file by which the launch script decides how to go on. It looks for `outcome` and `cause`,
+    each on a line of its own."""
     content = {
         "outcome": outcome,
         "cause": cause,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hpc_amp.distributed.world import World
-from hpc_amp.train.rundir import RunDirectory, write_json
+from hpc_amp.train.rundir import RunDirectory, replace_text, write_json
 
 
 class Tracker:
@@ -108,6 +107,4 @@ def _cut_after(path: Path, step: int) -> None:
                 kept.append(f"{line}\n")
         except (ValueError, KeyError, TypeError):
             continue
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text("".join(kept))
-    os.replace(temporary, path)
+    replace_text(path, "".join(kept))
