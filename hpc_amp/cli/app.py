@@ -12,7 +12,9 @@ import click
 from hpc_amp import __version__
 
 if TYPE_CHECKING:
+    from hpc_amp.jobs.plan import Plan
     from hpc_amp.jobs.status import RunStatus
+    from hpc_amp.schedulers import Submission
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -71,6 +73,7 @@ def validate(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
     plan, _ = prepare(config, overrides)
     render(plan)
+    _say_remarks(plan)
     facts = {
         "config": str(config),
         "name": plan.job.name,
@@ -90,6 +93,29 @@ def validate(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
         f"{config}: good; {facts['name']}: {facts['world_size']} rank(s) on {facts['nodes']} "
         f"node(s), {where}, {inside}"
     )
+
+
+@app.command()
+@click.argument("scripts", nargs=-1, required=True, metavar="SCRIPT...")
+@click.option("--strict", is_flag=True, help="Exit with 1 at warnings, too.")
+@json_option
+def lint(scripts: tuple[str, ...], strict: bool, as_json: bool) -> None:
+    """Check launch scripts by what the schedulers really read in them: your own, too.
+
+    `-` is the standard input. Exits with 1 if there is an error; docs/lint.md explains all rules.
+    """
+    from hpc_amp.lint.files import check_files, summary
+
+    checked = check_files(scripts)
+    findings = [finding for one in checked for finding in one.findings]
+    if as_json:
+        click.echo(json.dumps([finding.to_plain() for finding in findings], indent=1))
+    else:
+        click.echo("\n".join(str(one) for one in checked))
+        if findings:
+            click.echo(summary(checked))
+    if any(strict or finding.severity == "error" for finding in findings):
+        raise SystemExit(1)
 
 
 @app.command()
@@ -136,18 +162,28 @@ def submit(
     from hpc_amp.jobs.submit import submit as submit_plan
 
     plan, loaded = prepare(config, overrides, run_id=run_id)
-    job_id = submit_plan(plan, loaded.text)
-    _report_submission(job_id, plan.run_dir, plan.scheduler.name, as_json=as_json)
+    _say_remarks(plan)
+    submission = submit_plan(plan, loaded.text)
+    _report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=as_json)
     if follow:
         _follow_until_interrupted(plan.run_dir, as_json=as_json)
 
 
-def _report_submission(job_id: str, run_dir: Path, scheduler: str, *, as_json: bool) -> None:
+def _say_remarks(plan: Plan) -> None:
+    for remark in plan.remarks:
+        click.echo(f"note: {remark}", err=True)
+
+
+def _report_submission(
+    submission: Submission, run_dir: Path, scheduler: str, *, as_json: bool
+) -> None:
+    if submission.remarks:
+        click.echo(submission.remarks, err=True)
     if as_json:
-        facts = {"job_id": job_id, "run_dir": str(run_dir), "scheduler": scheduler}
+        facts = {"job_id": submission.job_id, "run_dir": str(run_dir), "scheduler": scheduler}
         click.echo(json.dumps(facts))
     else:
-        click.echo(f"submitted job {job_id} ({scheduler})\nrun directory {run_dir}")
+        click.echo(f"submitted job {submission.job_id} ({scheduler})\nrun directory {run_dir}")
 
 
 @app.command()
@@ -159,8 +195,9 @@ def run(config: Path, overrides: tuple[str, ...]) -> None:
     from hpc_amp.jobs.submit import submit as submit_plan
 
     plan, loaded = prepare(config, overrides, site="local")
-    job_id = submit_plan(plan, loaded.text)
-    _report_submission(job_id, plan.run_dir, plan.scheduler.name, as_json=False)
+    _say_remarks(plan)
+    submission = submit_plan(plan, loaded.text)
+    _report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=False)
     try:
         _follow(plan.run_dir, as_json=False)
     except KeyboardInterrupt:
@@ -293,6 +330,16 @@ def logs(target: str, following: bool, lines: int | None, runs_dir: Path) -> Non
         raise SystemExit(130) from None
 
 
+def _say_that_ranks_save() -> None:
+    from hpc_amp.jobs.control import SAVE_SECONDS
+
+    click.echo(
+        f"asked the ranks to save; the job is deleted once they have, or in {SAVE_SECONDS} s "
+        "(Ctrl-C: now)",
+        err=True,
+    )
+
+
 @app.command()
 @click.argument("targets", nargs=-1, required=True, metavar="RUN...")
 @runs_dir_option
@@ -305,7 +352,7 @@ def cancel(targets: tuple[str, ...], runs_dir: Path, as_json: bool) -> None:
     facts: list[dict[str, Any]] = []
     for target in targets:
         run_dir = rundir.find_run(target, runs_dir)
-        before = cancel_run(run_dir)
+        before = cancel_run(run_dir, on_wait=_say_that_ranks_save)
         facts.append({"run_dir": str(run_dir), "job_id": before.job_id, "state": before.state})
         if not as_json:
             ended = before.state not in ("pending", "running", "unknown")
@@ -330,7 +377,7 @@ def resume(target: str, follow: bool, runs_dir: Path, as_json: bool) -> None:
 
     run_dir = rundir.find_run(target, runs_dir)
     log = run_dir / "logs" / "job.log"
-    job_id, scheduler = resume_run(run_dir)
-    _report_submission(job_id, run_dir, scheduler, as_json=as_json)
+    submission, scheduler = resume_run(run_dir)
+    _report_submission(submission, run_dir, scheduler, as_json=as_json)
     if follow:
         _follow_until_interrupted(run_dir, as_json=as_json, from_end=log.exists())

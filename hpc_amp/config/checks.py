@@ -1,4 +1,5 @@
-"""Checks of one key against another, and against the files here, that need no fact of a machine.
+"""Checks of one key against another, of a job against its site, and against the files here. None
+of them needs a fact of a machine.
 
 Relative paths are relative to the current working directory, as everywhere in a job file.
 """
@@ -9,16 +10,79 @@ import os
 import re
 from pathlib import Path
 
+from hpc_amp.config.fabric import RESERVED, find_fabric
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.schema import Job, Train
+from hpc_amp.config.site import SYSTEM_LIBRARIES, HostMpi, Site
+from hpc_amp.config.tree import Table
 from hpc_amp.config.units import parse_duration
+from hpc_amp.errors import ConfigError
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
+# Folders that every program of an image is loaded from. Apptainer lets the host's hide them.
+_LOADED_FROM = {
+    *("/", "/usr", "/bin", "/sbin", "/lib", "/lib64"),
+    *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64"),
+}
+_TITLES = {"slurm": "Slurm", "pbs": "PBS", "cobalt": "Cobalt", "local": "the local scheduler"}
+_GPU_REQUESTS = {
+    "slurm": ("auto", "gpus-per-node", "gres", "none"),
+    "pbs": ("auto", "ngpus", "none"),
+    "cobalt": ("auto", "none"),
+    "local": ("auto", "none"),
+}
 
 
-def check_job(loaded: LoadedJob) -> None:
-    """Raises ConfigError for keys of a job that contradict each other or name missing files."""
+def check_site(site: Site, tree: Table) -> None:
+    """Raises ConfigError for keys of a site that contradict each other, placed by its `tree`."""
+
+    def error(key: str, message: str, hint: str) -> ConfigError:
+        return ConfigError(f"{key}: {message}", where=tree.place(key), hint=hint)
+
+    scheduler = _TITLES[site.scheduler]
+    requests = _GPU_REQUESTS[site.scheduler]
+    if site.gpu_request not in requests:
+        raise error(
+            "gpu_request",
+            f"{scheduler} does not know {site.gpu_request}",
+            f"use one of: {', '.join(requests)}",
+        )
+    if site.gpu_type is not None and site.scheduler != "slurm":
+        instead = (
+            "say it in chunk, such as gputype=A100" if site.scheduler == "pbs" else "remove it"
+        )
+        raise error("gpu_type", "only Slurm is asked for GPUs by their type", instead)
+    if site.chunk and site.scheduler != "pbs":
+        raise error("chunk", "only PBS has chunks", "use directives")
+    if site.launcher == "srun" and site.scheduler != "slurm":
+        raise error(
+            "launcher",
+            "srun only works under Slurm",
+            "use one of: auto, mpirun, mpiexec, torchrun, single",
+        )
+    if site.fabric not in (None, "none"):
+        find_fabric(site.fabric, where=tree.place("fabric"))
+    for key, binds in (("bind", site.bind), ("host_mpi.bind", site.host_mpi.bind)):
+        for bind in binds:
+            hidden = _hides(bind)
+            if hidden:
+                raise error(key, *hidden)
+            source, inside = _ends(bind)
+            if source in SYSTEM_LIBRARIES and inside in site.host_mpi.libraries:
+                raise error(
+                    "host_mpi.libraries",
+                    f"{inside} is the host's {source}, with its C library, which the image's "
+                    "programs would load",
+                    "bind the single libraries that are missed into a folder of their own",
+                )
+
+
+def check_job(loaded: LoadedJob, site: Site | None = None) -> None:
+    """Raises ConfigError for keys of a job that contradict each other or name missing files, and
+    for what the site cannot do."""
     _check_launch(loaded, loaded.job)
+    if site is not None:
+        _check_on_site(loaded, loaded.job, site)
     _check_container(loaded, loaded.job)
     _check_code(loaded, loaded.job)
     if loaded.job.train:
@@ -41,10 +105,33 @@ def _check_launch(loaded: LoadedJob, job: Job) -> None:
             f"({job.job.nodes} nodes x {job.ranks_per_node})",
             "use auto, or set job.nodes=1 and job.ranks_per_node=1",
         )
+    fabric = job.launch.fabric
+    if fabric not in RESERVED:
+        find_fabric(fabric, where=loaded.where("launch.fabric"), key="launch.fabric")
+
+
+def _check_on_site(loaded: LoadedJob, job: Job, site: Site) -> None:
+    if job.launch.mpi == "bind" and site.host_mpi == HostMpi():
+        raise loaded.error(
+            "launch.mpi",
+            f"the site {site.name} does not say where the host's MPI is",
+            "write host_mpi into a site file of your own, or use hybrid",
+        )
+    if job.job.chain and site.scheduler in ("slurm", "local"):
+        own = "Slurm requeues" if site.scheduler == "slurm" else "a local run goes on"
+        raise loaded.error(
+            "job.chain",
+            f"{own} by itself",
+            "leave it out: job.max_restarts is all that counts",
+        )
 
 
 def _check_container(loaded: LoadedJob, job: Job) -> None:
     runtime, image = job.container.runtime, job.container.image
+    for bind in job.container.bind:
+        hidden = _hides(bind)
+        if hidden:
+            raise loaded.error("container.bind", *hidden)
     if image is None:
         if runtime in ("apptainer", "singularity"):
             raise loaded.error(
@@ -69,6 +156,25 @@ def _check_container(loaded: LoadedJob, job: Job) -> None:
         raise loaded.error(
             "container.image", f"{image} cannot be read", "check its permissions with ls -l"
         )
+
+
+def _hides(bind: str) -> tuple[str, str] | None:
+    """Message and hint for a bind that hides what the image's programs are loaded from."""
+    source, inside = _ends(bind)
+    if inside not in _LOADED_FROM and not re.fullmatch(r"(/usr)?/lib/\w+-linux-gnu", inside):
+        return None
+    name = f"/host{os.path.basename(inside)}"
+    return (
+        f"{bind} hides the image's own {inside}, which its programs are loaded from",
+        f"bind it under another name: {source}:{name}",
+    )
+
+
+def _ends(bind: str) -> tuple[str, str]:
+    """Source and destination of a bind."""
+    source, destination = (*bind.split(":"), "")[:2]
+    source, inside = (os.path.normpath(path) for path in (source, destination or source))
+    return source, inside.replace("//", "/")
 
 
 def _check_code(loaded: LoadedJob, job: Job) -> None:

@@ -31,13 +31,7 @@ class LoadedJob:
 
         For a key that nobody wrote: the place of the nearest section above it that somebody did.
         """
-        node = self.tree
-        for name in key_path.split("."):
-            below = node.get(name)
-            if not isinstance(below, Table):
-                return below.where if below else node.where
-            node = below
-        return node.where
+        return self.tree.place(key_path)
 
     def error(self, key_path: str, message: str, hint: str | None = None) -> ConfigError:
         """An error about the value of a key, at the place that set it."""

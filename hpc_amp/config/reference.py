@@ -1,9 +1,10 @@
-"""The tables of every key in `docs/config.md` and `docs/sites.md`, made from the schema.
+"""The tables of all keys in `docs/config.md` and `docs/sites.md`, made from the schema, and that of
+the shipped fabric profiles.
 
     python -m hpc_amp.config.reference            # writes both
     python -m hpc_amp.config.reference --check    # exits 1 where one is out of date
 
-The rest of both documents is written by hand: only what stands between the two marks is replaced.
+The rest of both documents is written by hand: only what stands between two marks is replaced.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from hpc_amp.config import schema, units
+from hpc_amp.config.fabric import Fabric, load_fabric
 from hpc_amp.config.keys import Key, keys_of
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.tree import Table
+from hpc_amp.resources import resource_folder
 
 BEGIN = "<!-- keys: made by `python -m hpc_amp.config.reference` from the schema -->"
 END = "<!-- end of keys -->"
+FABRICS = BEGIN.replace("keys:", "fabrics:").replace("the schema", "configs/fabrics")
+END_OF_FABRICS = END.replace("keys", "fabrics")
 DOCUMENTS: dict[str, type] = {"config.md": Job, "sites.md": Site}
 
 # What a check says about a type, where it is not a bound of its own (`at_least(1)`).
@@ -50,13 +55,35 @@ def keys_as_markdown(root: type) -> str:
     return "\n\n".join(_sections(root, ""))
 
 
+def fabrics_as_markdown(folder: Path) -> str:
+    """The table of the fabric profiles in a folder, and that of a profile's keys."""
+    lines = ["| Profile | In every job | In jobs on several nodes |", "|---|---|---|"]
+    for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem):
+        fabric = load_fabric(path)
+        cells = [f"`{fabric.name}`: {fabric.description}"]
+        for settings in (fabric.env, fabric.multi_node_env):
+            cells.append("<br>".join(f"`{name}={value}`" for name, value in settings.items()))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", "The keys of a profile:", "", *_table(Fabric, "")])
+
+
 def with_keys(document: str, root: type) -> str:
-    """A document with the part between its marks replaced. Raises ValueError without marks."""
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"it needs the lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{keys_as_markdown(root)}\n\n{END}{after}"
+    """A document with the tables of all keys between its marks. Raises ValueError without marks."""
+    return _with(document, BEGIN, keys_as_markdown(root), END)
+
+
+def with_fabrics(document: str) -> str:
+    """A document with the shipped fabric profiles between its marks. Raises ValueError without."""
+    made = fabrics_as_markdown(resource_folder("configs") / "fabrics")
+    return _with(document, FABRICS, made, END_OF_FABRICS)
+
+
+def _with(document: str, begin: str, made: str, end: str) -> str:
+    before, found_begin, rest = document.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found_begin and found_end):
+        raise ValueError(f"it needs the lines {begin} and {end}")
+    return f"{before}{begin}\n\n{made}\n\n{end}{after}"
 
 
 def main(arguments: Sequence[str], folder: Path) -> int:
@@ -66,6 +93,8 @@ def main(arguments: Sequence[str], folder: Path) -> int:
         try:
             present = path.read_text(encoding="utf-8")
             wanted = with_keys(present, root)
+            if root is Site:
+                wanted = with_fabrics(wanted)
         except (OSError, ValueError) as error:
             print(f"{path}: {error}", file=sys.stderr)
             return 1
@@ -93,7 +122,12 @@ def _section(section: type, path: str) -> str:
     if shorthand:
         name = path.rpartition(".")[2]
         lines += ["", f"Short form: `{name}: X` means `{name}: {{{shorthand}: X}}`."]
-    lines += ["", "| Key | Type | Default | Meaning |", "|---|---|---|---|"]
+    return "\n".join([*lines, "", *_table(section, path)])
+
+
+def _table(section: type, path: str) -> list[str]:
+    """The lines of the table of a section's keys."""
+    lines = ["| Key | Type | Default | Meaning |", "|---|---|---|---|"]
     meanings = _field_docs(section)
     defaults = {field.name: field for field in dataclasses.fields(section)}
     for name, key in keys_of(section).items():
@@ -104,7 +138,7 @@ def _section(section: type, path: str) -> str:
             " ".join(meanings[name].split()),
         ]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines)
+    return lines
 
 
 def _type(key: Key, path: str) -> str:

@@ -145,6 +145,9 @@ class Resources:
     """How long before the time limit the run saves a checkpoint and stops."""
     max_restarts: Natural = 10
     """How often a run that stopped at a checkpoint may go on by itself in a new attempt."""
+    chain: Natural = 0
+    """PBS and Cobalt, which do not requeue: jobs to submit beforehand, each waiting for the one
+    before, where a compute node cannot submit the next one itself. 0: it submits it itself."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -179,9 +182,18 @@ class Launch:
 
     SHORTHAND: ClassVar[str] = "method"
 
-    method: Literal["auto", "srun", "torchrun", "single"] = "auto"
-    """`srun`: one task a rank (Slurm). `torchrun`: one agent a node. `single`: one process.
-    `auto`: the site's, else `srun` on Slurm, and locally `torchrun` or, for one rank, `single`."""
+    method: Literal["auto", "srun", "mpirun", "mpiexec", "torchrun", "single"] = "auto"
+    """`srun`: one task a rank (Slurm). `mpirun`: Open MPI's. `mpiexec`: MPICH's (hydra) or Cray's
+    (PALS). `torchrun`: one agent a node. `single`: one process. `auto`: the site's, else `srun` on
+    Slurm; elsewhere `single` for one rank, `torchrun` on one node, `mpirun` on several."""
+    mpi: Literal["none", "hybrid", "bind"] = "none"
+    """Whether the program itself uses MPI. `hybrid`: the image's own MPI under the launcher of the
+    host. `bind`: the host's MPI, mounted into the image (`host_mpi` of the site). Both are tried
+    before the start: a program that would see a world of one is stopped with an explanation.
+    `none`: the launcher only starts processes; torch needs no MPI in the image."""
+    fabric: Word = "auto"
+    """Settings of the network between nodes: a [fabric profile](sites.md), `none`, or `auto`: the
+    site's."""
     args: Words = field(default_factory=list)
     """More options for the launcher."""
     forward_signals: bool | None = None

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from hpc_amp.config.schema import Words, environment_names, printable
+from hpc_amp.config.schema import Path, Word, Words, environment_names, printable
 from hpc_amp.config.tree import Table
 
 
@@ -27,6 +27,43 @@ def gpu_type_name(value: str) -> None:
         raise ValueError(f"{value!r} cannot name a GPU: write it as `sinfo -o %G` shows it: a100")
 
 
+def chunk_resources(value: list[str]) -> None:
+    """A check that every item can stand in the `select` of PBS, whose parts end at `:` and `+`."""
+    for item in value:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*=[^\s:+]+", item):
+            raise ValueError(f"{item!r} is not a resource of a chunk: write name=value")
+
+
+SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+
+
+def library_folders(value: list[str]) -> None:
+    """A check that every item can stand in `LD_LIBRARY_PATH` inside, or is a variable for it."""
+    for item in value:
+        if item.startswith("$"):
+            if not re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", item):
+                raise ValueError(f"{item!r} is not the name of a variable: write $NAME")
+        elif not item.startswith("/") or ":" in item:
+            raise ValueError(f"{item!r} is not one absolute path: list every folder by itself")
+        elif item.rstrip("/") in SYSTEM_LIBRARIES:
+            raise ValueError(f"{item!r} is the image's own inside, and it is searched anyway")
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class HostMpi:
+    """The MPI of the host, for jobs with `launch.mpi: bind`."""
+
+    prefix: Path | None = None
+    """Folder that Open MPI is installed in. It is mounted, and becomes `OPAL_PREFIX` inside.
+    Default: not needed, as with MPICH's and Cray's."""
+    libraries: Annotated[Words, library_folders] = field(default_factory=list)
+    """Folders that stand before the image's in `LD_LIBRARY_PATH`, as they are called inside.
+    `$NAME` means those in that variable, which `setup` exports. Never the host's `/usr/lib64`,
+    under whatever name: the image's programs would load the host's C library. Bind single files."""
+    bind: Words = field(default_factory=list)
+    """What else has to be mounted for it, as in `bind`."""
+
+
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Site:
     """What a cluster wants."""
@@ -36,27 +73,43 @@ class Site:
     out."""
     description: Annotated[str, printable] = ""
     """One line for `hpc-amp doctor`: which machine, and where its documentation is."""
-    scheduler: Literal["slurm", "local"]
-    """`slurm`: `sbatch` and friends. `local`: the machine at hand, without any scheduler."""
-    launcher: Literal["auto", "srun", "torchrun", "single"] = "auto"
-    """What `launch.method: auto` means here. `auto`: `srun` on Slurm, and locally `torchrun` or,
-    for one rank, `single`."""
+    scheduler: Literal["slurm", "pbs", "cobalt", "local"]
+    """`slurm`: `sbatch` and friends. `pbs`: PBS Professional and OpenPBS. `cobalt`: Argonne's.
+    `local`: the machine at hand, without any scheduler."""
+    launcher: Literal["auto", "srun", "mpirun", "mpiexec", "torchrun", "single"] = "auto"
+    """What `launch.method: auto` means here. `auto`: `srun` on Slurm; elsewhere `single` for one
+    rank, `torchrun` on one node, `mpirun` on several."""
+    launcher_args: Words = field(default_factory=list)
+    """More options for `mpirun`, `mpiexec` and `srun`, before those of the job."""
+    srun_mpi: Word = "pmix"
+    """What `srun --mpi` has to say for a job with `launch.mpi`: see `srun --mpi=list`."""
+    host_mpi: HostMpi = field(default_factory=HostMpi)
+    """The MPI of the host, for jobs with `launch.mpi: bind`."""
+    fabric: Word | None = None
+    """[Profile](#fabric-profiles) of the network between nodes: `ib`, `slingshot`, ... Default:
+    none."""
     runtime: Literal["auto", "apptainer", "singularity", "none"] = "auto"
     """What `container.runtime: auto` means here for a job with an image. `auto`: whichever of the
     two is installed on the nodes."""
     hosts: Words = field(default_factory=list)
     """Patterns for the login nodes' full names, such as `login*.perlmutter.nersc.gov`. Where one
     fits, `site: auto` chooses this site."""
-    gpu_request: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
-    """How GPUs are asked for: `--gpus-per-node=4`, `--gres=gpu:4`, or not at all, where whole nodes
-    are given or `directives` say it."""
+    gpu_request: Literal["auto", "gpus-per-node", "gres", "ngpus", "none"] = "auto"
+    """How GPUs are asked for. Slurm: `--gpus-per-node=4` or `--gres=gpu:4`. PBS: `ngpus=4` in each
+    chunk. `none`: not at all, where whole nodes are given or `directives` say it. `auto`:
+    `gpus-per-node` on Slurm, `ngpus` on PBS, `none` on Cobalt."""
+    gpu_order: Literal["as-is", "reversed"] = "as-is"
+    """`reversed`: the first rank of a node takes its last GPU, where that is the one next to the
+    first cores."""
+    chunk: Annotated[Words, chunk_resources] = field(default_factory=list)
+    """PBS: more resources of each chunk, such as `system=polaris`."""
     gpu_type: Annotated[str, gpu_type_name] | None = None
-    """Type of GPU to ask for: `a100` asks with `gpu:a100:4`. Default: any."""
+    """Slurm: type of GPU to ask for. `a100` asks with `gpu:a100:4`. Default: any."""
     bind: Words = field(default_factory=list)
     """Host paths that every container of this site sees: file systems, fabric libraries."""
     env: Annotated[dict[str, str], environment_names] = field(default_factory=dict)
-    """Environment that the script exports before the launch: fabric settings, proxies. A job's
-    `container.env` goes on top."""
+    """Environment that the script exports before the launch, such as proxies. It goes on top of the
+    fabric profile's, and a job's `container.env` on top of both."""
     setup: str = ""
     """Shell lines for the first node before the launch, such as `module load apptainer`."""
     directives: Words = field(default_factory=list)
@@ -65,10 +118,10 @@ class Site:
     skip_directives: Words = field(default_factory=list)
     """Generated directives that this scheduler refuses, by option: `--gpus-per-node`."""
     address_suffix: Annotated[str, host_suffix] = ""
-    """Text behind the first node's name in `MASTER_ADDR`, such as `-ib0`, where only that name
-    leads to the fast network."""
+    """Text behind the first node's short name in `MASTER_ADDR`, such as `-ib0` or
+    `.hsn.example.org`, where only that name leads to the fast network."""
     container_args: Words = field(default_factory=list)
-    """More options for every `apptainer exec`, such as `--cleanenv`."""
+    """More options for every `apptainer exec`, such as `--fakeroot`."""
     defaults: Table = field(default_factory=lambda: Table({}, "no site file"))
     """Keys of a [job file](config.md) that hold here unless the job says otherwise, in the same
     form: `job: {queue: gpu}`. Those below `train` reach only jobs that train."""

@@ -6,6 +6,7 @@ import dataclasses
 import fnmatch
 import itertools
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -13,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpc_amp.config.build import build
+from hpc_amp.config.checks import check_site
+from hpc_amp.config.folders import named_files
 from hpc_amp.config.keys import expand_section
 from hpc_amp.config.load import LoadedJob, read_job
 from hpc_amp.config.schema import Job
@@ -21,10 +24,13 @@ from hpc_amp.config.source import read_file
 from hpc_amp.config.suggest import nearest
 from hpc_amp.config.tree import Scalar, Table
 from hpc_amp.errors import ConfigError
-from hpc_amp.resources import resource_folder
 
 Which = Callable[[str], "str | None"]
 SLURM_FILES = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
+PBS_FILE = Path("/etc/pbs.conf")
+COBALT_FILE = Path("/etc/cobalt.conf")
+_COBALT_COMMANDS = ("cqwait", "cqstat", "cqadm")  # only Cobalt has them; one is enough
+_PBS_SERVER = re.compile(r"^\s*PBS_(SERVER|PRIMARY|SERVER_HOST_NAME)\s*=\s*\S", re.MULTILINE)
 _NOT_FOR_SITES = ("name", "site", "code", "run")
 
 
@@ -38,6 +44,7 @@ def load_site(path: Path) -> Site:
             where=tree.entries["name"].where,
             hint=f"leave the key out, or rename the file to {site.name}.yaml",
         )
+    check_site(site, tree)
     defaults = expand_section(site.defaults, Job)
     for name in _NOT_FOR_SITES:
         if name in defaults.entries:
@@ -55,11 +62,7 @@ def load_site(path: Path) -> Site:
 def site_files() -> dict[str, Path]:
     """Every site by name: `$HPC_AMP_SITES`, `~/.config/hpc-amp/sites`, then what ships with
     hpc-amp. A name that is found twice means the first of them."""
-    files: dict[str, Path] = {}
-    for folder in _folders():
-        for path in sorted(folder.glob("*.yaml")):
-            files.setdefault(path.stem, path)
-    return files
+    return named_files("sites")
 
 
 def find_site(
@@ -71,9 +74,10 @@ def find_site(
 ) -> Site:
     """The site of a name, of a path (it has a `/` or ends in `.yaml`), or `auto`.
 
-    `auto` is the first site with a pattern in `hosts` that fits this machine's full name, else
-    `slurm` where Slurm is installed and configured, else `local`. `where` is the place that gave
-    the name, for errors. Raises ConfigError for an unknown name and for a site file with an error.
+    `auto` is the first site with a pattern in `hosts` that fits this machine's full name, else the
+    generic one of the scheduler that is installed and configured here (`slurm`, `pbs`, `cobalt`),
+    else `local`. `where` is the place that gave the name, for errors. Raises ConfigError for an
+    unknown name and for a site file with an error.
     """
     if "/" in name or name.endswith((".yaml", ".yml")):
         return load_site(Path(name))
@@ -129,6 +133,37 @@ def slurm_is_configured(which: Which = shutil.which) -> bool:
     return ping.returncode == 0
 
 
+def pbs_is_configured(which: Which = shutil.which) -> bool:
+    """Whether this machine has the commands of PBS Professional or OpenPBS, and knows a server.
+
+    Torque, Grid Engine, Cobalt and Slurm (in a package of its own) have a `qsub` too. None of them
+    reads pbs.conf; where it has stayed behind, the company of `qsub` gives the other away.
+    """
+    if not (which("qsub") and which("qstat")) or _company(which, "qsub", ("qconf", "cqwait")):
+        return False
+    try:
+        text = Path(os.environ.get("PBS_CONF_FILE") or PBS_FILE).read_text(errors="replace")
+    except OSError:
+        return False
+    return bool(os.environ.get("PBS_SERVER")) or bool(_PBS_SERVER.search(text))
+
+
+def cobalt_is_configured(which: Which = shutil.which) -> bool:
+    """Whether this machine has Cobalt's commands and a configuration of it."""
+    if not (which("qsub") and any(map(which, _COBALT_COMMANDS))):
+        return False
+    named = os.environ.get("COBALT_CONFIG_FILES")
+    files = [Path(file) for file in named.split(":") if file] if named else [COBALT_FILE]
+    return any(file.is_file() for file in files)
+
+
+def _company(which: Which, command: str, others: Sequence[str]) -> bool:
+    """Whether the folder of a command has one of the others too."""
+    folder = Path(which(command) or "").parent
+    found = (which(other) for other in others)
+    return any(Path(path).parent == folder for path in found if path)
+
+
 def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: Which) -> Site:
     hosts = [hostname] if hostname else _host_names()
     for path in files.values():
@@ -136,21 +171,20 @@ def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: W
         for host, pattern in itertools.product(hosts, site.hosts):
             if fnmatch.fnmatchcase(host.lower(), pattern.lower()):
                 return site
-    return load_site(files["slurm" if slurm_is_configured(which) else "local"])
+    for name, is_configured in _SCHEDULERS.items():
+        if is_configured(which):
+            return load_site(files[name])
+    return load_site(files["local"])
+
+
+_SCHEDULERS = {
+    "slurm": slurm_is_configured,
+    "pbs": pbs_is_configured,
+    "cobalt": cobalt_is_configured,
+}
 
 
 def _host_names() -> list[str]:
     """This host's names. DNS, which may be slow, is asked only where the host knows a short one."""
     name = socket.gethostname()
     return [name] if "." in name else [name, socket.getfqdn()]
-
-
-def _folders() -> list[Path]:
-    own = os.environ.get("HPC_AMP_SITES")
-    if own and not Path(own).is_dir():
-        raise ConfigError(
-            f"there is no folder {own}", where="$HPC_AMP_SITES", hint="correct or unset it"
-        )
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
-    folders = [Path(own)] if own else []
-    return [*folders, config / "hpc-amp" / "sites", resource_folder("configs") / "sites"]

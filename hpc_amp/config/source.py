@@ -22,7 +22,11 @@ _MAX_DEPTH = 50
 _PLAIN = "?"
 _Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_FIRST_KEY = {"job file": "name: my_run", "site file": "scheduler: slurm"}
+_FIRST_KEY = {
+    "job file": "name: my_run",
+    "site file": "scheduler: slurm",
+    "fabric profile": "description: ...",
+}
 _OPENED = re.compile(r"quoted scalar|simple key|flow (sequence|mapping)")
 _ADVICE = {
     "mapping values are not allowed": "quote a text that holds ': ', and check the indentation",

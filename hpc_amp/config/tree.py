@@ -46,6 +46,17 @@ class Table:
         """The entry of that name, or None."""
         return self.entries.get(name)
 
+    def place(self, key_path: str) -> str:
+        """Where a key such as `train.batch_size` was written; for one that nobody wrote, the place
+        of the nearest section above it that somebody did."""
+        node = self
+        for name in key_path.split("."):
+            below = node.get(name)
+            if not isinstance(below, Table):
+                return below.where if below else node.where
+            node = below
+        return node.where
+
 
 Node = Union[Scalar, Items, Table]  # noqa: UP007  evaluated at run time, before its classes' hints
 

@@ -4,7 +4,8 @@ Gives any program the standard torch.distributed variables, whichever launcher s
 that the world is the one that was asked for, and replaces itself by the program, so that signals
 and exit codes are the program's own. With `--job JOB_JSON` the command, its environment and its
 working directory come from the run directory: text from a configuration never passes through a
-shell.
+shell. With `--mpi-probe` behind it, the MPI check (`hpc_amp.distributed.mpi`) runs in the command's
+place.
 """
 
 from __future__ import annotations
@@ -15,43 +16,98 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hpc_amp.distributed.world import WorldError, resolve, standard_variables
 
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
-USAGE = "usage: python -m hpc_amp.distributed.exec (--job JOB_JSON | -- COMMAND [ARGUMENT ...])"
+_GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
+
+USAGE = (
+    "usage: python -m hpc_amp.distributed.exec "
+    "(--job JOB_JSON [--mpi-probe] | -- COMMAND [ARGUMENT ...])"
+)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a rank becomes."""
+
+    command: list[str]
+    """`python` and `python3` as first word mean the interpreter that runs this."""
+    changes: Mapping[str, str | None] = field(default_factory=dict)
+    """Of the environment; None takes a variable away."""
+    folder: str | None = None
+    """The working directory, if not this one."""
+    may_stop: bool = False
+    """Whether an exit status of 75 means that it stopped at a checkpoint."""
 
 
 def main(arguments: list[str]) -> NoReturn:
     """Resolve this rank and become the command. Exits with 2 and one line where it cannot."""
     try:
         if len(arguments) == 2 and arguments[0] == "--job":
-            command, extra, folder = _from_job(Path(arguments[1]))
+            path = Path(arguments[1])
+            become(_program(path, _read(path)))
+        elif len(arguments) == 3 and arguments[0] == "--job" and arguments[2] == "--mpi-probe":
+            path = Path(arguments[1])
+            _check_mpi(path, _read(path))
         elif len(arguments) >= 2 and arguments[0] == "--":
-            command, extra, folder = arguments[1:], {}, None
+            become(Program(arguments[1:]))
         else:
             _fail(USAGE)
-        become(command, extra, folder)
     except WorldError as error:
         _fail(str(error))
 
 
-def become(command: list[str], extra: Mapping[str, str], folder: str | None) -> NoReturn:
-    """Replace this process by `command`, as one rank. `python` and `python3` as first word mean the
-    interpreter that runs this. Raises WorldError."""
+def become(program: Program) -> NoReturn:
+    """Replace this process by the program, as one rank. Raises WorldError."""
     world = resolve(os.environ)
-    environment = {**os.environ, **extra, **standard_variables(world, os.environ)}
-    program = sys.executable if command[0] in ("python", "python3") else command[0]
+    environment = _environment(program, standard_variables(world, os.environ))
+    word = program.command[0]
+    executable = sys.executable if word in ("python", "python3") else word
+    command = [executable, *program.command[1:]]
     _end_with_parent()
     try:
-        if folder is not None:
-            os.chdir(folder)
-        os.execvpe(program, [program, *command[1:]], environment)
+        if program.folder is not None:
+            os.chdir(program.folder)
+        if program.may_stop and world.size > 1:
+            from hpc_amp.distributed.supervise import supervise  # which no other rank needs
+
+            mark = Path(os.environ["HPC_AMP_OUTCOME_FILE"]).with_name("stopped")
+            ended = supervise(
+                command, environment, mark if world.is_main else None, _end_with_parent
+            )
+            sys.exit(ended)
+        os.execvpe(executable, command, environment)
     except OSError as error:
-        _fail(f"rank {world.rank} cannot run {command[0]!r} in {folder or os.getcwd()!r}: {error}")
+        where = program.folder or os.getcwd()
+        _fail(f"rank {world.rank} cannot run {word!r} in {where!r}: {error}")
+
+
+def _check_mpi(path: Path, resolved: Mapping[str, Any]) -> NoReturn:
+    """End with the status of the MPI check, in the environment that the program would have."""
+    from hpc_amp.distributed import mpi  # which no other rank needs
+
+    program = _program(path, resolved)
+    folder = program.folder or os.getcwd()
+    world = resolve(os.environ)
+    environment = _environment(program, standard_variables(world, os.environ))
+    _end_with_parent()
+    try:
+        status = mpi.probe(resolved["job"], path.parent, folder, world, environment)
+    except OSError as error:
+        _fail(f"rank {world.rank} cannot check MPI in {folder!r}: {error}")
+    sys.exit(status)
+
+
+def _environment(program: Program, standard: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment, changed; the world is not the program's to set."""
+    changed: dict[str, str | None] = {**os.environ, **program.changes, **standard}
+    return {name: value for name, value in changed.items() if value is not None}
 
 
 def _end_with_parent() -> None:
@@ -62,17 +118,82 @@ def _end_with_parent() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _from_job(path: Path) -> tuple[list[str], dict[str, str], str]:
+def _read(path: Path) -> dict[str, Any]:
     try:
-        resolved = json.loads(path.read_text())
+        resolved: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         _fail(f"{path} cannot be read inside the job: {error}")
+    return resolved
+
+
+def _program(path: Path, resolved: Mapping[str, Any]) -> Program:
     job = resolved["job"]
-    extra = dict(job["container"]["env"])
-    search_path = (str(path.parent / "src"), extra.get("PYTHONPATH", os.environ.get("PYTHONPATH")))
-    extra["PYTHONPATH"] = os.pathsep.join(filter(None, search_path))
+    own = job["container"]["env"]
+    changes = {**_mpi_changes(resolved), **_gpu_changes(resolved), **own}
+    search_path = [str(path.parent / "src"), own.get("PYTHONPATH", os.environ.get("PYTHONPATH"))]
+    changes["PYTHONPATH"] = os.pathsep.join(filter(None, search_path))
+    libraries = _bound_libraries(resolved)
+    if libraries:
+        # In front of the image's own folders, which an exported variable would replace.
+        rest = own.get("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH"))
+        changes["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [*libraries, rest]))
     command = job["run"] or [sys.executable, "-m", "hpc_amp.train", str(path)]
-    return command, extra, resolved["workdir"]
+    may_stop = job["run"] is not None and bool(os.environ.get("HPC_AMP_OUTCOME_FILE"))
+    return Program(command, changes, resolved["workdir"], may_stop)
+
+
+def _mpi_use(resolved: Mapping[str, Any]) -> str:
+    use: str = resolved["job"].get("launch", {}).get("mpi", "none")
+    return use
+
+
+def _bound_libraries(resolved: Mapping[str, Any]) -> list[str]:
+    """The folders of the host's MPI; `$NAME` stands for those that the site's `setup` found."""
+    if _mpi_use(resolved) != "bind":
+        return []
+    libraries = (resolved.get("host_mpi") or {}).get("libraries") or []
+    texts = (os.environ.get(item[1:], "") if item.startswith("$") else item for item in libraries)
+    return [folder for text in texts for folder in text.split(os.pathsep) if folder]
+
+
+def _mpi_changes(resolved: Mapping[str, Any]) -> dict[str, str | None]:
+    """Where Open MPI and its PMIx look for their own files.
+
+    `bind`: in the host's folder, whatever the image says of its own. `hybrid`: the image's MPI
+    knows its place, or the image says it; the host's mpirun may have set its own folder, which the
+    image does not have, and MPI would end without a word of why.
+    """
+    use = _mpi_use(resolved)
+    if use == "bind":
+        prefix = (resolved.get("host_mpi") or {}).get("prefix")
+        return {"OPAL_PREFIX": prefix} if prefix else {}
+    if use != "hybrid":
+        return {}
+    return {
+        name: None
+        for name, owner in (
+            ("OPAL_PREFIX", "openmpi"),
+            ("PMIX_PREFIX", "pmix"),
+            ("PMIX_INSTALL_PREFIX", "pmix"),
+        )
+        if os.environ.get(name) and not Path(os.environ[name], "share", owner).is_dir()
+    }
+
+
+def _gpu_changes(resolved: Mapping[str, Any]) -> dict[str, str | None]:
+    """`gpu_order: reversed`: the first rank of a node takes the last of the GPUs that it sees."""
+    if resolved.get("gpu_order", "as-is") != "reversed":
+        return {}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        devices = [device.strip() for device in visible.split(",")]
+    else:
+        try:
+            count = len(list(_GPU_FOLDER.iterdir()))
+        except OSError:
+            count = resolved["job"]["job"]["gpus_per_node"]
+        devices = [str(index) for index in range(count)]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(reversed(devices))} if len(devices) > 1 else {}
 
 
 def _fail(message: str) -> NoReturn:

@@ -1,18 +1,22 @@
 """The one place that decides rank, world size and local rank.
 
 Launchers announce them in different variables, and a wrong guess trains N worlds of one in
-silence. So there is one order, each source is all or nothing, and the host script's expectation
-(`HPC_AMP_WORLD_SIZE`, `HPC_AMP_NNODES`) must agree.
+silence. So there is one order, each source is all or nothing, and what the host script started
+(`HPC_AMP_WORLD_SIZE`, `HPC_AMP_NNODES` times `HPC_AMP_PPN`) must agree.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 class WorldError(RuntimeError):
     """The launcher's variables are missing, contradictory, or not what the script started."""
+
+
+_ALONE = "single process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ class World:
     local_rank: int = 0
     local_size: int = 1
     nodes: int = 1
-    source: str = "single process"
+    source: str = _ALONE
 
     @property
     def node_rank(self) -> int:
@@ -39,14 +43,19 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
+    """A launcher's variables. Of several names the first that is set counts. Without a name for the
+    local rank it follows from the rank, in blocks of `HPC_AMP_PPN`, as our launchers place them."""
+
     name: str
     rank: str
     size: tuple[str, ...]
-    local_rank: tuple[str, ...]
+    local_rank: tuple[str, ...] = ()
     local_size: tuple[str, ...] = ()
 
 
-# `HPC_AMP_*` stands where a launcher does not say: PALS has no variable for the world size.
+# `HPC_AMP_*` stands where a launcher does not say: PALS without Cray's PMI has no variable for the
+# world size, and PMIx none at all but the rank. `srun --mpi=pmi2` and `--mpi=pmix` set PMI's or
+# PMIx's rank beside Slurm's own variables, which also know the node: those two come after it.
 _SOURCES = (
     _Source("torchrun", "RANK", ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",)),
     _Source(
@@ -56,9 +65,23 @@ _SOURCES = (
         ("OMPI_COMM_WORLD_LOCAL_RANK",),
         ("OMPI_COMM_WORLD_LOCAL_SIZE",),
     ),
-    _Source("PALS", "PALS_RANKID", ("PMI_SIZE", "HPC_AMP_WORLD_SIZE"), ("PALS_LOCAL_RANKID",)),
-    _Source("PMI", "PMI_RANK", ("PMI_SIZE",), ("PMI_LOCAL_RANK", "MPI_LOCALRANKID")),
+    _Source(
+        "PALS",
+        "PALS_RANKID",
+        ("PMI_SIZE", "HPC_AMP_WORLD_SIZE"),
+        ("PALS_LOCAL_RANKID",),
+        ("PALS_LOCAL_SIZE",),
+    ),
+    _Source(
+        "PMI",
+        "PMI_RANK",
+        ("PMI_SIZE",),
+        ("PMI_LOCAL_RANK", "MPI_LOCALRANKID"),
+        ("PMI_LOCAL_SIZE", "MPI_LOCALNRANKS"),
+    ),
     _Source("Slurm step", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS",), ("SLURM_LOCALID",)),
+    _Source("PMI", "PMI_RANK", ("PMI_SIZE",)),
+    _Source("PMIx", "PMIX_RANK", ("HPC_AMP_WORLD_SIZE",)),
 )
 
 
@@ -66,9 +89,9 @@ def resolve(environ: Mapping[str, str]) -> World:
     """This process's place among the ranks, from its environment.
 
     Order: torchrun (or anything that sets RANK, WORLD_SIZE and LOCAL_RANK), Open MPI, PALS, PMI,
-    a Slurm step, a single process. A batch script has SLURM_PROCID=0 too, so Slurm counts only
-    where `SLURM_STEP_NUM_TASKS` says that this is a step of more than one task, or of one task when
-    one is expected. Raises WorldError where the result is not what the host script started.
+    a Slurm step, PMI or PMIx without a local rank, a single process. A batch script has
+    SLURM_PROCID=0 too, so Slurm counts only where `SLURM_STEP_NUM_TASKS` says that this is a step.
+    Raises WorldError where the result is not what the host script started.
     """
     world = next(filter(None, (_read(source, environ) for source in _SOURCES)), World())
     _check(world, environ)
@@ -76,18 +99,47 @@ def resolve(environ: Mapping[str, str]) -> World:
 
 
 def _read(source: _Source, environ: Mapping[str, str]) -> World | None:
-    size_name = next((name for name in source.size if environ.get(name)), None)
-    local_name = next((name for name in source.local_rank if environ.get(name)), None)
+    size_name = _first(source.size, environ)
+    local_names = source.local_rank or ("HPC_AMP_PPN",)
+    local_name = _first(local_names, environ)
     if not environ.get(source.rank) or size_name is None or local_name is None:
         return None
     rank = _number(environ, source.rank)
     size = _number(environ, size_name)
-    local_rank = _number(environ, local_name)
-    local_sizes = [*source.local_size, "HPC_AMP_PPN"]
-    local_size_name = next((name for name in local_sizes if environ.get(name)), None)
-    local_size = _number(environ, local_size_name) if local_size_name else size
+    local_size = _local_size(source, environ, size)
+    if source.local_rank:
+        local_rank = _number(environ, local_name)
+    else:
+        local_rank = rank % max(1, _number(environ, local_name))
     nodes = -(-size // max(1, local_size))
     return World(rank, size, local_rank, local_size, nodes, source.name)
+
+
+def _first(names: tuple[str, ...], environ: Mapping[str, str]) -> str | None:
+    return next((name for name in names if environ.get(name)), None)
+
+
+def _local_size(source: _Source, environ: Mapping[str, str], size: int) -> int:
+    name = _first(source.local_size, environ)
+    if name is not None:
+        return _number(environ, name)
+    if source.rank == "SLURM_PROCID":
+        counts = _tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+        node = environ.get("SLURM_NODEID", "")
+        if node.isdecimal() and int(node) < len(counts):
+            return counts[int(node)]
+    return _number(environ, "HPC_AMP_PPN") if environ.get("HPC_AMP_PPN") else size
+
+
+def _tasks_per_node(text: str) -> list[int]:
+    """Slurm's short form of a list: "4(x2),1" means 4, 4, 1. Empty where it is something else."""
+    counts: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part)
+        if found is None:
+            return []
+        counts += [int(found[1])] * int(found[2] or 1)
+    return counts
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
@@ -112,6 +164,34 @@ def _check(world: World, environ: Mapping[str, str]) -> None:
         raise WorldError(
             f"local rank {world.local_rank} is outside the {world.local_size} ranks of this node "
             f"({world.source})"
+        )
+    _check_layout(world, environ)
+
+
+def _check_layout(world: World, environ: Mapping[str, str]) -> None:
+    """The script puts HPC_AMP_PPN ranks on each of HPC_AMP_NNODES nodes, in blocks. In another
+    layout the index of the node would be wrong. Open MPI does not say it, so the local rank has to
+    show it. (On one node it may be in any order: so it is where Open MPI 5 binds more ranks than
+    there are cores.)"""
+    if not environ.get("HPC_AMP_PPN") or world.source == _ALONE:
+        return
+    per_node = _number(environ, "HPC_AMP_PPN")
+    if world.local_size != per_node:
+        raise WorldError(
+            f"{world.local_size} ranks are on this node, but the job puts {per_node} on each "
+            f"(from {world.source}): remove what changes the layout from launch.args"
+        )
+    if world.nodes > 1 and world.rank % per_node != world.local_rank:
+        raise WorldError(
+            f"rank {world.rank} has local rank {world.local_rank} (from {world.source}), but the "
+            f"job lays its ranks out in blocks of {per_node}: remove what changes the order, such "
+            "as `-map-by node` or `--distribution=cyclic`, from launch.args"
+        )
+    named = "HPC_AMP_NNODES"
+    if environ.get(named) and world.nodes != _number(environ, named):
+        raise WorldError(
+            f"{world.size} ranks, {per_node} on each node, need {world.nodes} nodes, but the job "
+            f"has {environ[named]} (from {world.source})"
         )
 
 

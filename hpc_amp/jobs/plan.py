@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp import __version__
+from hpc_amp.config.fabric import Fabric, fabric_of
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
@@ -39,6 +40,9 @@ class Plan:
     run_dir: Path
     workdir: Path
     python: str
+    fabric: Fabric | None = None
+    remarks: tuple[str, ...] = ()
+    """What the user should know, although nothing is wrong."""
     version: str = __version__
 
     @property
@@ -52,10 +56,18 @@ class Plan:
         return parse_duration(self.job.job.stop_margin)
 
     @property
+    def fabric_env(self) -> dict[str, str]:
+        """What the network between the nodes needs."""
+        return self.fabric.settings(self.job.job.nodes) if self.fabric is not None else {}
+
+    @property
     def binds(self) -> list[str]:
         """What the container has to see besides itself, without repetitions: the site's folders,
         the user's, and what the job itself reads and writes."""
         wanted = [*self.site.bind, *self.job.container.bind]
+        if self.job.launch.mpi == "bind":
+            prefix = self.site.host_mpi.prefix
+            wanted += [*self.site.host_mpi.bind, *([prefix] if prefix else [])]
         own = [self.run_dir, self.workdir]
         if self.job.train is not None:
             # A folder that a download is to make needs the one that it is made in.
@@ -89,6 +101,13 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
     run_dir = run_dir.resolve()
     job = _absolute_paths(job, workdir)
     scheduler = get_scheduler(site.scheduler)
+    remarks: tuple[str, ...] = ()
+    if scheduler.name == "local" and job.job.nodes > 1:
+        remarks = (
+            f"this machine stands for all {job.job.nodes} nodes: "
+            f"the {job.world_size} ranks run here together",
+        )
+        job = _on_one_node(job)
     container = get_container(job, site)
     method: str = job.launch.method if job.launch.method != "auto" else site.launcher
     if method == "auto":
@@ -99,18 +118,45 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
             where=loaded.where("launch.method"),
             hint=f"use one of: auto, {', '.join(scheduler.launchers)}",
         )
+    if method == "torchrun" and scheduler.name in ("pbs", "cobalt") and job.job.nodes > 1:
+        raise ConfigError(
+            f"launch.method torchrun: it reaches one node only, and job.nodes is {job.job.nodes}",
+            where=loaded.where("launch.method"),
+            hint="use mpirun or mpiexec, which need no MPI in the image",
+        )
+    launcher = get_launcher(method)
+    if job.launch.mpi != "none" and not launcher.mpi:
+        raise ConfigError(
+            f"launch.mpi {job.launch.mpi}: under {method} the ranks are no MPI world",
+            where=loaded.where("launch.mpi"),
+            hint="use launch.method srun, mpirun or mpiexec",
+        )
     _check_paths(loaded, job, run_dir, workdir, uses_container=container.binaries != ())
     default_python = "python3" if container.binaries else sys.executable
     return Plan(
         job=job,
         site=site,
         scheduler=scheduler,
-        launcher=get_launcher(method),
+        launcher=launcher,
+        fabric=fabric_of(job, site),
+        remarks=remarks,
         container=container,
         run_dir=run_dir,
         workdir=run_dir / "code" if job.code is not None else workdir,
         python=_absolute_program(job.container.python or default_python, workdir),
     )
+
+
+def _on_one_node(job: Job) -> Job:
+    """The same world on one node, with the resources of all."""
+    request = job.job
+    resources = dataclasses.replace(
+        request,
+        nodes=1,
+        ranks_per_node=job.world_size,
+        gpus_per_node=request.nodes * request.gpus_per_node,
+    )
+    return dataclasses.replace(job, job=resources)
 
 
 def _absolute_program(program: str, workdir: Path) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any
 
+from hpc_amp.config.units import parse_duration
+from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.shell import ShellText, comment, quote, verbatim, words
+from hpc_amp.lint import SCHEDULERS, header_errors
 from hpc_amp.resources import resource_folder
 
 if TYPE_CHECKING:
@@ -17,9 +21,34 @@ if TYPE_CHECKING:
 def render(plan: Plan) -> str:
     """The launch script: the very bytes that are submitted. Pure, and the same for the same plan.
 
-    Raises ConfigError where the scheduler cannot do what the plan asks."""
+    Raises ConfigError where the scheduler cannot do what the plan asks, or would misread a
+    directive that site or user added."""
     plan.scheduler.check(plan)
-    return _templates().get_template(plan.scheduler.template).render(_context(plan))
+    script = _templates().get_template(plan.scheduler.template).render(_context(plan))
+    _check_directives(plan, script)
+    return script
+
+
+def _check_directives(plan: Plan, script: str) -> None:
+    """Refuse lines of site and user that the scheduler would misread. Ours are not suspected: a `$`
+    in them is one that somebody's path has."""
+    if plan.scheduler.name not in SCHEDULERS:
+        return
+    lines = script.splitlines()
+    ours = set(plan.scheduler.directives(_without_additions(plan)))
+    for finding in header_errors(script, plan.scheduler.name):
+        line = lines[finding.line - 1]
+        if line.removeprefix(f"{plan.scheduler.marker} ") not in ours:
+            raise ConfigError(f"the directive `{line}`: {finding.message}", hint=finding.fix)
+
+
+def _without_additions(plan: Plan) -> Plan:
+    request = dataclasses.replace(plan.job.job, directives=[])
+    return dataclasses.replace(
+        plan,
+        job=dataclasses.replace(plan.job, job=request),
+        site=dataclasses.replace(plan.site, directives=[]),
+    )
 
 
 def _context(plan: Plan) -> dict[str, Any]:
@@ -39,10 +68,14 @@ def _context(plan: Plan) -> dict[str, Any]:
         "ranks_per_node": job.ranks_per_node,
         "world_size": job.world_size,
         "cpus_per_rank": job.job.cpus_per_gpu,
-        "cpus_per_task": plan.launcher.cpus_per_task(job),
+        "step_cpus": plan.launcher.step_cpus(job),
         "walltime": plan.walltime,
         "stop_margin": plan.stop_margin,
         "address_suffix": words(filter(None, [plan.site.address_suffix])),
+        "fabric_comments": [comment(line) for line in plan.fabric.comments()]
+        if plan.fabric is not None
+        else [],
+        "fabric_env": [(verbatim(name), quote(value)) for name, value in plan.fabric_env.items()],
         "site_env": [(verbatim(name), quote(value)) for name, value in plan.site.env.items()],
         "setup": verbatim(f"{plan.site.setup.rstrip()}\n{job.job.setup.rstrip()}".strip("\n")),
         "python": quote(plan.python),
@@ -52,8 +85,13 @@ def _context(plan: Plan) -> dict[str, Any]:
         "container_options": _option_lines(plan.container.options(plan)),
         "bind_sources": [quote(source) for source in sources],
         "bind_messages": [quote(f"{source} is to be bound, but not here") for source in sources],
+        "prepare": plan.launcher.prepare(plan),
         "launch": plan.launcher.command(plan),
+        "launch_timeout": parse_duration(job.launch.timeout),
+        "mpi": job.launch.mpi != "none",
+        "version_command": verbatim(plan.launcher.version_command),
         "forwards": [(verbatim(a), verbatim(b)) for a, b in plan.launcher.forwards(plan).items()],
+        "chains": plan.scheduler.chains,
         "own_command": job.run is not None,
         "max_restarts": job.job.max_restarts,
         "retries": job.restarts.on_failure,

@@ -111,10 +111,11 @@ def _fill(plan: Plan, script: str, config_text: str) -> None:
 
 
 def resolved(plan: Plan) -> dict[str, Any]:
-    """The content of `job.json`: the job with all defaults, and where things are. The site's
-    environment is added beneath the job's: inside the container it has to win over the image."""
+    """The content of `job.json`: the job with all defaults, and where things are. The
+    environment of network and site is added beneath the job's: inside the container it has to win
+    over the image's."""
     job = to_plain(plan.job)
-    job["container"]["env"] = {**plan.site.env, **job["container"]["env"]}
+    job["container"]["env"] = {**plan.fabric_env, **plan.site.env, **job["container"]["env"]}
     return {
         "schema": SCHEMA_VERSION,
         "hpc_amp": __version__,
@@ -123,8 +124,22 @@ def resolved(plan: Plan) -> dict[str, Any]:
         "site": plan.site.name,
         "run_dir": str(plan.run_dir),
         "workdir": str(plan.workdir),
+        "host_mpi": to_plain(plan.site.host_mpi),
+        "gpu_order": plan.site.gpu_order,
         "job": job,
     }
+
+
+def read_resolved(run_dir: Path) -> dict[str, Any]:
+    """`job.json` of a run. Raises UsageError where it is damaged."""
+    path = run_dir / "job.json"
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    if not isinstance(content, dict) or not isinstance(content.get("job"), dict):
+        raise UsageError(f"{path} is not the description of a run")
+    return content
 
 
 def _refuse_large(code: Path, runs: Path) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 from hpc_amp.errors import SchedulerError
 from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.links import read_chain
 from hpc_amp.schedulers import JobStatus, get_scheduler
+from hpc_amp.schedulers.base import NOT_IN_QUEUE
 
 # States after which the scheduler has nothing more to say.
 FINAL = frozenset(("finished", "failed", "cancelled", "checkpointed", "lost"))
@@ -45,22 +47,32 @@ def run_statuses(folders: Sequence[Path]) -> list[RunStatus]:
     views = [_View(folder) for folder in folders]
     open_ids: dict[str, list[str]] = {}
     for view in views:
-        if view.job_id and not view.ended:
-            open_ids.setdefault(view.scheduler, []).append(view.job_id)
-    answers: dict[str, dict[str, JobStatus] | None] = {}
-    for name, job_ids in open_ids.items():
-        try:
-            answers[name] = get_scheduler(name).query(job_ids)
-        except SchedulerError:
-            answers[name] = None
+        if not view.ended:
+            open_ids.setdefault(view.scheduler, []).extend(view.job_ids)
+    answers = {name: _ask(name, job_ids) for name, job_ids in open_ids.items()}
     return [_status(view, answers.get(view.scheduler, {})) for view in views]
 
 
 def _status(view: _View, answers: dict[str, JobStatus] | None) -> RunStatus:
     status = view.status(answers)
     # The script may have written its last line between our look at the files and the scheduler's
-    # answer. Once the job has ended, the files cannot change any more.
-    return _View(view.folder).status(answers) if status.state == "lost" else status
+    # answer, and so may the next job of the run.
+    while status.state == "lost":
+        newer = _View(view.folder)
+        if newer.job_ids != view.job_ids and not newer.ended:
+            view, status = newer, newer.status(_ask(newer.scheduler, newer.job_ids))
+            continue
+        # Once the job has ended, the files cannot change any more.
+        return newer.status(answers)
+    return status
+
+
+def _ask(scheduler: str, job_ids: Sequence[str]) -> dict[str, JobStatus] | None:
+    """The scheduler's answer; None where there is none."""
+    try:
+        return get_scheduler(scheduler).query(job_ids)
+    except SchedulerError:
+        return None
 
 
 class _View:
@@ -74,8 +86,12 @@ class _View:
         since = max((i for i, e in enumerate(events) if e["state"] == "submitted"), default=0)
         current = events[since:]
         # From `queued`, or from the script itself, which may be faster than sbatch's answer.
-        job_ids = [event["job_id"] for event in current if event.get("job_id")]
+        job_ids = [str(event["job_id"]) for event in current if event.get("job_id")]
         self.job_id: str | None = job_ids[-1] if job_ids else None
+        chain = read_chain(folder)
+        waiting = chain[chain.index(self.job_id) + 1 :] if self.job_id in chain else []
+        # The current job, then those that wait for it to end.
+        self.job_ids = [*([self.job_id] if self.job_id else []), *waiting]
         # `queued` only brings the job id: the script may have recorded more before it.
         changes = [event for event in current if event["state"] != "queued"]
         self.last = changes[-1] if changes else {"state": "unknown"}
@@ -115,7 +131,13 @@ class _View:
             return "unknown", "its submission did not come to an end: look for it in the queue"
         if answers is None:
             return "unknown", "the scheduler does not answer"
-        answer = answers.get(self.job_id, JobStatus("ended", "it is not in the queue"))
+        answer = answers.get(self.job_id, JobStatus("ended"))
+        if answer.state == "ended":
+            # Where a job was killed without a word, the next link of its chain takes over.
+            links = [answers[link] for link in self.job_ids[1:] if link in answers]
+            answer = next((link for link in links if link.state != "ended"), answer)
+        if answer.state == "ended" and not answer.reason:
+            answer = self._last_words()
         if answer.state == "ended" and state == "terminated":
             # Saved, and not started again.
             return "checkpointed", reason
@@ -126,6 +148,12 @@ class _View:
         if answer.state == "pending":
             return "pending", answer.reason
         return "running", ""
+
+    def _last_words(self) -> JobStatus:
+        try:
+            return get_scheduler(self.scheduler).last_words(self.job_id or "", self.folder)
+        except SchedulerError:
+            return NOT_IN_QUEUE
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from hpc_amp.config.sites import load_for_site
 from hpc_amp.errors import HpcAmpError, UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.events import record_event
+from hpc_amp.jobs.links import read_chain, submit_chain
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.status import run_statuses
-from hpc_amp.schedulers import get_scheduler
+from hpc_amp.schedulers import Scheduler, Submission, get_scheduler
 
 
 def prepare(
@@ -25,29 +26,30 @@ def prepare(
     if site is not None:
         overrides = [*overrides, f"site={site}"]
     loaded, chosen = load_for_site(config, overrides)
-    check_job(loaded)
+    check_job(loaded, chosen)
     run_id = rundir.check_run_id(run_id) if run_id else rundir.new_run_id()
     runs_dir = Path(os.path.expanduser(loaded.job.runs_dir))
     return make_plan(loaded, chosen, runs_dir / loaded.job.name / run_id), loaded
 
 
-def submit(plan: Plan, config_text: str) -> str:
-    """Create the run directory and hand the script to the scheduler. Returns the job id. Where the
-    scheduler refuses, nothing stays behind."""
+def submit(plan: Plan, config_text: str) -> Submission:
+    """Create the run directory and hand the script to the scheduler. Where that refuses, nothing
+    stays behind."""
     script = render(plan)
     rundir.create(plan, script, config_text)
     try:
-        job_id = _hand_in(plan.run_dir, plan.scheduler.name)
+        submission = _hand_in(plan.run_dir, plan.scheduler, plan.job.job.chain)
     except HpcAmpError:
         rundir.discard(plan.run_dir)
         raise
     rundir.point_latest(plan.run_dir)
-    return job_id
+    return submission
 
 
-def resume(run_dir: Path) -> tuple[str, str]:
+def resume(run_dir: Path) -> tuple[Submission, str]:
     """Submit the run's own script again; the job goes on from its newest checkpoint. Returns the
-    new job id and the scheduler. Raises UsageError where the run is under way or finished."""
+    submission and the scheduler's name. Raises UsageError where the run is under way or finished.
+    """
     (status,) = run_statuses([run_dir])
     if status.state in ("pending", "running"):
         raise UsageError(
@@ -63,17 +65,21 @@ def resume(run_dir: Path) -> tuple[str, str]:
             raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")
     if status.state == "finished":
         raise UsageError(f"{run_dir} has finished", hint="there is nothing to resume")
-    return _hand_in(run_dir, status.scheduler), status.scheduler
+    scheduler = get_scheduler(status.scheduler)
+    for link in reversed(read_chain(run_dir)):
+        scheduler.cancel(link)  # may still wait for a job that failed
+    resources = rundir.read_resolved(run_dir)["job"].get("job", {})
+    return _hand_in(run_dir, scheduler, resources.get("chain", 0)), scheduler.name
 
 
-def _hand_in(run_dir: Path, scheduler_name: str) -> str:
+def _hand_in(run_dir: Path, scheduler: Scheduler, links: int) -> Submission:
     """Submit the run's script. `submitted` is recorded before, since the script may start and even
     end before sbatch has returned; the job id follows in an event of its own."""
-    record_event(run_dir, "submitted", scheduler=scheduler_name)
+    record_event(run_dir, "submitted", scheduler=scheduler.name)
     try:
-        job_id = get_scheduler(scheduler_name).submit(run_dir / "launch.sh", os.environ)
+        submission = submit_chain(scheduler, run_dir, links)
     except HpcAmpError as error:
         record_event(run_dir, "failed", reason=str(error))
         raise
-    record_event(run_dir, "queued", job_id=job_id)
-    return job_id
+    record_event(run_dir, "queued", job_id=submission.job_id)
+    return submission

@@ -1,8 +1,9 @@
 """The interface of launchers to the renderer.
 
 A launcher's command may use these shell variables of the script: the arrays `container` (the words
-before any command that shall run inside) and `program` (what Python runs as a rank), `python`, and
-the exported HPC_AMP_WORLD_SIZE, HPC_AMP_NNODES, HPC_AMP_PPN, MASTER_ADDR and MASTER_PORT.
+before any command that shall run inside) and `program` (what Python runs as a rank), `python`,
+`hosts` (the nodes' names, one a line, the first node first), `attempt`, and the exported
+HPC_AMP_WORLD_SIZE, HPC_AMP_NNODES, HPC_AMP_PPN, MASTER_ADDR and MASTER_PORT.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from hpc_amp.jobs.shell import ShellText
+from hpc_amp.jobs.shell import ShellText, verbatim
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
@@ -21,6 +22,10 @@ class Launcher(ABC):
     """Starts `world_size` ranks and ends with a status of 0 only if all of them did."""
 
     name: ClassVar[str]
+    mpi: ClassVar[bool] = False
+    """Whether ranks can be an MPI world under it (`launch.mpi`)."""
+    version_command: ClassVar[str] = "true"
+    """Says which MPI the host has."""
 
     @abstractmethod
     def forwards(self, plan: Plan) -> dict[str, str]:
@@ -35,9 +40,17 @@ class Launcher(ABC):
         """Cores of each such process."""
         return job.job.cpus_per_gpu
 
+    def step_cpus(self, job: Job) -> int:
+        """Cores of each task of a Slurm step that the launcher makes."""
+        return self.cpus_per_task(job)
+
+    def prepare(self, plan: Plan) -> ShellText:
+        """Lines of the script before the launch."""
+        return verbatim("")
+
     @abstractmethod
     def command(self, plan: Plan) -> ShellText:
-        """The launch as one bash command, possibly over several lines."""
+        """The launch as one simple bash command, possibly over several lines."""
 
 
 def warnings(plan: Plan) -> dict[str, str]:

@@ -27,7 +27,7 @@ def srun_words(plan: Plan) -> list[str]:
         f"--ntasks-per-node={per_node}",
         f"--cpus-per-task={launcher.cpus_per_task(job)}",
         "--distribution=block:block",
-        "--mpi=none",
+        f"--mpi={'none' if job.launch.mpi == 'none' else plan.site.srun_mpi}",
         "--kill-on-bad-exit=1",
         "--wait=60",
     ]
@@ -38,6 +38,8 @@ class Srun(Launcher):
     """The ranks find their place in the variables of the Slurm step."""
 
     name = "srun"
+    mpi = True
+    version_command = "srun --version"
 
     def forwards(self, plan: Plan) -> dict[str, str]:
         """srun passes on SIGUSR1 and SIGUSR2. SIGTERM would make it kill the step at once; whenever
@@ -46,5 +48,5 @@ class Srun(Launcher):
 
     def command(self, plan: Plan) -> ShellText:
         """srun starts every rank in its own container."""
-        options = words([*srun_words(plan), *plan.job.launch.args])
+        options = words([*srun_words(plan), *plan.site.launcher_args, *plan.job.launch.args])
         return verbatim(f'{options} "${{container[@]}}" "$python" "${{program[@]}}"')

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_amp.errors import ConfigError, SchedulerError
-from hpc_amp.schedulers.base import JobStatus, Scheduler, merge_directives
+from hpc_amp.schedulers.base import JobStatus, Scheduler, Submission
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
@@ -28,7 +28,7 @@ class Local(Scheduler):
     name = "local"
     template = "local.sh.j2"
     marker = "#"
-    launchers = ("torchrun", "single")
+    launchers = ("torchrun", "single", "mpirun", "mpiexec")
 
     def default_launcher(self, job: Job) -> str:
         """torchrun for several ranks."""
@@ -36,24 +36,27 @@ class Local(Scheduler):
 
     def directives(self, plan: Plan) -> list[str]:
         """There is nobody to read any; what site and user add is refused by `check`."""
-        return merge_directives([], plan)
+        return []
 
     def check(self, plan: Plan) -> None:
-        """One node, and no more GPUs than it has."""
-        if plan.job.job.nodes != 1:
-            raise ConfigError(
-                f"job.nodes is {plan.job.job.nodes}, but the local scheduler has this machine only",
-                hint="set job.nodes=1, or choose the site of a cluster",
-            )
+        """No more GPUs than this machine has."""
         if plan.site.directives or plan.job.job.directives:
             raise ConfigError("job.directives: the local scheduler reads none", hint="remove them")
         present = _nvidia_gpus()
         if 0 < present < plan.job.job.gpus_per_node:
             raise ConfigError(
-                f"job.gpus_per_node is {plan.job.job.gpus_per_node}, but this machine has {present}"
+                f"the job wants {plan.job.job.gpus_per_node} GPUs, but this machine has {present}",
+                hint="set job.nodes=1 and job.gpus_per_node, or choose the site of a cluster",
             )
 
-    def submit(self, script: Path, environ: Mapping[str, str]) -> str:
+    def submit(
+        self,
+        script: Path,
+        environ: Mapping[str, str],
+        *,
+        after: str | None = None,
+        held: bool = False,
+    ) -> Submission:
         """Start the script detached from this terminal, with its output in the run's log."""
         log = script.parent / "logs" / "job.log"
         with log.open("ab") as out:
@@ -69,7 +72,7 @@ class Local(Scheduler):
                 )
             except OSError as error:
                 raise SchedulerError(f"bash cannot be started: {error}") from None
-        return f"local-{process.pid}-{_start_time(process.pid) or 0}"
+        return Submission(f"local-{process.pid}-{_start_time(process.pid) or 0}")
 
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """Which of the processes are alive. One that is gone has ended."""

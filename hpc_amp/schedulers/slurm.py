@@ -14,9 +14,11 @@ from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.schedulers.base import (
     JobStatus,
     Scheduler,
+    Submission,
     complaint,
     merge_directives,
     run_command,
+    submission_environment,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class Slurm(Scheduler):
     name = "slurm"
     template = "slurm.sh.j2"
     marker = "#SBATCH"
-    launchers = ("srun", "torchrun", "single")
+    launchers = ("srun", "mpirun", "mpiexec", "torchrun", "single")
 
     def default_launcher(self, job: Job) -> str:
         """One task a rank."""
@@ -75,7 +77,7 @@ class Slurm(Scheduler):
             options["--account"] = request.account
         options["--signal"] = f"B:USR1@{plan.stop_margin}"
         generated = [(name, f"{name}={quote_directive(value)}") for name, value in options.items()]
-        return merge_directives([*generated, ("--requeue", "--requeue")], plan)
+        return merge_directives([*generated, ("--requeue", "--requeue")], plan, _options)
 
     def _gpu_options(self, plan: Plan) -> dict[str, str]:
         count, kind = plan.job.job.gpus_per_node, plan.site.gpu_type
@@ -91,18 +93,25 @@ class Slurm(Scheduler):
         if plan.stop_margin > 65535:
             raise ConfigError("job.stop_margin is too long: Slurm warns at most 65535 s before")
 
-    def submit(self, script: Path, environ: Mapping[str, str]) -> str:
+    def submit(
+        self,
+        script: Path,
+        environ: Mapping[str, str],
+        *,
+        after: str | None = None,
+        held: bool = False,
+    ) -> Submission:
         """`sbatch --parsable`, from a clean environment: SBATCH_* variables would override the
         script, and SLURM_* of an allocation that we are inside would reach the new job."""
         result = run_command(
             ["sbatch", "--parsable", str(script)],
-            environ=submission_environment(environ),
+            environ=submission_environment(environ, "SLURM_CONF", "SLURM_CLUSTERS"),
             folder=script.parent,
         )
         match = re.search(r"^(\d+)(?:;.*)?$", result.stdout, re.MULTILINE)
         if result.returncode != 0 or match is None:
             raise SchedulerError(f"sbatch refused the job: {complaint(result)}")
-        return match[1]
+        return Submission(match[1], result.stderr.strip())
 
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """squeue, asked once for all the user's jobs: naming one that it has forgotten would make
@@ -124,23 +133,36 @@ class Slurm(Scheduler):
             raise SchedulerError(f"scancel {job_id}: {complaint(result)}")
 
 
+_LONG_OPTIONS = {
+    "-J": "--job-name",
+    "-D": "--chdir",
+    "-o": "--output",
+    "-N": "--nodes",
+    "-c": "--cpus-per-task",
+    "-t": "--time",
+    "-p": "--partition",
+    "-A": "--account",
+}
+
+
+def _options(line: str) -> set[str]:
+    """The options that a directive line sets, by their long names."""
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise ConfigError(f"the directive {line!r} cannot be read: {error}") from None
+    names = set()
+    for word in words:
+        if word.startswith("--"):
+            names.add(word.partition("=")[0])
+        elif word.startswith("-"):
+            names.add(_LONG_OPTIONS.get(word[:2], word[:2]))
+    return names
+
+
 def _status(state: str, reason: str) -> JobStatus:
     if state in _PENDING:
         return JobStatus("pending", "" if reason == "None" else reason)
     if state in _RUNNING:
         return JobStatus("running")
     return JobStatus("ended", state)
-
-
-_KEPT = (
-    *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "LD_LIBRARY_PATH", "KRB5CCNAME"),
-    *("SLURM_CONF", "SLURM_CLUSTERS", "MODULEPATH", "MODULESHOME", "XDG_RUNTIME_DIR"),
-)
-
-
-def submission_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of the submitting shell's environment sbatch gets to see, and so the job: only what
-    finds the user, the programs and the cluster. Everything else is baked into the script."""
-    kept = {name: environ[name] for name in _KEPT if name in environ}
-    kept.setdefault("PATH", os.defpath)
-    return kept

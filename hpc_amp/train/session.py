@@ -24,6 +24,8 @@ from hpc_amp.train.stopping import StopReason, StopWatch
 # Errors whose message is for the user; anything else is a defect and shows its traceback.
 _BAD_INPUT = (DataError, ModelError, PrecisionError, setup.DeviceError)
 _EXPLAINED = (*_BAD_INPUT, ScaleFloorError, TrainingError, WorldError)
+# MPI's launchers take any status but 0 for a crash: they kill the other ranks and say so at length.
+_STARTED_BY_MPI = ("OMPI_COMM_WORLD_RANK", "PALS_RANKID", "PMI_RANK")
 
 
 def run_rank(run: RunDirectory, watch: StopWatch) -> int:
@@ -51,7 +53,7 @@ def run_rank(run: RunDirectory, watch: StopWatch) -> int:
         engine.tracker.say(f"{outcome} at step {engine.step} of {engine.total_steps}")
     engine.tracker.close()
     setup.leave()
-    return 0 if finished else 75
+    return 0 if finished or any(name in os.environ for name in _STARTED_BY_MPI) else 75
 
 
 def _start(job: Job, run: RunDirectory, world: World, watch: StopWatch) -> Engine:

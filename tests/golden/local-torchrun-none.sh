@@ -18,11 +18,16 @@ record() {
     "$(date +%s)" "$1" "$attempt" "$job_id" "$2" >>state.jsonl
 }
 
-# fail MESSAGE: an error of the launch itself, not of the training.
+# end STATUS: nothing is to come after this attempt.
+end() {
+  exit "$1"
+}
+
+# fail MESSAGE [REASON]: an error of the launch itself, not of the training.
 fail() {
   echo "hpc-amp: $1" >&2
-  record failed "the launch script could not start the job, see the log" || true
-  exit 2
+  record failed "${2:-the launch script could not start the job, see the log}" || true
+  end 2
 }
 
 # How often STATE was recorded since the job was last submitted.
@@ -44,6 +49,8 @@ export OMP_NUM_THREADS=8
 # This machine is the whole allocation.
 # Process number and start time: the number alone comes back after a reboot.
 job_id="local-$$-$(awk '{ print $22 }' "/proc/$$/stat")"
+# shellcheck disable=SC2034 # some launchers name their hosts
+hosts=localhost
 master_addr=127.0.0.1
 deadline=$(($(date +%s) + 7200))
 port_seed=$$
@@ -121,16 +128,16 @@ go_on() {
 case $outcome in
   finished)
     record finished ""
-    exit 0
+    end 0
     ;;
   checkpointed)
     if [ "$(count cancelled)" -gt 0 ]; then
-      exit 0
+      end 0
     elif [ "$stop_signal" = TERM ] || [ "$stop_signal" = INT ]; then
       # The whole job is being ended. If it was preempted, the scheduler starts it again; if it was
       # cancelled, it shall not start again.
       record terminated "saved at SIG$stop_signal"
-      exit 75
+      end 75
     elif [ "$cause" = TERMINATED ]; then
       # Only the ranks were told to terminate: that is how preemption begins. It does not count as
       # a restart: it may come any number of times.
@@ -138,20 +145,20 @@ case $outcome in
       go_on
     elif [ -e "attempts/$attempt/stop" ] && [ -z "$stop_signal" ]; then
       record checkpointed "a stop was asked for"
-      exit 75
+      end 75
     elif [ "$(count continued)" -ge 10 ]; then
       record checkpointed "job.max_restarts reached"
-      exit 75
+      end 75
     fi
     record continued "stopped at a checkpoint"
     go_on
     ;;
   *)
     [ "$status" -ne 0 ] || status=1
-    [ "$(count cancelled)" -eq 0 ] || exit "$status"
-    if [ -n "$stop_signal" ] || [ "$(count retried)" -ge 1 ]; then
+    [ "$(count cancelled)" -eq 0 ] || end "$status"
+    if [ -n "${stop_signal#LIMIT}" ] || [ "$(count retried)" -ge 1 ]; then
       record failed "exit status $status"
-      exit "$status"
+      end "$status"
     fi
     record retried "exit status $status"
     go_on

@@ -33,11 +33,16 @@ record() {
     "$(date +%s)" "$1" "$attempt" "$job_id" "$2" >>state.jsonl
 }
 
-# fail MESSAGE: an error of the launch itself, not of the training.
+# end STATUS: nothing is to come after this attempt.
+end() {
+  exit "$1"
+}
+
+# fail MESSAGE [REASON]: an error of the launch itself, not of the training.
 fail() {
   echo "hpc-amp: $1" >&2
-  record failed "the launch script could not start the job, see the log" || true
-  exit 2
+  record failed "${2:-the launch script could not start the job, see the log}" || true
+  end 2
 }
 
 # How often STATE was recorded since the job was last submitted.
@@ -60,9 +65,11 @@ export OMP_NUM_THREADS=8
 [ -n "${SLURM_JOB_ID:-}" ] || fail "this script runs under Slurm: sbatch $run_dir/launch.sh"
 job_id=$SLURM_JOB_ID
 hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || fail "scontrol does not name the nodes"
-allocated=$(printf '%s\n' "$hosts" | wc -l)
+allocated=$(wc -l <<<"$hosts")
 [ "$allocated" -eq 1 ] || fail "the job has $allocated nodes, but was made for 1"
-master_addr=${hosts%%$'\n'*}-ib0
+master_addr=${hosts%%$'\n'*}
+# The name that leads to the fast network; a node file may give a full name.
+master_addr=${master_addr%%.*}-ib0
 # The time limit as it really is: sbatch's command line may have changed it.
 end=$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null) || end=
 deadline=$(date -d "$end" +%s 2>/dev/null) || deadline=
@@ -149,10 +156,11 @@ wait "$launch_pid" || status=$?
 # ---- outcome -------------------------------------------------------------------------------------
 # The job says how it ended in a file, since some launchers hide exit codes.
 outcome=$(sed -nE 's/.*"outcome" *: *"(finished|checkpointed|failed)".*/\1/p' "$HPC_AMP_OUTCOME_FILE" 2>/dev/null) || outcome=
-# Your own program: 0 is finished, 75 is stopped at a checkpoint, unless it wrote the file.
+# Your own program: 0 is finished, 75 is stopped at a checkpoint, unless it wrote the file. Launchers
+# take a 75 for a crash, so several ranks leave a mark instead.
 if [ -z "$outcome" ]; then
   case $status in
-    0) outcome=finished ;;
+    0) [ -e "attempts/$attempt/stopped" ] && outcome=checkpointed || outcome=finished ;;
     75) outcome=checkpointed ;;
   esac
 fi
@@ -184,16 +192,16 @@ go_on() {
 case $outcome in
   finished)
     record finished ""
-    exit 0
+    end 0
     ;;
   checkpointed)
     if [ "$(count cancelled)" -gt 0 ]; then
-      exit 0
+      end 0
     elif [ "$stop_signal" = TERM ] || [ "$stop_signal" = INT ]; then
       # The whole job is being ended. If it was preempted, the scheduler starts it again; if it was
       # cancelled, it shall not start again.
       record terminated "saved at SIG$stop_signal"
-      exit 75
+      end 75
     elif [ "$cause" = TERMINATED ]; then
       # Only the ranks were told to terminate: that is how preemption begins. It does not count as
       # a restart: it may come any number of times.
@@ -201,20 +209,20 @@ case $outcome in
       go_on
     elif [ -e "attempts/$attempt/stop" ] && [ -z "$stop_signal" ]; then
       record checkpointed "a stop was asked for"
-      exit 75
+      end 75
     elif [ "$(count continued)" -ge 10 ]; then
       record checkpointed "job.max_restarts reached"
-      exit 75
+      end 75
     fi
     record continued "stopped at a checkpoint"
     go_on
     ;;
   *)
     [ "$status" -ne 0 ] || status=1
-    [ "$(count cancelled)" -eq 0 ] || exit "$status"
-    if [ -n "$stop_signal" ] || [ "$(count retried)" -ge 1 ]; then
+    [ "$(count cancelled)" -eq 0 ] || end "$status"
+    if [ -n "${stop_signal#LIMIT}" ] || [ "$(count retried)" -ge 1 ]; then
       record failed "exit status $status"
-      exit "$status"
+      end "$status"
     fi
     record retried "exit status $status"
     go_on

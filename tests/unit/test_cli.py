@@ -114,7 +114,6 @@ def test_version(host: StubHost) -> None:
         (["submit", "job.yaml", "job.stop_margin=20h", "job.walltime=30h"], "job.stop_margin is"),
         (["render", "job.yaml", "container.image=/nope.sif"], "override"),
         (["validate", "job.yaml", "launch=single", "job.nodes=2"], "override 'launch=single'"),
-        (["run", "job.yaml", "job.nodes=2"], "job.nodes is 2, but the local scheduler has this"),
         (["run", "job.yaml", "launch=srun"], "override 'launch=srun': launch.method srun does"),
         (["run", "job.yaml", "job.directives=[--x]"], "job.directives: the local scheduler"),
         (["status", "nope"], "there is no run 'nope'"),

@@ -7,6 +7,7 @@ import pytest
 
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import load_job
+from hpc_amp.config.site import HostMpi, Site
 from hpc_amp.errors import ConfigError
 
 TRAIN = "name: x\ntrain:\n"
@@ -28,6 +29,11 @@ def check(text, *overrides):
     check_job(load_job(Path("job.yaml"), overrides))
 
 
+def check_on(text, site):
+    Path("job.yaml").write_text(text)
+    check_job(load_job(Path("job.yaml")), site)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -46,6 +52,9 @@ def check(text, *overrides):
         RUN + "container: {image: sandbox, runtime: singularity}",
         RUN + "container: {image: missing.sif, runtime: none}",
         RUN + "code: src",
+        RUN + "launch: {fabric: slingshot-no-eager}",
+        RUN + "launch: {fabric: none}",
+        RUN + "container: {image: a.sif, bind: ['/usr/lib64:/hostlib64', /opt, '/usr/lib64/x']}",
     ],
 )
 def test_good_jobs_pass(text):
@@ -93,6 +102,14 @@ CASES = {
     "not expanded; write the path out",
     RUN + "container: /no/a.sif": "job.yaml:3: container.image: there is no file or folder "
     "/no/a.sif; check the path",
+    RUN + "launch: {fabric: infiniband}": "job.yaml:3: launch.fabric: there is no fabric profile "
+    "'infiniband'; the profiles are ethernet, ib, slingshot, slingshot-no-eager, slingshot-ofi",
+    RUN + "container:\n  bind: [/data, '/lib64']": "job.yaml:4: container.bind: /lib64 hides the "
+    "image's own /lib64, which its programs are loaded from; bind it under another name: "
+    "/lib64:/hostlib64",
+    RUN + "container:\n  bind: ['/scratch/usr:/usr']": "job.yaml:4: container.bind: "
+    "/scratch/usr:/usr hides the image's own /usr, which its programs are loaded from; bind it "
+    "under another name: /scratch/usr:/hostusr",
     RUN + "code: a.sif": "job.yaml:3: code: a.sif is not a folder; name the folder that holds your "
     "code",
 }
@@ -103,6 +120,29 @@ def test_contradictions_are_one_line_with_place_and_remedy(text):
     with pytest.raises(ConfigError) as caught:
         check(text)
     assert str(caught.value) == CASES[text]
+
+
+ON_A_SITE = {
+    ("launch: {mpi: bind}", "slurm"): "launch.mpi: the site lake does not say where the host's MPI "
+    "is; write host_mpi into a site file of your own, or use hybrid",
+    ("job: {chain: 3}", "slurm"): "job.chain: Slurm requeues by itself; leave it out: "
+    "job.max_restarts is all that counts",
+    ("job: {chain: 3}", "local"): "job.chain: a local run goes on by itself; leave it "
+    "out: job.max_restarts is all that counts",
+}
+
+
+@pytest.mark.parametrize(("text", "scheduler"), ON_A_SITE)
+def test_what_a_site_cannot_do(text, scheduler):
+    with pytest.raises(ConfigError) as caught:
+        check_on(RUN + text, Site(name="lake", scheduler=scheduler))
+    assert str(caught.value) == f"job.yaml:3: {ON_A_SITE[text, scheduler]}"
+
+
+@pytest.mark.parametrize("scheduler", ["pbs", "cobalt"])
+def test_what_a_site_can_do(scheduler):
+    site = Site(name="lake", scheduler=scheduler, host_mpi=HostMpi(bind=["/opt/cray"]))
+    check_on(RUN + "job: {chain: 3}\nlaunch: {mpi: bind}", site)
 
 
 @pytest.mark.parametrize(

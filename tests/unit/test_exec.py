@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 from support.environment import clean_environ
 
-USAGE = "usage: python -m hpc_amp.distributed.exec (--job JOB_JSON | -- COMMAND [ARGUMENT ...])"
+from hpc_amp.distributed import exec as execution
+
+USAGE = (
+    "usage: python -m hpc_amp.distributed.exec "
+    "(--job JOB_JSON [--mpi-probe] | -- COMMAND [ARGUMENT ...])"
+)
 SHOW = (
     "import json, os, sys; json.dump([sys.executable, sys.argv[1:], os.getcwd(), "
     "dict(os.environ)], sys.stdout)"
@@ -32,13 +37,23 @@ def execute(
     )
 
 
-def write_job(folder: Path, **job: Any) -> str:
-    """A run directory with nothing but the job."""
+def write_job(folder: Path, *, beside: dict[str, Any] | None = None, **job: Any) -> str:
+    """A run directory with nothing but the job, as one of an older version: without the keys that
+    have come since. `beside` is what job.json has besides the job."""
     content = {"container": {"env": {}}, "run": None, **job}
     path = folder / "job.json"
-    path.write_text(json.dumps({"job": content, "workdir": str(folder / "work")}))
+    resolved = {"job": content, "workdir": str(folder / "work"), **(beside or {})}
+    path.write_text(json.dumps(resolved))
     (folder / "work").mkdir()
     return str(path)
+
+
+def environ_of(job: str, **environ: str) -> dict[str, str]:
+    """The environment that the program of a job gets; its `run` must be SHOW."""
+    result = execute("--job", job, **environ)
+    assert result.returncode == 0, result.stderr
+    inside: dict[str, str] = json.loads(result.stdout)[3]
+    return inside
 
 
 def test_a_command_becomes_one_rank() -> None:
@@ -113,8 +128,12 @@ def test_a_job_without_a_command_trains(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--"], ["python", "x.py"], ["--job"], ["--job", "a", "b"], ["--help"]]
-)
+    "arguments",
+    [
+        [], ["--"], ["python", "x.py"], ["--job"], ["--job", "a", "b"], ["--help"], ["--mpi-probe"],
+        ["--job", "a", "--mpi-probe", "b"], ["--mpi-probe", "--job", "a"],
+    ],
+)  # fmt: skip
 def test_other_words_are_refused(arguments: list[str]) -> None:
     result = execute(*arguments)
 
@@ -143,13 +162,14 @@ def test_a_folder_that_is_not_in_the_image(tmp_path: Path) -> None:
     assert line.endswith(f"No such file or directory: '{tmp_path}/work'")
 
 
+@pytest.mark.parametrize("more", [[], ["--mpi-probe"]])
 @pytest.mark.parametrize("content", [None, "", "{", "\xff"])
-def test_a_job_that_cannot_be_read(content: str | None, tmp_path: Path) -> None:
+def test_a_job_that_cannot_be_read(content: str | None, more: list[str], tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     if content is not None:
         path.write_bytes(content.encode("latin-1"))
 
-    result = execute("--job", str(path))
+    result = execute("--job", str(path), *more)
 
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
@@ -171,3 +191,163 @@ def test_ranks_without_a_meeting_point() -> None:
     assert result.stderr == (
         "hpc-amp: MASTER_ADDR and MASTER_PORT not set, and 2 ranks have to meet\n"
     )
+
+
+# ---- MPI of the host -----------------------------------------------------------------------------
+
+HOST_MPI = {"prefix": "/host/mpi", "libraries": ["/host/mpi/lib", "/hostlib64"], "bind": ["/host"]}
+
+
+def mpi_job(folder: Path, use: str, host_mpi: dict[str, Any] | None = None, **env: str) -> str:
+    return write_job(
+        folder,
+        beside={"host_mpi": HOST_MPI if host_mpi is None else host_mpi},
+        launch={"mpi": use},
+        run=["python", "-c", SHOW],
+        container={"env": env},
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "own", "after"),
+    [
+        ("/image/lib:/more", {}, "/host/mpi/lib:/hostlib64:/image/lib:/more"),
+        ("", {}, "/host/mpi/lib:/hostlib64"),
+        ("/image/lib", {"LD_LIBRARY_PATH": "/own"}, "/host/mpi/lib:/hostlib64:/own"),
+    ],
+)
+def test_a_bound_mpi_stands_before_the_image_s_libraries(
+    before: str, own: dict[str, str], after: str, tmp_path: Path
+) -> None:
+    """Exporting LD_LIBRARY_PATH into a container replaces the image's, torch's folder included."""
+    job = mpi_job(tmp_path, "bind", **own)
+
+    environ = environ_of(job, LD_LIBRARY_PATH=before, OPAL_PREFIX="/image/mpi")
+
+    assert environ["LD_LIBRARY_PATH"] == after
+    assert environ["OPAL_PREFIX"] == "/host/mpi"
+
+
+def test_a_bound_mpi_without_a_prefix_leaves_the_image_s(tmp_path: Path) -> None:
+    job = mpi_job(tmp_path, "bind", {"prefix": None, "libraries": ["/cray"], "bind": []})
+
+    environ = environ_of(job, LD_LIBRARY_PATH="/image", OPAL_PREFIX="/image/mpi")
+
+    assert (environ["LD_LIBRARY_PATH"], environ["OPAL_PREFIX"]) == ("/cray:/image", "/image/mpi")
+
+
+def test_folders_of_a_bound_mpi_that_setup_found(tmp_path: Path) -> None:
+    libraries = ["$FOUND", "/pals", "$MISSING"]
+    job = mpi_job(tmp_path, "bind", {"prefix": None, "libraries": libraries, "bind": []})
+
+    environ = environ_of(job, LD_LIBRARY_PATH="/image", FOUND="/cray/a::/cray/b:")
+
+    assert environ["LD_LIBRARY_PATH"] == "/cray/a:/cray/b:/pals:/image"
+
+
+def test_a_prefix_of_the_job_s_own_counts(tmp_path: Path) -> None:
+    job = mpi_job(tmp_path, "bind", OPAL_PREFIX="/own")
+
+    assert environ_of(job, OPAL_PREFIX="/image/mpi")["OPAL_PREFIX"] == "/own"
+
+
+def test_a_prefix_of_the_host_s_mpirun_is_taken_away_where_the_image_lacks_it(
+    tmp_path: Path,
+) -> None:
+    """Open MPI's mpirun sets its own folder for the ranks where it is not where it was built. The
+    image's MPI would look there for its files. One that the image has is the image's."""
+    for owner in ("openmpi", "pmix"):
+        (tmp_path / "image" / "share" / owner).mkdir(parents=True)
+    host = {"OPAL_PREFIX": "/host/mpi", "PMIX_PREFIX": "/host/mpi"}
+    host |= {"PMIX_INSTALL_PREFIX": "/host/mpi"}
+    image = dict.fromkeys(host, str(tmp_path / "image"))
+    job = mpi_job(tmp_path, "hybrid")
+
+    assert not host.keys() & environ_of(job, **host).keys()
+    assert image.items() <= environ_of(job, **image).items()
+
+
+@pytest.mark.parametrize("beside", [{}, {"host_mpi": HOST_MPI}])
+def test_an_ordinary_job_keeps_its_environment(beside: dict[str, Any], tmp_path: Path) -> None:
+    job = write_job(tmp_path, beside=beside, run=["python", "-c", SHOW])
+    before = {"LD_LIBRARY_PATH": "/image", "OPAL_PREFIX": "/no/such", "PMIX_PREFIX": "/no/such"}
+    before["CUDA_VISIBLE_DEVICES"] = "0,1"
+
+    assert before.items() <= environ_of(job, **before).items()
+
+
+# ---- order of the GPUs ---------------------------------------------------------------------------
+
+
+def gpu_changes(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    *,
+    visible: str | None,
+    installed: int | None,
+    asked: int = 4,
+) -> str | None:
+    """CUDA_VISIBLE_DEVICES for `gpu_order: reversed` on a node; None where it stays as it is."""
+    gpus = folder / "gpus"
+    for index in range(installed or 0):
+        (gpus / f"0000:{index:02x}:00.0").mkdir(parents=True)
+    monkeypatch.setattr(execution, "_GPU_FOLDER", gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    resolved = {"gpu_order": "reversed", "job": {"job": {"gpus_per_node": asked}}}
+    return execution._gpu_changes(resolved).get("CUDA_VISIBLE_DEVICES")
+
+
+@pytest.mark.parametrize(
+    ("visible", "after"),
+    [
+        ("0,1,2,3", "3,2,1,0"),
+        ("4, 6", "6,4"),
+        ("GPU-aa,GPU-bb", "GPU-bb,GPU-aa"),
+        ("MIG-1,MIG-2,MIG-3", "MIG-3,MIG-2,MIG-1"),
+        ("2", None),
+        ("", None),
+        ("NoDevFiles", None),
+    ],
+)
+def test_reversed_gpus_that_the_scheduler_chose(
+    visible: str, after: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert gpu_changes(monkeypatch, tmp_path, visible=visible, installed=8) == after
+
+
+@pytest.mark.parametrize(
+    ("installed", "asked", "after"),
+    [
+        (8, 4, "7,6,5,4,3,2,1,0"),
+        (2, 4, "1,0"),
+        (1, 4, None),
+        (None, 4, "3,2,1,0"),
+        (None, 1, None),
+        (None, 0, None),
+    ],
+)
+def test_reversed_gpus_that_nobody_chose(
+    installed: int | None,
+    asked: int,
+    after: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Without the driver's folder, the job says how many there are."""
+    given = gpu_changes(monkeypatch, tmp_path, visible=None, installed=installed, asked=asked)
+
+    assert given == after
+
+
+@pytest.mark.parametrize(("own", "seen"), [({}, "1,0"), ({"CUDA_VISIBLE_DEVICES": "5"}, "5")])
+def test_reversed_gpus_reach_the_program(own: dict[str, str], seen: str, tmp_path: Path) -> None:
+    job = write_job(
+        tmp_path,
+        beside={"gpu_order": "reversed"},
+        run=["python", "-c", SHOW],
+        container={"env": own},
+    )
+
+    assert environ_of(job, CUDA_VISIBLE_DEVICES="0,1")["CUDA_VISIBLE_DEVICES"] == seen

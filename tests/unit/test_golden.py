@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.environment import REPOSITORY, in_ci
 
+from hpc_amp.config.fabric import find_fabric
 from hpc_amp.config.schema import Container, Job, Launch, Resources, Restarts, Train
 from hpc_amp.config.site import Site
 from hpc_amp.containers import get_container
@@ -25,8 +26,19 @@ from hpc_amp.schedulers import get_scheduler
 GOLDEN = REPOSITORY / "tests" / "golden"
 CASES = [
     *itertools.product(["slurm"], ["srun", "torchrun", "single"], ["apptainer", "none"]),
+    ("slurm", "mpirun", "apptainer"),
     *itertools.product(["local"], ["torchrun", "single"], ["apptainer", "none"]),
+    *itertools.product(["pbs", "cobalt"], ["mpirun", "mpiexec", "single"], ["apptainer"]),
+    *itertools.product(["pbs", "cobalt"], ["mpirun"], ["none"]),
 ]
+
+
+DIRECTIVES = {
+    "slurm": ["--qos=premium"],
+    "pbs": ["-l filesystems=home:eagle", "-M me@example.org"],
+    "cobalt": ["--attrs filesystems=home"],
+    "local": [],
+}
 
 
 def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
@@ -35,14 +47,14 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
     job = Job(
         name="golden",
         job=Resources(
-            nodes=2 if scheduler == "slurm" and not single else 1,
+            nodes=1 if single or scheduler == "local" else 2,
             gpus_per_node=1 if single else 4,
             cpus_per_gpu=8,
             memory="64GiB",
             walltime="02:00:00",
             queue="gpu",
-            account="my project",
-            directives=["--qos=premium"] if scheduler == "slurm" else [],
+            account="my_project" if scheduler == "cobalt" else "my project",
+            directives=DIRECTIVES[scheduler],
             setup="module load apptainer\n",
         ),
         container=Container(
@@ -52,7 +64,11 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
             env={"HYDRA_FULL_ERROR": "1"},
             args=["--cleanenv"] if single else [],
         ),
-        launch=Launch(method=launcher, args=["--label"] if launcher == "srun" else []),  # type: ignore[arg-type]
+        launch=Launch(
+            method=launcher,  # type: ignore[arg-type]
+            args=["--label"] if launcher == "srun" else [],
+            mpi="hybrid" if launcher == "mpiexec" else "none",
+        ),
         restarts=Restarts(on_failure=1),
         train=None if single else Train(),
         run=["python", "train.py", "--lr", "0.1"] if single else None,
@@ -62,7 +78,9 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
         scheduler=scheduler,  # type: ignore[arg-type]
         gpu_type="a100" if scheduler == "slurm" else None,
         env={"NCCL_SOCKET_IFNAME": "hsn0,hsn1"},
-        address_suffix="-ib0" if scheduler == "slurm" else "",
+        address_suffix="-ib0" if scheduler in ("slurm", "pbs") else "",
+        chunk=["system=polaris"] if scheduler == "pbs" else [],
+        launcher_args=["--verbose"] if launcher == "mpiexec" else [],
         skip_directives=["--mem"] if launcher == "torchrun" else [],
     )
     return Plan(
@@ -73,6 +91,7 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
         container=get_container(job, site),
         run_dir=Path("/projects/me/runs/golden/20261127-223455-kqzf"),
         workdir=Path("/projects/me"),
+        fabric=find_fabric("slingshot") if scheduler == "pbs" else None,
         python="python3" if runtime == "apptainer" else "/projects/venv/bin/python",
         version="0.0.0",
     )

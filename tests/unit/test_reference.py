@@ -7,12 +7,22 @@ from typing import Annotated, Literal
 
 import pytest
 
+from hpc_amp.config.fabric import Fabric, fabric_files
 from hpc_amp.config.keys import keys_of
 from hpc_amp.config.load import load_job
-from hpc_amp.config.reference import BEGIN, END, keys_as_markdown, main, with_keys
+from hpc_amp.config.reference import (
+    BEGIN,
+    END,
+    END_OF_FABRICS,
+    FABRICS,
+    fabrics_as_markdown,
+    keys_as_markdown,
+    main,
+    with_keys,
+)
 from hpc_amp.config.schema import Job, at_least
 from hpc_amp.config.site import Site
-from hpc_amp.config.sites import load_site
+from hpc_amp.config.sites import load_site, site_files
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -83,7 +93,7 @@ def test_only_what_is_between_the_marks_is_replaced():
 
 def test_documents_are_written_and_checked(tmp_path, capsys):
     for name in ("config.md", "sites.md"):
-        (tmp_path / name).write_text(f"{BEGIN}\n{END}\n")
+        (tmp_path / name).write_text(f"{BEGIN}\n{END}\n{FABRICS}\n{END_OF_FABRICS}\n")
     assert main(["--check"], tmp_path) == 1
     assert capsys.readouterr().err == (
         f"{tmp_path}/config.md is out of date: run python -m hpc_amp.config.reference\n"
@@ -91,6 +101,8 @@ def test_documents_are_written_and_checked(tmp_path, capsys):
     assert main([], tmp_path) == 0
     assert main(["--check"], tmp_path) == 0
     assert "`skip_directives`" in (tmp_path / "sites.md").read_text()
+    assert "`slingshot`: " in (tmp_path / "sites.md").read_text()
+    assert "`slingshot`: " not in (tmp_path / "config.md").read_text()
     (tmp_path / "sites.md").unlink()
     assert main([], tmp_path) == 1
     assert "sites.md" in capsys.readouterr().err
@@ -98,6 +110,29 @@ def test_documents_are_written_and_checked(tmp_path, capsys):
 
 def test_the_documents_are_current():
     assert main(["--check"], DOCS) == 0
+
+
+def test_the_table_of_fabric_profiles(tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "description: Net\nsource: us\nenv: {A: 1, B: '2'}\nmulti_node_env: {C: x y}\n"
+    )
+    (tmp_path / "b.yaml").write_text("description: Other\nsource: us\n")
+    lines = fabrics_as_markdown(tmp_path).splitlines()
+    assert lines[:4] == [
+        "| Profile | In every job | In jobs on several nodes |",
+        "|---|---|---|",
+        "| `a`: Net | `A=1`<br>`B=2` | `C=x y` |",
+        "| `b`: Other |  |  |",
+    ]
+    assert lines[7].startswith("| Key |") and len(lines) == 9 + len(keys_of(Fabric))
+
+
+def test_the_documents_list_every_site_and_profile_that_ships():
+    text = (DOCS / "sites.md").read_text()
+    for name in site_files():
+        assert re.search(rf"^\| `{name}` \|", text, re.MULTILINE), name
+    for name in fabric_files():
+        assert f"| `{name}`: " in text, name
 
 
 @pytest.mark.parametrize("root", [Job, Site])

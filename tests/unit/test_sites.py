@@ -1,30 +1,43 @@
 """Site files, and which one a job gets."""
 
+import itertools
+import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from hpc_amp import resources
-from hpc_amp.config import sites
+from hpc_amp.config import folders, sites
+from hpc_amp.config.checks import check_job
+from hpc_amp.config.fabric import find_fabric
 from hpc_amp.config.schema import Resources
 from hpc_amp.config.sites import (
+    cobalt_is_configured,
     find_site,
     load_for_site,
     load_site,
+    pbs_is_configured,
     site_files,
     slurm_is_configured,
 )
 from hpc_amp.errors import ConfigError
+from hpc_amp.jobs.plan import make_plan
+from hpc_amp.jobs.render import render
 
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path, monkeypatch):
-    """A machine without Slurm and without sites of its user."""
+    """A machine without a scheduler and without sites of its user."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    for name in ("HPC_AMP_SITES", "SLURM_CONF"):
+    for name in ("HPC_AMP_SITES", "SLURM_CONF", "PBS_CONF_FILE", "PBS_SERVER"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("COBALT_CONFIG_FILES", raising=False)
     monkeypatch.setattr(sites, "SLURM_FILES", (tmp_path / "slurm.conf",))
+    monkeypatch.setattr(sites, "PBS_FILE", tmp_path / "pbs.conf")
+    monkeypatch.setattr(sites, "COBALT_FILE", tmp_path / "cobalt.conf")
     return tmp_path
 
 
@@ -45,7 +58,10 @@ def nothing(name):
 
 def test_every_shipped_site_loads_and_is_found_by_its_name():
     files = site_files()
-    assert {"local", "slurm"} <= set(files)
+    assert set(files) == {
+        *("local", "slurm", "pbs", "cobalt", "slurm-slingshot"),
+        *("thetagpu", "polaris", "aurora", "perlmutter"),
+    }
     for name in files:
         site = find_site(name)
         assert site.name == name and site.description
@@ -54,18 +70,19 @@ def test_every_shipped_site_loads_and_is_found_by_its_name():
 def test_a_site_has_the_defaults_of_its_class():
     site = load_site(write("a.yaml", "scheduler: slurm\n"))
     assert (site.name, site.scheduler, site.launcher, site.gpu_request) == (
-        "a", "slurm", "auto", "gpus-per-node",
+        "a", "slurm", "auto", "auto",
     )  # fmt: skip
     assert (site.bind, site.env, site.setup, site.defaults.entries) == ([], {}, "", {})
 
 
 CASES = {
     "description: x": "a.yaml: scheduler is missing; add a line scheduler: ...",
-    "scheduler: slrm": "a.yaml:1: scheduler: 'slrm' is not one of slurm, local; did you mean "
-    "slurm?",
+    "scheduler: slrm": "a.yaml:1: scheduler: 'slrm' is not one of slurm, pbs, cobalt, local; "
+    "did you mean slurm?",
     "scheduler: slurm\nmodules: x": "a.yaml:2: unknown key modules; the keys at the top level are "
-    "name, description, scheduler, launcher, runtime, hosts, gpu_request, gpu_type, bind, env, "
-    "setup, directives, skip_directives, address_suffix, container_args, defaults",
+    "name, description, scheduler, launcher, launcher_args, srun_mpi, host_mpi, fabric, runtime, "
+    "hosts, gpu_request, gpu_order, chunk, gpu_type, bind, env, setup, directives, "
+    "skip_directives, address_suffix, container_args, defaults",
     "scheduler: slurm\nhost: [a]": "a.yaml:2: unknown key host; did you mean hosts?",
     "scheduler: slurm\nname: b": "a.yaml:2: name: 'b' is not the file's name; leave the key out, "
     "or rename the file to b.yaml",
@@ -86,6 +103,40 @@ CASES = {
     "it belongs in the job file",
     "scheduler: slurm\ndefaults:\n  run: [x]": "a.yaml:3: defaults.run: a site cannot choose it; "
     "it belongs in the job file",
+    "scheduler: pbs\ngpu_request: gres": "a.yaml:2: gpu_request: PBS does not know gres; use one "
+    "of: auto, ngpus, none",
+    "scheduler: slurm\ngpu_request: ngpus": "a.yaml:2: gpu_request: Slurm does not know ngpus; use "
+    "one of: auto, gpus-per-node, gres, none",
+    "scheduler: cobalt\ngpu_request: gpus-per-node": "a.yaml:2: gpu_request: Cobalt does not know "
+    "gpus-per-node; use one of: auto, none",
+    "scheduler: pbs\ngpu_type: a100": "a.yaml:2: gpu_type: only Slurm is asked for GPUs by their "
+    "type; say it in chunk, such as gputype=A100",
+    "scheduler: local\ngpu_type: a100": "a.yaml:2: gpu_type: only Slurm is asked for GPUs by their "
+    "type; remove it",
+    "scheduler: slurm\nchunk: [a=b]": "a.yaml:2: chunk: only PBS has chunks; use directives",
+    "scheduler: pbs\nchunk: [a b]": "a.yaml:2: chunk: 'a b' is not a resource of a chunk: write "
+    "name=value",
+    "scheduler: pbs\nlauncher: srun": "a.yaml:2: launcher: srun only works under Slurm; use one "
+    "of: auto, mpirun, mpiexec, torchrun, single",
+    "scheduler: pbs\nfabric: slingshots": "a.yaml:2: fabric: there is no fabric profile "
+    "'slingshots'; did you mean slingshot? The profiles are ethernet, ib, slingshot, "
+    "slingshot-no-eager, slingshot-ofi",
+    "scheduler: pbs\nbind: [/lus, /usr/lib64/]": "a.yaml:2: bind: /usr/lib64/ hides the image's "
+    "own /usr/lib64, which its programs are loaded from; bind it under another name: "
+    "/usr/lib64:/hostlib64",
+    "scheduler: pbs\nhost_mpi:\n  bind: ['/opt/x:/usr/lib/x86_64-linux-gnu:ro']": "a.yaml:3: "
+    "host_mpi.bind: /opt/x:/usr/lib/x86_64-linux-gnu:ro hides the image's own "
+    "/usr/lib/x86_64-linux-gnu, which its programs are loaded from; bind it under another name: "
+    "/opt/x:/hostx86_64-linux-gnu",
+    "scheduler: pbs\nhost_mpi:\n  libraries: [/lib64]": "a.yaml:3: host_mpi.libraries: '/lib64' is "
+    "the image's own inside, and it is searched anyway",
+    "scheduler: pbs\nhost_mpi:\n  libraries: ['/a:/b']": "a.yaml:3: host_mpi.libraries: '/a:/b' is "
+    "not one absolute path: list every folder by itself",
+    "scheduler: pbs\nhost_mpi:\n  libraries: ['${A}/b']": "a.yaml:3: host_mpi.libraries: '${A}/b' "
+    "is not the name of a variable: write $NAME",
+    "scheduler: pbs\nhost_mpi:\n  libraries: [/hl]\n  bind: ['/usr/lib64:/hl']": "a.yaml:3: "
+    "host_mpi.libraries: /hl is the host's /usr/lib64, with its C library, which the image's "
+    "programs would load; bind the single libraries that are missed into a folder of their own",
     "": "a.yaml: this site file is empty; write keys, such as scheduler: slurm",
 }
 
@@ -127,7 +178,7 @@ def test_a_path_to_nothing():
 def test_an_unknown_name_lists_the_sites(machine, monkeypatch):
     shipped = write(machine / "share/sites/local.yaml", "scheduler: local").parent
     write(shipped / "polaris.yaml", "scheduler: local")
-    monkeypatch.setattr(sites, "resource_folder", lambda name: shipped.parent)
+    monkeypatch.setattr(folders, "resource_folder", lambda name: shipped.parent)
     with pytest.raises(ConfigError) as caught:
         find_site("polris", where="job.yaml:2")
     assert str(caught.value) == (
@@ -159,6 +210,104 @@ class TestAuto:
         monkeypatch.setenv("SLURM_CONF", "/etc/x.conf")
         assert find_site(hostname="a", which="/usr/bin/{}".format).name == "slurm"
         assert find_site(hostname="a", which=nothing).name == "local"
+
+    def test_prefers_a_known_site_to_a_scheduler(self, monkeypatch):
+        monkeypatch.setenv("SLURM_CONF", "/etc/x.conf")
+        host = "login07.chn.perlmutter.nersc.gov"
+        assert find_site(hostname=host, which="/usr/bin/{}".format).name == "perlmutter"
+
+    @pytest.mark.parametrize(
+        ("host", "site"),
+        [
+            ("login07.chn.perlmutter.nersc.gov", "perlmutter"),
+            ("polaris-login-01", "polaris"),
+            ("polaris-login-04.hsn.cm.polaris.alcf.anl.gov", "polaris"),
+            ("aurora-uan-0009", "aurora"),
+            ("aurora-uan-0009.hostmgmt.cm.aurora.alcf.anl.gov", "aurora"),
+            ("thetagpusn1", "thetagpu"),
+            ("login07.cluster.example.org", "local"),
+        ],
+    )
+    def test_knows_the_login_nodes_of_the_shipped_sites(self, host, site):
+        assert find_site(hostname=host, which=nothing).name == site
+
+    def test_asks_for_pbs_and_cobalt_after_slurm(self, monkeypatch):
+        assert find_site(hostname="a", which=only("qsub", "qstat")).name == "local"
+        write("pbs.conf", "PBS_SERVER=head\n")
+        assert find_site(hostname="a", which=only("qsub", "qstat")).name == "pbs"
+        write("cobalt.conf", "")
+        assert find_site(hostname="a", which=only("qsub", "qstat", "cqwait")).name == "cobalt"
+        monkeypatch.setenv("SLURM_CONF", "/etc/x.conf")
+        assert find_site(hostname="a", which=only("sbatch", "qsub", "qstat")).name == "slurm"
+
+
+def only(*names):
+    """A PATH with these programs, all in one folder."""
+    return lambda name: f"/usr/bin/{name}" if name in names else None
+
+
+class TestPbs:
+    CLIENT = ("qsub", "qstat", "pbsnodes")
+
+    def test_needs_its_commands_and_the_name_of_a_server(self, monkeypatch):
+        write("pbs.conf", "# PBS_SERVER=old\nPBS_EXEC=/opt/pbs\n")
+        assert not pbs_is_configured(only(*self.CLIENT))
+        monkeypatch.setenv("PBS_SERVER", "head")
+        assert pbs_is_configured(only(*self.CLIENT))
+        monkeypatch.delenv("PBS_SERVER")
+        write("pbs.conf", "PBS_EXEC=/opt/pbs\n PBS_SERVER = head\n")
+        assert pbs_is_configured(only(*self.CLIENT))
+        assert not pbs_is_configured(only("qstat", "pbsnodes"))
+        assert not pbs_is_configured(only("qsub"))
+        assert not pbs_is_configured(nothing)
+
+    def test_finds_its_file_by_the_variable(self, monkeypatch):
+        write("elsewhere.conf", "PBS_PRIMARY=head\n")
+        monkeypatch.setenv("PBS_CONF_FILE", "elsewhere.conf")
+        assert pbs_is_configured(only(*self.CLIENT))
+        monkeypatch.setenv("PBS_CONF_FILE", "missing.conf")
+        assert not pbs_is_configured(only(*self.CLIENT))
+
+    def test_torque_has_the_same_commands_but_not_the_file(self):
+        assert not pbs_is_configured(only(*self.CLIENT, "pbsdsh", "momctl"))
+
+    @pytest.mark.parametrize("other", ["qconf", "cqwait"])
+    def test_grid_engine_and_cobalt_are_told_by_what_lies_beside_qsub(self, other):
+        write("pbs.conf", "PBS_SERVER=left-behind\n")
+        assert not pbs_is_configured(only("qsub", "qstat", other))
+
+        def elsewhere(name):
+            return f"/opt/other/{name}" if name == other else only(*self.CLIENT)(name)
+
+        assert pbs_is_configured(elsewhere)
+
+    def test_looks_on_the_real_path(self, machine, monkeypatch):
+        for name in self.CLIENT:
+            program(f"bin/{name}", "exit 0")
+        monkeypatch.setenv("PATH", str(machine / "bin"))
+        assert not pbs_is_configured()
+        write("pbs.conf", "PBS_SERVER=head\n")
+        assert pbs_is_configured()
+        program("bin/qconf", "exit 0")
+        assert not pbs_is_configured()
+
+
+class TestCobalt:
+    def test_needs_its_commands_and_a_file(self):
+        assert not cobalt_is_configured(only("qsub", "cqwait"))
+        write("cobalt.conf", "")
+        assert cobalt_is_configured(only("qsub", "cqwait"))
+        assert cobalt_is_configured(only("qsub", "cqstat"))
+        assert not cobalt_is_configured(only("qsub", "qstat", "qalter"))
+        assert not cobalt_is_configured(only("cqwait"))
+
+    def test_finds_its_files_by_the_variable(self, monkeypatch):
+        write("gpu.conf", "")
+        monkeypatch.setenv("COBALT_CONFIG_FILES", "missing.conf:gpu.conf")
+        assert cobalt_is_configured(only("qsub", "cqwait"))
+        monkeypatch.setenv("COBALT_CONFIG_FILES", "missing.conf")
+        write("cobalt.conf", "")
+        assert not cobalt_is_configured(only("qsub", "cqwait"))
 
 
 class TestSlurm:
@@ -221,3 +370,114 @@ class TestResourceFolder:
         assert str(caught.value) == (
             "this installation of hpc-amp has no folder 'jobs'; install it again"
         )
+
+
+class TestShippedSitesAsScripts:
+    """What comes of the shipped sites: headers, and the block of the network."""
+
+    NEEDED = {  # noqa: RUF012  lines of the header of a job on two nodes
+        "thetagpu": ["-n 2", "-q full-node", "--attrs filesystems=home,theta-fs0:pubnet=true"],
+        "polaris": [
+            *("-l select=2:ncpus=32:mpiprocs=4:system=polaris", "-l place=scatter", "-q debug"),
+            *("-l filesystems=home:eagle", "-l singularity_fakeroot=true", "-k doe"),
+        ],
+        "aurora": ["-l select=2:ncpus=96:mpiprocs=12", "-l filesystems=home:flare", "-q debug"],
+        "perlmutter": ["--gpus-per-node=4", "--constraint=gpu", "--qos=regular"],
+        "slurm-slingshot": ["--gpus-per-node=1", "--nodes=2"],
+        "slurm": ["--gpus-per-node=1", "--nodes=2"],
+        "pbs": ["-l select=2:ncpus=1:mpiprocs=1:ngpus=1", "-l place=scatter"],
+        "cobalt": ["-n 2", "-t 60"],
+    }
+    LAUNCHED = {  # noqa: RUF012  on one node, on two
+        "thetagpu": ("torch.distributed.run", "mpirun -n"),
+        "polaris": ("mpiexec -n", "mpiexec -n"),
+        "aurora": ("mpiexec -n", "mpiexec -n"),
+        "perlmutter": ("srun ", "srun "),
+        "slurm-slingshot": ("srun ", "srun "),
+        "slurm": ("srun ", "srun "),
+        "pbs": ("python", "mpirun -n"),
+        "cobalt": ("python", "mpirun -n"),
+    }
+
+    def script(self, site, *overrides):
+        write("a.sif", "an image")
+        path = write("job.yaml", "name: x\nrun: [python, a.py]\ncontainer: a.sif\n")
+        loaded, chosen = load_for_site(path, [f"site={site}", *overrides])
+        check_job(loaded, chosen)
+        return render(make_plan(loaded, chosen, Path("runs/x/1")))
+
+    def header(self, script):
+        lines = script.splitlines()[1:]
+        end = next(i for i, line in enumerate(lines) if not re.match(r"#[A-Z]+ ", line))
+        return [line.partition(" ")[2] for line in lines[:end]]
+
+    def test_every_site_is_looked_at(self):
+        assert self.NEEDED.keys() == self.LAUNCHED.keys() == site_files().keys() - {"local"}
+
+    @pytest.mark.parametrize("nodes", [1, 2])
+    @pytest.mark.parametrize("name", NEEDED)
+    def test_a_job_on_one_and_two_nodes(self, name, nodes):
+        script = self.script(name, f"job.nodes={nodes}")
+        assert self.LAUNCHED[name][nodes - 1] in script
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+        if nodes == 2:
+            assert set(self.NEEDED[name]) <= set(self.header(script))
+
+    @pytest.mark.parametrize("nodes", [1, 2])
+    @pytest.mark.parametrize("name", NEEDED)
+    def test_the_network_is_a_commented_block_before_what_goes_on_top(self, name, nodes):
+        fabric = find_site(name).fabric
+        lines = self.script(name, f"job.nodes={nodes}").splitlines()
+        if fabric is None:
+            assert not any("Network between" in line for line in lines)
+            return
+        start = lines.index("# Network between the nodes.")
+        block = list(itertools.takewhile(lambda line: "Settings" not in line, lines[start:]))
+        assert block[1].startswith(f"# {fabric}: ") and block[2].startswith("# From ")
+        exports = [line for line in block if line.startswith("export ")]
+        wanted = find_fabric(fabric).settings(nodes)
+        assert exports[: len(wanted)] == [
+            f"export {key}={shlex.quote(value)}" for key, value in wanted.items()
+        ]
+
+    def test_a_job_chooses_another_network_or_none(self):
+        script = self.script("polaris", "job.nodes=2", "launch.fabric=slingshot-ofi")
+        assert "export NCCL_NET='AWS Libfabric'" in script
+        script = self.script("polaris", "job.nodes=2", "launch.fabric=none")
+        assert "NCCL_" not in script
+
+    @pytest.mark.parametrize("name", ["polaris", "aurora", "thetagpu"])
+    def test_proxies_have_both_spellings(self, name):
+        env = find_site(name).env
+        assert env["http_proxy"] == env["HTTP_PROXY"] and env["https_proxy"] == env["HTTPS_PROXY"]
+
+    def test_the_line_of_a_job_replaces_that_of_its_site(self):
+        own = "-l filesystems=home"
+        header = self.header(self.script("polaris", f"job.directives=[{own!r}]"))
+        assert [line for line in header if "filesystems" in line] == [own]
+        assert "-l singularity_fakeroot=true" in header
+        header = self.header(self.script("perlmutter", "job.directives=['--qos=debug']"))
+        assert [line for line in header if line.startswith("--qos")] == ["--qos=debug"]
+        own = "--attrs filesystems=home,grand:mig-mode=True"
+        header = self.header(self.script("thetagpu", f"job.directives=[{own!r}]"))
+        assert [line for line in header if line.startswith("--attrs")] == [
+            "--attrs filesystems=home,grand:pubnet=true:mig-mode=True"
+        ]
+
+    @pytest.mark.parametrize(
+        ("name", "option", "gone", "stays"),
+        [
+            ("perlmutter", "--gpus-per-node", "--gpus-per-node=4", "--constraint=gpu"),
+            ("perlmutter", "--constraint", None, "--constraint=gpu"),
+            ("polaris", "-l place", "-l place=scatter", "-l walltime=01:00:00"),
+            ("polaris", "-k", "-k doe", "-j oe"),
+            ("polaris", "-l filesystems", None, "-l filesystems=home:eagle"),
+            ("thetagpu", "-q", "-q full-node", "-n 1"),
+            ("thetagpu", "--attrs", None, "--attrs filesystems=home,theta-fs0:pubnet=true"),
+        ],
+    )
+    def test_skipping_touches_generated_lines_only(self, name, option, gone, stays):
+        before = self.header(self.script(name))
+        after = self.header(self.script(name, f"job.skip_directives=[{option!r}]"))
+        assert stays in after
+        assert set(before) - set(after) == ({gone} if gone else set())

@@ -1,0 +1,105 @@
+"""`mpirun` of Open MPI, `mpiexec` of MPICH (hydra) and of Cray (PALS)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_amp.jobs.shell import ShellText, verbatim, words
+from hpc_amp.launchers.base import Launcher, warnings
+
+if TYPE_CHECKING:
+    from hpc_amp.config.schema import Job
+    from hpc_amp.jobs.plan import Plan
+
+_RANK = '"${container[@]}" "$python" "${program[@]}"'
+
+# Ranks get what srun would give them: all that the script exported, `setup` included. Left out is
+# what belongs to this node or this shell, and what the launchers set themselves.
+_CARRY = """\
+# Open MPI hands on no variable by itself: every one is named.
+carried=()
+for name in $(compgen -e); do
+  case $name in
+    OMPI_* | ORTE_* | PRTE_* | PMI* | SLURM_* | SSH_* | XDG_*) ;;
+    HOSTNAME | PWD | OLDPWD | SHLVL | _ | TERM | DISPLAY) ;;
+    *) carried+=(-x "$name") ;;
+  esac
+done
+"""
+
+
+class Mpirun(Launcher):
+    """Open MPI, any version since 1.8. Ranks are numbered in blocks, from the first node on."""
+
+    name = "mpirun"
+    mpi = True
+    version_command = "mpirun --version"
+
+    def forwards(self, plan: Plan) -> dict[str, str]:
+        """mpirun passes on SIGUSR1 and SIGUSR2; at SIGTERM it kills the ranks after a second."""
+        return warnings(plan)
+
+    def step_cpus(self, job: Job) -> int:
+        """On Slurm mpirun starts one daemon a node with srun, whose cores the ranks share."""
+        return job.ranks_per_node * job.job.cpus_per_gpu
+
+    def prepare(self, plan: Plan) -> ShellText:
+        """Hosts with their slots, since a node file may name a host once or once a process. On
+        Slurm, Open MPI knows the allocation by itself."""
+        if plan.scheduler.name == "slurm":
+            return verbatim(_CARRY)
+        slots = plan.job.ranks_per_node
+        return verbatim(
+            f"""awk '{{ print $1 " slots={slots}" }}' <<<"$hosts" >"attempts/$attempt/hosts"
+{_CARRY}"""
+        )
+
+    def command(self, plan: Plan) -> ShellText:
+        """Binding is off: a rank's threads would share one core."""
+        hosts = "" if plan.scheduler.name == "slurm" else '--hostfile "attempts/$attempt/hosts" '
+        args = words([*plan.site.launcher_args, *plan.job.launch.args])
+        return verbatim(
+            f'mpirun -n "$HPC_AMP_WORLD_SIZE" {hosts}--map-by ppr:{plan.job.ranks_per_node}:node '
+            f'--bind-to none "${{carried[@]}}" {args}{" " * bool(args)}\\\n    {_RANK}'
+        )
+
+
+class Mpiexec(Launcher):
+    """MPICH's hydra (also Intel's) and Cray's PALS, which differ in how they place ranks."""
+
+    name = "mpiexec"
+    mpi = True
+    version_command = "mpiexec --version"
+
+    def forwards(self, plan: Plan) -> dict[str, str]:
+        """Nothing that both of them do: the stop file reaches the ranks."""
+        return {}
+
+    def step_cpus(self, job: Job) -> int:
+        """Like mpirun, hydra starts one daemon a node with srun."""
+        return job.ranks_per_node * job.job.cpus_per_gpu
+
+    def prepare(self, plan: Plan) -> ShellText:
+        """Both take the environment along when told; PALS alone binds ranks to cores, unless the
+        job or its site says how."""
+        job = plan.job
+        bound = "--cpu-bind" in " ".join([*plan.site.launcher_args, *job.launch.args])
+        binding = "" if bound else f" --cpu-bind depth --depth {job.job.cpus_per_gpu}"
+        return verbatim(
+            f"""printf '%s\\n' "$hosts" >"attempts/$attempt/hosts"
+case $(mpiexec --version 2>&1) in
+  *"Open MPI"* | *OpenRTE* | *PRRTE*) fail "mpiexec is Open MPI's here: use launch.method=mpirun" ;;
+  *HYDRA* | *"Intel(R) MPI"*) placement=(-genvall) ;;
+  *) placement=(--envall{binding}) ;; # PALS
+esac
+"""
+        )
+
+    def command(self, plan: Plan) -> ShellText:
+        """`-n`, `-ppn` and `-hostfile` are read by both."""
+        args = words([*plan.site.launcher_args, *plan.job.launch.args])
+        return verbatim(
+            'mpiexec -n "$HPC_AMP_WORLD_SIZE" -ppn "$HPC_AMP_PPN" '
+            '-hostfile "attempts/$attempt/hosts" "${placement[@]}" '
+            f"{args}{' ' * bool(args)}\\\n    {_RANK}"
+        )

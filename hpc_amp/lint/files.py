@@ -1,0 +1,57 @@
+"""Reading the scripts that `hpc-amp lint` is given, and telling what was found in them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_amp.errors import UsageError
+from hpc_amp.lint import Finding, lint, schedulers_of
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One script and its findings; `schedulers` are those that it has directives for."""
+
+    name: str
+    schedulers: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    def __str__(self) -> str:
+        if self.findings:
+            return "\n".join(str(finding) for finding in self.findings)
+        return f"{self.name}: no findings ({', '.join(self.schedulers) or 'no directives'})"
+
+
+def check_files(paths: Sequence[str]) -> list[Checked]:
+    """Check each file; `-` is the standard input. All are read before any is checked."""
+    texts = [(("<stdin>" if path == STDIN else path), _read(path)) for path in paths]
+    return [
+        Checked(name, tuple(schedulers_of(text)), tuple(lint(text, name))) for name, text in texts
+    ]
+
+
+def _read(path: str) -> bytes:
+    try:
+        text = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    if b"\0" in text:
+        raise UsageError(f"{path} is no script, but binary")
+    return text
+
+
+def summary(checked: Sequence[Checked]) -> str:
+    """How much was found, in one line."""
+    findings = [finding for one in checked for finding in one.findings]
+    errors = sum(finding.severity == "error" for finding in findings)
+    parts = [_count(errors, "error"), _count(len(findings) - errors, "warning")]
+    return f"{', '.join(parts)} in {_count(len(checked), 'script')}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

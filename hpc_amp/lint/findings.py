@@ -1,0 +1,124 @@
+"""What the linter says: findings, and the rules that they belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["error", "warning"]
+
+# Every rule with its severity: `error` where the script will not do what it says, `warning` where
+# it often goes wrong but may be meant. The ids are stable; docs/lint.md explains each.
+RULES: dict[str, Severity] = {
+    # The file as a whole
+    "byte-order-mark": "error",
+    "crlf": "error",
+    "missing-shebang": "error",
+    # Which lines are directives
+    "directive-never-read": "error",
+    "directive-misspelt": "error",
+    "directive-commented-out": "warning",
+    "comment-is-directive": "error",
+    # How a directive is split into words
+    "unmatched-quote": "error",
+    "stray-word": "error",
+    "trailing-comment": "error",
+    "value-cut": "error",
+    "backslash-lost": "error",
+    "quotes-kept": "error",
+    "typographic-character": "error",
+    "line-continuation": "error",
+    # Options and their values
+    "unknown-option": "error",
+    "torque-option": "warning",
+    "missing-value": "error",
+    "short-option-equals": "error",
+    "bad-value": "error",
+    "variable-in-directive": "error",
+    "variable-in-log-path": "warning",
+    "tilde-in-path": "error",
+    "conflicting-options": "error",
+    "option-twice": "warning",
+    "first-resource-wins": "error",
+    "attrs-twice": "error",
+    "env-not-merged": "error",
+    "env-value": "error",
+    "hours-not-minutes": "warning",
+    # Environment
+    "export-comma": "error",
+    "export-twice": "error",
+    "export-drops-environment": "warning",
+    # The body: paths, signals
+    "log-directory-too-late": "warning",
+    "no-cd": "warning",
+    "signal-misses-script": "error",
+    "trap-waits": "warning",
+    # The body: several ranks
+    "rank-in-batch-shell": "error",
+    "rank-expanded-early": "error",
+    "gpus-per-task": "warning",
+    "missing-cpus-per-task": "warning",
+    "tasks-per-node-list": "error",
+    "ranks-and-gpus": "warning",
+    "torchrun-per-rank": "error",
+    "fixed-port": "warning",
+    "hostname-address": "warning",
+    "launch-node-address": "warning",
+    "node-list-cut": "warning",
+    "localhost-on-many-nodes": "error",
+    "env-not-sent": "warning",
+    "image-per-rank": "warning",
+    "scontrol-in-container": "warning",
+    "ranks-cut-off": "warning",
+    "interface-excluded": "warning",
+}
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """One thing that is wrong with a script, and what to do about it."""
+
+    file: str
+    line: int
+    severity: Severity
+    rule: str
+    message: str
+    fix: str
+
+    def to_plain(self) -> dict[str, str | int]:
+        """As a JSON object."""
+        return {
+            "file": self.file,
+            "line": self.line,
+            "severity": self.severity,
+            "rule": self.rule,
+            "message": self.message,
+            "fix": self.fix,
+        }
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}: {self.severity} [{self.rule}]"
+        return f"{where} {self.message}\n    {self.fix}"
+
+
+class Report:
+    """Collects the findings of one file; the same thing is said once."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._found: dict[tuple[int, str, str], Finding] = {}
+
+    def add(self, rule: str, line: int, message: str, fix: str) -> None:
+        """Note a finding of `rule` at `line`."""
+        finding = Finding(self._file, line, RULES[rule], rule, message, fix)
+        self._found.setdefault((line, rule, message), finding)
+
+    def findings(self) -> list[Finding]:
+        """All of them, in the order of the lines."""
+        return sorted(self._found.values(), key=lambda one: (one.line, one.rule, one.message))
+
+
+def shown(text: str, limit: int = 60) -> str:
+    """A piece of a script in a message: on one line, printable, and not too long."""
+    clean = "".join(char if char.isprintable() else "?" for char in text.replace("\t", " "))
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"

@@ -1,0 +1,180 @@
+"""Rules about who numbers the ranks: RANK and the like, set or expanded once for all tasks."""
+
+from __future__ import annotations
+
+import re
+
+from hpc_amp.lint.findings import Report
+from hpc_amp.lint.job import TASK_VARIABLES, Job, Launch, number, option_in
+from hpc_amp.lint.shell import Word
+
+_TASK_VARIABLE = re.compile(rf"\$\{{?({'|'.join(sorted(TASK_VARIABLES))})\b")
+_RANK_NAMES = {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "GLOBAL_RANK"}
+
+
+def check_ranks(job: Job, report: Report) -> None:
+    """All rules of this module."""
+    if not job.is_batch:
+        return
+    frozen = _rank_in_batch_shell(job, report)
+    _rank_expanded_early(job, frozen, report)
+    _written_scripts(job, report)
+    _sizes(job, report)
+
+
+def _rank_in_batch_shell(job: Job, report: Report) -> set[str]:
+    """RANK and the like set once, for all tasks. The names of all variables that hold such a value
+    are returned."""
+    frozen: set[str] = set()
+    exported = job.exported
+    # A function that tasks run has their variables.
+    ranked = any(launch.agent is None for launch in job.launches) or not job.launches
+    functions_travel = re.search(r"\bexport -f\b|\bdeclare -f", job.body) is not None
+    for command in job.commands:
+        if command.depth or (command.function is not None and functions_travel):
+            continue
+        for name, word in command.assignments:
+            value = word.live.partition("=")[2]
+            match = _TASK_VARIABLE.search(value)
+            if match is None:
+                continue
+            if " " not in value:
+                frozen.add(name)
+            is_rank = name in _RANK_NAMES and (name in exported or bool(command.program))
+            if is_rank and job.has_many_tasks and (ranked or name in ("NODE_RANK", "GROUP_RANK")):
+                report.add(
+                    "rank-in-batch-shell",
+                    word.line,
+                    f"{name} is set once, in the batch script, where ${match[1]} is that of its "
+                    "own process: every task gets the same value",
+                    f"set it in each task: srun bash -c 'export {name}=${match[1]}; exec …', or "
+                    "read it in Python",
+                )
+    for command in job.commands:
+        for name, word in command.assignments:
+            literal = job.expand(word.text).partition("=")[2]
+            if (
+                name in ("RANK", "LOCAL_RANK")
+                and number(literal) is not None
+                and name in exported
+                and command.depth == 0
+                and command.function is None
+                and any(launch.agent is None and job.starts_many(launch) for launch in job.launches)
+            ):
+                report.add(
+                    "rank-in-batch-shell",
+                    word.line,
+                    f"{name}={literal} is exported to every task: all believe to be the same rank",
+                    f"leave it out; set {name} from SLURM_PROCID or the like in each task",
+                )
+    return frozen
+
+
+def _rank_expanded_early(job: Job, frozen: set[str], report: Report) -> None:
+    """A task's number in a word that the batch shell expands before srun starts."""
+    names = "|".join(sorted(TASK_VARIABLES | frozen))
+    pattern = re.compile(rf"\$\{{?({names})\b")
+    for launch in job.launches:
+        if not job.starts_many(launch):
+            continue
+        words = [*_after_launcher(launch), *_variables_in(job, launch)]
+        for word in words:
+            match = pattern.search(word.live)
+            if match is None:
+                continue
+            if _node_rank_unused(launch):
+                continue
+            report.add(
+                "rank-expanded-early",
+                word.line,
+                f"the batch shell expands ${match[1]} before {launch.kind} starts any task: all "
+                "tasks get the same value",
+                f"let each task expand it: {launch.kind} bash -c '… ${match[1]} …', in single "
+                "quotes",
+            )
+            break
+        for heredoc in launch.command.heredocs:
+            match = pattern.search(heredoc.text) if heredoc.live else None
+            if match is not None:
+                report.add(
+                    "rank-expanded-early",
+                    heredoc.line + heredoc.text.count("\n", 0, match.start()),
+                    f"the batch shell expands ${match[1]} in this here-document before "
+                    f"{launch.kind} starts any task",
+                    "quote the end word: <<'EOF'",
+                )
+
+
+def _after_launcher(launch: Launch) -> list[Word]:
+    words = launch.command.program
+    for index, word in enumerate(words):
+        if word.text.rpartition("/")[2] == launch.kind:
+            return words[index + 1 :]
+    return words
+
+
+def _variables_in(job: Job, launch: Launch) -> list[Word]:
+    """The words of variables that the launch uses, such as CMD="… $SLURM_PROCID"."""
+    found = []
+    for word in launch.command.program:
+        for name in re.findall(r"\$\{?([A-Za-z_]\w*)", word.live):
+            value = job.variables.get(name)
+            if value is not None and name not in _RANK_NAMES:
+                if value.items:
+                    found += list(value.items)
+                elif " " in value.text:
+                    found.append(value)
+    return found
+
+
+def _node_rank_unused(launch: Launch) -> bool:
+    """torchrun needs no --node_rank with the c10d rendezvous, which numbers the nodes itself, and
+    accelerate passes it on in the same way."""
+    text = launch.text
+    if option_in(text, "nnodes") in ("1", "1:1"):
+        return True
+    backend = option_in(text, "rdzv-backend") or ""
+    if backend and backend != "static":
+        return True
+    if re.search(r"rdzv_backend[= ]c10d", text):
+        return True
+    return launch.agent is not None and option_in(text, "rdzv-endpoint") is not None and not backend
+
+
+def _written_scripts(job: Job, report: Report) -> None:
+    """`cat > run.sh <<EOF` with the task's number in it: it is expanded while it is written."""
+    for command in job.commands:
+        program = [word.text for word in command.program]
+        if program[:1] not in (["cat"], ["tee"]) or not (command.redirects or len(program) > 1):
+            continue
+        for heredoc in command.heredocs:
+            if not heredoc.live:
+                continue
+            for offset, line in enumerate(heredoc.text.split("\n")):
+                match = re.search(rf"RANK\w*[=\s]+['\"]?(?<!\\){_TASK_VARIABLE.pattern}", line)
+                if match is not None:
+                    report.add(
+                        "rank-expanded-early",
+                        heredoc.line + offset,
+                        f"${match[1]} is expanded while this file is written, once for all tasks",
+                        f"quote the end word (<<'EOF'), or write \\${match[1]}",
+                    )
+                    break
+
+
+def _sizes(job: Job, report: Report) -> None:
+    """SLURM_TASKS_PER_NODE is `4(x2)` on several nodes."""
+    if (job.nodes or 1) < 2:
+        return
+    for command in job.commands:
+        for word in command.words:
+            if re.search(r"\$\(\([^)]*\bSLURM_TASKS_PER_NODE\b", word.live):
+                report.add(
+                    "tasks-per-node-list",
+                    word.line,
+                    "SLURM_TASKS_PER_NODE is a list such as `4(x2)` on several nodes: no number to "
+                    "reckon with",
+                    "use SLURM_NTASKS for the product, or SLURM_NTASKS_PER_NODE with "
+                    "--ntasks-per-node given",
+                )
+                return

@@ -1,0 +1,266 @@
+"""Rules about how the ranks find each other: address, port, network interface, and whether the
+launcher tells the other nodes."""
+
+from __future__ import annotations
+
+import re
+
+from hpc_amp.lint.findings import Report, shown
+from hpc_amp.lint.job import Job, Launch, number, option_in
+from hpc_amp.lint.shell import Command, Word
+
+
+def check_rendezvous(job: Job, report: Report) -> None:
+    """All rules of this module."""
+    _ports(job, report)
+    if job.is_batch and job.is_distributed:
+        _addresses(job, report)
+        _localhost(job, report)
+        _interface(job, report)
+    for launch in job.launches:
+        _env_not_sent(job, launch, report)
+
+
+_PORT_NAME = re.compile(
+    r"(?:MASTER|MAIN(?:_PROCESS)?|RDZV|TORCH\w*|DDP|DIST\w*)_PORT", re.IGNORECASE
+)
+
+
+_ENDS_IN_PORT = re.compile(r":([1-9]\d{2,4})$")
+# $MASTER_ADDR:29500, tcp://host:29500
+_ADDRESS_AND_PORT = re.compile(
+    r"(?:\$\{?\w*(?:MASTER|HEAD|RDZV|MAIN)\w*\}?|tcp://[^\s:]+):([1-9]\d{3,4})\b", re.IGNORECASE
+)
+
+
+def _ports(job: Job, report: Report) -> None:
+    """The same port for every job."""
+    fix = "derive it from the job: MASTER_PORT=$((61000 + SLURM_JOB_ID % 4536))"
+    if "pbs" in job.options:
+        fix = "derive it from the job: MASTER_PORT=$((61000 + ${PBS_JOBID%%[!0-9]*} % 4536))"
+    elif "cobalt" in job.options:
+        fix = "derive it from the job: MASTER_PORT=$((61000 + COBALT_JOBID % 4536))"
+
+    def found(line: int, port: str) -> None:
+        report.add(
+            "fixed-port",
+            line,
+            f"port {port} is the same for every job: two on one node cannot both have it",
+            fix,
+        )
+
+    for command in job.commands:
+        program = command.program
+        name = program[0].text if program else ""
+        if name in ("echo", "printf", "cat", "grep", "sed"):
+            continue
+        for variable, word in command.assignments:
+            value = job.expand(word.text).partition("=")[2]
+            if _PORT_NAME.fullmatch(variable) and (port := number(value)):
+                own = re.fullmatch(r"\d+", word.text.partition("=")[2]) is not None
+                if own or not _PORT_NAME.search(word.text.partition("=")[2]):
+                    found(word.line, str(port))
+            elif variable.upper() == "RDZV_ENDPOINT" and (match := _ENDS_IN_PORT.search(value)):
+                found(word.line, match[1])
+        pieces = [*command.words[len(command.words) - len(program) :], *_arrays(command)]
+        for index, word in enumerate(pieces):
+            text = word.text
+            following = pieces[index + 1].text if index + 1 < len(pieces) else ""
+            for match in re.finditer(
+                r"(?:^|[\s,;:'\"=])(?:export\s+)?(?:MASTER|MAIN)_PORT=(\d{3,5})(?=$|[\s,;'\"&|])",
+                text,
+            ):
+                if not any(word is one for _, one in command.assignments):
+                    found(word.line + text.count("\n", 0, match.start()), match[1])
+            option = re.match(
+                r"--?(?:master|main[-_]process|rdzv)[-_](port|endpoint)(?:=(.*))?$", text
+            )
+            if option is not None:
+                value = job.expand(option[2] if option[2] is not None else following)
+                literal = option[2] if option[2] is not None else following
+                named = _literal_port(value, option[1])
+                if named and (named in literal or not _said(literal)):
+                    found(word.line, named)
+            elif (match := _ADDRESS_AND_PORT.search(text)) is not None:
+                found(word.line + text.count("\n", 0, match.start()), match[1])
+            elif re.search(r"\s", text):
+                for match in re.finditer(
+                    r"--?(?:master|main[-_]process)[-_]port[=\s]+['\"]?(\d{3,5})\b"
+                    r"|--?rdzv[-_]endpoint[=\s]+['\"]?[^\s'\"]*:(\d{3,5})\b",
+                    text,
+                ):
+                    found(
+                        word.line + text.count("\n", 0, match.start()),
+                        match[1] or match[2],
+                    )
+
+
+def _arrays(command: Command) -> list[Word]:
+    return [item for word in command.words for item in word.items]
+
+
+def _literal_port(value: str, kind: str) -> str | None:
+    pattern = r"['\"]?(\d{2,5})['\"]?" if kind == "port" else r".*:(\d{2,5})['\"]?"
+    match = re.fullmatch(pattern, value)
+    return match[1] if match else None
+
+
+def _said(literal: str) -> bool:
+    """Whether the port comes from a variable whose assignment is reported already."""
+    names = re.findall(r"\$\{?([A-Za-z_]\w*)", literal)
+    return any(
+        _PORT_NAME.fullmatch(name) or re.fullmatch("RDZV_ENDPOINT", name, re.IGNORECASE)
+        for name in names
+    )
+
+
+_ADDRESS_NAME = re.compile(r"master|head|rdzv|main|addr|(?:^|_)ip(?:$|_)|endpoint", re.IGNORECASE)
+
+
+def _addresses(job: Job, report: Report) -> None:
+    """The address of the node of rank 0."""
+    starts_ray = "ray start" in job.body
+    for command in job.commands:
+        for name, word in command.assignments:
+            # A Ray cluster's head is found by its address, and its examples sort out several.
+            of_ray = starts_ray and "MASTER" not in name.upper()
+            if of_ray or not _ADDRESS_NAME.search(name):
+                continue
+            _address(job, name, word, report)
+        assigned = {id(word) for _, word in command.assignments}
+        before = ""
+        for word in command.program:
+            variable = re.match(r"(?:MASTER|MAIN)_ADDR=", word.text)  # mpirun -x, --env
+            if variable and id(word) not in assigned:
+                _address(job, "MASTER_ADDR", word, report)
+            option = re.match(
+                r"--?(?:master[-_]addr|rdzv[-_]endpoint|main[-_]process[-_]ip)=", word.text
+            )
+            follows = re.fullmatch(r"--?(?:master[-_]addr|rdzv[-_]endpoint)", before)
+            if option or follows:
+                _address(job, "--master_addr", word, report)
+            before = word.text
+
+
+def _address(job: Job, name: str, word: Word, report: Report) -> None:
+    value = word.live
+    fix = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
+    if "pbs" in job.options:
+        fix = 'MASTER_ADDR=$(head -n1 "$PBS_NODEFILE")'
+    elif "cobalt" in job.options:
+        fix = 'MASTER_ADDR=$(head -n1 "$COBALT_NODEFILE")'
+    found = re.search(r"\bhostname\s+(-[iI]\b|--ip-address\b|--all-ip-addresses\b)", word.text)
+    if found is not None:
+        report.add(
+            "hostname-address",
+            word.line,
+            f"`hostname {found[1]}` may give 127.0.1.1, several addresses, or one of another "
+            "network than the nodes'",
+            f"use the host's name: {fix}",
+        )
+    elif "SLURM_LAUNCH_NODE_IPADDR" in value:
+        report.add(
+            "launch-node-address",
+            word.line,
+            "SLURM_LAUNCH_NODE_IPADDR is where srun was started, which need not be the node of "
+            "rank 0",
+            fix,
+        )
+    elif name.upper() == "MASTER_ADDR" and job.nodes != 1 and _cuts_node_list(value):
+        report.add(
+            "node-list-cut",
+            word.line,
+            "a list of nodes is short for several names, such as `n[01-04]-ib`: it cannot be cut "
+            "by hand",
+            fix,
+        )
+
+
+def _cuts_node_list(value: str) -> bool:
+    """Whether an address is taken out of a list of nodes by text tools."""
+    if not re.search(r"SLURM_(?:JOB_|STEP_)?NODELIST\b", value):
+        return False
+    return not re.search(r"scontrol|hostlist|nodeset|nodels|srun|expand", value)
+
+
+_LOCALHOST = r"(?:localhost|127\.0\.0\.1)"
+
+
+def _localhost(job: Job, report: Report) -> None:
+    """A rendezvous at localhost with several nodes: each waits for itself."""
+    if (job.nodes or 1) < 2:
+        return
+    texts = [" ".join(job.argv(command.program)) for command in job.commands]
+    if any(option_in(text, "nnodes") in ("1", "1:1") or "--standalone" in text for text in texts):
+        return
+    if any(launch.kind == "srun" and launch.options.get("nodes") == "1" for launch in job.launches):
+        return  # runs of one node each
+    if not job.launches:
+        return
+    for command in job.commands:
+        program = command.program
+        if program and program[0].text in ("echo", "printf"):
+            continue
+        before = ""
+        for word in command.words:
+            found = re.search(
+                rf"(?:^|[\s,;'\"])MASTER_ADDR=['\"]?{_LOCALHOST}(?=$|[\s,;:'\"])"
+                rf"|--?(?:master[-_]addr|rdzv[-_]endpoint)[=\s]+['\"]?{_LOCALHOST}",
+                word.text,
+            )
+            separate = re.fullmatch(r"--?(?:master[-_]addr|rdzv[-_]endpoint)", before) and re.match(
+                _LOCALHOST, word.text
+            )
+            if found or separate:
+                report.add(
+                    "localhost-on-many-nodes",
+                    word.line,
+                    f"localhost is another machine on each of the {job.nodes} nodes: they never "
+                    "meet",
+                    "use the name of the first node",
+                )
+                return
+            before = word.text
+
+
+def _interface(job: Job, report: Report) -> None:
+    """NCCL_SOCKET_IFNAME=^docker0 replaces NCCL's own list, which leaves lo out."""
+    for command in job.commands:
+        for name, word in command.assignments:
+            value = word.text.partition("=")[2]
+            excluded = value[1:].split(",") if value.startswith("^") else ["lo"]
+            if name == "NCCL_SOCKET_IFNAME" and "lo" not in excluded:
+                report.add(
+                    "interface-excluded",
+                    word.line,
+                    f"`{shown(value)}` excludes only that: NCCL may choose lo now, where no other "
+                    "node is",
+                    f"write NCCL_SOCKET_IFNAME={shown(value)},lo, or name the interface to use",
+                )
+
+
+_OPEN_MPI = re.compile(
+    r"(?<!\S)(?:--?(?:npernode|map-by|bind-to|mca|oversubscribe|report-bindings|bynode|tag-output)"
+    r"|-x)(?!\S)"
+)
+
+
+def _env_not_sent(job: Job, launch: Launch, report: Report) -> None:
+    """Open MPI starts remote ranks without the variables of the script, unless told by -x."""
+    if not launch.is_mpi or "slurm" in job.options or not _OPEN_MPI.search(launch.text):
+        return
+    nodes = job.nodes
+    if nodes == 1 or (nodes is None and not re.search(r"host-?file|machinefile", launch.text)):
+        return
+    if re.search(r"mca_base_env_list|--?(?:genv|env)all|-x\s+['\"]?\$", launch.text):
+        return
+    wanted = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name in job.exported]
+    missing = [name for name in wanted if not re.search(rf"-x\s+['\"]?{name}\b", launch.text)]
+    uses = [name for name in missing if not re.search(rf"\b{name}\b", launch.text)]
+    if uses:
+        report.add(
+            "env-not-sent",
+            launch.line,
+            f"Open MPI's {launch.kind} does not pass {' and '.join(uses)} on to other nodes",
+            "add " + " ".join(f"-x {name}" for name in uses),
+        )

@@ -1,0 +1,193 @@
+"""Rules about what each rank gets: GPUs, cores, and not too many ranks of its own."""
+
+from __future__ import annotations
+
+import re
+
+from hpc_amp.lint.findings import Report
+from hpc_amp.lint.job import Job, Launch, number, option_in
+
+
+def check_resources(job: Job, report: Report) -> None:
+    """All rules of this module."""
+    if job.is_batch and job.is_distributed:
+        _gpus_per_task(job, report)
+        _cpus_per_task(job, report)
+        _ranks_and_gpus(job, report)
+    for launch in job.launches:
+        _torchrun_per_rank(job, launch, report)
+
+
+def _several_on_a_node(job: Job, launch: Launch) -> bool:
+    per_node = job.tasks_per_node_of(launch)
+    if per_node is not None:
+        return per_node > 1
+    tasks = number(launch.options.get("ntasks")) or job.ntasks
+    return tasks is not None and tasks > (job.nodes or 1)
+
+
+def _gpus_per_task(job: Job, report: Report) -> None:
+    """Each task sees its own GPU only, so NCCL cannot use peer-to-peer copies between them."""
+    options = job.options.get("slurm")
+    header = options.all("gpus-per-task")[-1:] if options else []
+    bound = [options.last(name) for name in ("gpu-bind", "tres-bind")] if options else []
+    launches = [one for one in job.launches if one.kind == "srun"]
+    for launch in launches:
+        bound += [launch.options.get("gpu-bind"), launch.options.get("tres-bind")]
+        if "--gpu-bind=" in launch.text or "$" in "".join(launch.argv[1:2]):
+            bound += re.findall(r"--gpu-bind=(\S+)", launch.text)
+    if any(re.search(r"none|closest|map_gpu|mask_gpu", one) for one in bound if one):
+        return
+    message = (
+        "with --gpus-per-task each task sees only its own GPU: NCCL loses the direct path between "
+        "the GPUs of a node, and cuda:LOCAL_RANK does not exist"
+    )
+    fix = "use --gpus-per-node=N with --ntasks-per-node=N, or add --gpu-bind=none"
+    for launch in launches:
+        own = launch.options.get("gpus-per-task")
+        if own and own != "0" and _several_on_a_node(job, launch):
+            report.add("gpus-per-task", launch.line, message, fix)
+            return
+    if header and header[0].value != "0":
+        many = any(_several_on_a_node(job, launch) for launch in launches)
+        if not launches:
+            many = (job.tasks_per_node or job.ntasks or 1) > 1
+        if many:
+            report.add("gpus-per-task", header[0].line, message, fix)
+
+
+def _cpus_per_task(job: Job, report: Report) -> None:
+    """One core for each rank, unless more are asked for."""
+    if "slurm" not in job.options or not job.asks_for_gpus:
+        return
+    options = job.options["slurm"]
+    given = options.all("cpus-per-task") or options.all("cpus-per-gpu")
+    whole = options.all("exclusive") or options.all("cores-per-socket")
+    launches = [one for one in job.launches if one.kind == "srun"]
+    exported = {name for command in job.commands for name, _ in command.assignments}
+    if "SRUN_CPUS_PER_TASK" in exported or "SLURM_CPUS_PER_TASK" in exported:
+        return
+    for launch in launches:
+        if _says_cpus(launch):
+            return
+    if not given and not whole:
+        line = next(iter(_multi_rank_lines(job, launches)), None)
+        if line is not None:
+            report.add(
+                "missing-cpus-per-task",
+                line,
+                "nobody asks for CPUs: each task gets one core, for its rank and all its data "
+                "loaders",
+                "add #SBATCH --cpus-per-task=N, and --cpus-per-task=N to srun",
+            )
+        return
+    count = number(options.last("cpus-per-task"))
+    if count is None or count < 2:
+        return
+    for launch in launches:
+        restated = {"ntasks", "ntasks-per-node"} & set(launch.options)
+        small = not job.starts_many(launch) or launch.payload[:1] == ["hostname"]
+        if restated and not small and _is_training(launch):
+            report.add(
+                "missing-cpus-per-task",
+                launch.line,
+                "Slurm 22.05 to 23.02: srun does not take over --cpus-per-task of the header, so "
+                "each task gets one core",
+                'add --cpus-per-task="$SLURM_CPUS_PER_TASK" to srun',
+            )
+            return
+
+
+def _says_cpus(launch: Launch) -> bool:
+    names = ("cpus-per-task", "cpu-bind", "exclusive", "cpus-per-gpu", "cores-per-socket", "hint")
+    if any(name in launch.options for name in names):
+        return True
+    return re.search(r"\$\{?\w*(?:ARGS|OPT|FLAGS|SRUN)", launch.text, re.IGNORECASE) is not None
+
+
+def _is_training(launch: Launch) -> bool:
+    if re.search(r"\bray start\b", launch.text):
+        return False
+    return re.search(r"python|torchrun|accelerate|deepspeed", launch.text) is not None
+
+
+_AGENT_ALONE = re.compile(
+    r"(?:\S*/)?(?:torchrun|python\S* -m torch\.distributed\.(?:run|launch))\s"
+)
+
+
+def _multi_rank_lines(job: Job, launches: list[Launch]) -> list[int]:
+    """Where several ranks on a node are started."""
+    found = [
+        launch.line
+        for launch in launches
+        if _is_training(launch)
+        and (_several_on_a_node(job, launch) or _agent_ranks(job, launch.text) not in (None, 1))
+    ]
+    for command in job.commands:
+        text = " ".join(job.argv(command.program))
+        if _AGENT_ALONE.match(text) and _agent_ranks(job, text) not in (None, 1):
+            found.append(command.line)
+    return found
+
+
+def _agent_ranks(job: Job, text: str) -> int | None:
+    """Ranks that a torchrun starts: its --nproc_per_node; 2 stands for several."""
+    value = option_in(text, "nproc-per-node")
+    if value is None:
+        return None
+    if value in ("gpu", "auto"):
+        return job.gpus_per_node or 2
+    if number(value) is not None:
+        return number(value)
+    if re.search(r"SLURM_GPUS(?:_ON_NODE|_PER_NODE)?\b", value):
+        return job.gpus_per_node
+    return None
+
+
+def _ranks_and_gpus(job: Job, report: Report) -> None:
+    """One task for each GPU, where each task is a rank."""
+    gpus = job.gpus_per_node
+    if not gpus or "slurm" not in job.options:
+        return
+    by_rank = re.search(r"SLURM_(?:PROCID|LOCALID)\b|WORLD_SIZE=\S*SLURM_N", job.body) is not None
+    for launch in job.launches:
+        if launch.kind != "srun" or launch.agent or not re.search(r"python", launch.text):
+            continue
+        per_node = job.tasks_per_node_of(launch)
+        if per_node is None or per_node == gpus or not job.starts_many(launch):
+            continue
+        if launch.options.get("gpus-per-task") or launch.options.get("gres"):
+            continue
+        if per_node > gpus:
+            said = f"{per_node} tasks on each node share {gpus} GPU(s)"
+        elif by_rank:
+            said = f"{per_node} task(s) on each node, but {gpus} GPUs: the others stay idle"
+        else:
+            continue
+        report.add(
+            "ranks-and-gpus",
+            launch.line,
+            f"{said}",
+            f"ask for one task a GPU: --ntasks-per-node={gpus}",
+        )
+        return
+
+
+def _torchrun_per_rank(job: Job, launch: Launch, report: Report) -> None:
+    """torchrun starts the ranks of a node: one of it is enough there."""
+    if launch.agent is None:
+        return
+    per_node = job.tasks_per_node_of(launch)
+    ranks = _agent_ranks(job, launch.text)
+    if launch.agent.startswith("accelerate"):
+        ranks = None
+    if per_node is None or per_node < 2 or ranks is None or ranks < 2:
+        return
+    report.add(
+        "torchrun-per-rank",
+        launch.line,
+        f"{per_node} tasks on each node start {launch.agent}, and each starts {ranks} ranks: "
+        f"{per_node * ranks} on a node",
+        "start one torchrun a node: --ntasks-per-node=1",
+    )

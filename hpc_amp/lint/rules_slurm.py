@@ -1,0 +1,134 @@
+"""Rules about what Slurm's options mean together."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+from hpc_amp.lint.directives import Header
+from hpc_amp.lint.findings import Report, shown
+from hpc_amp.lint.options import Option, Options
+from hpc_amp.lint.rules_options import same_value_twice
+
+# sbatch adds the values of this one up.
+_ADDS_UP = {"mail-type"}
+_WORDS = {"ALL", "NONE", "NIL"}  # of --export
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+
+
+def check_slurm(header: Header, options: Options, report: Report) -> None:
+    """Options given twice, options that exclude each other, --export, --time."""
+    for one, part in enumerate(_components(header, options)):
+        by_name: dict[str, list[Option]] = {}
+        for option in part:
+            by_name.setdefault(option.name, []).append(option)
+        for name, given in by_name.items():
+            _twice(name, given, report)
+        memory = [by_name[name][0] for name in _MEMORY if name in by_name]
+        if len(memory) > 1:
+            report.add(
+                "conflicting-options",
+                memory[-1].line,
+                f"sbatch refuses {memory[0].spelling} and {memory[-1].spelling} together",
+                "keep one of them",
+            )
+        if one == 0:
+            for option in by_name.get("export", []):
+                check_export(option.value or "", comma_in_quotes(option), option.line, report)
+        for option in by_name.get("time", []):
+            _time(option, report)
+
+
+def _components(header: Header, options: Options) -> list[list[Option]]:
+    """The options of each job of a heterogeneous one: each may repeat the others'."""
+    starts = [
+        directive.line
+        for directive in header.directives
+        if [word.text for word in directive.split.words] in (["hetjob"], ["packjob"])
+    ]
+    parts: list[list[Option]] = [[] for _ in range(len(starts) + 1)]
+    for option in options.options:
+        parts[sum(option.line > start for start in starts)].append(option)
+    return parts
+
+
+def _twice(name: str, given: list[Option], report: Report) -> None:
+    if name in _ADDS_UP:
+        return
+    for option in same_value_twice(given):
+        if name == "export":
+            report.add(
+                "export-twice",
+                option.line,
+                f"a second --export replaces the first: `{shown(given[0].value or '')}` is lost",
+                "put all variables into one --export",
+            )
+        else:
+            first = given[0]
+            report.add(
+                "option-twice",
+                option.line,
+                f"`{shown(option.shown)}` replaces `{shown(first.shown)}` of line {first.line}: "
+                "the last one counts",
+                "keep one of them",
+            )
+
+
+def comma_in_quotes(option: Option) -> bool:
+    """Whether a value in the list was quoted, not the whole list: A="x,y", not "A=x,B=y"."""
+    word = option.value_word
+    if word is None or word.before_comma is None:
+        return False
+    before = word.before_comma
+    return "=" in (before.partition("=")[2] if word is option.word else before)
+
+
+def check_export(
+    value: str, quoted: bool, line: int, report: Report, *, by: str = "sbatch"
+) -> None:
+    """--export=[ALL,]NAME[=VALUE],…: commas part variables, also in values, and without ALL nothing
+    else of the environment reaches the job."""
+    entries = value.split(",")
+    for before, entry in itertools.pairwise(entries):
+        started = "=" in before or _continues(before)
+        if "=" in entry or not started or entry == "":
+            continue
+        if entry.upper() in _WORDS:
+            continue
+        plain_name = re.fullmatch(r"[A-Z_][A-Z0-9_]*", entry) is not None
+        if (plain_name and not quoted) or entry.startswith("$"):
+            continue
+        report.add(
+            "export-comma",
+            line,
+            f"--export parts variables at commas, quotes or not: the value before "
+            f"`,{shown(entry, 30)}` ends there",
+            "export the variable in the script instead",
+        )
+        break
+    names = {entry.strip().upper() for entry in entries}
+    assigns = any("=" in entry for entry in entries)
+    if assigns and not names & _WORDS and not value.startswith("$"):
+        report.add(
+            "export-drops-environment",
+            line,
+            f"without ALL, {by} passes on nothing else of the environment: no PATH, no modules"
+            + (", no MASTER_ADDR" if by == "srun" else ""),
+            f"write --export=ALL,{shown(value, 40)}",
+        )
+
+
+def _continues(entry: str) -> bool:
+    return entry.count("'") % 2 == 1 or entry.count('"') % 2 == 1
+
+
+def _time(option: Option, report: Report) -> None:
+    """`24h`, `2 hours`: sbatch knows minutes and [days-]hours:minutes:seconds."""
+    value = option.value or ""
+    if re.fullmatch(r"\d+\s*(?:s|m|h|d|sec|min|mins|hr|hrs|hours?|minutes?|days?)", value, re.I):
+        report.add(
+            "bad-value",
+            option.line,
+            f"sbatch refuses the time `{shown(value)}`",
+            "write MINUTES, HH:MM:SS or DAYS-HH:MM:SS",
+        )

@@ -1,0 +1,245 @@
+"""Cobalt: qsub's header and its many traps, qstat, qdel, and the .cobaltlog.
+
+Behaviour was observed on Cobalt 1.0.33 and read in its source (`qsub.py`, `client_utils.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.schedulers.base import (
+    NOT_IN_QUEUE,
+    JobStatus,
+    Scheduler,
+    Submission,
+    complaint,
+    run_command,
+    submission_environment,
+)
+
+if TYPE_CHECKING:
+    from hpc_amp.config.schema import Job
+    from hpc_amp.jobs.plan import Plan
+
+_SHORTEST_MINUTES = 5
+_PENDING = {
+    "queued": "",
+    "user_hold": "held by its user",
+    "admin_hold": "held by an administrator",
+    "dep_hold": "waits for another job",
+    "maxrun_hold": "its user has as many jobs running as are allowed",
+    "preempted": "preempted",
+}
+_RUNNING = {"starting", "running", "exiting", "killing", "preempting"}
+
+# The options of qsub by the name that we write, with other names for the same.
+_SAME = {
+    "--project": "-A",
+    "--queue": "-q",
+    "--time": "-t",
+    "--nodecount": "-n",
+    "--outputprefix": "-O",
+    "--kernel": "-K",
+}
+_WITH_VALUE = {
+    *("-A", "-q", "-t", "-n", "-o", "-e", "-O", "-i", "-M", "-u", "-K", "--attrs", "--env"),
+    *("--cwd", "--jobname", "--debuglog", "--dependencies", "--proccount", "--run_users"),
+    *("--geometry", "--ion_kernel", "--ion_kerneloptions"),
+}
+_FLAGS = {"-h", "--preemptable", "--run_project", "--disable_preboot"}
+
+
+class Cobalt(Scheduler):
+    """qsub reads the lines `#COBALT ` that follow the first line without a gap, splits them at
+    blanks and knows no quotes. The script is not copied: the queue holds its path."""
+
+    name = "cobalt"
+    template = "cobalt.sh.j2"
+    marker = "#COBALT"
+    launchers = ("mpirun", "mpiexec", "torchrun", "single")
+    chains = True
+    # They reach an ssh client only, in the usual set-up.
+    signals_ranks = False
+
+    def default_launcher(self, job: Job) -> str:
+        """MPI's launcher where there are several nodes: Cobalt itself starts one process only."""
+        if job.job.nodes > 1:
+            return "mpirun"
+        return "single" if job.world_size == 1 else "torchrun"
+
+    def directives(self, plan: Plan) -> list[str]:
+        """Every option once, `--attrs` of site and job joined into one: qsub takes no second. A
+        word too many would silence all that follows, so every word is known to be an option or its
+        value."""
+        job, request = plan.job, plan.job.job
+        log = str(plan.run_dir / "logs" / "job.log")
+        options = {
+            "--jobname": job.name,
+            "-n": str(request.nodes),
+            "-t": str(-(-plan.walltime // 60)),  # in minutes
+            "--cwd": str(plan.run_dir),
+            "-o": log,
+            "-e": log,
+            # Cobalt puts the id in. One file a job: its lines do not say whose they are.
+            "--debuglog": str(plan.run_dir / "logs" / "$jobid.cobaltlog"),
+        }
+        if request.queue is not None:
+            options["-q"] = request.queue
+        if request.account is not None:
+            options["-A"] = request.account
+        unwanted = (*plan.site.skip_directives, *request.skip_directives)
+        skipped = {_SAME.get(name, name) for name in unwanted}
+        values: dict[str, str | None] = {
+            name: value for name, value in options.items() if name not in skipped
+        }
+        for line in (*plan.site.directives, *request.directives):
+            for name, value in _pairs(line):
+                values[name] = _joined(name, values.get(name), value)
+        for name, value in values.items():
+            _refuse_what_breaks(name, value)
+        return [name if value is None else f"{name} {value}" for name, value in values.items()]
+
+    def check(self, plan: Plan) -> None:
+        """Cobalt's own limits, and what does not survive its way to the node: it passes the path of
+        the script through a remote shell without quotes."""
+        if plan.walltime < _SHORTEST_MINUTES * 60:
+            raise ConfigError(
+                f"job.walltime {plan.job.job.walltime} is less than {_SHORTEST_MINUTES} minutes, "
+                "the least that Cobalt takes"
+            )
+        if not re.fullmatch(r"[A-Za-z0-9/._+@%,-]+", str(plan.run_dir)):
+            raise ConfigError(
+                f"Cobalt cannot carry the path of the run directory: {plan.run_dir}",
+                hint="set runs_dir to a folder with only letters, digits and ._+@%,- in its path",
+            )
+
+    def submit(
+        self,
+        script: Path,
+        environ: Mapping[str, str],
+        *,
+        after: str | None = None,
+        held: bool = False,
+    ) -> Submission:
+        """`qsub`. The job exists if stdout names it: a site's filter may make qsub complain and
+        return 1 for a job that was accepted."""
+        options = ["-h"] if held else []
+        if after is not None:
+            options += ["--dependencies", after]
+        result = run_command(
+            ["qsub", *options, str(script)],
+            environ=submission_environment(environ, "COBALT_CONFIG_FILES", "COBALT_PROJ"),
+            folder=script.parent,
+        )
+        # A message of the server may follow the id.
+        ids = re.findall(r"^(\d+)(?: .*)?$", result.stdout, re.MULTILINE)
+        if not ids:
+            raise SchedulerError(f"qsub refused the job: {complaint(result)}")
+        return Submission(ids[-1], result.stderr.strip())
+
+    def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        """`qstat`, asked once for all. It says nothing at all of jobs that it does not know, with
+        status 1 where it knows none; a server that does not answer is a status 1 with a message."""
+        if not job_ids:
+            return {}
+        result = run_command(["qstat", "--header", "JobID:State", *job_ids])
+        if result.returncode != 0 and (result.stdout.strip() or result.stderr.strip()):
+            raise SchedulerError(f"qstat does not answer: {complaint(result)}")
+        rows = (line.split() for line in result.stdout.splitlines())
+        return {row[0]: _status(row[1]) for row in rows if len(row) >= 2 and row[0] in job_ids}
+
+    def cancel(self, job_id: str) -> None:
+        """`qdel`, which is silent about jobs that it does not know."""
+        result = run_command(["qdel", job_id])
+        if result.returncode != 0:
+            raise SchedulerError(f"qdel {job_id}: {complaint(result)}")
+
+    def release(self, job_id: str) -> None:
+        """`qrls`."""
+        result = run_command(["qrls", job_id])
+        if result.returncode != 0:
+            raise SchedulerError(f"qrls {job_id}: {complaint(result)}")
+
+    def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
+        """From the .cobaltlog, the only record that is left. Its last line is late, and missing
+        where the job was killed."""
+        try:
+            text = (run_dir / "logs" / f"{job_id}.cobaltlog").read_text(errors="replace")
+        except OSError:
+            return NOT_IN_QUEUE
+        if match := re.search(r"task completed normally with an exit code of (-?\d+)", text):
+            return JobStatus("ended", f"exit status {match[1]}")
+        if "maximum execution time exceeded" in text:
+            return JobStatus("ended", "Cobalt ended it at its time limit")
+        if "user delete requested" in text:
+            return JobStatus("ended", "cancelled with qdel")
+        return NOT_IN_QUEUE
+
+
+def _pairs(line: str) -> list[tuple[str, str | None]]:
+    """A line of directives as (option, value) pairs, read as qsub does. Raises ConfigError for
+    what is not an option: qsub would take it for the program and ignore all that follows."""
+    pairs: list[tuple[str, str | None]] = []
+    words = iter(line.split())
+    for word in words:
+        name, attached, value = word.partition("=")
+        if not word.startswith("--"):  # `-n 2` or `-n2`
+            name, attached, value = word[:2], word[2:], word[2:]
+        name = _SAME.get(name, name)
+        if name in _FLAGS and not attached:
+            pairs.append((name, None))
+        elif name in _WITH_VALUE:
+            given = value if attached else next(words, None)
+            if given is None:
+                raise ConfigError(f"the directive {line!r}: {word} needs a value")
+            pairs.append((name, given))
+        else:
+            raise ConfigError(
+                f"the directive {line!r}: {word!r} is no option of Cobalt's qsub",
+                hint="it splits at blanks and knows neither quotes nor comments",
+            )
+    return pairs
+
+
+def _joined(name: str, before: str | None, value: str | None) -> str | None:
+    """The value of an option that is given again: the later one counts, but attributes and
+    environment add up, name by name."""
+    if name not in ("--attrs", "--env") or before is None or value is None:
+        return value
+    # A colon separates only where a name and `=` follow (`PATH=/a:/b`), or for attributes always.
+    separator = r":(?=\w+=)" if name == "--env" else ":"
+    items = {
+        item.partition("=")[0]: item
+        for text in (before, value)
+        for item in re.split(separator, text)
+    }
+    return ":".join(items.values())
+
+
+def _refuse_what_breaks(name: str, value: str | None) -> None:
+    if value is None:
+        return
+    if value == "" or re.search(r"\s", value):
+        raise ConfigError(
+            f"Cobalt cannot carry {value!r} in {name}: its header knows no quotes, and blanks "
+            "separate words"
+        )
+    if re.search(r"""["'`;&|<>()\\]""", value):
+        raise ConfigError(
+            f"Cobalt cannot carry {value!r} in {name}: quotes stay in the value, and a remote "
+            "shell reads it again"
+        )
+
+
+def _status(state: str) -> JobStatus:
+    if state in _RUNNING:
+        return JobStatus("running")
+    if state in _PENDING:
+        return JobStatus("pending", _PENDING[state])
+    if state == "dep_fail":
+        return JobStatus("ended", "the job it waits for failed, so it can never start")
+    return JobStatus("ended", state)

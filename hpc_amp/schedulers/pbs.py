@@ -1,0 +1,237 @@
+"""PBS Professional and OpenPBS: qsub's directives and quoting, qstat, qdel.
+
+Behaviour not in the manuals was observed on OpenPBS 23.06 and read in its source.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_amp.config.units import format_duration, parse_size
+from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.schedulers.base import (
+    NOT_IN_QUEUE,
+    JobStatus,
+    Scheduler,
+    Submission,
+    complaint,
+    merge_directives,
+    run_command,
+    submission_environment,
+)
+
+if TYPE_CHECKING:
+    from hpc_amp.config.schema import Job
+    from hpc_amp.jobs.plan import Plan
+
+_FINISHED = "has finished"
+_UNKNOWN = "Unknown Job Id"
+_NO_HISTORY = "not configured to maintain job history"
+_ENDED_WITH = {
+    -29: "PBS ended it at its time limit",
+    -27: "PBS ended it: it used more memory than it asked for",
+    -20: "its node was lost",
+}
+
+
+class Pbs(Scheduler):
+    """qsub copies the script at submission and reads options in it up to the first command. Of a
+    `-l` resource that is given twice the first counts, so each is written once."""
+
+    name = "pbs"
+    template = "pbs.sh.j2"
+    marker = "#PBS"
+    launchers = ("mpirun", "mpiexec", "torchrun", "single")
+    chains = True
+    # The ranks of the first node are killed by their launcher, which gets SIGTERM as well, those of
+    # other nodes get none.
+    signals_ranks = False
+
+    def default_launcher(self, job: Job) -> str:
+        """MPI's launcher where there are several nodes: PBS itself starts one process only."""
+        if job.job.nodes > 1:
+            return "mpirun"
+        return "single" if job.world_size == 1 else "torchrun"
+
+    def directives(self, plan: Plan) -> list[str]:
+        """One chunk a node. Output goes straight to the log (`-k doe`): it would be copied there at
+        the end otherwise. PBS starts the job again where a node is lost (`-r y`)."""
+        job, request = plan.job, plan.job.job
+        tasks = plan.launcher.tasks_per_node(job)
+        chunk = [
+            f"select={request.nodes}",
+            f"ncpus={tasks * plan.launcher.cpus_per_task(job)}",
+            f"mpiprocs={tasks}",
+        ]
+        if request.gpus_per_node and plan.site.gpu_request != "none":
+            chunk.append(f"ngpus={request.gpus_per_node}")
+        if request.memory is not None:
+            chunk.append(f"mem={-(-parse_size(request.memory) // 2**20)}mb")
+        generated = [
+            ("-N", f"-N {_job_name(job.name)}"),
+            ("-l select", f"-l {shlex.quote(':'.join([*chunk, *plan.site.chunk]))}"),
+            ("-l place", "-l place=scatter"),
+            ("-l walltime", f"-l walltime={format_duration(plan.walltime)}"),
+        ]
+        if request.queue is not None:
+            generated.append(("-q", f"-q {shlex.quote(request.queue)}"))
+        if request.account is not None:
+            generated.append(("-A", f"-A {shlex.quote(request.account)}"))
+        log = str(plan.run_dir / "logs" / "job.log")
+        generated += [
+            ("-j", "-j oe"),
+            ("-k", "-k doe"),
+            ("-o", f"-o {shlex.quote(log)}"),
+            ("-r", "-r y"),
+        ]
+        return merge_directives(generated, plan, _options)
+
+    def check(self, plan: Plan) -> None:
+        """What PBS's own parser refuses."""
+        if not str(plan.run_dir).isascii():
+            raise ConfigError(
+                f"PBS takes no letters but ASCII in the path of a log: {plan.run_dir}",
+                hint="set runs_dir to another folder",
+            )
+
+    def submit(
+        self,
+        script: Path,
+        environ: Mapping[str, str],
+        *,
+        after: str | None = None,
+        held: bool = False,
+    ) -> Submission:
+        """`qsub`. A link of a chain starts after any end of the one before, since that may have
+        been killed; it looks for itself whether there is anything to do."""
+        options = ["-h"] if held else []
+        if after is not None:
+            options += ["-W", f"depend=afterany:{after}"]
+        result = run_command(
+            ["qsub", *options, str(script)],
+            environ=submission_environment(
+                environ, "PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT", "PBS_EXEC"
+            ),
+            folder=script.parent,
+        )
+        match = re.search(r"^\d+\.[^\s]+$", result.stdout, re.MULTILINE)
+        if result.returncode != 0 or match is None:
+            raise SchedulerError(f"qsub refused the job: {complaint(result)}")
+        return Submission(match[0], result.stderr.strip())
+
+    def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        """`qstat -f`, asked once for all. Its text form is read: the JSON form lists only the first
+        of several jobs (OpenPBS 23.06), is not always valid, and changes values that look like
+        numbers."""
+        if not job_ids:
+            return {}
+        result = run_command(["qstat", "-f", *job_ids])
+        answer = {
+            job_id: _status(attributes)
+            for job_id, attributes in _match(_parse(result.stdout), job_ids).items()
+        }
+        for line in filter(None, map(str.strip, result.stderr.splitlines())):
+            if _FINISHED in line:
+                ended = [
+                    job_id for job_id in job_ids if _number(job_id) in re.findall(r"\d+", line)
+                ]
+                answer |= dict.fromkeys(ended, JobStatus("ended"))
+            elif _UNKNOWN not in line:
+                raise SchedulerError(f"qstat does not answer: {complaint(result)}")
+        if result.returncode not in (0, 35, 153):
+            raise SchedulerError(f"qstat does not answer: {complaint(result)}")
+        return answer
+
+    def cancel(self, job_id: str) -> None:
+        """`qdel`: SIGTERM to what runs on the first node, SIGKILL some seconds later."""
+        result = run_command(["qdel", job_id])
+        if result.returncode != 0 and not re.search(f"{_FINISHED}|{_UNKNOWN}", result.stderr):
+            raise SchedulerError(f"qdel {job_id}: {complaint(result)}")
+
+    def release(self, job_id: str) -> None:
+        """`qrls`."""
+        result = run_command(["qrls", job_id])
+        if result.returncode != 0:
+            raise SchedulerError(f"qrls {job_id}: {complaint(result)}")
+
+    def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
+        """From the history, where the server keeps one."""
+        result = run_command(["qstat", "-x", "-f", job_id])
+        attributes = _match(_parse(result.stdout), [job_id]).get(job_id)
+        if attributes is None:
+            return NOT_IN_QUEUE
+        return _status(attributes)
+
+
+def _job_name(name: str) -> str:
+    """A job name that every PBS takes: a letter first, and no more than 15 characters."""
+    return (name if name[0].isalpha() else f"j{name}")[:15]
+
+
+def _options(line: str) -> set[str]:
+    """The options that a directive line sets; a resource counts as one of its own (`-l place`).
+
+    Python's shlex groups words with quotes as PBS does, but for backslashes inside double ones."""
+    try:
+        words = iter(shlex.split(line))
+    except ValueError as error:
+        raise ConfigError(f"the directive {line!r} cannot be read: {error}") from None
+    names = set()
+    for word in words:
+        if not word.startswith("-"):
+            continue
+        option = word[:2]
+        if option == "-l":
+            resources = word[2:] or next(words, "")
+            names |= {f"-l {item.partition('=')[0]}" for item in resources.split(",")}
+        elif option != "-W":  # several of these add up
+            names.add(option)
+    return names
+
+
+def _number(job_id: str) -> str:
+    """The part of a job id that one server gives once: another name of the server may follow."""
+    return job_id.partition(".")[0]
+
+
+def _match(found: dict[str, dict[str, str]], job_ids: Sequence[str]) -> dict[str, dict[str, str]]:
+    by_number = {_number(name): attributes for name, attributes in found.items()}
+    return {
+        job_id: by_number[_number(job_id)] for job_id in job_ids if _number(job_id) in by_number
+    }
+
+
+def _parse(text: str) -> dict[str, dict[str, str]]:
+    """`qstat -f`: a line `Job Id: ...`, then indented `name = value`, long values going on in lines
+    that start with a tab."""
+    jobs: dict[str, dict[str, str]] = {}
+    attributes: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("Job Id:"):
+            attributes = jobs.setdefault(line.partition(":")[2].strip(), {})
+        elif line.startswith("\t"):
+            attributes[name] = attributes.get(name, "") + line[1:]
+        elif " = " in line:
+            name, _, value = line.strip().partition(" = ")
+            attributes[name] = value
+    return jobs
+
+
+def _status(attributes: Mapping[str, str]) -> JobStatus:
+    state, comment = attributes.get("job_state", ""), attributes.get("comment", "")
+    if state in ("R", "E", "B", "S", "U"):
+        return JobStatus("running")
+    if state in ("Q", "H", "W", "T", "M"):
+        return JobStatus("pending", comment or ("held" if state == "H" else ""))
+    status = attributes.get("Exit_status")
+    if status is None:
+        return JobStatus("ended", "it never ran: it was deleted, or the job it waited for was")
+    number = int(status)
+    if "terminated by" in comment or number in (256 + 15, 256 + 9):
+        return JobStatus("ended", f"cancelled with qdel (exit status {number})")
+    return JobStatus("ended", _ENDED_WITH.get(number, f"exit status {number}"))

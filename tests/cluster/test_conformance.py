@@ -1,0 +1,479 @@
+"""What a user can count on, the same on every scheduler: the real Slurm (srun, and mpirun in its
+allocation), the stand-ins of Cobalt and PBS with the real Open MPI across the cluster's nodes, and
+this machine. One configuration; only `site` differs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.cluster import Cluster
+from support.environment import REPOSITORY
+from support.standins import CobaltStandIn, PbsStandIn, StandIn
+from support.stubs import REPORT, Report, read_reports
+
+pytestmark = pytest.mark.cluster
+
+ACTOR = REPOSITORY / "tests" / "support" / "actor.py"
+CONFIG = str(REPOSITORY / "configs" / "cifar_resnet.yaml")
+RANKS = 4
+
+# How Open MPI reaches the cluster's nodes: they have no ssh.
+OPEN_MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_plm_rsh_agent": str(REPOSITORY / "tests" / "cluster" / "rsh-agent"),
+    "OMPI_MCA_oob_tcp_if_include": "10.77.0.0/24",
+    "OMPI_MCA_btl_tcp_if_include": "10.77.0.0/24",
+}
+SITES = {
+    "slurm_srun": {"scheduler": "slurm"},
+    "slurm_mpirun": {"scheduler": "slurm", "launcher": "mpirun", "env": OPEN_MPI},
+    "cobalt_stand_in": {"scheduler": "cobalt", "env": OPEN_MPI},
+    "pbs_stand_in": {"scheduler": "pbs", "gpu_request": "none", "env": OPEN_MPI},
+    "local": {"scheduler": "local"},
+}
+QUEUES = ["slurm_srun", "slurm_mpirun", "cobalt_stand_in", "pbs_stand_in"]
+STAND_INS = ["cobalt_stand_in", "pbs_stand_in"]
+
+
+@dataclass
+class System:
+    """One scheduler as a user sees it."""
+
+    site: str
+    cluster: Cluster
+    work: Path
+    environ: dict[str, str]
+    server: StandIn | None
+
+    @property
+    def name(self) -> str:
+        """What status calls it."""
+        return SITES[self.site]["scheduler"]
+
+    def hpc_amp(self, *args: str, check: bool = True) -> str:
+        cluster = Cluster(self.cluster.image, self.cluster.binds, self.environ)
+        return cluster.hpc_amp(*args, cwd=self.work, check=check).stdout
+
+    @property
+    def overrides(self) -> list[str]:
+        """The site, and what runs this Python inside the image."""
+        inside = self.cluster.overrides[1:] if self.site != "local" else []
+        return [f"site={self.site}", *inside]
+
+    def submit(self, config: str, *overrides: str) -> Path:
+        shown = json.loads(self.hpc_amp("submit", config, "--json", *self.overrides, *overrides))
+        assert shown["scheduler"] == self.name
+        return Path(shown["run_dir"])
+
+    def act(self, name: str, *actions: str, **job: Any) -> Path:
+        """Submit a user's own program with an action for each attempt."""
+        restarts = job.pop("restarts", 0)
+        return self.submit(
+            self.write(name, ["python", "-I", "-S", "actor.py", f"out-{name}", *actions], job),
+            f"restarts={restarts}",
+        )
+
+    def write(self, name: str, run: list[str], job: dict[str, Any], **more: Any) -> str:
+        resources = {"nodes": 2, "ranks_per_node": 2, "gpus_per_node": 0, "walltime": "5m"}
+        resources |= {"stop_margin": "10s", **job}
+        config = {"name": name, "run": run, "job": resources, **more}
+        (self.work / f"{name}.yaml").write_text(yaml.safe_dump(config))
+        return f"{name}.yaml"
+
+    def places(self, name: str, attempt: int) -> list[dict[str, Any]]:
+        """Where the ranks of an attempt are or were, by rank; those that have begun."""
+        files = (self.work / f"out-{name}" / f"{attempt}-{rank}.json" for rank in range(RANKS))
+        return [json.loads(file.read_text()) for file in files if file.exists()]
+
+    def status(self, run_dir: Path) -> dict[str, Any]:
+        (entry,) = json.loads(self.hpc_amp("status", str(run_dir), "--json"))
+        return entry
+
+    def wait_for(self, run_dir: Path, *states: str, seconds: float = 600) -> dict[str, Any]:
+        """Until the run is in one of `states`. The limit only ends what would hang."""
+        deadline = time.monotonic() + seconds
+        while (entry := self.status(run_dir))["state"] not in states:
+            if time.monotonic() > deadline or entry["state"] in ("failed", "lost", "finished"):
+                pytest.fail(f"{entry}\n{events(run_dir)}\n{log(run_dir)}")
+            time.sleep(0.3)
+        return entry
+
+    def wait_until_running(self, name: str, attempt: int = 1) -> None:
+        wait_until(lambda: len(self.places(name, attempt)) == RANKS, f"all ranks of {name}")
+
+    def queue(self, run_dir: Path) -> dict[str, Any]:
+        """What the scheduler still knows of the run's jobs, waiting ones included."""
+        script = (
+            "import sys, json; from hpc_amp.schedulers import get_scheduler\n"
+            "answer = get_scheduler(sys.argv[1]).query(sys.argv[2:])\n"
+            "print(json.dumps({k: v.state for k, v in answer.items() if v.state != 'ended'}))"
+        )
+        ids = {event["job_id"] for event in events(run_dir) if event.get("job_id")}
+        with contextlib.suppress(OSError):
+            ids |= set((run_dir / "chain").read_text().split())
+        cluster = Cluster(self.cluster.image, self.cluster.binds, self.environ)
+        shown = cluster.run(sys.executable, "-c", script, self.name, *sorted(ids), cwd=self.work)
+        return json.loads(shown.stdout)
+
+
+def wait_until(condition: Any, what: str, seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.1)
+
+
+def events(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "state.jsonl").read_text().splitlines()]
+
+
+def states(run_dir: Path) -> list[str]:
+    return [event["state"] for event in events(run_dir) if event["state"] != "queued"]
+
+
+def log(run_dir: Path) -> str:
+    path = run_dir / "logs" / "job.log"
+    return path.read_text() if path.exists() else ""
+
+
+def gone(places: list[dict[str, Any]]) -> bool:
+    """Whether the ranks' processes have ended; the nodes share this machine's."""
+    return not any(Path(f"/proc/{place['pid']}/root").exists() for place in places)
+
+
+def start(cluster: Cluster, site: str, folder: Path) -> System:
+    """A scheduler, for the stand-ins a server of its own."""
+    sites = folder / "sites"
+    sites.mkdir()
+    (sites / f"{site}.yaml").write_text(yaml.safe_dump(SITES[site]))
+    work, environ, server = folder / "work", dict(cluster.environ), None
+    if site in STAND_INS:
+        kind = CobaltStandIn if site == "cobalt_stand_in" else PbsStandIn
+        programs = str(Path(cluster.environ["PATH"].split(":")[0]))
+        server = kind(folder / "server", local_nodes=False)
+        # A login shell's profile, which knows the scheduler's commands and the runtime.
+        (server.home / ".profile").write_text(f'PATH="$PATH:{server.bin}:{programs}"\n')
+        environ |= server.environ(PATH=f"{server.bin}:{cluster.environ['PATH']}")
+        work = server.work
+    else:
+        work.mkdir()
+    environ["HPC_AMP_SITES"] = str(sites)
+    (work / "actor.py").write_text(ACTOR.read_text())
+    (work / "report.py").write_text(REPORT.read_text())
+    return System(site, cluster, work, environ, server)
+
+
+@pytest.fixture(scope="module", params=list(SITES))
+def system(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[System]:
+    made = start(cluster, request.param, tmp_path_factory.mktemp(request.param))
+    yield made
+    if made.server is not None:
+        made.server.stop()
+
+
+def only(*sites: str) -> pytest.MarkDecorator:
+    """A test of what only these schedulers have."""
+    return pytest.mark.parametrize("system", sites, indirect=True)
+
+
+# ---- submit, state, logs -------------------------------------------------------------------------
+
+
+def test_a_job_of_ones_own(system: System) -> None:
+    run_dir = system.act("plain", "wait")
+    system.wait_until_running("plain")
+
+    running = system.status(run_dir)
+    assert (running["state"], running["attempt"]) == ("running", 1)
+    assert set(system.queue(run_dir).values()) == {"running"}
+    assert "rank 3 of attempt 1" in system.hpc_amp("logs", str(run_dir))
+    assert "plain" in system.hpc_amp("status") and running["job_id"] in system.hpc_amp("status")
+
+    (system.work / "out-plain" / "go").touch()
+    ended = system.wait_for(run_dir, "finished")
+    assert states(run_dir) == ["submitted", "started", "finished"]
+    assert ended["job_id"] == running["job_id"]
+    places = system.places("plain", 1)
+    assert [place["variables"]["RANK"] for place in places] == ["0", "1", "2", "3"]
+    assert {place["variables"]["WORLD_SIZE"] for place in places} == {"4"}
+    hosts = [place["host"] for place in places]
+    if system.site == "local":
+        assert [place["variables"]["LOCAL_RANK"] for place in places] == ["0", "1", "2", "3"]
+    else:
+        assert [place["variables"]["LOCAL_RANK"] for place in places] == ["0", "1", "0", "1"]
+        assert hosts[0] == hosts[1] == places[0]["variables"]["MASTER_ADDR"]
+        assert hosts[2] == hosts[3] != hosts[0]
+    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
+    assert gone(places)
+
+
+def test_hostile_text_reaches_every_rank(system: System) -> None:
+    texts = [
+        "", " ", "a b", "it's", 'say "hi"', "$(touch pwned)", "`touch pwned`", "$HOME ${HOME} $$",
+        "back\\slash", "ends\\", "a,b=c,d", "# no comment", "%j %% %s", "a;b&c|d>e<f", "a:b=c",
+        "line\nbreak\n", "tab\tand\rreturn", "-x", "--help", "*", "~", "!!", "ünï💥", "\x01\x7f",
+    ]  # fmt: skip
+    variables = {f"VALUE_{index}": text for index, text in enumerate(texts)}
+    config = system.write(
+        "hostile",
+        ["python", "-I", "-S", "report.py", "out-hostile", *texts],
+        {},
+        container={"env": variables},
+    )
+    run_dir = system.submit(config)
+
+    system.wait_for(run_dir, "finished")
+    reports: list[Report] = read_reports(system.work / "out-hostile")
+    assert [report.argv for report in reports] == [texts] * RANKS
+    for report in reports:
+        assert {name: report.environ.get(name) for name in variables} == variables
+    assert not list(system.work.rglob("pwned"))
+
+
+# ---- how attempts end ----------------------------------------------------------------------------
+
+
+def test_a_failure(system: System) -> None:
+    run_dir = system.act("failure", "exit:3")
+
+    ended = _wait_for_failure(system, run_dir)
+    # torchrun ends with a status of its own.
+    assert ended["reason"] == ("exit status 1" if system.site == "local" else "exit status 3")
+    assert states(run_dir) == ["submitted", "started", "failed"]
+    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
+
+    system.hpc_amp("resume", str(run_dir), check=True)
+    _wait_for_failure(system, run_dir, attempt=2)
+    assert states(run_dir) == ["submitted", "started", "failed"] * 2
+
+
+def _wait_for_failure(system: System, run_dir: Path, attempt: int = 1) -> dict[str, Any]:
+    wait_until(
+        lambda: (one := system.status(run_dir))["state"] == "failed" and one["attempt"] == attempt,
+        f"attempt {attempt} to fail",
+    )
+    return system.status(run_dir)
+
+
+def test_a_failure_is_retried(system: System) -> None:
+    run_dir = system.act("retried", "exit:3", "ok", restarts=1)
+
+    assert system.wait_for(run_dir, "finished")["attempt"] == 2
+    assert states(run_dir) == ["submitted", "started", "retried", "started", "finished"]
+    assert len(system.places("retried", 2)) == RANKS
+    assert_another_job_where_there_is_no_requeue(system, run_dir)
+
+
+def test_a_stop_at_a_checkpoint_goes_on_until_the_bound(system: System) -> None:
+    run_dir = system.act("stopped", "exit:75", "exit:75", "ok", max_restarts=1)
+
+    stopped = system.wait_for(run_dir, "checkpointed")
+    assert (stopped["attempt"], stopped["reason"]) == (2, "job.max_restarts reached")
+    assert_another_job_where_there_is_no_requeue(system, run_dir)
+    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
+
+    system.hpc_amp("resume", str(run_dir))
+    assert system.wait_for(run_dir, "finished")["attempt"] == 3
+    assert states(run_dir) == [
+        *("submitted", "started", "continued", "started", "checkpointed"),
+        *("submitted", "started", "finished"),
+    ]
+
+
+def assert_another_job_where_there_is_no_requeue(system: System, run_dir: Path) -> None:
+    started = [event["job_id"] for event in events(run_dir) if event["state"] == "started"]
+    if system.server is not None:
+        assert len(set(started)) == len(started)
+        queued = [event["job_id"] for event in events(run_dir) if event["state"] == "queued"]
+        assert queued == started
+    elif system.site != "local":
+        assert len(set(started)) == 1
+
+
+def test_cancel(system: System) -> None:
+    # A local job that is deaf is given its full grace, 30 s.
+    action = "wait" if system.site == "local" else "hang"
+    run_dir = system.act("cancelled", action, "ok", restarts=5)
+    system.wait_until_running("cancelled")
+    places = system.places("cancelled", 1)
+
+    system.hpc_amp("cancel", str(run_dir))
+
+    assert system.status(run_dir)["state"] == "cancelled"
+    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
+    wait_until(lambda: gone(places), "the ranks to end")
+    assert states(run_dir)[:3] == ["submitted", "started", "cancelled"]
+    assert "started" not in states(run_dir)[3:]
+    assert system.status(run_dir)["state"] == "cancelled"
+    assert not system.places("cancelled", 2)
+
+
+@only(*STAND_INS)
+def test_the_scheduler_does_not_answer(system: System) -> None:
+    assert system.server is not None
+    run_dir = system.act("silent", "wait")
+    system.wait_until_running("silent")
+    system.server.config(down=True)
+    try:
+        assert system.status(run_dir)["state"] == "unknown"
+    finally:
+        system.server.config(down=False)
+    (system.work / "out-silent" / "go").touch()
+    system.wait_for(run_dir, "finished")
+
+
+# ---- chains --------------------------------------------------------------------------------------
+
+
+@only(*STAND_INS)
+def test_a_chain_goes_on_where_nodes_cannot_submit(system: System) -> None:
+    assert system.server is not None
+    system.server.config(may_submit_from_nodes=False)
+    try:
+        run_dir = system.act("chain", "exit:75", "ok", chain=3)
+        chain = (run_dir / "chain").read_text().split()
+        assert system.wait_for(run_dir, "finished")["attempt"] == 2
+    finally:
+        system.server.config(may_submit_from_nodes=True)
+
+    assert len(chain) == 4
+    assert states(run_dir) == ["submitted", "started", "continued", "started", "finished"]
+    started = [event["job_id"] for event in events(run_dir) if event["state"] == "started"]
+    assert started == chain[:2]
+    wait_until(lambda: not system.queue(run_dir), "the last links to leave the queue")
+    assert system.status(run_dir)["state"] == "finished"
+
+
+@only(*STAND_INS)
+def test_without_a_chain_the_run_waits_to_be_resumed(system: System) -> None:
+    assert system.server is not None
+    system.server.config(may_submit_from_nodes=False)
+    try:
+        run_dir = system.act("alone", "exit:75", "ok")
+        stopped = system.wait_for(run_dir, "checkpointed")
+    finally:
+        system.server.config(may_submit_from_nodes=True)
+
+    assert "could not submit the next job" in stopped["reason"]
+    system.hpc_amp("resume", str(run_dir))
+    assert system.wait_for(run_dir, "finished")["attempt"] == 2
+
+
+@only(*STAND_INS)
+def test_cancelling_ends_a_whole_chain(system: System) -> None:
+    run_dir = system.act("chained", "hang", chain=2)
+    system.wait_until_running("chained")
+
+    assert len(system.queue(run_dir)) == 3
+    system.hpc_amp("cancel", str(run_dir))
+
+    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
+    assert states(run_dir) == ["submitted", "started", "cancelled"]
+
+
+@only(*STAND_INS)
+def test_a_failure_ends_a_whole_chain(system: System) -> None:
+    run_dir = system.act("broken", "exit:3", chain=2)
+
+    _wait_for_failure(system, run_dir)
+    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
+    assert states(run_dir) == ["submitted", "started", "failed"]
+
+
+# ---- time limits ---------------------------------------------------------------------------------
+
+
+@only(*STAND_INS)
+def test_a_job_that_overruns_its_limit_can_be_resumed(system: System) -> None:
+    """Killed without a warning, and perhaps without a signal."""
+    assert system.server is not None
+    if system.site == "cobalt_stand_in":
+        system.server.config(minute=1.0)
+        walltime = "5m"
+    else:
+        walltime = "5s"
+    try:
+        run_dir = system.act("overrun", "hang", "ok", walltime=walltime, stop_margin="1s")
+        wait_until(lambda: system.status(run_dir)["state"] == "lost", "the job to be killed")
+    finally:
+        if system.site == "cobalt_stand_in":
+            system.server.config(minute=60.0)
+    lost = system.status(run_dir)
+    wait_until(lambda: gone(system.places("overrun", 1)), "the ranks to end")
+    if system.site == "cobalt_stand_in":
+        assert lost["reason"] == "Cobalt ended it at its time limit"
+    system.hpc_amp("resume", str(run_dir))
+    assert system.wait_for(run_dir, "finished")["attempt"] == 2
+
+
+@only(*STAND_INS)
+def test_the_deadline_alone_makes_a_run_go_on(system: System) -> None:
+    """No signal reaches the ranks: they stop by the clock, and the script submits the next job."""
+    run_dir = system.submit(
+        *(CONFIG, *TRAINING, "job.ranks_per_node=1", "job.walltime=5m", "job.stop_margin=299s"),
+        *("train.max_steps=4", "train.checkpoint=1h"),
+    )
+
+    ended = system.wait_for(run_dir, "finished")
+    assert ended["attempt"] >= 2
+    causes = [
+        json.loads((run_dir / "attempts" / str(number) / "outcome.json").read_text())["cause"]
+        for number in range(1, ended["attempt"])
+    ]
+    assert set(causes) == {"DEADLINE"}
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "train/loss" in line] == [1, 2, 3, 4]
+    assert_another_job_where_there_is_no_requeue(system, run_dir)
+
+
+# ---- the main job --------------------------------------------------------------------------------
+
+TRAINING = [
+    "job.nodes=2",
+    "job.gpus_per_node=0",
+    "train.precision=fp32",
+    "train.device=cpu",
+    "train.data.download=false",
+    "train.data.synthetic={train: 64, test: 32, image_size: 16}",
+    "train.batch_size=16",
+    "train.model=resnet8",
+    "train.epochs=2",
+    "train.log_every=1",
+]
+digests: dict[str, str] = {}
+"""sha256 of the weights after the main job, by site."""
+
+
+def test_the_main_job(system: System) -> None:
+    """The same numbers everywhere, to the last bit."""
+    run_dir = system.submit(CONFIG, *TRAINING, "job.ranks_per_node=2", "job.walltime=10m")
+
+    system.wait_for(run_dir, "finished")
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["outcome"], summary["world_size"]) == ("finished", RANKS)
+    assert summary["nodes"] == (1 if system.site == "local" else 2)
+    assert len(list((run_dir / "tensorboard").glob("events*"))) == 1
+    digests[system.site] = summary["weights_sha256"]
+    assert len(set(digests.values())) == 1, digests
+
+
+def test_no_job_is_left_behind(system: System) -> None:
+    """Runs last on each scheduler."""
+    for run_dir in system.work.glob("runs/*/[0-9]*"):
+        assert not system.queue(run_dir), run_dir
+        for attempt in range(1, 4):
+            assert gone(system.places(run_dir.parent.name, attempt))
+    assert os.path.isdir(system.work)

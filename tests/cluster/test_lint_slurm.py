@@ -1,0 +1,141 @@
+"""The linter's tokenizer and rules for Slurm, against the real sbatch."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster
+
+from hpc_amp.lint import header_errors
+from hpc_amp.lint.directives import read_header
+from hpc_amp.lint.options import GRAMMARS, parse_options
+from hpc_amp.lint.script import read_script
+
+pytestmark = pytest.mark.cluster
+
+# Headers behind `#!/bin/bash`; {q}: what sbatch takes for the comment of the job is compared.
+ACCEPTED = [
+    "#SBATCH --comment='a b'",
+    "#SBATCH --comment=a\\#b",
+    '#SBATCH --comment="it\'s"',
+    "#SBATCH --comment='it\\'s'",
+    '#SBATCH --comment="a\\"b"',
+    "#SBATCH --comment='a\\\\b' # comment",
+    "#SBATCH --comment 'x\ty'",
+    "#SBATCH -N1 --comment=x \\\n#SBATCH -n 1",
+    "#SBATCH--comment=x",
+    "#SBATCH\t--comment=x",
+    "\n  # comment\n\n#SBATCH --comment=x\n##SBATCH --comment=y\n#sbatch --comment=z",
+    "#SBATCH --comment=x\n#SBATCH --comment=y",
+    "#SBATCH --comment\n#SBATCH x",
+    "#SBATCH --comm=x",
+    "#SBATCH --comment=x\ntrue\n#SBATCH --comment=y",
+    " #SBATCH --comment=y\n#SBATCH --comment=x",
+    "#SBATCH --comment=$USER",
+    "#SBATCH --comment=a'b c'd",
+    "#SBATCH --comment=x#y z",
+    "#SBATCH #--comment=y\n#SBATCH --comment=x",
+]
+REFUSED = [
+    "#SBATCH --comment=a b",
+    "#SBATCH -N 1 2",
+    "#SBATCH --comment='a",
+    "#SBATCH --comment=it's",
+    "#SBATCH: options",
+    "#SBATCH_options",
+    "#SBATCHES --comment=x",
+    "#SBATCH --exclusive user",
+    "#SBATCH --cpus_per_task=1",
+    "#SBATCH --node=1",
+    "#SBATCH -N=1",
+    "#SBATCH --output",
+    "#SBATCH --time=1h",
+    "#SBATCH --mem=1M\n#SBATCH --mem-per-cpu=1M",
+    "#SBATCH \u2013N 1",
+    "#SBATCH\u00a0-N 1",
+]
+
+
+def sbatch(folder: Path, data: bytes) -> subprocess.CompletedProcess[str]:
+    """Submit a script, held."""
+    script = folder / "job.sh"
+    script.write_bytes(data)
+    command = ["sbatch", "-H", "--parsable", str(script)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
+
+def comment_of(job_id: str) -> str | None:
+    shown = subprocess.run(
+        ["scontrol", "show", "job", job_id], capture_output=True, text=True, check=True
+    ).stdout
+    match = re.search(r"^   Comment=(.*?) ?$", shown, re.MULTILINE)
+    return match[1] if match else None
+
+
+@pytest.mark.parametrize("header", ACCEPTED)
+def test_a_header_means_to_us_what_it_means_to_sbatch(
+    cluster: Cluster, tmp_path: Path, header: str
+) -> None:
+    text = f"#!/bin/bash\n{header}\nsleep 1\n"
+
+    result = sbatch(tmp_path, text.encode())
+
+    job_id = result.stdout.strip()
+    try:
+        assert result.returncode == 0, result.stderr
+        seen = comment_of(job_id)
+    finally:
+        subprocess.run(["scancel", job_id], check=False)
+    options = parse_options(read_header(read_script(text.encode(), ""), "slurm"))
+    ours = options.last("comment") or next((one.value for one in options.no_value), None)
+    assert ours == seen
+
+
+@pytest.mark.parametrize("header", REFUSED)
+def test_what_sbatch_refuses_is_an_error(cluster: Cluster, tmp_path: Path, header: str) -> None:
+    text = f"#!/bin/bash\n{header}\nsleep 1\n"
+
+    result = sbatch(tmp_path, text.encode())
+
+    subprocess.run(["scancel", result.stdout.strip() or "0"], check=False, capture_output=True)
+    assert result.returncode != 0
+    assert header_errors(text, "slurm") != []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#SBATCH -N 1\n",
+        "\n#!/bin/bash\n",
+        "# !/bin/bash\n",
+        "\ufeff#!/bin/bash\n",
+        "#!/bin/bash\r\n",
+    ],
+)
+def test_a_first_line_that_sbatch_refuses_is_an_error(
+    cluster: Cluster, tmp_path: Path, text: str
+) -> None:
+    text += "#SBATCH -N 1\nsleep 1\n"
+
+    assert sbatch(tmp_path, text.encode()).returncode != 0
+    assert header_errors(text, "slurm") != []
+
+
+def test_we_know_all_options_that_sbatch_names(cluster: Cluster) -> None:
+    shown = subprocess.run(["sbatch", "--help"], capture_output=True, text=True, check=True).stdout
+    grammar = GRAMMARS["slurm"]
+    unknown = []
+    for letter, name, value in re.findall(
+        r"^ +(?:(-\w), +)?(--[\w-]+)(\[?=)?", shown, re.MULTILINE
+    ):
+        if name not in {**grammar.with_value, **grammar.flags}:
+            unknown.append(name)
+        if value == "=" and not grammar.takes_value(name):
+            unknown.append(f"{name}=")
+        if letter and grammar.canonical(letter) is None:
+            unknown.append(letter)
+
+    assert unknown == []

@@ -1,0 +1,402 @@
+"""qsub, qstat, qdel, qhold, qrls, qalter and cqwait of the stand-in of Cobalt."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from . import cobalt_options as options
+from .cobalt_server import DEFAULTS, stamp
+from .folder import Folder, Message, ServerDown
+from .nodes import compress, on_node
+from .server import hours
+
+KIND = "cobalt"
+
+
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+class _Client:
+    """A command's connection to the server of its folder."""
+
+    def __init__(self, program: str) -> None:
+        self.folder = Folder.of_this_command(program)
+        self.config = self.folder.config(DEFAULTS)
+
+    def ask(self, operation: str, **more: object) -> Message:
+        if self.config["down"]:
+            raise ServerDown("Connection refused")
+        return self.folder.ask(KIND, {"op": operation, **more})
+
+
+# ---- qsub ----------------------------------------------------------------------------------------
+
+
+def qsub() -> int:
+    """Hand in a job."""
+    client = _Client("qsub")
+    try:
+        return _qsub(client, sys.argv[1:])
+    except options.Refused as refused:
+        if refused.usage:
+            print(options.usage(), end="")
+        _complain(str(refused))
+        return refused.status
+    except ServerDown as down:
+        _complain(f"component error: Failed to connect to system: {down}")
+        return 1
+
+
+def _qsub(client: _Client, words: list[str]) -> int:
+    given, command = options.parse(words)
+    interactive = given.interactive or given.mode == "interactive"
+    if interactive and command:
+        raise options.Refused("An executable may not be specified if using the interactive option.")
+    if not interactive and not command:
+        raise options.Refused("No executable or script specified", usage=True)
+    submit_cwd = os.getcwd()
+    if not interactive:
+        # Looked up in --cwd of the command line or, where that is silent, of the header.
+        script = _script_path(given.cwd or submit_cwd, command[0])
+        directives = options.header(script) if os.path.isfile(script) else None
+        if directives is not None:
+            words = ["--mode", "script", *directives, *words]
+            given, _ = options.parse(words)
+            # The command line's own options only where the header did not end option parsing; the
+            # script and its arguments are known from before.
+    _require(given)
+    minutes = options.minutes(given.time)
+    cwd = os.path.normpath(os.path.join(submit_cwd, given.cwd or "."))
+    for path in (given.output, given.error, given.prefix, given.debuglog):
+        if path is not None and not os.path.isdir(os.path.dirname(os.path.join(cwd, path))):
+            raise options.Refused(f"directory {os.path.join(cwd, path)} does not exist")
+    if given.input is not None and not os.path.isfile(os.path.join(cwd, given.input)):
+        path = os.path.join(cwd, given.input)
+        raise options.Refused(f"file {path} not found, or is not a file")
+    script, arguments = "", []
+    if not interactive:
+        script, arguments = _script_path(cwd, command[0]), command[1:]
+        if not os.path.isfile(script):
+            raise options.Refused(f"command {script} not found, or is not a file")
+        if not os.access(script, os.X_OK):
+            raise options.Refused(f"command {script} is not executable")
+    if given.mode is not None and given.mode not in options.MODES:
+        raise options.Refused(
+            f"Specifed mode '{given.mode}' not valid, valid modes are\n" + "\n".join(options.MODES)
+        )
+    job = {
+        "command": script or "/bin/sleep",
+        "args": arguments or ([str(minutes * 60)] if interactive else []),
+        "cwd": cwd,
+        "minutes": minutes,
+        "nodes": given.nodecount,
+        "procs": given.proccount or given.nodecount,
+        "queue": given.queue or "default",
+        "project": given.project,
+        "env": options.variables(given.env) if given.env is not None else {},
+        "attrs": options.attributes(given.attrs) if given.attrs is not None else {},
+        "output": given.output,
+        "error": given.error,
+        "prefix": given.prefix,
+        "debuglog": given.debuglog,
+        "input": os.path.join(cwd, given.input) if given.input else None,
+        "umask": int(given.umask, 8) if given.umask else 0o022,
+        "name": given.jobname or _name_of_output(given.output or given.prefix),
+        "dependencies": given.dependencies.split(":") if given.dependencies else [],
+        "held": given.held,
+        "mode": "interactive" if interactive else given.mode or "script",
+        "preemptable": given.preemptable,
+    }
+    if interactive:
+        return _interactive(client, job)
+    return _submit(client, job, " ".join(["qsub", *words]))
+
+
+def _script_path(cwd: str, name: str) -> str:
+    # Blanks are deleted, wherever they are.
+    return os.path.normpath(os.path.join(os.getcwd(), cwd, name)).replace(" ", "")
+
+
+def _name_of_output(path: str | None) -> str | None:
+    return re.sub(r"\.output$", "", os.path.basename(path)) if path else None
+
+
+def _require(given: object) -> None:
+    values = {**vars(given)}
+    values.pop("mode")
+    if not any(value for value in values.values()) and values["nodecount"] is None:
+        raise options.Refused("No required options provided", usage=True)
+    if values["time"] is None:
+        raise options.Refused("'time' not provided")
+    if values["nodecount"] is None:
+        raise options.Refused("'nodecount' not provided")
+
+
+def _submit(client: _Client, job: Message, shown: str) -> int:
+    config = client.config
+    if config["filter_message"]:
+        _complain(config["filter_message"])
+    if config["filter_fails"]:
+        raise options.Refused(f"Filter {config['filter_fails']} failed")
+    answer = client.ask("submit", job=job)
+    if "fault" in answer:
+        raise options.Refused(answer["fault"])
+    job = answer["job"]
+    for warning in answer["warnings"]:
+        _complain(warning)
+    try:
+        with open(job["debuglog"], "a", encoding="utf-8", errors="surrogateescape") as log:
+            log.write(f"Jobid: {job['id']}\n{shown}\n")
+            log.write(f"{stamp(time.time())} submitted with cwd set to: {job['cwd']}\n")
+    except OSError:
+        _complain("WARNING: failed to create cobalt log file")
+    if job["dependencies"] == ["none"]:
+        print("Removing job dependencies")
+    message = answer["message"]
+    print(f"{job['id']} {message}" if message else job["id"])
+    return config["submit_status"]
+
+
+def _interactive(client: _Client, job: Message) -> int:
+    """The queue holds a `sleep`; the shell is this command's own, on the first node."""
+    answer = client.ask("submit", job=job)
+    if "fault" in answer:
+        raise options.Refused(answer["fault"])
+    job = answer["job"]
+    identity = job["id"]
+    print(f"Wait for job {identity} to start...", flush=True)
+    try:
+        while job["state"] != "running":
+            time.sleep(0.1)
+            jobs = {other["id"]: other for other in client.ask("list")["jobs"]}
+            if identity not in jobs:
+                raise options.Refused(f"job {identity} ended before it started")
+            job = jobs[identity]
+        first = job["location"][0]
+        print(f"Opening interactive session to {first}", flush=True)
+        nodefile = client.folder.path / "var" / "tmp" / f"cobalt.{identity}"
+        environ = {
+            "HOME": client.config["home"] or str(Path.home()),
+            "PATH": ":".join(["/usr/local/bin:/usr/bin:/bin", *client.config["path"]]),
+            "COBALT_JOBID": identity,
+            "COBALT_NODEFILE": str(nodefile),
+        }
+        shell = on_node(first, client.config["local_nodes"], ["/bin/sh"])
+        subprocess.run(shell, env=environ, check=False)
+    finally:
+        print(f"Deleting interactive job {identity}", flush=True)
+        client.ask("delete", ids=[identity])
+    return 0
+
+
+# ---- qstat ---------------------------------------------------------------------------------------
+
+DEFAULT_FIELDS = ("JobID", "User", "WallTime", "Nodes", "State", "Location")
+FULL_FIELDS = (
+    *("JobID", "JobName", "User", "WallTime", "QueuedTime", "RunTime", "TimeRemaining", "Nodes"),
+    *("State", "Location", "Mode", "Procs", "Preemptable", "Queue", "StartTime", "Index"),
+)
+ALL_FIELDS = (
+    *("JobID", "JobName", "User", "WallTime", "QueuedTime", "RunTime", "TimeRemaining", "Nodes"),
+    *("State", "Location", "Mode", "Procs", "Preemptable", "Queue", "StartTime", "Index"),
+    *("SubmitTime", "Project", "S", "short_state", "Score", "Command", "Args", "Outputdir"),
+    *("outputpath", "errorpath", "Envs", "Dependencies", "attrs", "user_list", "Est_Start_Time"),
+)
+SHORT_STATES = {"queued": "Q", "starting": "R", "running": "R", "exiting": "E", "killing": "K"}
+
+
+def _fields(job: Message, minute: float) -> dict[str, object]:
+    now, started = time.time(), job["started"]
+    limit = job["minutes"] * 60
+    ran = None if started is None else now - started
+    short = SHORT_STATES.get(job["state"], "H")
+    wanted = (f"{name}*" if name in job["met"] else name for name in job["dependencies"])
+    return {
+        "JobID": job["id"],
+        "JobName": job["name"],
+        "User": job["user"],
+        "WallTime": hours(limit),
+        "QueuedTime": hours((started or now) - job["submitted"]),
+        "RunTime": "N/A" if ran is None else hours(ran),
+        "TimeRemaining": "N/A" if ran is None else hours(job["minutes"] * minute - ran),
+        "Nodes": job["nodes"],
+        "State": job["state"],
+        "Location": compress(job["location"]) or "None",
+        "Mode": job["mode"],
+        "Procs": job["procs"],
+        "Preemptable": job["preemptable"],
+        "Queue": job["queue"],
+        "StartTime": "N/A" if started is None else stamp(started),
+        "Index": "None",
+        "SubmitTime": stamp(job["submitted"]),
+        "Project": job["project"],
+        "S": short,
+        "short_state": short,
+        "Score": "0.0",
+        "Command": job["command"],
+        "Args": " ".join(job["args"]),
+        "Outputdir": job["cwd"],
+        "outputpath": job["output"],
+        "errorpath": job["error"],
+        "Envs": ":".join(f"{name}={value}" for name, value in job["env"].items()),
+        "Dependencies": ":".join(wanted),
+        "attrs": job["attrs"],
+        "user_list": job["user"],
+        "Est_Start_Time": "N/A",
+    }
+
+
+def _table(names: tuple[str, ...] | list[str], rows: list[list[str]]) -> str:
+    lines = [list(names), *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(names))]
+    shown = [
+        "".join(f"{cell.ljust(width)}  " for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    ]
+    return "\n".join([shown[0], "=" * len(shown[0]), *shown[1:]]) + "\n"
+
+
+class _ClientParser(argparse.ArgumentParser):
+    """Errors as optparse reports them: the usage, the program's name, status 2."""
+
+
+def qstat() -> int:
+    """Show what is in the queue."""
+    parser = _ClientParser(prog="qstat.py", add_help=False, allow_abbrev=False)
+    parser.add_argument("-f", "--full", action="store_true")
+    parser.add_argument("-l", "--long", action="store_true")
+    parser.add_argument("-u", "--user")
+    parser.add_argument("--header")
+    parser.add_argument("names", nargs="*")
+    given = parser.parse_args()
+    client = _Client("qstat")
+    try:
+        answer = client.ask("list")
+    except ServerDown as down:
+        _complain(
+            "component error: Following exception occurred while trying to execute "
+            f"queue-manager.get_queues: {down}"
+        )
+        return 1
+    jobs = sorted(answer["jobs"], key=lambda job: int(job["id"]))
+    if given.names:
+        for name in given.names:
+            if not name.isdigit() and name not in answer["queues"]:
+                _complain(f"{name} is not a valid jobid or queue name")
+                return 1
+        jobs = [job for job in jobs if {job["id"], job["queue"]} & {*given.names}]
+        if not jobs:
+            return 1
+    if given.user is not None:
+        jobs = [job for job in jobs if job["user"] == given.user]
+    names: tuple[str, ...] = FULL_FIELDS if given.full else DEFAULT_FIELDS
+    if given.full and given.long:
+        names = ALL_FIELDS
+    header = given.header or os.environ.get("QSTAT_HEADER") or os.environ.get("CQSTAT_HEADER")
+    if header:
+        names = tuple(header.split(":"))
+    rows = []
+    for job in jobs:
+        fields = _fields(job, client.config["minute"])
+        rows.append([str(fields.get(name, "-")) for name in names])
+    if not given.long:
+        print(_table(names, rows), end="")
+        return 0
+    width = max(len(name) for name in names)
+    for job, row in zip(jobs, rows, strict=True):
+        print(f"JobID: {job['id']}")
+        for name, value in zip(names, row, strict=True):
+            if name != "JobID":
+                print(f"    {name.ljust(width)} : {value}")
+        print()
+    return 0
+
+
+# ---- qdel and the others -------------------------------------------------------------------------
+
+
+def _job_ids(words: list[str]) -> list[str]:
+    """Ids of a command line; the command ends where one is none."""
+    if not words:
+        _complain("No Jobid(s) given")
+        raise SystemExit(1)
+    for word in words:
+        if not re.fullmatch(r"\d+", word):
+            _complain(f"jobid must be an integer: {word}")
+            raise SystemExit(1)
+    return words
+
+
+def _change(program: str, operation: str, ids: list[str], **more: object) -> Message:
+    try:
+        return _Client(program).ask(operation, ids=ids, **more)
+    except ServerDown as down:
+        _complain(
+            "component error: Following exception occurred while trying to execute "
+            f"queue-manager.get_queues: {down}"
+        )
+        raise SystemExit(1) from None
+
+
+def qdel() -> int:
+    """End jobs."""
+    parser = _ClientParser(prog="qdel.py", add_help=False, allow_abbrev=False)
+    parser.add_argument("names", nargs="*")
+    names = _job_ids(parser.parse_args().names)
+    deleted = _change("qdel", "delete", names)["deleted"]
+    if deleted:
+        print("      Deleted Jobs")
+        print(_table(("JobID", "User"), [[job["id"], job["user"]] for job in deleted]), end="")
+    return 0
+
+
+def _hold_or_release(program: str, operation: str) -> int:
+    parser = _ClientParser(prog=f"{program}.py", add_help=False, allow_abbrev=False)
+    if program == "qrls":
+        parser.add_argument("--dependencies", action="store_true")
+    parser.add_argument("names", nargs="*")
+    given = parser.parse_args()
+    more = {"dependencies": True} if getattr(given, "dependencies", False) else {}
+    answer = _change(program, operation, _job_ids(given.names), **more)
+    for name in answer["unknown"]:
+        _complain(f"   Failed to match any jobs: {name}")
+    for name in answer["changed"]:
+        print(f"   {'Removed' if program == 'qrls' else 'Placed'} user hold on job: {name}")
+    return 0
+
+
+def qhold() -> int:
+    """Keep jobs from starting."""
+    return _hold_or_release("qhold", "hold")
+
+
+def qrls() -> int:
+    """Let held jobs start."""
+    return _hold_or_release("qrls", "release")
+
+
+def qalter() -> int:
+    """`qalter --dependencies none ID`, and nothing else."""
+    parser = _ClientParser(prog="qalter.py", add_help=False, allow_abbrev=False)
+    parser.add_argument("--dependencies", required=True, choices=["none"])
+    parser.add_argument("names", nargs="*")
+    _change("qalter", "undepend", _job_ids(parser.parse_args().names))
+    print("Removing job dependencies")
+    return 0
+
+
+def cqwait() -> int:
+    """Until the jobs are out of the queue."""
+    parser = _ClientParser(prog="cqwait.py", add_help=False, allow_abbrev=False)
+    parser.add_argument("names", nargs="*")
+    waiting = set(_job_ids(parser.parse_args().names))
+    while waiting & {job["id"] for job in _change("cqwait", "list", [])["jobs"]}:
+        time.sleep(0.1)
+    return 0

@@ -1,0 +1,40 @@
+"""Starts a server: `serve.py KIND FOLDER`. Ends when the server listens, which goes on alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from engine.cobalt_server import CobaltServer
+from engine.folder import Folder
+from engine.pbs_server import PbsServer
+
+SERVERS = {server.kind: server for server in (CobaltServer, PbsServer)}
+
+
+def main(kind: str, path: str) -> None:
+    """Become a daemon, and serve."""
+    folder = Folder(path)
+    listener = folder.listen()
+    listener.set_inheritable(False)
+    if os.fork() > 0:
+        return
+    os.setsid()
+    if os.fork() > 0:
+        os._exit(0)
+    try:
+        (folder.path / "server.pid").write_text(f"{os.getpid()}\n")
+        SERVERS[kind](folder).run(listener)
+    except BaseException:
+        # Every command says so from now on, and ending the stand-in fails: nothing hides a defect.
+        (folder.path / "crash").write_text(traceback.format_exc())
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

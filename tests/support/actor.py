@@ -1,0 +1,40 @@
+"""`python -I -S actor.py FOLDER ACTION...`: a training script of a user's, with one action for each
+attempt: `ok`, `exit:N`, `wait` (until FOLDER/go exists), `hang` (deaf to every signal but SIGKILL).
+
+Leaves FOLDER/<attempt>-<rank>.json: where this rank was. Only the standard library.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+folder, *actions = sys.argv[1:]
+attempt, rank = int(os.environ["HPC_AMP_ATTEMPT"]), os.environ["RANK"]
+os.makedirs(folder, exist_ok=True)
+facts = {
+    "pid": os.getpid(),
+    "host": socket.gethostname(),
+    "variables": {
+        name: os.environ[name]
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    },
+}
+part = os.path.join(folder, f".{attempt}-{rank}")
+with open(part, "w", encoding="utf-8") as out:
+    json.dump(facts, out)
+os.rename(part, os.path.join(folder, f"{attempt}-{rank}.json"))
+print(f"rank {rank} of attempt {attempt} is on {facts['host']}", flush=True)
+
+action = actions[min(attempt, len(actions)) - 1]
+if action == "hang":
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        time.sleep(1)
+while action == "wait" and not os.path.exists(os.path.join(folder, "go")):
+    time.sleep(0.05)
+if action.startswith("exit:"):
+    sys.exit(int(action.removeprefix("exit:")))

@@ -1,0 +1,276 @@
+"""Cobalt: the header that qsub reads, and what qstat and the .cobaltlog mean. Whole jobs run in the
+conformance suite; answers here are in the words of Cobalt 1.0.33."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.stubs import StubHost
+
+from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.jobs.plan import Plan
+from hpc_amp.jobs.render import render
+from hpc_amp.schedulers.base import NOT_IN_QUEUE, JobStatus
+from hpc_amp.schedulers.cobalt import Cobalt
+
+
+def plan(host: StubHost, site: str = "", **job: Any) -> Plan:
+    path = host.folder / "cobalt-test.yaml"
+    path.write_text(f"scheduler: cobalt\n{site}")
+    config = {"site": str(path), "run": ["true"], "job": {"nodes": 2, "walltime": "1h", **job}}
+    return host.plan(config)
+
+
+def header(plan: Plan) -> list[str]:
+    """The words of the header, read by qsub's rule."""
+    lines = render(plan).splitlines(keepends=True)
+    assert lines[0].startswith("#!")
+    found = []
+    for line in lines[1:]:
+        if not line.startswith("#COBALT ") or len(line) <= 8:
+            break
+        found.append(" ".join(line.removeprefix("#COBALT ").split()))
+    assert not any("#COBALT" in line for line in lines[1 + len(found) :])
+    return found
+
+
+def test_the_header(host: StubHost) -> None:
+    made = plan(host, gpus_per_node=8, queue="full-node", account="proj")
+
+    logs = made.run_dir / "logs"
+    assert header(made) == [
+        "--jobname test",
+        "-n 2",
+        "-t 60",
+        f"--cwd {made.run_dir}",
+        f"-o {logs}/job.log",
+        f"-e {logs}/job.log",
+        f"--debuglog {logs}/$jobid.cobaltlog",
+        "-q full-node",
+        "-A proj",
+    ]
+
+
+def test_seconds_round_up(host: StubHost) -> None:
+    assert "-t 91" in header(plan(host, walltime="01:30:01"))
+
+
+def test_attributes_are_one_option(host: StubHost) -> None:
+    """qsub refuses a second --attrs. The job's value of a name counts."""
+    site = "directives: ['--attrs filesystems=home:pubnet=true -q full-node']\n"
+    made = plan(host, site, directives=["--attrs=filesystems=home,theta-fs0:ssds=required"])
+
+    assert header(made)[-2:] == [
+        "--attrs filesystems=home,theta-fs0:pubnet=true:ssds=required",
+        "-q full-node",
+    ]
+
+
+def test_environment_is_one_option(host: StubHost) -> None:
+    made = plan(host, directives=["--env A=/x:/y:B=2", "--env B=3"])
+
+    assert header(made)[-1] == "--env A=/x:/y:B=3"
+
+
+@pytest.mark.parametrize("line", ["-n 4 -t 30", "--nodecount=4 --time 30", "-n4 -t30"])
+def test_the_users_option_replaces_ours(host: StubHost, line: str) -> None:
+    found = header(plan(host, directives=[line]))
+
+    assert [text for text in found if text.startswith(("-n", "-t"))] == ["-n 4", "-t 30"]
+
+
+def test_skipping_touches_generated_lines_only(host: StubHost) -> None:
+    made = plan(
+        host, "skip_directives: [--queue, -A]\n", queue="q", account="a", directives=["-A b"]
+    )
+
+    found = header(made)
+    assert "-A b" in found
+    assert not any(text.startswith("-q") for text in found)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("-q full-node # the queue", "'#' is no option"),
+        ("--frobnicate 1", "'--frobnicate' is no option"),
+        ("word", "'word' is no option"),
+        ("--attrs", "--attrs needs a value"),
+        ('--jobname "a', "quotes stay in the value"),
+        ("--env A=$(id)", "a remote shell reads it again"),
+        ("--preemptable=1", "is no option"),
+    ],
+)
+def test_what_would_silence_the_header_is_refused(host: StubHost, line: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        render(plan(host, directives=[line]))
+
+    assert message in str(caught.value)
+
+
+def test_a_flag_is_kept(host: StubHost) -> None:
+    assert header(plan(host, directives=["-h --preemptable"]))[-2:] == ["-h", "--preemptable"]
+
+
+def test_blanks_cannot_be_carried(host: StubHost) -> None:
+    with pytest.raises(ConfigError, match="cannot carry 'my project' in -A"):
+        render(plan(host, account="my project"))
+
+
+@pytest.mark.parametrize("name", ["a b", "a$b", "a'b", "a;b", "a{b", "a(b", "é"])
+def test_a_path_that_a_remote_shell_would_change_is_refused(host: StubHost, name: str) -> None:
+    folder = host.folder / name
+    folder.mkdir()
+    (host.folder / "cobalt.yaml").write_text("scheduler: cobalt\n")
+    made = host.plan({"site": str(host.folder / "cobalt.yaml"), "run": ["true"]}, cwd=folder)
+
+    with pytest.raises(ConfigError, match="cannot carry the path of the run directory"):
+        render(made)
+
+
+def test_the_least_walltime(host: StubHost) -> None:
+    render(plan(host, walltime="5m"))
+    with pytest.raises(ConfigError, match="less than 5 minutes"):
+        render(plan(host, walltime="299s"))
+
+
+def test_the_script_can_be_executed(host: StubHost) -> None:
+    (host.folder / "cobalt.yaml").write_text("scheduler: cobalt\n")
+    run_dir = host.create({"site": str(host.folder / "cobalt.yaml"), "run": ["true"]})
+
+    assert (run_dir / "launch.sh").stat().st_mode & 0o111 == 0o111
+
+
+# ---- answers -------------------------------------------------------------------------------------
+
+
+def says(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    name: str,
+    out: str,
+    err: str = "",
+    status: int = 0,
+) -> None:
+    """A command that says this, whatever it is asked."""
+    (folder / "out").write_text(out)
+    (folder / "err").write_text(err)
+    program = folder / name
+    program.write_text(f"#!/bin/sh\ncd {folder}\ncat out\ncat err >&2\nexit {status}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+
+TABLE = """JobID  State
+=====================
+1      running
+2      dep_hold
+3      dep_fail
+4      maxrun_hold
+"""
+
+
+def test_states(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    says(monkeypatch, tmp_path, "qstat", TABLE)
+
+    assert Cobalt().query(["1", "2", "3", "4", "5"]) == {
+        "1": JobStatus("running"),
+        "2": JobStatus("pending", "waits for another job"),
+        "3": JobStatus("ended", "the job it waits for failed, so it can never start"),
+        "4": JobStatus("pending", "its user has as many jobs running as are allowed"),
+    }
+
+
+def test_silence_with_status_1_means_that_no_job_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    says(monkeypatch, tmp_path, "qstat", "", status=1)
+
+    assert Cobalt().query(["1"]) == {}
+
+
+def test_a_server_that_is_down_is_not_an_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = "Following exception occurred while trying to execute queue-manager.get_jobs\n"
+    says(monkeypatch, tmp_path, "qstat", "", text, 1)
+
+    with pytest.raises(SchedulerError, match="qstat does not answer"):
+        Cobalt().query(["1"])
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "status", "job_id"),
+    [
+        ("7\n", "", 0, "7"),
+        ("7\n", 'Job routed to queue "default".\n', 1, "7"),
+        ("Removing job dependencies\n7\n", "", 0, "7"),
+        ("7 your allocation is nearly used up\n", "", 0, "7"),
+    ],
+)
+def test_the_job_exists_if_its_id_was_printed(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    out: str,
+    err: str,
+    status: int,
+    job_id: str,
+) -> None:
+    import os
+
+    says(monkeypatch, tmp_path, "qsub", out, err, status)
+
+    submission = Cobalt().submit(tmp_path / "launch.sh", os.environ)
+    assert (submission.job_id, submission.remarks) == (job_id, err.strip())
+
+
+def test_a_refusal_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import os
+
+    says(
+        monkeypatch,
+        tmp_path,
+        "qsub",
+        "Usage: qsub ...\n",
+        "node count out of\nrealistic range\n",
+        1,
+    )
+
+    with pytest.raises(SchedulerError) as caught:
+        Cobalt().submit(tmp_path / "launch.sh", os.environ)
+    assert "qsub refused the job: node count out of / realistic range" in str(caught.value)
+
+
+NORMAL = "task completed normally with an exit code of {}; initiating job cleanup and removal"
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        (NORMAL.format(3), JobStatus("ended", "exit status 3")),
+        (NORMAL.format(255), JobStatus("ended", "exit status 255")),
+        (
+            "maximum execution time exceeded; initiating job termination",
+            JobStatus("ended", "Cobalt ended it at its time limit"),
+        ),
+        (
+            "user delete requested with signal SIGTERM by user user",
+            JobStatus("ended", "cancelled with qdel"),
+        ),
+        ("stdout sent to x", NOT_IN_QUEUE),
+    ],
+)
+def test_the_cobaltlog_tells_how_a_job_ended(
+    tmp_path: Path, last: str, expected: JobStatus
+) -> None:
+    (tmp_path / "logs").mkdir()
+    text = f"Jobid: 12\nqsub --mode script -t 10 -n 2 launch.sh\n... Info: {last}\n"
+    (tmp_path / "logs" / "12.cobaltlog").write_text(text)
+
+    assert Cobalt().last_words("12", tmp_path) == expected
+
+
+def test_without_a_cobaltlog_nothing_is_known(tmp_path: Path) -> None:
+    assert Cobalt().last_words("1", tmp_path) == NOT_IN_QUEUE

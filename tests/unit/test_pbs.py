@@ -1,0 +1,231 @@
+"""PBS: the header that qsub reads, and what qstat's answers mean. Whole jobs run in the conformance
+suite; answers here are in the words of OpenPBS 23.06."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.stubs import StubHost
+
+from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.jobs.plan import Plan
+from hpc_amp.jobs.render import render
+from hpc_amp.schedulers.base import NOT_IN_QUEUE, JobStatus
+from hpc_amp.schedulers.pbs import Pbs
+
+
+def plan(host: StubHost, site: str = "", **job: Any) -> Plan:
+    path = host.folder / "pbs-test.yaml"
+    path.write_text(f"scheduler: pbs\n{site}")
+    config = {"site": str(path), "run": ["true"], "job": {"nodes": 2, "walltime": "1h", **job}}
+    return host.plan(config)
+
+
+def header(plan: Plan) -> list[str]:
+    """The options of the script's own lines."""
+    lines = render(plan).splitlines()
+    return [line.removeprefix("#PBS ") for line in lines if line.startswith("#PBS ")]
+
+
+def test_the_header_asks_for_one_chunk_a_node(host: StubHost) -> None:
+    made = plan(host, gpus_per_node=4, cpus_per_gpu=8, memory="64GiB", queue="prod", account="a b")
+
+    log = made.run_dir / "logs" / "job.log"
+    assert header(made) == [
+        "-N test",
+        "-l select=2:ncpus=32:mpiprocs=4:ngpus=4:mem=65536mb",
+        "-l place=scatter",
+        "-l walltime=01:00:00",
+        "-q prod",
+        "-A 'a b'",
+        "-j oe",
+        "-k doe",
+        f"-o {log}",
+        "-r y",
+    ]
+
+
+def test_the_site_shapes_the_chunk(host: StubHost) -> None:
+    made = plan(host, "gpu_request: none\nchunk: [system=polaris]\n", gpus_per_node=4)
+
+    assert header(made)[1] == "-l select=2:ncpus=4:mpiprocs=4:system=polaris"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("resnet", "resnet"), ("8bit", "j8bit"), ("a_name_that_is_too_long", "a_name_that_is_")],
+)
+def test_a_job_name_is_one_that_every_pbs_takes(host: StubHost, name: str, expected: str) -> None:
+    (host.folder / "pbs.yaml").write_text("scheduler: pbs\n")
+    made = host.plan({"name": name, "site": str(host.folder / "pbs.yaml"), "run": ["true"]})
+
+    assert header(made)[0] == f"-N {expected}"
+
+
+def test_every_resource_is_asked_for_once(host: StubHost) -> None:
+    """Of two `-l select` PBS takes the first: the line of the user replaces ours."""
+    site = "directives: ['-l filesystems=home', '-l walltime=02:00:00,place=pack']\n"
+    made = plan(host, site, directives=["-l filesystems=home:eagle", "-lselect=1:ncpus=3"])
+
+    resources = [line for line in header(made) if line.startswith("-l")]
+    assert resources == [
+        "-l walltime=02:00:00,place=pack",
+        "-l filesystems=home:eagle",
+        "-lselect=1:ncpus=3",
+    ]
+
+
+def test_skipping_touches_generated_lines_only(host: StubHost) -> None:
+    made = plan(
+        host, "skip_directives: [-l place, -k]\n", directives=["-l place=pack", "-k oed", "-m n"]
+    )
+
+    assert [line for line in header(made) if line[:2] in ("-k", "-m") or "place" in line] == [
+        "-l place=pack",
+        "-k oed",
+        "-m n",
+    ]
+
+
+def test_several_w_add_up(host: StubHost) -> None:
+    made = plan(host, "directives: [-W umask=022]\n", directives=["-W depend=after:3"])
+
+    assert header(made)[-2:] == ["-W umask=022", "-W depend=after:3"]
+
+
+def test_a_directive_with_an_open_quote_is_refused(host: StubHost) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        render(plan(host, directives=["-A 'my"]))
+
+
+def test_a_log_path_with_other_letters_is_refused(host: StubHost) -> None:
+    folder = host.folder / "é"
+    folder.mkdir()
+    (host.folder / "pbs.yaml").write_text("scheduler: pbs\n")
+    made = host.plan({"site": str(host.folder / "pbs.yaml"), "run": ["true"]}, cwd=folder)
+
+    with pytest.raises(ConfigError, match="ASCII"):
+        render(made)
+
+
+def test_torchrun_reaches_one_node_only(host: StubHost) -> None:
+    (host.folder / "pbs.yaml").write_text("scheduler: pbs\n")
+    config = {"site": str(host.folder / "pbs.yaml"), "run": ["true"], "launch": "torchrun"}
+
+    assert host.plan(config).launcher.name == "torchrun"
+    with pytest.raises(ConfigError, match="it reaches one node only"):
+        host.plan({**config, "job": {"nodes": 2}})
+
+
+# ---- qstat ---------------------------------------------------------------------------------------
+
+RUNNING = """Job Id: 372.head
+    Job_Name = golden
+    Job_Owner = user@head
+    resources_used.walltime = 00:00:05
+    job_state = R
+    exec_host = n1/0*2+n2/0*2
+    Variable_List = PBS_O_HOME=/home/user,PBS_O_PATH=/usr/local/bin:/usr/bin:/bin:/us
+\tr/games,PBS_O_QUEUE=workq
+    comment = Job run at Fri Nov 27 at 21:36 on (n1:ncpus=2)+(n2:ncpus=2)
+
+"""
+
+
+def ended(**attributes: str) -> str:
+    lines = {"Job_Name": "golden", "job_state": "F", **attributes}
+    return "Job Id: 372.head\n" + "".join(f"    {k} = {v}\n" for k, v in lines.items()) + "\n"
+
+
+def answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, out: str, err: str = "", status: int = 0
+) -> None:
+    """A qstat that says this, whatever it is asked."""
+    (tmp_path / "out").write_text(out)
+    (tmp_path / "err").write_text(err)
+    qstat = tmp_path / "qstat"
+    qstat.write_text(f"#!/bin/sh\ncd {tmp_path}\ncat out\ncat err >&2\nexit {status}\n")
+    qstat.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+def test_jobs_are_asked_for_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    waiting = (
+        "Job Id: 9.head\n    job_state = Q\n    comment = Not Running: Insufficient amount of r"
+    )
+    waiting += "\n\tesource: ngpus\n\n"
+    gone = "qstat: 8.head Job has finished, use -x or -H to obtain historical job information\n"
+    answer(monkeypatch, tmp_path, RUNNING + waiting, gone, 35)
+
+    assert Pbs().query(["372.head", "9.head", "8.head"]) == {
+        "372.head": JobStatus("running"),
+        "9.head": JobStatus("pending", "Not Running: Insufficient amount of resource: ngpus"),
+        "8.head": JobStatus("ended"),
+    }
+
+
+def test_a_server_of_another_name_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answer(monkeypatch, tmp_path, RUNNING)
+
+    assert Pbs().query(["372.head.cluster.example.org"]) == {
+        "372.head.cluster.example.org": JobStatus("running")
+    }
+
+
+def test_an_unknown_job_is_not_in_the_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answer(monkeypatch, tmp_path, "", "qstat: Unknown Job Id 0.head\n", 153)
+
+    assert Pbs().query(["0.head"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("err", "status"),
+    [
+        ("Connection refused\nqstat: cannot connect to server head (errno=15010)\n", 255),
+        ("qstat: something new\n", 35),
+        ("", 1),
+    ],
+)
+def test_silence_is_not_an_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, err: str, status: int
+) -> None:
+    answer(monkeypatch, tmp_path, "", err, status)
+
+    with pytest.raises(SchedulerError, match="qstat does not answer"):
+        Pbs().query(["372.head"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ended(Exit_status="0"), "exit status 0"),
+        (ended(Exit_status="75"), "exit status 75"),
+        (ended(Exit_status="-29"), "PBS ended it at its time limit"),
+        (ended(Exit_status="-20"), "its node was lost"),
+        (ended(Exit_status="271"), "cancelled with qdel (exit status 271)"),
+        (
+            ended(Exit_status="265", comment="Job run at ... and terminated by me@head"),
+            "cancelled with qdel (exit status 265)",
+        ),
+        (ended(), "it never ran: it was deleted, or the job it waited for was"),
+    ],
+)
+def test_the_history_tells_how_a_job_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, expected: str
+) -> None:
+    answer(monkeypatch, tmp_path, text)
+
+    assert Pbs().last_words("372.head", tmp_path) == JobStatus("ended", expected)
+
+
+def test_without_history_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = "qstat: PBS is not configured to maintain job history 372.head\n"
+    answer(monkeypatch, tmp_path, "", text)
+
+    assert Pbs().last_words("372.head", tmp_path) == NOT_IN_QUEUE
