@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hpc_amp.distributed.environment import environment_changes
 from hpc_amp.distributed.world import WorldError, resolve, standard_variables
 
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
-
-_GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
 
 USAGE = (
     "usage: python -m hpc_amp.distributed.exec "
@@ -128,72 +127,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _program(path: Path, resolved: Mapping[str, Any]) -> Program:
     job = resolved["job"]
-    own = job["container"]["env"]
-    changes = {**_mpi_changes(resolved), **_gpu_changes(resolved), **own}
-    search_path = [str(path.parent / "src"), own.get("PYTHONPATH", os.environ.get("PYTHONPATH"))]
-    changes["PYTHONPATH"] = os.pathsep.join(filter(None, search_path))
-    libraries = _bound_libraries(resolved)
-    if libraries:
-        # In front of the image's own folders, which an exported variable would replace.
-        rest = own.get("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH"))
-        changes["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [*libraries, rest]))
     command = job["run"] or [sys.executable, "-m", "hpc_amp.train", str(path)]
     may_stop = job["run"] is not None and bool(os.environ.get("HPC_AMP_OUTCOME_FILE"))
+    changes = environment_changes(os.environ, resolved, path.parent)
     return Program(command, changes, resolved["workdir"], may_stop)
-
-
-def _mpi_use(resolved: Mapping[str, Any]) -> str:
-    use: str = resolved["job"].get("launch", {}).get("mpi", "none")
-    return use
-
-
-def _bound_libraries(resolved: Mapping[str, Any]) -> list[str]:
-    """The folders of the host's MPI; `$NAME` stands for those that the site's `setup` found."""
-    if _mpi_use(resolved) != "bind":
-        return []
-    libraries = (resolved.get("host_mpi") or {}).get("libraries") or []
-    texts = (os.environ.get(item[1:], "") if item.startswith("$") else item for item in libraries)
-    return [folder for text in texts for folder in text.split(os.pathsep) if folder]
-
-
-def _mpi_changes(resolved: Mapping[str, Any]) -> dict[str, str | None]:
-    """Where Open MPI and its PMIx look for their own files.
-
-    `bind`: in the host's folder, whatever the image says of its own. `hybrid`: the image's MPI
-    knows its place, or the image says it; the host's mpirun may have set its own folder, which the
-    image does not have, and MPI would end without a word of why.
-    """
-    use = _mpi_use(resolved)
-    if use == "bind":
-        prefix = (resolved.get("host_mpi") or {}).get("prefix")
-        return {"OPAL_PREFIX": prefix} if prefix else {}
-    if use != "hybrid":
-        return {}
-    return {
-        name: None
-        for name, owner in (
-            ("OPAL_PREFIX", "openmpi"),
-            ("PMIX_PREFIX", "pmix"),
-            ("PMIX_INSTALL_PREFIX", "pmix"),
-        )
-        if os.environ.get(name) and not Path(os.environ[name], "share", owner).is_dir()
-    }
-
-
-def _gpu_changes(resolved: Mapping[str, Any]) -> dict[str, str | None]:
-    """`gpu_order: reversed`: the first rank of a node takes the last of the GPUs that it sees."""
-    if resolved.get("gpu_order", "as-is") != "reversed":
-        return {}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        devices = [device.strip() for device in visible.split(",")]
-    else:
-        try:
-            count = len(list(_GPU_FOLDER.iterdir()))
-        except OSError:
-            count = resolved["job"]["job"]["gpus_per_node"]
-        devices = [str(index) for index in range(count)]
-    return {"CUDA_VISIBLE_DEVICES": ",".join(reversed(devices))} if len(devices) > 1 else {}
 
 
 def _fail(message: str) -> NoReturn:

@@ -198,10 +198,17 @@ def _check_layout(world: World, environ: Mapping[str, str]) -> None:
 def standard_variables(world: World, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables by which every torch.distributed script finds its peers.
 
-    MASTER_ADDR and MASTER_PORT come from the host script, which knows the nodes. Raises WorldError
-    where they are missing and the world has more than one rank.
+    MASTER_ADDR and MASTER_PORT come from the host script, which knows the nodes; where it says
+    them under names of its own, too, those count: an image may set the plain ones. Raises
+    WorldError where they are missing and the world has more than one rank.
     """
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
+    address, port = (
+        environ.get(f"HPC_AMP_{name}") or environ.get(name)
+        for name in ("MASTER_ADDR", "MASTER_PORT")
+    )
+    missing = [
+        name for name, value in (("MASTER_ADDR", address), ("MASTER_PORT", port)) if not value
+    ]
     if missing and world.size > 1:
         raise WorldError(f"{' and '.join(missing)} not set, and {world.size} ranks have to meet")
     return {
@@ -210,6 +217,6 @@ def standard_variables(world: World, environ: Mapping[str, str]) -> dict[str, st
         "LOCAL_RANK": str(world.local_rank),
         "LOCAL_WORLD_SIZE": str(world.local_size),
         "GROUP_RANK": str(world.node_rank),
-        "MASTER_ADDR": environ.get("MASTER_ADDR") or "127.0.0.1",
-        "MASTER_PORT": environ.get("MASTER_PORT") or "0",
+        "MASTER_ADDR": address or "127.0.0.1",
+        "MASTER_PORT": port or "0",
     }

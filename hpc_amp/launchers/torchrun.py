@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Static rendezvous: the c10d one compares host names, which differ inside and outside containers.
 _AGENT = (
     '-m torch.distributed.run --nnodes="$HPC_AMP_NNODES" --nproc-per-node="$HPC_AMP_PPN" '
-    '--master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --max-restarts=0'
+    '--master-addr="$HPC_AMP_MASTER_ADDR" --master-port="$HPC_AMP_MASTER_PORT" --max-restarts=0'
 )
 
 

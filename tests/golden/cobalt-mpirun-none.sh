@@ -114,6 +114,8 @@ export HPC_AMP_STOP_AT=$((deadline - 120))
 export MASTER_ADDR=$master_addr
 # Above the range of ephemeral ports, and another one for each job and attempt.
 export MASTER_PORT=$((61000 + (port_seed * 13 + attempt) % 4536))
+# Under names that no image sets: an image's own values would win over all others.
+export HPC_AMP_MASTER_ADDR=$MASTER_ADDR HPC_AMP_MASTER_PORT=$MASTER_PORT HPC_AMP_JOB_ID=$job_id
 
 # ---- program -------------------------------------------------------------------------------------
 python=/projects/venv/bin/python

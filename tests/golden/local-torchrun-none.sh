@@ -72,6 +72,8 @@ export HPC_AMP_STOP_AT=$((deadline - 120))
 export MASTER_ADDR=$master_addr
 # Above the range of ephemeral ports, and another one for each job and attempt.
 export MASTER_PORT=$((61000 + (port_seed * 13 + attempt) % 4536))
+# Under names that no image sets: an image's own values would win over all others.
+export HPC_AMP_MASTER_ADDR=$MASTER_ADDR HPC_AMP_MASTER_PORT=$MASTER_PORT HPC_AMP_JOB_ID=$job_id
 
 # ---- program -------------------------------------------------------------------------------------
 python=/projects/venv/bin/python
@@ -98,7 +100,7 @@ for name in USR1 USR2 TERM INT; do
   trap "ask_to_stop $name" "$name"
 done
 
-"${container[@]}" "$python" -m torch.distributed.run --nnodes="$HPC_AMP_NNODES" --nproc-per-node="$HPC_AMP_PPN" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --max-restarts=0 --node-rank=0 "${program[@]}" </dev/null &
+"${container[@]}" "$python" -m torch.distributed.run --nnodes="$HPC_AMP_NNODES" --nproc-per-node="$HPC_AMP_PPN" --master-addr="$HPC_AMP_MASTER_ADDR" --master-port="$HPC_AMP_MASTER_PORT" --max-restarts=0 --node-rank=0 "${program[@]}" </dev/null &
 launch_pid=$!
 # A trap interrupts `wait`; the launcher may still be saving then.
 while kill -0 "$launch_pid" 2>/dev/null; do

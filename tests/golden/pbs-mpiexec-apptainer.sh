@@ -130,6 +130,8 @@ export HPC_AMP_STOP_AT=$((deadline - 120))
 export MASTER_ADDR=$master_addr
 # Above the range of ephemeral ports, and another one for each job and attempt.
 export MASTER_PORT=$((61000 + (port_seed * 13 + attempt) % 4536))
+# Under names that no image sets: an image's own values would win over all others.
+export HPC_AMP_MASTER_ADDR=$MASTER_ADDR HPC_AMP_MASTER_PORT=$MASTER_PORT HPC_AMP_JOB_ID=$job_id
 
 # ---- program -------------------------------------------------------------------------------------
 python=python3
@@ -150,7 +152,11 @@ echo "container: $flavour, $image"
 [ -e /projects/data ] || fail '/projects/data is to be bound, but not here'
 [ -e . ] || fail '. is to be bound, but not here'
 [ -e /projects/me ] || fail '/projects/me is to be bound, but not here'
-export TMPDIR=/tmp
+export TMPDIR=/tmp HPC_AMP_CONTAINER=1
+# These would replace the image's search path for libraries. Inside, they are put in front of it.
+HPC_AMP_LD_LIBRARY_PATH=${APPTAINERENV_LD_LIBRARY_PATH:-${SINGULARITYENV_LD_LIBRARY_PATH:-}}
+[ -z "$HPC_AMP_LD_LIBRARY_PATH" ] || export HPC_AMP_LD_LIBRARY_PATH
+unset APPTAINERENV_LD_LIBRARY_PATH SINGULARITYENV_LD_LIBRARY_PATH
 container=("$runtime" exec "${no_eval[@]}"
   --nv
   -B /scratch

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.environment import clean_environ
 
-from hpc_amp.distributed import exec as execution
+from hpc_amp.distributed import environment
 
 USAGE = (
     "usage: python -m hpc_amp.distributed.exec "
@@ -291,12 +291,14 @@ def gpu_changes(
     gpus = folder / "gpus"
     for index in range(installed or 0):
         (gpus / f"0000:{index:02x}:00.0").mkdir(parents=True)
-    monkeypatch.setattr(execution, "_GPU_FOLDER", gpus)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    resolved = {"gpu_order": "reversed", "job": {"job": {"gpus_per_node": asked}}}
-    return execution._gpu_changes(resolved).get("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(environment, "GPU_FOLDER", gpus)
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    resolved = {
+        "gpu_order": "reversed",
+        "job": {"job": {"gpus_per_node": asked}, "container": {"env": {}}},
+    }
+    changes = environment.environment_changes(environ, resolved, folder)
+    return changes.get("CUDA_VISIBLE_DEVICES")
 
 
 @pytest.mark.parametrize(
