@@ -17,6 +17,7 @@ check: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m hpc_amp.config.reference
+	$(BIN)/python -m hpc_amp.explain.document
 
 cluster-up:
 	tests/cluster/up

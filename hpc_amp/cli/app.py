@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpc_amp import __version__
+from hpc_amp.cli.explain import explain
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
@@ -42,6 +43,9 @@ def app() -> None:
     Start with `hpc-amp init`, look at what would run with `hpc-amp render job.yaml`, then
     `hpc-amp submit job.yaml`. RUN is a run directory, a run's name (its newest run) or a job id.
     """
+
+
+app.add_command(explain)
 
 
 @app.command()

@@ -27,6 +27,7 @@ def describe(status: RunStatus) -> str:
     rows = [("outcome", _outcome(status))]
     if status.state in ("finished", "checkpointed", "cancelled"):
         rows += _results(facts)
+    rows += _explanation(status)
     rows += _places(run_dir)
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:<{width}}  {value}" for name, value in rows]
@@ -35,6 +36,22 @@ def describe(status: RunStatus) -> str:
 
 def _outcome(status: RunStatus) -> str:
     return f"{status.state} ({status.reason})" if status.reason else status.state
+
+
+def _explanation(status: RunStatus) -> list[tuple[str, str]]:
+    """Cause and fix of a failure, where they are known. It looks at the ends of a large log
+    only."""
+    if status.state not in ("failed", "lost"):
+        return []
+    from hpc_amp.explain.run import explain_run
+
+    try:
+        rows = explain_run(status, bounded=True).in_short()
+    except OSError:
+        return []  # the log cannot be read
+    # What the job itself gave as its reason stands above.
+    said = bool(status.reason) and status.reason in rows[0][1] if rows else False
+    return [] if said else rows
 
 
 def _results(facts: dict[str, Any]) -> list[tuple[str, str]]:

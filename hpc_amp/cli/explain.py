@@ -1,0 +1,80 @@
+"""`hpc-amp explain`: why a job failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from hpc_amp.explain.answer import Answer
+
+
+@click.command()
+@click.argument("target", metavar="LOG|RUN", required=False)
+@click.option("--list", "as_list", is_flag=True, help="Print all failures that are known.")
+@click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    envvar="HPC_AMP_RUNS",
+    show_default=True,
+    help="Folder of all runs.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print facts as JSON.")
+def explain(target: str | None, as_list: bool, runs_dir: Path, as_json: bool) -> None:
+    """Say why a job failed: one cause, the line that shows it, and one fix.
+
+    LOG is any log of a job, `-` is standard input. RUN is a run directory, a run's name or a job
+    id. Exits with 0 where a cause is named, with 1 where none that is known fits: then it shows the
+    first error.
+    """
+    if as_list:
+        _print_list(as_json)
+        return
+    if target is None:
+        raise click.UsageError("Missing argument 'LOG|RUN'.")
+    answer = _answer(target, runs_dir)
+    click.echo(json.dumps(answer.to_plain(), indent=1) if as_json else answer.to_text())
+    if not answer.named:
+        raise SystemExit(1)
+
+
+def _answer(target: str, runs_dir: Path) -> Answer:
+    from hpc_amp.explain.run import explain_log, explain_run
+
+    if target == "-":
+        return explain_log(None)
+    if Path(target).is_file():
+        return explain_log(Path(target))
+    from hpc_amp.jobs import rundir
+    from hpc_amp.jobs.status import run_statuses
+
+    (status,) = run_statuses([rundir.find_run(target, runs_dir)])
+    return explain_run(status)
+
+
+def _print_list(as_json: bool) -> None:
+    from hpc_amp.explain.document import without_braces
+    from hpc_amp.explain.failures import known_failures
+
+    shown = [f for f in known_failures() if f.level != "noise"]
+    if as_json:
+        facts = [
+            {
+                "failure": f.id,
+                "area": f.area,
+                "level": f.level,
+                "cause": without_braces(f.cause),
+                "fix": without_braces(f.fix),
+                "source": f.source,
+            }
+            for f in shown
+        ]
+        click.echo(json.dumps(facts, indent=1))
+        return
+    width = max(len(f.id) for f in shown)
+    for failure in shown:
+        click.echo(f"{failure.id:<{width}}  {without_braces(failure.cause)}")

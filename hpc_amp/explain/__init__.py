@@ -1,0 +1,1 @@
+"""Why a job failed: known failures, told from the lines of its log."""

@@ -1,0 +1,200 @@
+"""The known failures: one entry each in `failures/*.yaml`, checked when they are read."""
+
+from __future__ import annotations
+
+import functools
+import re
+import string
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hpc_amp.errors import HpcAmpError
+
+FOLDER = Path(__file__).resolve().parent / "failures"
+
+LEVELS = ("cause", "likely", "symptom", "hint", "noise")
+"""What a match means.
+
+cause      it ends a run, and nothing else had to happen before
+likely     it ends a run, but says only in part why; named where nothing in the log says more
+symptom    the consequence of something else; named as such where the log has no more
+hint       worth knowing, but no failure by itself: never named as the cause
+noise      what launchers say about any failure: a sign that something failed, nothing more
+"""
+CONFIDENCES = ("high", "medium", "low")
+_KEYS = {
+    "id", "cause", "fix", "why", "level", "confidence", "any", "not", "also", "without", "source",
+    "samples", "near", "times",
+}  # fmt: skip
+_NEEDED = ("id", "cause", "fix", "any", "samples")
+
+
+class FailureFileError(HpcAmpError):
+    """An entry is not as it has to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One known failure. See docs/explain.md for the meaning of each field."""
+
+    id: str
+    area: str
+    cause: str
+    fix: str
+    why: str
+    level: str
+    confidence: str
+    patterns: tuple[re.Pattern[str], ...]
+    excluded: tuple[re.Pattern[str], ...]
+    also: tuple[re.Pattern[str], ...]
+    without: tuple[re.Pattern[str], ...]
+    source: str
+    samples: tuple[str, ...]
+    near: tuple[str, ...]
+    times: int
+
+    def match(self, text: str) -> re.Match[str] | None:
+        """The match of the first pattern that this line fits."""
+        for pattern in self.patterns:
+            found = pattern.search(text)
+            if found:
+                if any(other.search(text) for other in self.excluded):
+                    return None
+                return found
+        return None
+
+
+def fill(text: str, captured: dict[str, str]) -> str:
+    """A cause or a fix with what its pattern captured."""
+    return text.format_map(captured)
+
+
+@functools.lru_cache(maxsize=1)
+def known_failures() -> tuple[Failure, ...]:
+    """All entries, by file and in the order of the file. Raises FailureFileError."""
+    found: list[Failure] = []
+    for path in sorted(FOLDER.glob("*.yaml")):
+        found += read_failures(path)
+    if not found:
+        raise FailureFileError(f"this installation of hpc-amp has no {FOLDER}; install it again")
+    seen: set[str] = set()
+    for failure in found:
+        if failure.id in seen:
+            raise FailureFileError(f"there are two failures {failure.id!r}")
+        seen.add(failure.id)
+    return tuple(found)
+
+
+def read_failures(path: Path) -> list[Failure]:
+    """The entries of one file. Raises FailureFileError, which names file, entry and key."""
+    # The C half of PyYAML reads in a tenth of the time, where it is there.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        entries = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise FailureFileError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(entries, list):
+        raise FailureFileError(f"{path.name}: this is not a list of failures")
+    return [_Entry(path, number, entry).build() for number, entry in enumerate(entries, 1)]
+
+
+class _Entry:
+    """One entry while it is being checked."""
+
+    def __init__(self, path: Path, number: int, content: Any) -> None:
+        self.path = path
+        self.name = f"{path.name}: entry {number}"
+        if not isinstance(content, dict):
+            raise FailureFileError(f"{self.name}: this is not a mapping")
+        self.content = content
+        if isinstance(content.get("id"), str):
+            self.name = f"{path.name}: {content['id']}"
+
+    def build(self) -> Failure:
+        unknown = sorted(str(key) for key in set(self.content) - _KEYS)
+        if unknown:
+            raise self.wrong(f"unknown key {unknown[0]!r}; the keys are {', '.join(sorted(_KEYS))}")
+        missing = [key for key in _NEEDED if not self.content.get(key)]
+        if missing:
+            raise self.wrong(f"the key {missing[0]!r} is missing or empty")
+        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.text("id")):
+            raise self.wrong("an id is made of small letters, digits and single dashes")
+        patterns = self.patterns("any")
+        for key in ("cause", "fix"):
+            self.check_placeholders(key, patterns)
+        return Failure(
+            id=self.text("id"),
+            area=self.path.stem,
+            cause=self.text("cause"),
+            fix=self.text("fix"),
+            why=self.text("why"),
+            level=self.choice("level", LEVELS),
+            confidence=self.choice("confidence", CONFIDENCES),
+            patterns=patterns,
+            excluded=self.patterns("not"),
+            also=self.patterns("also"),
+            without=self.patterns("without"),
+            source=self.text("source"),
+            samples=self.texts("samples"),
+            near=self.texts("near"),
+            times=self.times(),
+        )
+
+    def wrong(self, what: str) -> FailureFileError:
+        return FailureFileError(f"{self.name}: {what}")
+
+    def text(self, key: str) -> str:
+        value = self.content.get(key, "")
+        if not isinstance(value, str):
+            raise self.wrong(f"{key} is not a text")
+        return " ".join(value.split())
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        values = self.content.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise self.wrong(f"{key} is not a list of texts")
+        return tuple(values)
+
+    def choice(self, key: str, choices: tuple[str, ...]) -> str:
+        value = self.content.get(key, choices[0])
+        if value not in choices:
+            raise self.wrong(f"{key} is {value!r}; it is one of {', '.join(choices)}")
+        return str(value)
+
+    def times(self) -> int:
+        value = self.content.get("times", 1)
+        if not isinstance(value, int) or not 1 <= value <= 9:
+            raise self.wrong(f"times is {value!r}; it is a number from 1 to 9")
+        return value
+
+    def patterns(self, key: str) -> tuple[re.Pattern[str], ...]:
+        patterns = []
+        for text in self.texts(key):
+            try:
+                patterns.append(re.compile(text))
+            except re.error as error:
+                raise self.wrong(f"{key}: {text!r} is no regular expression: {error}") from None
+        return tuple(patterns)
+
+    def check_placeholders(self, key: str, patterns: tuple[re.Pattern[str], ...]) -> None:
+        try:
+            names = set(_placeholders(self.text(key)))
+        except ValueError as error:
+            raise self.wrong(f"{key}: {error}") from None
+        for name in sorted(names):
+            for pattern in patterns:
+                if name not in pattern.groupindex:
+                    raise self.wrong(f"{key} uses {{{name}}}, which {pattern.pattern!r} has not")
+
+
+def _placeholders(text: str) -> Iterator[str]:
+    for _, name, format_spec, conversion in string.Formatter().parse(text):
+        if name is None:
+            continue
+        if not name.isidentifier() or format_spec or conversion:
+            raise ValueError(f"{{{name}}} is not the name of a group")
+        yield name

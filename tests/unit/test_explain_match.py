@@ -1,0 +1,263 @@
+"""What is named among the many errors of a failed job, and what must not be named at all."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import textwrap
+
+import pytest
+
+from hpc_amp.explain.failures import known_failures
+from hpc_amp.explain.match import Scan, Verdict
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+WATCHDOG = (
+    "[rank0]:[E1206 18:44:12.715298746 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=7753, OpType=ALLREDUCE, NumelIn=5) ran for 9"
+)
+PEER = (
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer"
+)
+PROGRESS = "epoch 1/10  step {}/3910  loss 2.1312  lr 0.1  5,321 img/s  eta 3:20\n"
+ATTEMPT = (
+    "attempt {} of job 7: 2 rank(s) on 1 node(s), first n1:61234, stops by 2026-11-28 03:00:00\n"
+)
+
+
+def traceback(error: str, label: str = "") -> str:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/code/train.py", line 44, in <module>',
+        "    main()  # CUDA out of memory. Tried to allocate nothing: this is source code",
+        error,
+    ]
+    return "".join(f"{label}{line}\n" for line in lines)
+
+
+def judge(text: str | bytes) -> Verdict:
+    scan = Scan(known_failures())
+    data = text if isinstance(text, bytes) else textwrap.dedent(text).encode()
+    scan.read(io.BytesIO(data), "job.log")
+    return scan.verdict()
+
+
+def named(text: str | bytes) -> str | None:
+    finding = judge(text).finding
+    return finding.failure.id if finding else None
+
+
+def first_error(text: str | bytes) -> tuple[int | None, str]:
+    """Rank and text of the error that is shown where no cause is named."""
+    verdict = judge(text)
+    assert verdict.finding is None, verdict.finding
+    assert verdict.error is not None
+    return verdict.error.rank, verdict.error.text
+
+
+# ---- the cause among its consequences ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", ["[rank{}]: ", "{}: ", "[1,{}]<stderr>:", "[default{}]:"])
+def test_the_cause_is_found_among_what_other_ranks_say(label: str) -> None:
+    """Both tracebacks at once, line by line, as launchers mix them."""
+    one = traceback(OOM, label.format(1)).splitlines()
+    two = traceback(PEER, label.format(2)).splitlines()
+    mixed = [line for pair in zip(two, one, strict=True) for line in pair]
+    log = "\n".join(["start", *mixed, WATCHDOG, "srun: error: n1: task 1: Exited with exit code 1"])
+
+    finding = judge(log).finding
+
+    assert finding is not None
+    assert finding.failure.id == "cuda-out-of-memory"
+    assert (finding.line.rank, finding.line.number) == (1, 9)
+
+
+def test_consequences_that_come_first_do_not_win() -> None:
+    log = traceback(PEER) + WATCHDOG + "\n" + traceback(OOM)
+    assert named(log) == "cuda-out-of-memory"
+    assert named(WATCHDOG + "\nslurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n") == (
+        "oom-killed"
+    )
+
+
+def test_a_traceback_that_nobody_knows_is_shown_with_its_rank_and_nothing_else_named() -> None:
+    log = (
+        PROGRESS.format(20)
+        + traceback("KeyError: 'label'", "3: ")
+        + WATCHDOG
+        + "\n"
+        + traceback(PEER, "0: ")
+        + "srun: error: n1: task 0: Killed\n"
+        + "slurmstepd: error: *** JOB 4 ON n1 CANCELLED AT 2026-11-28T02:00 DUE TO TIME LIMIT ***\n"
+    )
+    assert first_error(log) == (3, "KeyError: 'label'")
+    unlabelled = log.replace("3: ", "", 4).replace("0: ", "", 4)
+    assert first_error(unlabelled)[1] == "KeyError: 'label'"
+    assert [found.failure.id for found in judge(log).noticed] == ["slurm-time-limit"]
+
+
+def test_the_earlier_of_cause_and_unknown_error_counts() -> None:
+    assert named(traceback(OOM, "1: ") + traceback("KeyError: 1", "2: ")) == "cuda-out-of-memory"
+    assert first_error(traceback("KeyError: 1", "2: ") + traceback(OOM, "1: ")) == (
+        2,
+        "KeyError: 1",
+    )
+
+
+def test_a_chained_traceback_is_one_error() -> None:
+    log = (
+        traceback("KeyError: 'x'")
+        + "\nDuring handling of the above exception, another exception occurred:\n\n"
+        + traceback(OOM)
+    )
+    assert named(log) == "cuda-out-of-memory"
+
+
+def test_a_message_of_several_lines_belongs_to_its_error() -> None:
+    log = """\
+        RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1275, unhandled system error, NCCL 2.18.1
+        ncclSystemError: System call (e.g. socket, malloc) or external library call failed.
+        Last error:
+        socketStartConnect: Connect to 192.168.102.1<38007> failed : No route to host
+        """
+    assert named(log) == "nccl-peer-unreachable"
+
+
+def test_a_symptom_alone_is_named_as_one() -> None:
+    finding = judge(WATCHDOG + "\n").finding
+    assert finding is not None
+    assert (finding.failure.id, finding.level) == ("nccl-watchdog-timeout", "symptom")
+
+
+def test_a_warning_is_only_likely() -> None:
+    warning = (
+        "x.py:1: UserWarning: The NVIDIA driver on your system is too old (found version 11040)"
+    )
+    assert judge(warning).finding.level == "likely"  # type: ignore[union-attr]
+    assert first_error(f"{warning}\n{traceback('KeyError: 1')}")[1] == "KeyError: 1"
+
+
+def test_ranks_that_the_launcher_killed_did_not_run_out_of_memory() -> None:
+    killed = "srun: error: n1: task 0: Killed\n"
+    assert named(killed) == "killed-by-launcher-or-kernel"
+    assert named("srun: error: n2: task 1: Exited with exit code 1\n" + killed) is None
+
+
+# ---- progress and attempts -----------------------------------------------------------------------
+
+
+def test_an_error_that_was_survived_does_not_count() -> None:
+    steps = "".join(PROGRESS.format(step) for step in (20, 40, 60, 80))
+    assert named(traceback(OOM) + steps) is None
+    assert first_error(traceback(OOM) + steps + traceback("ZeroDivisionError: x"))[1] == (
+        "ZeroDivisionError: x"
+    )
+    # Progress that waited in a buffer: the log ends with a failure that nothing else explains.
+    assert named(traceback(OOM) + steps + "srun: error: n1: task 0: Exited with exit code 1\n") == (
+        "cuda-out-of-memory"
+    )
+
+
+def test_the_last_attempt_counts() -> None:
+    first = ATTEMPT.format(1) + traceback(OOM) + "attempt 1 ended: failed (status 1)\n"
+    second = ATTEMPT.format(2) + "hpc-amp: rank 0: the loss `loss` is nan at step 40: lost\n"
+    assert named(first) == "cuda-out-of-memory"
+    assert named(first + second) == "hpc-amp-loss-not-finite"
+    ended = judge(first + ATTEMPT.format(2) + "attempt 2 ended: finished (status 0)\n")
+    assert ended.ended_well and ended.finding is None and ended.error is None
+
+
+# ---- what must not be named ----------------------------------------------------------------------
+
+HARMLESS = [
+    "ERROR: ld.so: object '/opt/xalt/libxalt.so' from LD_PRELOAD cannot be preloaded: ignored.",
+    "INFO:    squashfuse not found, will not be able to mount SIF",
+    "bash: warning: setlocale: LC_ALL: cannot change locale (fr_FR.UTF-8)",
+    "epoch 3 train error 0.132 test error 0.18",
+    "clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=False)",
+    "tests/test_oom.py::test_out_of_memory_error PASSED",
+    "0 errors, 0 failures",
+    "top-1 error: 24.3 %",
+    "loss scale 65536, nan_to_num used, inf_norm 3.2",
+    "WARNING: underlay of /usr/bin/nvidia-smi required more than 50 (492) bind mounts",
+    "W1206 torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment variable for all",
+    "n1:1:1 [0] NCCL INFO NET/IB : No device found.",
+    "n1:1:1 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal plugin.",
+    "n1:1:1 [0] NCCL INFO Using network Socket",
+    "FutureWarning: You are using `torch.load` with `weights_only=False`",
+    "the port 29500 was chosen; address already in use elsewhere is no problem",
+    "Killed 3 stale workers before start",
+    "Saved checkpoint; disk quota: 12 % used",
+]
+
+
+@pytest.mark.parametrize("line", HARMLESS)
+def test_a_harmless_line_names_nothing(line: str) -> None:
+    assert named(f"{line}\n{PROGRESS.format(20)}done\n") is None
+
+
+def test_a_log_of_a_good_run_names_nothing() -> None:
+    ignored = "Exception ignored in: <function _Iter.__del__ at 0x7f>\n"
+    verdict = judge("\n".join(HARMLESS) + "\n" + ignored + traceback("AssertionError: can only"))
+    assert verdict.finding is None
+    assert verdict.error is None or "AssertionError" not in verdict.error.text
+
+
+def test_every_sample_is_silent_as_source_code_of_a_traceback() -> None:
+    for failure in known_failures():
+        for line in failure.samples[0].splitlines()[:1]:
+            log = traceback("KeyError: 1").replace("    main()", f"    {line.strip()}  #")
+            assert first_error(log)[1] == "KeyError: 1", failure.id
+
+
+# ---- bytes ---------------------------------------------------------------------------------------
+
+
+def test_colours_carriage_returns_and_foreign_bytes() -> None:
+    assert named(
+        b"\x1b[31mFATAL:  \x1b[0m could not open image /x: open /x: permission denied\r\n"
+    ) == ("image-not-readable")
+    bar = b"\r".join(b" %d%%|###  | 3/9 [00:01<00:02]" % i for i in range(50))
+    log = b"\xff\xfe caf\xe9\x00\n" + bar + b"\r" + OOM.encode() + b"\n"
+    finding = judge(log).finding
+    assert finding is not None and finding.line.number == 2
+
+
+def test_a_line_without_end_and_a_last_line_without_line_feed() -> None:
+    log = b"x" * 3_000_000 + b"\n" + OOM.encode()
+    assert named(log) == "cuda-out-of-memory"
+
+
+class Counted(io.RawIOBase):
+    """A stream of lines that are made while they are read: nobody can keep them all."""
+
+    def __init__(self, lines: itertools.islice[bytes], tail: bytes) -> None:
+        self._lines, self._tail, self.largest = lines, tail, 0
+
+    def read(self, size: int = -1) -> bytes:
+        assert 0 < size <= 2**20
+        data = b"".join(itertools.islice(self._lines, size // 100))
+        if not data:
+            data, self._tail = self._tail, b""
+        return data
+
+
+def test_a_large_log_is_read_in_one_pass_and_little_is_looked_at() -> None:
+    """The work is counted, not timed: of lines of one shape only the first is looked at."""
+    lines = (PROGRESS.format(step).encode() for step in itertools.count())
+    scan = Scan(known_failures())
+    looked = 0
+    take = scan.take
+
+    def counted(line: object) -> bool:
+        nonlocal looked
+        looked += 1
+        return take(line)  # type: ignore[arg-type]
+
+    scan.take = counted  # type: ignore[method-assign, assignment]
+    scan.read(Counted(itertools.islice(lines, 300_000), OOM.encode()), "job.log")  # type: ignore[arg-type]
+
+    finding = scan.verdict().finding
+    assert finding is not None and finding.line.number == 300_001
+    assert looked < 100
