@@ -1,0 +1,103 @@
+"""A user's own program as a rank: exit statuses and signals between it and the launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.environment import clean_environ
+
+SUPERVISE = """
+import os, pathlib, sys
+from hpc_amp.distributed.supervise import supervise
+mark = pathlib.Path(sys.argv[1])
+sys.exit(supervise(sys.argv[2:], os.environ, mark, lambda: None))
+"""
+
+
+def words(mark: Path, program: str) -> list[str]:
+    return [sys.executable, "-c", SUPERVISE, str(mark), "bash", "-c", program]
+
+
+def status(mark: Path, program: str) -> int:
+    return subprocess.run(words(mark, program), env=clean_environ(), check=False).returncode
+
+
+@pytest.mark.parametrize(("program", "seen"), [("true", 0), ("exit 3", 3), ("exit 255", 255)])
+def test_a_status_is_passed_on(tmp_path: Path, program: str, seen: int) -> None:
+    assert status(tmp_path / "stopped", program) == seen
+    assert not (tmp_path / "stopped").exists()
+
+
+def test_a_stop_at_a_checkpoint_is_no_crash(tmp_path: Path) -> None:
+    assert status(tmp_path / "stopped", "exit 75") == 0
+    assert (tmp_path / "stopped").exists()
+
+
+@pytest.mark.parametrize("name", ["KILL", "SEGV", "TERM"])
+def test_it_ends_by_the_signal_that_ended_the_program(tmp_path: Path, name: str) -> None:
+    ended = status(tmp_path / "stopped", f"kill -{name} $$")
+
+    assert ended == -getattr(signal, f"SIG{name}")
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "USR1", "USR2"])
+def test_signals_reach_the_program(tmp_path: Path, name: str) -> None:
+    program = f"trap 'echo got {name}; exit 75' {name}; echo ready; while :; do sleep 0.05; done"
+    with subprocess.Popen(
+        words(tmp_path / "stopped", program),
+        env=clean_environ(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+
+        process.send_signal(getattr(signal, f"SIG{name}"))
+
+        assert process.stdout.readline() == f"got {name}\n"
+        assert process.wait() == 0
+
+
+def test_a_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SUPERVISE, str(tmp_path / "stopped"), "/no/such"]
+    ended = subprocess.run(command, env=clean_environ(), capture_output=True, text=True)
+
+    assert ended.returncode == 1
+    assert "FileNotFoundError" in ended.stderr
+
+
+def test_the_program_ends_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    """With what `exec` prepares in the child."""
+    pid_file = tmp_path / "pid"
+    script = SUPERVISE.replace("lambda: None", "_end_with_parent").replace(
+        "import os,", "from hpc_amp.distributed.exec import _end_with_parent\nimport os,"
+    )
+    program = f"echo $$ >{pid_file}.part; mv {pid_file}.part {pid_file}; exec sleep 1000"
+    command = [sys.executable, "-c", script, str(tmp_path / "stopped"), "bash", "-c", program]
+    process = subprocess.Popen(command, env=clean_environ())
+    while not pid_file.exists():
+        time.sleep(0.02)
+
+    process.kill()
+    process.wait()
+
+    pid = int(pid_file.read_text())
+    try:
+        while os.path.exists(f"/proc/{pid}/exe") or _runs(pid):
+            time.sleep(0.02)
+    finally:
+        if _runs(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
