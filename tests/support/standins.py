@@ -1,8 +1,9 @@
 """Stand-ins of Cobalt and PBS as tests use them: one server and its commands, in a folder.
 
-with PbsStandIn(tmp_path / "pbs", history=True) as pbs:
-    pbs.environ()        # of a shell that submits: its PATH begins with pbs.bin
-    pbs.run("qsub", "-l", "walltime=60", "job.sh")
+    with PbsStandIn(tmp_path / "pbs", history=True) as pbs:
+        pbs.run("qsub", "-l", "walltime=60", "job.sh")
+
+`environ()` is the environment of a shell that submits: its PATH begins with the commands.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ STANDINS = REPOSITORY / "tests" / "standins"
 sys.path.insert(0, str(STANDINS))
 
 from engine.folder import Folder, ServerDown  # noqa: E402
+from engine.nodes import identity  # noqa: E402
 
 CLUSTER_NODES = ("n1", "n2", "n3", "n4")
 
@@ -80,6 +82,7 @@ class StandIn:
             "local_nodes": True,
             "home": str(self.home),
             "path": [str(self.bin)],
+            "owner": identity(os.getpid()),
             **self._quick,
         }
         self.config(**settings)
@@ -180,9 +183,9 @@ class PbsStandIn(StandIn):
     _quick: ClassVar[dict[str, Any]] = {
         "start_delay": 0.05,
         "kill_delay": 3.0,
-        "walltime_lateness": 0.2,
-        "poll": 0.2,
-        "stageout_delay": 0.1,
+        "walltime_lateness": 0.1,
+        "poll": 0.1,
+        "stageout_delay": 0.05,
         "stageout_retries": 0.3,
         "node_fail_requeue": 0.5,
     }

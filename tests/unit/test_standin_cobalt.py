@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.standins import OPEN_MPI, CobaltStandIn, wait_for
+from support.standins import OPEN_MPI, CobaltStandIn, identity, wait_for
 
 Start = Callable[..., CobaltStandIn]
 
@@ -885,6 +886,16 @@ def test_stand_in_dies_with_its_folder(start: Start) -> None:
     (cobalt.folder / "moved" / "socket").unlink()
     shutil.rmtree(cobalt.folder / "moved")
     wait_for(lambda: not any(map(alive, pids)), "the server to end with its folder")
+
+
+def test_stand_in_dies_with_the_tests_that_started_it(start: Start) -> None:
+    cobalt = start(epilogue_delay=None)
+    with subprocess.Popen(["sleep", "1000"]) as owner:
+        cobalt.config(owner=identity(owner.pid))
+        submit(cobalt, STUBBORN)
+        pids = [started(cobalt), int((cobalt.state / "server.pid").read_text())]
+        owner.kill()
+    wait_for(lambda: not any(map(alive, pids)), "the server to end with its owner")
 
 
 def test_stand_in_that_broke_down_says_so(start: Start) -> None:

@@ -32,6 +32,7 @@ DEFAULTS: Message = {
     "epilogue_delay": 5.0,  # until what a job left behind is killed; None: never
     "force_kill_delay": 300.0,  # L: between SIGTERM and SIGKILL
     "dependency_delay": 30.0,  # until a broken dependency shows
+    "owner": None,  # pid and start time of a process that the server must not outlive
     "down": False,
     "may_submit_from_nodes": True,
     "filter_message": "",  # what the site's filter writes to qsub's standard error

@@ -37,12 +37,28 @@ class Process:
         self.pid = pid
         self.ended = fields[0] in "ZX"
         self.parent, self.group, self.session = (int(field) for field in fields[1:4])
+        self.started = int(fields[19])
+        """In clock ticks since boot: tells it from a later process with the same number."""
 
     def environ(self) -> dict[str, str]:
         """What it was started with."""
         text = Path(f"/proc/{self.pid}/environ").read_bytes().decode(errors="surrogateescape")
         pairs = (entry.partition("=") for entry in text.split("\0"))
         return {name: value for name, equals, value in pairs if equals}
+
+
+def identity(pid: int) -> list[int]:
+    """What names a process for good."""
+    return [pid, Process(pid).started]
+
+
+def lives(named: list[int]) -> bool:
+    """Whether the process of that identity has not ended."""
+    try:
+        process = Process(named[0])
+    except (OSError, IndexError):
+        return False
+    return process.started == named[1] and not process.ended
 
 
 def processes() -> list[Process]:

@@ -197,7 +197,6 @@ def _interact(client: _Client, identity: str) -> int:
         if launch is not None:
             break
         time.sleep(0.1)
-    print(f"qsub: job {identity} ready\n", flush=True)
     child, terminal = pty.fork()
     if child == 0:
         with contextlib.suppress(OSError):
@@ -206,8 +205,9 @@ def _interact(client: _Client, identity: str) -> int:
         os.execve(launch["command"][0], launch["command"], environ)
     client.ask("attached", id=identity, pid=child)
     before = termios.tcgetattr(0)
-    tty.setraw(0)
+    tty.setraw(0, termios.TCSANOW)  # what was typed by now is not lost
     try:
+        print(f"qsub: job {identity} ready\r\n\r", flush=True)
         if launch["profile"]:
             os.write(terminal, launch["profile"].encode())
         _relay(terminal)

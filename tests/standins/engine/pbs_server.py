@@ -39,6 +39,7 @@ DEFAULTS: Message = {
     "stageout_delay": 0.3,
     "stageout_retries": 32.0,  # how long a job is `E` whose output cannot be delivered
     "node_fail_requeue": 310.0,
+    "owner": None,  # pid and start time of a process that the server must not outlive
     "down": False,
     "refuse_root": False,
     "may_submit_from_nodes": True,
@@ -345,8 +346,23 @@ class PbsServer(Server):
         return {"launch": self.jobs[request["id"]].get("launch")}
 
     def _op_attached(self, request: Message) -> Message:
-        self.jobs[request["id"]]["session"] = request["pid"]
+        job = self.jobs[request["id"]]
+        job["session"] = request["pid"]
+        self._watch_terminal(job, request["pid"])
         return {}
+
+    def _watch_terminal(self, job: Job, session: int) -> None:
+        """Where qsub was killed, nobody says that the shell ended with it."""
+
+        def look() -> None:
+            if job["state"] != "R" or job["session"] != session:
+                return
+            if self._session(job):
+                self._watch_terminal(job, session)
+            elif not job["killing"]:
+                self._finish(job, 0)
+
+        self.after(self.config["poll"], look)
 
     def _op_detached(self, request: Message) -> Message:
         job = self.jobs[request["id"]]
@@ -378,15 +394,16 @@ class PbsServer(Server):
     def _deliver(self, job: Job) -> bool:
         """Copy what lies in the spool. False where that is impossible."""
         spool, done = self.folder.path / "spool", True
-        for letter, key in (("o", "output"), ("e", "error")):
+        # Joined output is one file, that of the first letter.
+        letters = {"oe": "o", "eo": "e"}.get(job["join"], "oe")
+        for letter in letters:
             source = Path(job.get("opened", {}).get(letter, ""))
             if source.parent != spool or not source.exists():
                 continue
             if letter in job["remove"]:
                 source.unlink()
                 continue
-            joined = job["join"] in ("oe", "eo")
-            target = _final_path(job, "error" if joined and job["join"] == "eo" else key)
+            target = _final_path(job, "output" if letter == "o" else "error")
             try:
                 if target != os.devnull:
                     shutil.copyfile(source, target)

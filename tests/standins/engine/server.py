@@ -27,7 +27,7 @@ _IDLE_SECONDS = 10.0
 
 
 class Server:
-    """Ends with its folder, and takes all processes of its jobs along."""
+    """Ends with its folder and with its owner, and takes all processes of its jobs along."""
 
     kind: ClassVar[str]
     defaults: ClassVar[Message]
@@ -114,7 +114,7 @@ class Server:
         selector.register(listener, selectors.EVENT_READ)
         selector.register(wake_read, selectors.EVENT_READ)
         try:
-            while not self._stopping and self._folder_exists():
+            while not self._stopping and self._wanted():
                 for key, _ in selector.select(self._patience()):
                     if key.fileobj is listener:
                         self._serve(listener)
@@ -136,11 +136,15 @@ class Server:
         due = self._timers[0][0] - time.monotonic() if self._timers else 1.0
         return min(max(due, 0.0), 1.0)
 
-    def _folder_exists(self) -> bool:
+    def _wanted(self) -> bool:
+        """Whether the folder is still there, and the process that the server is for."""
         try:
-            return self.folder.path.stat().st_ino == self._inode
+            if self.folder.path.stat().st_ino != self._inode:
+                return False
         except OSError:
             return False
+        owner = self.config["owner"]
+        return owner is None or nodes.lives(owner)
 
     def _retire(self, listener: socket.socket) -> bool:
         # Under the lock, no command starts a server while this one removes its socket.
