@@ -1,7 +1,7 @@
 """`python -m hpc_amp.train JOB_JSON`: one rank of a built-in task.
 
 Exit status: 0 finished, 75 stopped at a checkpoint (go on later; 0 under MPI's launchers), 2 the
-input is wrong, 1 anything else. The outcome file says the same, since some launchers hide exit codes.
+input is wrong, 1 anything else. The outcome file says the same: some launchers hide exit codes.
 """
 
 from __future__ import annotations
