@@ -59,18 +59,19 @@ REFUSED = [
 ]
 
 
-def sbatch(folder: Path, data: bytes) -> subprocess.CompletedProcess[str]:
-    """Submit a script, held."""
+def sbatch(cluster: Cluster, folder: Path, data: bytes) -> subprocess.CompletedProcess[str]:
+    """Submit a script, held. A controller that cannot be reached refuses everything, which would
+    prove nothing."""
     script = folder / "job.sh"
     script.write_bytes(data)
-    command = ["sbatch", "-H", "--parsable", str(script)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    result = cluster.run("sbatch", "-H", "--parsable", str(script), cwd=folder, check=False)
+    assert "configuration source" not in result.stderr, result.stderr
+    assert "Unable to contact" not in result.stderr, result.stderr
+    return result
 
 
-def comment_of(job_id: str) -> str | None:
-    shown = subprocess.run(
-        ["scontrol", "show", "job", job_id], capture_output=True, text=True, check=True
-    ).stdout
+def comment_of(cluster: Cluster, folder: Path, job_id: str) -> str | None:
+    shown = cluster.run("scontrol", "show", "job", job_id, cwd=folder).stdout
     match = re.search(r"^   Comment=(.*?) ?$", shown, re.MULTILINE)
     return match[1] if match else None
 
@@ -81,14 +82,14 @@ def test_a_header_means_to_us_what_it_means_to_sbatch(
 ) -> None:
     text = f"#!/bin/bash\n{header}\nsleep 1\n"
 
-    result = sbatch(tmp_path, text.encode())
+    result = sbatch(cluster, tmp_path, text.encode())
 
     job_id = result.stdout.strip()
     try:
         assert result.returncode == 0, result.stderr
-        seen = comment_of(job_id)
+        seen = comment_of(cluster, tmp_path, job_id)
     finally:
-        subprocess.run(["scancel", job_id], check=False)
+        cluster.run("scancel", job_id, cwd=tmp_path, check=False)
     options = parse_options(read_header(read_script(text.encode(), ""), "slurm"))
     ours = options.last("comment") or next((one.value for one in options.no_value), None)
     assert ours == seen
@@ -98,9 +99,9 @@ def test_a_header_means_to_us_what_it_means_to_sbatch(
 def test_what_sbatch_refuses_is_an_error(cluster: Cluster, tmp_path: Path, header: str) -> None:
     text = f"#!/bin/bash\n{header}\nsleep 1\n"
 
-    result = sbatch(tmp_path, text.encode())
+    result = sbatch(cluster, tmp_path, text.encode())
 
-    subprocess.run(["scancel", result.stdout.strip() or "0"], check=False, capture_output=True)
+    cluster.run("scancel", result.stdout.strip() or "0", cwd=tmp_path, check=False)
     assert result.returncode != 0
     assert header_errors(text, "slurm") != []
 
@@ -120,12 +121,12 @@ def test_a_first_line_that_sbatch_refuses_is_an_error(
 ) -> None:
     text += "#SBATCH -N 1\nsleep 1\n"
 
-    assert sbatch(tmp_path, text.encode()).returncode != 0
+    assert sbatch(cluster, tmp_path, text.encode()).returncode != 0
     assert header_errors(text, "slurm") != []
 
 
 def test_we_know_all_options_that_sbatch_names(cluster: Cluster) -> None:
-    shown = subprocess.run(["sbatch", "--help"], capture_output=True, text=True, check=True).stdout
+    shown = cluster.run("sbatch", "--help", cwd=Path("/")).stdout
     grammar = GRAMMARS["slurm"]
     unknown = []
     for letter, name, value in re.findall(
