@@ -160,7 +160,7 @@ def test_a_summary_appears_whatever_happens(run_dir: Path, monkeypatch: pytest.M
     assert "test: failed" in describe(status_of(run_dir, "failed", "no log at all"))
 
     def broken(*_: object, **__: object) -> None:
-        raise ValueError("defect")
+        raise OSError("the log is gone")
 
     monkeypatch.setattr("hpc_amp.explain.run.explain_run", broken)
     assert "test: failed" in describe(status_of(run_dir, "failed", "exit status 1"))
