@@ -25,8 +25,8 @@ JOB = [
     "train.data.download=false",
     "train.data.synthetic={train: 512, test: 99, image_size: 16}",
     "train.batch_size=16",
-    "train.epochs=3",
-    "train.max_steps=80",
+    "train.epochs=5",
+    "train.max_steps=160",
     "train.log_every=1",
     "train.ema=0.9",
     "train.checkpoint=40steps",
@@ -100,14 +100,14 @@ def test_the_main_job_runs_on_two_nodes_in_a_container(uninterrupted: Path) -> N
     assert facts["nodes"] == 2
     assert facts["data"] == "SYNTHETIC"
     assert facts["synthetic"] is True
-    assert facts["steps"] == 80
+    assert facts["steps"] == 160
     assert facts["precision"] == "fp32"
     assert facts["loss_scale"] is None
     assert facts["skipped_steps"] == 0
     assert facts["images_per_second"] > 0
     assert facts["seconds"] > 0
     assert facts["accuracy"] > 0.2  # ten classes
-    assert [step for step, _ in metrics(uninterrupted, "train/loss")] == list(range(1, 81))
+    assert [step for step, _ in metrics(uninterrupted, "train/loss")] == list(range(1, 161))
     events = list((uninterrupted / "tensorboard").rglob("events.out.tfevents.*"))
     assert len(events) == 1, "rank 0 alone writes TensorBoard"
     log = (uninterrupted / "logs" / "job.log").read_text()
@@ -130,7 +130,7 @@ def test_a_cancelled_run_resumes_to_the_same_weights(
     assert entry["attempt"] == 2
     stopped = json.loads((run_dir / "attempts" / "1" / "outcome.json").read_text())
     assert stopped["outcome"] == "checkpointed"
-    assert 20 <= stopped["step"] < 80
+    assert 20 <= stopped["step"] < 160
     assert summary(run_dir)["weights_sha256"] == summary(uninterrupted)["weights_sha256"]
     assert metrics(run_dir, "train/loss") == metrics(uninterrupted, "train/loss")
     assert metrics(run_dir, "eval/accuracy") == metrics(uninterrupted, "eval/accuracy")
@@ -146,11 +146,12 @@ def test_killed_hard_then_requeued_by_slurm_ends_with_the_same_weights(
     failed = wait_for_any_end(cluster, run_dir)
     assert failed["state"] == "failed"
     cluster.hpc_amp("resume", str(run_dir), cwd=tmp_path)
+    job_id = status(cluster, run_dir)["job_id"]
     wait_for_step(run_dir, 50, attempt=2)
+    cluster.run("scontrol", "requeue", job_id, cwd=tmp_path)
     log = (run_dir / "logs" / "job.log").read_text().splitlines()
-    (resumed,) = [line for line in log if "resumed" in line]
-    assert "at step 40" in resumed, "the newest checkpoint before the kill"
-    cluster.run("scontrol", "requeue", status(cluster, run_dir)["job_id"], cwd=tmp_path)
+    resumed = [line for line in log if "resumed" in line]
+    assert "at step 40" in resumed[0], "the newest checkpoint before the kill"
     entry = wait_for(cluster, run_dir, "finished")
     assert entry["attempt"] == 3
     assert summary(run_dir)["weights_sha256"] == summary(uninterrupted)["weights_sha256"]
@@ -206,5 +207,5 @@ def test_a_run_that_comes_near_its_time_limit_is_requeued(
         json.loads((run_dir / "attempts" / str(n) / "outcome.json").read_text())["step"]
         for n in (1, 2)
     ]
-    assert 1 <= steps[0] < steps[1] < 80
+    assert 1 <= steps[0] < steps[1] < 160
     assert metrics(run_dir, "train/loss") == metrics(uninterrupted, "train/loss")[: steps[1]]
