@@ -18,6 +18,7 @@ check: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m hpc_amp.config.reference
 	$(BIN)/python -m hpc_amp.explain.document
+	$(BIN)/python -m hpc_amp.doctor.catalogue
 
 cluster-up:
 	tests/cluster/up

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpc_amp import __version__
+from hpc_amp.cli.container import container
+from hpc_amp.cli.doctor import doctor
 from hpc_amp.cli.explain import explain
+from hpc_amp.cli.shell import shell
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
@@ -45,7 +48,10 @@ def app() -> None:
     """
 
 
+app.add_command(container)
+app.add_command(doctor)
 app.add_command(explain)
+app.add_command(shell)
 
 
 @app.command()

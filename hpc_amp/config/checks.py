@@ -16,7 +16,8 @@ from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import SYSTEM_LIBRARIES, HostMpi, Site
 from hpc_amp.config.tree import Table
 from hpc_amp.config.units import parse_duration
-from hpc_amp.errors import ConfigError
+from hpc_amp.containers.image import read_image
+from hpc_amp.errors import ConfigError, UsageError
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
 # Folders that every program of an image is loaded from. Apptainer lets the host's hide them.
@@ -142,11 +143,11 @@ def _check_container(loaded: LoadedJob, job: Job) -> None:
         return
     if _URI.fullmatch(image):
         file = re.sub(r"[^A-Za-z0-9._-]+", "-", image.rstrip("/").rpartition("/")[2]) or "image"
-        tool = runtime if runtime in ("apptainer", "singularity") else "apptainer"
         raise loaded.error(
             "container.image",
             f"{image} is a URI, which every node would download again",
-            f"pull it once with `{tool} pull {file}.sif {image}` and write image: {file}.sif",
+            f"pull it once with `hpc-amp container pull {image} {file}.sif` and write "
+            f"image: {file}.sif",
         )
     if runtime == "none":
         return  # a quick way to try a job without its container
@@ -156,6 +157,11 @@ def _check_container(loaded: LoadedJob, job: Job) -> None:
         raise loaded.error(
             "container.image", f"{image} cannot be read", "check its permissions with ls -l"
         )
+    if os.path.isfile(image):
+        try:
+            read_image(image)
+        except UsageError as error:
+            raise loaded.error("container.image", error.message, error.hint) from None
 
 
 def _hides(bind: str) -> tuple[str, str] | None:

@@ -201,6 +201,9 @@ class Launch:
     program of your own that does not handle them would be killed."""
     timeout: Duration = "10m"
     """How long ranks wait for each other, at the start and in every collective operation."""
+    preflight: bool = True
+    """Look at every node in the first seconds of the job, before any rank starts: mounts, space,
+    GPUs, network. An error ends the job there and says why. See [doctor](doctor.md)."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

@@ -5,7 +5,9 @@ that the world is the one that was asked for, and replaces itself by the program
 and exit codes are the program's own. With `--job JOB_JSON` the command, its environment and its
 working directory come from the run directory: text from a configuration never passes through a
 shell. With `--mpi-probe` behind it, the MPI check (`hpc_amp.distributed.mpi`) runs in the command's
-place.
+place, with `--preflight FOLDER` this node's preflight (`hpc_amp.distributed.preflight`); with
+`--shell` or `-- COMMAND` a shell or another command, as the only rank that there is (`hpc-amp
+shell`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -21,13 +24,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpc_amp.distributed.environment import environment_changes
-from hpc_amp.distributed.world import WorldError, resolve, standard_variables
+from hpc_amp.distributed.world import World, WorldError, resolve, standard_variables
 
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 USAGE = (
     "usage: python -m hpc_amp.distributed.exec "
-    "(--job JOB_JSON [--mpi-probe] | -- COMMAND [ARGUMENT ...])"
+    "(--job JOB_JSON [--mpi-probe | --preflight FOLDER | --shell | -- COMMAND ...] "
+    "| -- COMMAND [ARGUMENT ...])"
 )
 
 
@@ -54,6 +58,17 @@ def main(arguments: list[str]) -> NoReturn:
         elif len(arguments) == 3 and arguments[0] == "--job" and arguments[2] == "--mpi-probe":
             path = Path(arguments[1])
             _check_mpi(path, _read(path))
+        elif len(arguments) == 4 and arguments[0] == "--job" and arguments[2] == "--preflight":
+            from hpc_amp.distributed import preflight  # which no rank needs
+
+            path = Path(arguments[1])
+            preflight.main(path, _read(path), Path(arguments[3]))
+        elif len(arguments) >= 4 and arguments[0] == "--job" and arguments[2] == "--":
+            path = Path(arguments[1])
+            become_alone(_session(path, _read(path), arguments[3:]))
+        elif len(arguments) == 3 and arguments[0] == "--job" and arguments[2] == "--shell":
+            path = Path(arguments[1])
+            become_alone(_shell(path, _read(path)))
         elif len(arguments) >= 2 and arguments[0] == "--":
             become(Program(arguments[1:]))
         else:
@@ -85,6 +100,21 @@ def become(program: Program) -> NoReturn:
     except OSError as error:
         where = program.folder or os.getcwd()
         _fail(f"rank {world.rank} cannot run {word!r} in {where!r}: {error}")
+
+
+def become_alone(program: Program) -> NoReturn:
+    """Replace this process by the program, as the only rank there is, whatever an allocation that
+    it is in may say of others."""
+    world = World()
+    environment = _environment(program, standard_variables(world, os.environ))
+    word = program.command[0]
+    executable = sys.executable if word in ("python", "python3") else word
+    try:
+        if program.folder is not None:
+            os.chdir(program.folder)
+        os.execvpe(executable, [executable, *program.command[1:]], environment)
+    except OSError as error:
+        _fail(f"cannot run {word!r} in {program.folder or os.getcwd()!r}: {error}")
 
 
 def _check_mpi(path: Path, resolved: Mapping[str, Any]) -> NoReturn:
@@ -131,6 +161,32 @@ def _program(path: Path, resolved: Mapping[str, Any]) -> Program:
     may_stop = job["run"] is not None and bool(os.environ.get("HPC_AMP_OUTCOME_FILE"))
     changes = environment_changes(os.environ, resolved, path.parent)
     return Program(command, changes, resolved["workdir"], may_stop)
+
+
+def _session(path: Path, resolved: Mapping[str, Any], command: list[str]) -> Program:
+    """Any command with all that the job's own would have; `HPC_AMP_JOB` tells where the job is."""
+    changes = {**environment_changes(os.environ, resolved, path.parent), "HPC_AMP_JOB": str(path)}
+    return Program(command, changes, resolved["workdir"])
+
+
+def _shell(path: Path, resolved: Mapping[str, Any]) -> Program:
+    """A shell to type into. Nobody's start-up files: they are made for the host, and activate what
+    does not work in an image. `python` means the job's interpreter, as it does in a command."""
+    program = _session(path, resolved, ["/bin/sh", "-i"])
+    name = resolved["job"]["name"]
+    # Apptainer's PROMPT_COMMAND would put a prompt of its own in place of ours. Without start-up
+    # files bash would cut the user's history file down to 500 lines.
+    changes = {**program.changes, "PS1": f"({name}) $ ", "PROMPT_COMMAND": None}
+    changes.setdefault("HISTFILESIZE", "1000000")
+    if os.access("/bin/bash", os.X_OK):
+        program.command[:] = ["/bin/bash", "--norc", "-i"]
+        changes["PS1"] = rf"({name}) \h:\w\$ "
+    search = changes.get("PATH") or os.environ.get("PATH", os.defpath)
+    own = os.path.dirname(sys.executable)
+    found = shutil.which("python", path=search)
+    if shutil.which("python", path=own) and os.path.dirname(found or "") != own:
+        changes["PATH"] = os.pathsep.join([own, search])
+    return Program(program.command, changes, program.folder)
 
 
 def _fail(message: str) -> NoReturn:

@@ -13,6 +13,9 @@ from hpc_amp.lint import SCHEDULERS, header_errors
 from hpc_amp.resources import resource_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     import jinja2
 
     from hpc_amp.jobs.plan import Plan
@@ -27,6 +30,25 @@ def render(plan: Plan) -> str:
     script = _templates().get_template(plan.scheduler.template).render(_context(plan))
     _check_directives(plan, script)
     return script
+
+
+def render_session(
+    plan: Plan, folder: Path, command: Sequence[str], *, watched: bool, limited: bool
+) -> str:
+    """The script of `hpc-amp shell`: a shell, or a command, as the only rank. `watched`: it says
+    itself how it ended; `limited`: its time is the job's walltime, from now on."""
+    variable = plan.scheduler.allocation
+    context = {
+        **_context(plan),
+        "session": True,
+        "session_dir": quote(str(folder)),
+        "session_comment": comment(str(folder)),
+        "allocation": verbatim(f"${{{variable}:-}}" if variable else ""),
+        "watched": watched,
+        "limited": limited,
+        "inside": words(["--", *command] if command else ["--shell"]),
+    }
+    return _templates().get_template("shell.sh.j2").render(context)
 
 
 def _check_directives(plan: Plan, script: str) -> None:
@@ -85,6 +107,8 @@ def _context(plan: Plan) -> dict[str, Any]:
         "container_options": _option_lines(plan.container.options(plan)),
         "bind_sources": [quote(source) for source in sources],
         "bind_messages": [quote(f"{source} is to be bound, but not here") for source in sources],
+        "preflight": job.launch.preflight,
+        "node_launch": plan.launcher.node_command(plan, verbatim('"${preflight[@]}"')),
         "prepare": plan.launcher.prepare(plan),
         "launch": plan.launcher.command(plan),
         "launch_timeout": parse_duration(job.launch.timeout),
@@ -92,6 +116,7 @@ def _context(plan: Plan) -> dict[str, Any]:
         "version_command": verbatim(plan.launcher.version_command),
         "forwards": [(verbatim(a), verbatim(b)) for a, b in plan.launcher.forwards(plan).items()],
         "chains": plan.scheduler.chains,
+        "session": False,
         "own_command": job.run is not None,
         "max_restarts": job.job.max_restarts,
         "retries": job.restarts.on_failure,

@@ -29,6 +29,9 @@ _MAIN = '''"""`python src ...` is `python -m hpc_amp.distributed.exec ...` with 
 
 import sys
 
+if sys.version_info < (3, 10):
+    sys.exit("hpc-amp: this is Python %d.%d, and hpc-amp needs 3.10" % sys.version_info[:2])
+
 from hpc_amp.distributed.exec import main
 
 main(sys.argv[1:])
@@ -95,8 +98,7 @@ def _fill(plan: Plan, script: str, config_text: str) -> None:
     launch.write_text(script)
     launch.chmod(0o755)
     ignore = shutil.ignore_patterns(*_NEVER_COPIED)
-    shutil.copytree(_PACKAGE, run_dir / "src" / "hpc_amp", ignore=ignore)
-    (run_dir / "src" / "__main__.py").write_text(_MAIN)
+    copy_package(run_dir)
     if plan.job.code is not None:
         source = Path(plan.job.code)
         runs = run_dir.parents[1]
@@ -108,6 +110,13 @@ def _fill(plan: Plan, script: str, config_text: str) -> None:
             return {*ignore(folder, names), *own}
 
         shutil.copytree(source, run_dir / "code", ignore=ignore_runs, symlinks=True)
+
+
+def copy_package(folder: Path) -> None:
+    """This hpc-amp as `src` in a folder: what runs there needs none in the image."""
+    ignore = shutil.ignore_patterns(*_NEVER_COPIED)
+    shutil.copytree(_PACKAGE, folder / "src" / "hpc_amp", ignore=ignore)
+    (folder / "src" / "__main__.py").write_text(_MAIN)
 
 
 def resolved(plan: Plan) -> dict[str, Any]:
@@ -124,8 +133,10 @@ def resolved(plan: Plan) -> dict[str, Any]:
         "site": plan.site.name,
         "run_dir": str(plan.run_dir),
         "workdir": str(plan.workdir),
+        "python": plan.python,
         "host_mpi": to_plain(plan.site.host_mpi),
         "gpu_order": plan.site.gpu_order,
+        "binds": plan.binds if plan.container.binaries else [],
         "job": job,
     }
 

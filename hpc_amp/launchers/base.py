@@ -52,6 +52,11 @@ class Launcher(ABC):
     def command(self, plan: Plan) -> ShellText:
         """The launch as one simple bash command, possibly over several lines."""
 
+    def node_command(self, plan: Plan, task: ShellText) -> ShellText:
+        """`task` once on each node, with all that the node's ranks will have. Here: on the only
+        node, by the script itself."""
+        return task
+
 
 def warnings(plan: Plan) -> dict[str, str]:
     """The signals that warn of the end, where the job wants them. A program that knows nothing of

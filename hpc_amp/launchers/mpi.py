@@ -63,6 +63,15 @@ class Mpirun(Launcher):
             f'--bind-to none "${{carried[@]}}" {args}{" " * bool(args)}\\\n    {_RANK}'
         )
 
+    def node_command(self, plan: Plan, task: ShellText) -> ShellText:
+        """One process a node."""
+        hosts = "" if plan.scheduler.name == "slurm" else '--hostfile "attempts/$attempt/hosts" '
+        args = words([*plan.site.launcher_args, *plan.job.launch.args])
+        return verbatim(
+            f'mpirun -n "$HPC_AMP_NNODES" {hosts}--map-by ppr:1:node '
+            f'--bind-to none "${{carried[@]}}" {args}{" " * bool(args)}\\\n    {task}'
+        )
+
 
 class Mpiexec(Launcher):
     """MPICH's hydra (also Intel's) and Cray's PALS, which differ in how they place ranks."""
@@ -102,4 +111,13 @@ esac
             'mpiexec -n "$HPC_AMP_WORLD_SIZE" -ppn "$HPC_AMP_PPN" '
             '-hostfile "attempts/$attempt/hosts" "${placement[@]}" '
             f"{args}{' ' * bool(args)}\\\n    {_RANK}"
+        )
+
+    def node_command(self, plan: Plan, task: ShellText) -> ShellText:
+        """One process a node."""
+        args = words([*plan.site.launcher_args, *plan.job.launch.args])
+        return verbatim(
+            'mpiexec -n "$HPC_AMP_NNODES" -ppn 1 '
+            '-hostfile "attempts/$attempt/hosts" "${placement[@]}" '
+            f"{args}{' ' * bool(args)}\\\n    {task}"
         )

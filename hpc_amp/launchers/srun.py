@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpc_amp.jobs.shell import ShellText, verbatim, words
@@ -34,6 +35,24 @@ def srun_words(plan: Plan) -> list[str]:
     return ["srun", *options]
 
 
+def node_step(plan: Plan, task: ShellText, more: Sequence[str] = ()) -> ShellText:
+    """`task` once on each node, with the cores of one of the launcher's tasks (Slurm warns of more
+    than the header has) and `more` options. One that fails ends no other: each has something to
+    tell."""
+    job = plan.job
+    options = [
+        f"--nodes={job.job.nodes}",
+        f"--ntasks={job.job.nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={plan.launcher.cpus_per_task(job)}",
+        "--distribution=block:block",
+        "--mpi=none",
+        "--kill-on-bad-exit=0",
+        *more,
+    ]
+    return verbatim(f"{words(['srun', *options])} {task}")
+
+
 class Srun(Launcher):
     """The ranks find their place in the variables of the Slurm step."""
 
@@ -50,3 +69,7 @@ class Srun(Launcher):
         """srun starts every rank in its own container."""
         options = words([*srun_words(plan), *plan.site.launcher_args, *plan.job.launch.args])
         return verbatim(f'{options} "${{container[@]}}" "$python" "${{program[@]}}"')
+
+    def node_command(self, plan: Plan, task: ShellText) -> ShellText:
+        """A step of its own."""
+        return node_step(plan, task, [*plan.site.launcher_args, *plan.job.launch.args])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hpc_amp.jobs.shell import ShellText, verbatim, words
 from hpc_amp.launchers.base import Launcher
-from hpc_amp.launchers.srun import srun_words
+from hpc_amp.launchers.srun import node_step, srun_words
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
@@ -51,3 +51,7 @@ class Torchrun(Launcher):
             f'{words(srun_words(plan))} "${{container[@]}}" \\\n'
             f'    /bin/sh -c {agent} "$python" {program}'
         )
+
+    def node_command(self, plan: Plan, task: ShellText) -> ShellText:
+        """Where the agents will start."""
+        return node_step(plan, task) if plan.scheduler.name == "slurm" else task

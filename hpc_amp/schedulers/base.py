@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from hpc_amp.errors import SchedulerError
+from hpc_amp.errors import SchedulerError, UsageError
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
@@ -38,6 +38,46 @@ class Submission:
     """What the scheduler said besides, which the user should see."""
 
 
+@dataclass(frozen=True, slots=True)
+class Interactive:
+    """How to get a script to run on a node, on this terminal. Patterns are regular expressions for
+    what the command prints; without them it deals with Ctrl-C itself, and its exit status is the
+    script's."""
+
+    command: list[str]
+    environ: Mapping[str, str]
+    job_id: str = ""
+    """Has the job's id as its group, and comes while the job waits."""
+    ready: str = ""
+    """Comes when the terminal is the node's."""
+    typed: str = ""
+    """For a command that opens a login shell: what to type into it."""
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody has to look at what the command prints."""
+        return self.ready != ""
+
+
+def run_here(script: Path, environ: Mapping[str, str]) -> Interactive:
+    """The script on this machine, with the environment as it is: modules that somebody has loaded
+    count."""
+    return Interactive(["/bin/bash", str(script)], dict(environ))
+
+
+def needs_terminal(scheduler: str) -> UsageError:
+    """The error of an interactive job without a terminal."""
+    return UsageError(
+        f"an interactive job of {scheduler} needs a terminal, for input and for output",
+        hint="call it from one without < > or |, or submit a job with this command as `run`",
+    )
+
+
+def script_command(script: Path) -> list[str]:
+    """What runs a session's script on a new node: like a batch script, a login shell."""
+    return ["/bin/bash", "-l", str(script)]
+
+
 class Scheduler(ABC):
     """Directives and commands of one scheduler. Holds no state."""
 
@@ -53,6 +93,9 @@ class Scheduler(ABC):
     wait for one another (`job.chain`)."""
     signals_ranks: ClassVar[bool] = True
     """Whether ranks can count on hearing of a cancellation and having time to save."""
+
+    allocation: ClassVar[str] = ""
+    """The variable that has the job's id inside an allocation."""
 
     @abstractmethod
     def default_launcher(self, job: Job) -> str:
@@ -80,6 +123,20 @@ class Scheduler(ABC):
         `chains`. Raises SchedulerError where it is refused."""
 
     @abstractmethod
+    def interactive(
+        self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
+    ) -> Interactive:
+        """A new allocation with the plan's resources, which must be those of one process, and the
+        script in it, once. Without a `terminal`, input and output may be files and pipes; raises
+        UsageError where the scheduler cannot do without."""
+
+    def inside(
+        self, script: Path, environ: Mapping[str, str], *, terminal: bool
+    ) -> Interactive | None:
+        """The script in the allocation that `environ` is in; None where it is in none."""
+        return run_here(script, environ) if environ.get(self.allocation) else None
+
+    @abstractmethod
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """The status of jobs, in one request. A job that is not in the answer is one that the
         scheduler no longer (or not yet) knows. Raises SchedulerError where it does not answer:
@@ -96,6 +153,25 @@ class Scheduler(ABC):
     def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
         """How a job ended that the scheduler no longer lists, as far as it can be found out."""
         return NOT_IN_QUEUE
+
+
+def without_options(
+    words: Sequence[str], unwanted: Mapping[str, bool], longer: Mapping[str, str]
+) -> list[str]:
+    """A command line's words less some options, by their long names; the value says whether the
+    next word belongs to the option. `longer` has the long names of short ones."""
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, attached, _ = (
+            word.partition("=") if word.startswith("--") else (word[:2], word[2:], "")
+        )
+        name = longer.get(name, name)
+        if name not in unwanted:
+            kept.append(word)
+        elif unwanted[name] and not attached:
+            next(rest, None)
+    return kept
 
 
 def merge_directives(
@@ -122,6 +198,10 @@ _KEPT = (
     *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "LD_LIBRARY_PATH", "KRB5CCNAME"),
     *("MODULEPATH", "MODULESHOME", "XDG_RUNTIME_DIR"),
 )
+
+
+# What programs have to know of a terminal.
+TERMINAL = ("TERM", "COLORTERM")
 
 
 def submission_environment(environ: Mapping[str, str], *more: str) -> dict[str, str]:

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING
 from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.schedulers.base import (
     NOT_IN_QUEUE,
+    TERMINAL,
+    Interactive,
     JobStatus,
     Scheduler,
     Submission,
     complaint,
+    needs_terminal,
     run_command,
+    script_command,
     submission_environment,
 )
 
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.plan import Plan
 
+_OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
+_OF_BATCH_JOBS = {"-o", "-e", "-O", "-i", "-h", "--dependencies", "--debuglog"}
 _SHORTEST_MINUTES = 5
 _PENDING = {
     "queued": "",
@@ -61,6 +67,7 @@ class Cobalt(Scheduler):
     template = "cobalt.sh.j2"
     marker = "#COBALT"
     launchers = ("mpirun", "mpiexec", "torchrun", "single")
+    allocation = "COBALT_JOBID"
     chains = True
     # They reach an ssh client only, in the usual set-up.
     signals_ranks = False
@@ -75,6 +82,11 @@ class Cobalt(Scheduler):
         """Every option once, `--attrs` of site and job joined into one: qsub takes no second. A
         word too many would silence all that follows, so every word is known to be an option or its
         value."""
+        values = self._values(plan)
+        return [name if value is None else f"{name} {value}" for name, value in values.items()]
+
+    def _values(self, plan: Plan) -> dict[str, str | None]:
+        """The value of every option; None for those that have none."""
         job, request = plan.job, plan.job.job
         log = str(plan.run_dir / "logs" / "job.log")
         options = {
@@ -101,7 +113,7 @@ class Cobalt(Scheduler):
                 values[name] = _joined(name, values.get(name), value)
         for name, value in values.items():
             _refuse_what_breaks(name, value)
-        return [name if value is None else f"{name} {value}" for name, value in values.items()]
+        return values
 
     def check(self, plan: Plan) -> None:
         """Cobalt's own limits, and what does not survive its way to the node: it passes the path of
@@ -132,7 +144,7 @@ class Cobalt(Scheduler):
             options += ["--dependencies", after]
         result = run_command(
             ["qsub", *options, str(script)],
-            environ=submission_environment(environ, "COBALT_CONFIG_FILES", "COBALT_PROJ"),
+            environ=submission_environment(environ, *_OWN_VARIABLES),
             folder=script.parent,
         )
         # A message of the server may follow the id.
@@ -140,6 +152,23 @@ class Cobalt(Scheduler):
         if not ids:
             raise SchedulerError(f"qsub refused the job: {complaint(result)}")
         return Submission(ids[-1], result.stderr.strip())
+
+    def interactive(
+        self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
+    ) -> Interactive:
+        """`qsub -I` opens a login shell on the first node and takes no command, so it has to be
+        typed: `exec` and plain words, which every shell reads alike (`check` sees to it)."""
+        if not terminal:
+            raise needs_terminal("Cobalt")
+        values = {k: v for k, v in self._values(plan).items() if k not in _OF_BATCH_JOBS}
+        values["--cwd"] = str(script.parent)  # Cobalt's own files go there, by the job's number
+        return Interactive(
+            ["qsub", "-I", *(w for pair in values.items() for w in pair if w is not None)],
+            submission_environment(environ, *_OWN_VARIABLES, *TERMINAL),
+            job_id=r"Wait for job (\d+) to start",
+            ready=r"Opening interactive session to \S+",
+            typed=f"exec {' '.join(script_command(script))}",
+        )
 
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """`qstat`, asked once for all. It says nothing at all of jobs that it does not know, with

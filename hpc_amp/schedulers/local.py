@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_amp.errors import ConfigError, SchedulerError
-from hpc_amp.schedulers.base import JobStatus, Scheduler, Submission
+from hpc_amp.schedulers.base import Interactive, JobStatus, Scheduler, Submission, run_here
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
@@ -73,6 +73,12 @@ class Local(Scheduler):
             except OSError as error:
                 raise SchedulerError(f"bash cannot be started: {error}") from None
         return Submission(f"local-{process.pid}-{_start_time(process.pid) or 0}")
+
+    def interactive(
+        self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
+    ) -> Interactive:
+        """This machine is the allocation."""
+        return run_here(script, environ)
 
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """Which of the processes are alive. One that is gone has ended."""

@@ -13,21 +13,33 @@ from typing import TYPE_CHECKING
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.lint.directives import pbs_words
 from hpc_amp.schedulers.base import (
     NOT_IN_QUEUE,
+    TERMINAL,
+    Interactive,
     JobStatus,
     Scheduler,
     Submission,
     complaint,
     merge_directives,
+    needs_terminal,
     run_command,
+    script_command,
     submission_environment,
+    without_options,
 )
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.plan import Plan
 
+_OWN_VARIABLES = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT", "PBS_EXEC")
+# Of files that a terminal takes the place of, and of jobs that start again or several times.
+_OF_BATCH_JOBS = {
+    **dict.fromkeys(("-o", "-e", "-j", "-k", "-R", "-r", "-J", "-C"), True),
+    **dict.fromkeys(("-I", "-z"), False),
+}
 _FINISHED = "has finished"
 _UNKNOWN = "Unknown Job Id"
 _NO_HISTORY = "not configured to maintain job history"
@@ -46,6 +58,7 @@ class Pbs(Scheduler):
     template = "pbs.sh.j2"
     marker = "#PBS"
     launchers = ("mpirun", "mpiexec", "torchrun", "single")
+    allocation = "PBS_JOBID"
     chains = True
     # The ranks of the first node are killed by their launcher, which gets SIGTERM as well, those of
     # other nodes get none.
@@ -113,15 +126,29 @@ class Pbs(Scheduler):
             options += ["-W", f"depend=afterany:{after}"]
         result = run_command(
             ["qsub", *options, str(script)],
-            environ=submission_environment(
-                environ, "PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT", "PBS_EXEC"
-            ),
+            environ=submission_environment(environ, *_OWN_VARIABLES),
             folder=script.parent,
         )
         match = re.search(r"^\d+\.[^\s]+$", result.stdout, re.MULTILINE)
         if result.returncode != 0 or match is None:
             raise SchedulerError(f"qsub refused the job: {complaint(result)}")
         return Submission(match[0], result.stderr.strip())
+
+    def interactive(
+        self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
+    ) -> Interactive:
+        """`qsub -I`, which runs a command behind `--` on the node's terminal and ends with it; a
+        script's body it would not run. Its exit status is 0, whatever happened."""
+        if not terminal:
+            raise needs_terminal("PBS")
+        words = [word.text for line in self.directives(plan) for word in pbs_words(line).words]
+        options = without_options(words, _OF_BATCH_JOBS, {})
+        return Interactive(
+            ["qsub", "-I", *options, "--", *script_command(script)],
+            submission_environment(environ, *_OWN_VARIABLES, *TERMINAL),
+            job_id=r"qsub: waiting for job (\S+) to start",
+            ready=r"qsub: job \S+ ready",
+        )
 
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """`qstat -f`, asked once for all. Its text form is read: the JSON form lists only the first

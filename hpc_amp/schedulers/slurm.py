@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.lint.directives import slurm_words
 from hpc_amp.schedulers.base import (
+    TERMINAL,
+    Interactive,
     JobStatus,
     Scheduler,
     Submission,
     complaint,
     merge_directives,
     run_command,
+    run_here,
+    script_command,
     submission_environment,
+    without_options,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +55,7 @@ class Slurm(Scheduler):
     template = "slurm.sh.j2"
     marker = "#SBATCH"
     launchers = ("srun", "mpirun", "mpiexec", "torchrun", "single")
+    allocation = "SLURM_JOB_ID"
 
     def default_launcher(self, job: Job) -> str:
         """One task a rank."""
@@ -113,6 +120,33 @@ class Slurm(Scheduler):
             raise SchedulerError(f"sbatch refused the job: {complaint(result)}")
         return Submission(match[1], result.stderr.strip())
 
+    def interactive(
+        self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
+    ) -> Interactive:
+        """srun makes the allocation and its only step at once: it then gets the options that a
+        batch job gets, hands on window size and exit status, and takes its request back when it
+        is interrupted while it waits."""
+        words = [word.text for line in self.directives(plan) for word in slurm_words(line).words]
+        options = without_options(words, _OF_BATCH_JOBS, _LONG_OPTIONS)
+        # Behind what site and job say: it shall be one process.
+        options += ["--nodes=1", "--ntasks=1", "--mpi=none", *_terminal_options(terminal)]
+        kept = submission_environment(environ, "SLURM_CONF", "SLURM_CLUSTERS", *TERMINAL)
+        return Interactive(["srun", *options, *script_command(script)], kept)
+
+    def inside(
+        self, script: Path, environ: Mapping[str, str], *, terminal: bool
+    ) -> Interactive | None:
+        """salloc may have left its shell on the login node; slurmd's variable tells."""
+        if not environ.get(self.allocation):
+            return None
+        if environ.get("SLURMD_NODENAME"):
+            return run_here(script, environ)
+        # All of the job's cores on the node, although others of its steps use them.
+        options = [f"--jobid={environ[self.allocation]}", "--overlap", "--cpu-bind=none"]
+        options += ["--nodes=1", "--ntasks=1", "--mpi=none", *_terminal_options(terminal)]
+        here = run_here(script, environ)
+        return Interactive(["srun", *options, *here.command], here.environ)
+
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """squeue, asked once for all the user's jobs: naming one that it has forgotten would make
         it refuse the whole request."""
@@ -133,7 +167,24 @@ class Slurm(Scheduler):
             raise SchedulerError(f"scancel {job_id}: {complaint(result)}")
 
 
+def _terminal_options(terminal: bool) -> list[str]:
+    """Without a terminal, srun would take the first Ctrl-C for a question."""
+    return ["--pty"] if terminal else ["--quit-on-interrupt"]
+
+
+# What sbatch knows and srun does not, or understands as something else: of files that a terminal
+# takes the place of, of a script that may start again, and of the environment.
+_OF_BATCH_JOBS = {
+    **dict.fromkeys(("--output", "--error", "--input", "--open-mode", "--signal"), True),
+    **dict.fromkeys(("--array", "--export", "--export-file", "--wrap"), True),
+    **dict.fromkeys(("--requeue", "--no-requeue", "--parsable", "--test-only"), False),
+    **dict.fromkeys(("--get-user-env", "--wait", "--ignore-pbs"), False),
+}
 _LONG_OPTIONS = {
+    "-e": "--error",
+    "-i": "--input",
+    "-a": "--array",
+    "-W": "--wait",
     "-J": "--job-name",
     "-D": "--chdir",
     "-o": "--output",

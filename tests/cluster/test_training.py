@@ -142,7 +142,8 @@ def test_killed_hard_then_requeued_by_slurm_ends_with_the_same_weights(
     run_dir, job_id = submit(cluster, tmp_path)
     wait_for_step(run_dir, 42)
     # A requeue terminates the ranks and starts the job again; KILL first, so that nothing can save.
-    cluster.run("scancel", "--signal=KILL", f"{job_id}.0", cwd=tmp_path)
+    # Step 0 was the preflight.
+    cluster.run("scancel", "--signal=KILL", f"{job_id}.1", cwd=tmp_path)
     failed = wait_for_any_end(cluster, run_dir)
     assert failed["state"] == "failed"
     cluster.hpc_amp("resume", str(run_dir), cwd=tmp_path)

@@ -82,6 +82,20 @@ container=(env) # runs what follows as it is
 [ -x "$(command -v "$python")" ] || fail "no Python at $python on $HOSTNAME"
 
 # ---- launch --------------------------------------------------------------------------------------
+# Every node looks at itself before any rank starts: at what would keep the ranks from starting, or
+# let them wait for one another in vain. `launch.preflight: false` leaves it out.
+printf '%s\n' "$hosts" >"attempts/$attempt/nodes"
+# shellcheck disable=SC2016 # each node expands this for itself
+preflight=(bash -c '[ -r "$1" ] || { echo "hpc-amp: preflight: run.dir: $1 is not there on $(uname -n)" >&2; exit; }; exec bash "$@"'
+  bash "$run_dir/src/hpc_amp/distributed/preflight.sh" "$run_dir/attempts/$attempt" ''
+  -- "${container[@]}" "$python" "${program[@]}" --preflight "$run_dir/attempts/$attempt")
+timeout --kill-after=10 600 "${preflight[@]}" </dev/null || true
+# The first node has heard of the others. Where nothing could start on it, another may say why.
+verdict=$(cat "attempts/$attempt"/preflight.json "attempts/$attempt"/preflight-*.json 2>/dev/null |
+  sed -nE 's/^ "failed": "(.+)",$/\1/p' | head -n 1) || true
+[ -e "attempts/$attempt/preflight.json" ] || verdict=${verdict:-"no answer from the first node, see the log"}
+[ -z "$verdict" ] ||
+  fail "preflight: $verdict; no rank was started (launch.preflight=false leaves this check out)" "preflight: $verdict"
 echo "attempt $attempt of job $job_id: 4 rank(s) on 1 node(s), first $master_addr:$MASTER_PORT, stops by $(date -d "@$HPC_AMP_STOP_AT" '+%F %T')"
 stop_signal=
 launch_pid=

@@ -147,9 +147,6 @@ case $flavour in
   "apptainer version 1.0"* | "singularity version "* | singularity-*" version 3."[0-9][!0-9]*) no_eval=() ;;
 esac
 echo "container: $flavour, $image"
-[ -e /scratch ] || fail '/scratch is to be bound, but not here'
-[ -e /projects/data ] || fail '/projects/data is to be bound, but not here'
-[ -e /projects/me ] || fail '/projects/me is to be bound, but not here'
 export TMPDIR=/tmp HPC_AMP_CONTAINER=1
 # These would replace the image's search path for libraries. Inside, they are put in front of it.
 HPC_AMP_LD_LIBRARY_PATH=${APPTAINERENV_LD_LIBRARY_PATH:-${SINGULARITYENV_LD_LIBRARY_PATH:-}}
@@ -166,6 +163,23 @@ container=("$runtime" exec "${no_eval[@]}"
 unset PYTHONPATH PYTHONHOME
 
 # ---- launch --------------------------------------------------------------------------------------
+# Every node looks at itself before any rank starts: at what would keep the ranks from starting, or
+# let them wait for one another in vain. `launch.preflight: false` leaves it out.
+printf '%s\n' "$hosts" >"attempts/$attempt/nodes"
+# shellcheck disable=SC2016 # each node expands this for itself
+preflight=(bash -c '[ -r "$1" ] || { echo "hpc-amp: preflight: run.dir: $1 is not there on $(uname -n)" >&2; exit; }; exec bash "$@"'
+  bash "$run_dir/src/hpc_amp/distributed/preflight.sh" "$run_dir/attempts/$attempt" "$image"
+  /scratch
+  /projects/data
+  /projects/me
+  -- "${container[@]}" "$python" "${program[@]}" --preflight "$run_dir/attempts/$attempt")
+timeout --kill-after=10 600 "${preflight[@]}" </dev/null || true
+# The first node has heard of the others. Where nothing could start on it, another may say why.
+verdict=$(cat "attempts/$attempt"/preflight.json "attempts/$attempt"/preflight-*.json 2>/dev/null |
+  sed -nE 's/^ "failed": "(.+)",$/\1/p' | head -n 1) || true
+[ -e "attempts/$attempt/preflight.json" ] || verdict=${verdict:-"no answer from the first node, see the log"}
+[ -z "$verdict" ] ||
+  fail "preflight: $verdict; no rank was started (launch.preflight=false leaves this check out)" "preflight: $verdict"
 echo "attempt $attempt of job $job_id: 1 rank(s) on 1 node(s), first $master_addr:$MASTER_PORT, stops by $(date -d "@$HPC_AMP_STOP_AT" '+%F %T')"
 stop_signal=
 launch_pid=

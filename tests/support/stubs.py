@@ -62,7 +62,7 @@ class StubHost:
         self.install_container("apptainer", version)
         (self.state / "queue").touch()
         self.image = folder / "image.sif"
-        self.image.touch()
+        self.image.write_text("hsqs: the beginning of an image")
 
     def install_container(self, name: str, version: str) -> None:
         """Make `apptainer` or `singularity` the only container program, of this version text."""
@@ -96,13 +96,14 @@ class StubHost:
         cwd: Path | None = None,
         run_id: str = RUN_ID,
     ) -> Plan:
-        """The plan of a job file, given as a dictionary. `name` and a small `job` are filled in."""
+        """The plan of a job file, given as a dictionary. `name` and a small `job` are filled in.
+        The preflight is left out unless it is asked for: it would be a launch before the launch."""
         job = {"gpus_per_node": 0, "walltime": "10m", **config.get("job", {})}
         text = yaml.safe_dump({"name": "test", "site": "slurm", **config, "job": job})
         path = self.folder / "job.yaml"
         path.write_text(text)
         with working_directory(cwd or self.work):
-            plan, _ = prepare(path, overrides, run_id=run_id)
+            plan, _ = prepare(path, ["launch.preflight=false", *overrides], run_id=run_id)
         return plan
 
     def create(self, config: dict[str, Any], *overrides: str, cwd: Path | None = None) -> Path:

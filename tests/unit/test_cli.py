@@ -623,8 +623,9 @@ def test_a_local_run_from_start_to_end(here: StubHost) -> None:
     assert (status["attempt"], status["outcome"]) == (1, "finished")
     assert fails(here.hpc_amp("resume", "test")).endswith("there is nothing to resume")
     logs = here.hpc_amp("logs", "test").stdout.splitlines()
-    assert logs[0].startswith(f"attempt 1 of job {facts['job_id']}: 1 rank(s) on 1 node(s)")
-    assert logs[1:] == ["out", "err", "attempt 1 ended: finished (status 0)"]
+    assert logs[0].startswith("preflight: 1 node(s) in ")
+    assert logs[1].startswith(f"attempt 1 of job {facts['job_id']}: 1 rank(s) on 1 node(s)")
+    assert logs[2:] == ["out", "err", "attempt 1 ended: finished (status 0)"]
 
 
 def test_a_local_run_is_cancelled_and_resumed(here: StubHost) -> None:

@@ -18,7 +18,7 @@ RUN = "name: x\nrun: [python]\n"
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
-    Path("a.sif").write_text("an image")
+    Path("a.sif").write_text("hsqs: the beginning of an image")
     Path("sandbox").mkdir()
     Path("src").mkdir()
     return tmp_path
@@ -91,11 +91,11 @@ CASES = {
     "image, and container.image is null; name a .sif file, or use runtime: none",
     RUN + "container: docker://nvcr.io/nvidia/pytorch:24.05-py3": "job.yaml:3: container.image: "
     "docker://nvcr.io/nvidia/pytorch:24.05-py3 is a URI, which every node would download again; "
-    "pull it once with `apptainer pull pytorch-24.05-py3.sif "
-    "docker://nvcr.io/nvidia/pytorch:24.05-py3` and write image: pytorch-24.05-py3.sif",
+    "pull it once with `hpc-amp container pull docker://nvcr.io/nvidia/pytorch:24.05-py3 "
+    "pytorch-24.05-py3.sif` and write image: pytorch-24.05-py3.sif",
     RUN + "container: {image: 'library://a/b', runtime: singularity}": "job.yaml:3: "
     "container.image: library://a/b is a URI, which every node would download again; pull it once "
-    "with `singularity pull b.sif library://a/b` and write image: b.sif",
+    "with `hpc-amp container pull library://a/b b.sif` and write image: b.sif",
     RUN + "container: ~/a.sif": "job.yaml:3: container.image: ~/a.sif: ~ is not expanded; write "
     "/home/me/a.sif",
     RUN + "container: $SCRATCH/a.sif": "job.yaml:3: container.image: $SCRATCH/a.sif: variables are "

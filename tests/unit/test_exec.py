@@ -16,7 +16,8 @@ from hpc_amp.distributed import environment
 
 USAGE = (
     "usage: python -m hpc_amp.distributed.exec "
-    "(--job JOB_JSON [--mpi-probe] | -- COMMAND [ARGUMENT ...])"
+    "(--job JOB_JSON [--mpi-probe | --preflight FOLDER | --shell | -- COMMAND ...] "
+    "| -- COMMAND [ARGUMENT ...])"
 )
 SHOW = (
     "import json, os, sys; json.dump([sys.executable, sys.argv[1:], os.getcwd(), "

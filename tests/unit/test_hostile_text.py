@@ -17,6 +17,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.container import sif
 from support.environment import working_directory
 from support.stubs import RUN_ID, StubHost, read_reports, report_command
 
@@ -131,7 +132,7 @@ def test_arguments_and_environment(
             if container:
                 if any(ord(letter) < 32 or letter == "\x7f" for letter in image):
                     image = "image"
-                (host.folder / image).touch()
+                (host.folder / image).write_bytes(sif())
                 config["container"] |= {
                     "image": str(host.folder / image), "python": sys.executable
                 }  # fmt: skip

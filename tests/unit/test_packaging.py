@@ -58,8 +58,11 @@ def test_a_run_without_torch_says_what_is_missing(installed: Path, tmp_path: Pat
     run(installed, tmp_path, "init")
     ended = run(installed, tmp_path, "run", "job.yaml", "job.gpus_per_node=0")
     assert ended.returncode == 1
-    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("hpc-amp: ")]
-    assert "has no torch: use an image that has it" in line
+    said = [line for line in ended.stdout.splitlines() if line.startswith("hpc-amp: ")]
+    assert len(said) == 2, said
+    assert said[0].startswith("hpc-amp: preflight: img.python: ") and "has no torch on" in said[0]
+    assert "name an image with torch" in said[0]
+    assert said[1].endswith("no rank was started (launch.preflight=false leaves this check out)")
     assert "Traceback" not in ended.stdout + ended.stderr
 
 
@@ -70,3 +73,12 @@ def test_the_snapshot_of_an_installed_package_runs(installed: Path, tmp_path: Pa
     ended = run(installed, tmp_path, "run", "job.yaml")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "hello from the job\n" in ended.stdout
+
+
+def test_definitions_of_images_are_in_it(installed: Path, tmp_path: Path) -> None:
+    for kind in ("ngc", "debian"):
+        written = run(installed, tmp_path, "container", "def", kind)
+        assert written.stdout.startswith("Bootstrap: docker\n"), written.stderr
+    listed = run(installed, tmp_path, "container", "list")
+    assert "25.06" in listed.stdout
+    assert list(installed.parent.rglob("_share/containers/probe.py"))

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.container import sif
 
 from hpc_amp import resources
 from hpc_amp.config import folders, sites
@@ -400,7 +401,7 @@ class TestShippedSitesAsScripts:
     }
 
     def script(self, site, *overrides):
-        write("a.sif", "an image")
+        Path("a.sif").write_bytes(sif())
         path = write("job.yaml", "name: x\nrun: [python, a.py]\ncontainer: a.sif\n")
         loaded, chosen = load_for_site(path, [f"site={site}", *overrides])
         check_job(loaded, chosen)

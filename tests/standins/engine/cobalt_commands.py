@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
 import re
 import subprocess
 import sys
@@ -182,12 +183,21 @@ def _interactive(client: _Client, job: Message) -> int:
         first = job["location"][0]
         print(f"Opening interactive session to {first}", flush=True)
         nodefile = client.folder.path / "var" / "tmp" / f"cobalt.{identity}"
+        account = pwd.getpwuid(os.getuid())
         environ = {
             "HOME": client.config["home"] or str(Path.home()),
-            "PATH": ":".join(["/usr/local/bin:/usr/bin:/bin", *client.config["path"]]),
+            "USER": account.pw_name,
+            "LOGNAME": account.pw_name,
+            "MAIL": f"/var/mail/{account.pw_name}",
+            "SHELL": account.pw_shell,
+            "PATH": ":".join(["/usr/local/bin:/usr/bin:/bin:/usr/games", *client.config["path"]]),
+            "SSH_CLIENT": "10.77.0.1 40022 22",
+            "SSH_CONNECTION": "10.77.0.1 40022 10.77.0.11 22",
             "COBALT_JOBID": identity,
             "COBALT_NODEFILE": str(nodefile),
         }
+        if sys.stdin.isatty():  # ssh hands it on with a terminal
+            environ |= {"TERM": os.environ.get("TERM", "dumb"), "SSH_TTY": os.ttyname(0)}
         shell = on_node(first, client.config["local_nodes"], ["/bin/sh"])
         subprocess.run(shell, env=environ, check=False)
     finally:

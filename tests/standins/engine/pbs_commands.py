@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import getopt
 import json
 import os
@@ -197,8 +198,12 @@ def _interact(client: _Client, identity: str) -> int:
         if launch is not None:
             break
         time.sleep(0.1)
+    # The terminal there has the size of the one here, as it is now (SOURCE): later changes do not
+    # reach it.
+    size = fcntl.ioctl(0, termios.TIOCGWINSZ, b"\0" * 8)
     child, terminal = pty.fork()
     if child == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, size)
         with contextlib.suppress(OSError):
             os.chdir(launch["environ"]["HOME"])
         environ = {**launch["environ"], "TERM": os.environ.get("TERM", "dumb")}

@@ -307,7 +307,9 @@ class PbsServer(Server):
         profile = extend if config["path"] else ""
         job["substate"] = 42
         if job["interactive"]:
-            job["launch"] = {"command": command, "environ": environ, "profile": profile}
+            # A command that was given behind `--` has no login shell, and nobody types for it.
+            typed = "" if job["command"] else profile
+            job["launch"] = {"command": command, "environ": environ, "profile": typed}
             self._arm_walltime(job)
             return
         # The login shell reads the script's name from a pipe, which the script then finds empty.

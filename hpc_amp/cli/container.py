@@ -1,0 +1,479 @@
+"""`hpc-amp container`: getting an image, and knowing what is in it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from hpc_amp.config.site import Site
+    from hpc_amp.containers.inspect import Report
+    from hpc_amp.containers.runtime import Runtime
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print facts as JSON.")
+output_option = click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write this file. Default: print it."
+)
+force_option = click.option("--force", is_flag=True, help="Replace what is there.")
+bind_point_option = click.option(
+    "--bind-point",
+    "bind_points",
+    multiple=True,
+    metavar="PATH",
+    help="Make this folder in the image, to bind a file system to. May be repeated; replaces the "
+    "default ones.",
+)
+base_option = click.option(
+    "--base",
+    metavar="URI|PATH",
+    help="Start from this image: docker://..., docker-archive://FILE, oras://..., or a .sif file "
+    "or sandbox folder that is here.",
+)
+
+
+def _making_options(command: F) -> F:
+    """Options of everything that makes an image."""
+    folder = click.Path(path_type=Path)
+    for option in (
+        click.option(
+            "--arg",
+            "args",
+            multiple=True,
+            metavar="OPTION",
+            help="One more option for the runtime: --arg=--no-https. May be repeated.",
+        ),
+        click.option(
+            "--size",
+            metavar="SIZE",
+            help="Size of the finished image, such as 12GiB, for checking the free space.",
+        ),
+        click.option("--cache-dir", type=folder, help="Keep downloads here for the next time."),
+        click.option(
+            "--tmp-dir", type=folder, help="Temporary files. Default: beside the image to be made."
+        ),
+        click.option(
+            "--site",
+            "site_name",
+            default="auto",
+            metavar="NAME",
+            help="Take proxies, --fakeroot and the runtime from this site. Default: the one here.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def container() -> None:
+    """Get an image to run in, and see what is in it.
+
+    \b
+    The shortest way to NVIDIA's PyTorch:
+      hpc-amp container pull docker://nvcr.io/nvidia/pytorch:25.06-py3
+      hpc-amp container inspect pytorch_25.06-py3.sif
+    """
+
+
+# ---- def -----------------------------------------------------------------------------------------
+
+
+@container.group("def")
+def definition() -> None:
+    """Write a definition file, with every value filled in."""
+
+
+@definition.command()
+@click.option(
+    "--tag",
+    default="25.06-py3",
+    show_default=True,
+    help="Which release: see hpc-amp container list. 25.06 is the last with CUDA 12.",
+)
+@click.option("--digest", metavar="sha256:...", help="Exactly this build of the release.")
+@base_option
+@click.option("--mpi4py", is_flag=True, help="Add mpi4py, for programs of your own that use MPI.")
+@click.option(
+    "--pip",
+    "packages",
+    multiple=True,
+    metavar="PACKAGE",
+    help="Add a package. NVIDIA's torch stays as it is, or the build fails. May be repeated.",
+)
+@bind_point_option
+@output_option
+@force_option
+def ngc(
+    tag: str,
+    digest: str | None,
+    base: str | None,
+    mpi4py: bool,
+    packages: tuple[str, ...],
+    bind_points: tuple[str, ...],
+    output: Path | None,
+    force: bool,
+) -> None:
+    """NVIDIA's PyTorch image, and more packages on top."""
+    from hpc_amp.containers import definition as definitions
+    from hpc_amp.containers.ngc import OLDEST_TORCH, table
+
+    place, name = definitions.ngc_base(tag, digest)
+    words = ["ngc", "--tag", tag]
+    for option, value in (("--digest", digest), ("--base", base)):
+        words += [option, value] if value else []
+    words += ["--mpi4py"] if mpi4py else []
+    for package in packages:
+        words += ["--pip", package]
+    row = table().find(tag) if base is None else None
+    if row is not None and not row.trains:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        _say(f"release {row.release} has torch {row.torch}; built-in training needs {oldest}")
+    text = definitions.ngc(
+        definitions.Definition(
+            base=base or place,
+            name=None if base else name,
+            bind_points=bind_points or definitions.BIND_POINTS,
+            mpi4py=mpi4py,
+            packages=packages,
+            command=shlex.join(_with_points(words, bind_points)),
+        )
+    )
+    _write(text, output, force=force)
+
+
+@definition.command()
+@base_option
+@click.option(
+    "--mirror", metavar="URL", help="Debian archive to install from. Default: the base image's."
+)
+@click.option("--mpi4py", is_flag=True, help="Add mpi4py and Open MPI's library.")
+@click.option(
+    "--apt", "packages", multiple=True, metavar="PACKAGE", help="Add a package. May be repeated."
+)
+@bind_point_option
+@output_option
+@force_option
+def debian(
+    base: str | None,
+    mirror: str | None,
+    mpi4py: bool,
+    packages: tuple[str, ...],
+    bind_points: tuple[str, ...],
+    output: Path | None,
+    force: bool,
+) -> None:
+    """A small image for CPUs, all from Debian's packages."""
+    from hpc_amp.containers import definition as definitions
+
+    words = ["debian"]
+    for option, value in (("--base", base), ("--mirror", mirror)):
+        words += [option, value] if value else []
+    words += ["--mpi4py"] if mpi4py else []
+    for package in packages:
+        words += ["--apt", package]
+    text = definitions.debian(
+        definitions.Definition(
+            base=base or f"docker://{definitions.DEBIAN_IMAGE}",
+            bind_points=bind_points or definitions.BIND_POINTS,
+            mpi4py=mpi4py,
+            packages=packages,
+            mirror=mirror,
+            command=shlex.join(_with_points(words, bind_points)),
+        )
+    )
+    _write(text, output, force=force)
+
+
+def _with_points(words: list[str], bind_points: Sequence[str]) -> list[str]:
+    for point in bind_points:
+        words += ["--bind-point", point]
+    return words
+
+
+def _write(text: str, output: Path | None, *, force: bool) -> None:
+    from hpc_amp.errors import UsageError
+
+    if output is None:
+        click.echo(text.encode(), nl=False)
+        return
+    try:
+        with output.open("w" if force else "x") as out:
+            out.write(text)
+    except FileExistsError:
+        raise UsageError(f"{output} exists already", hint="use --force to replace it") from None
+    except OSError as error:
+        raise UsageError(f"{output} cannot be written: {error.strerror}") from None
+    click.echo(f"wrote {output}; next: hpc-amp container build {output} {output.stem}.sif")
+
+
+# ---- build and pull ------------------------------------------------------------------------------
+
+
+@container.command()
+@click.argument("definition_file", metavar="DEFINITION", type=click.Path(path_type=Path))
+@click.argument("image", type=click.Path(path_type=Path))
+@click.option(
+    "--fakeroot/--no-fakeroot",
+    default=None,
+    help="Build as if root. Default: where the site's container_args say it.",
+)
+@force_option
+@_making_options
+def build(
+    definition_file: Path,
+    image: Path,
+    fakeroot: bool | None,
+    force: bool,
+    site_name: str,
+    tmp_dir: Path | None,
+    cache_dir: Path | None,
+    size: str | None,
+    args: tuple[str, ...],
+) -> None:
+    """Build IMAGE from a definition file.
+
+    Temporary files and caches stay off your home folder and out of memory; the space is checked
+    first; IMAGE appears when it is whole.
+    """
+    from hpc_amp.containers.build import Build, build_image
+
+    wanted = Build(
+        definition=definition_file,
+        image=image,
+        fakeroot=fakeroot,
+        force=force,
+        tmp_dir=tmp_dir,
+        cache_dir=cache_dir,
+        size=_bytes(size),
+        args=args,
+    )
+    site, runtime = _site_and_runtime(site_name)
+    made = _interruptible(lambda: build_image(wanted, runtime, site, say=_say))
+    _done(made)
+
+
+@container.command()
+@click.argument("uri")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--arch", help="For nodes of another architecture than this machine's: arm64.")
+@force_option
+@_making_options
+def pull(
+    uri: str,
+    file: Path | None,
+    arch: str | None,
+    force: bool,
+    site_name: str,
+    tmp_dir: Path | None,
+    cache_dir: Path | None,
+    size: str | None,
+    args: tuple[str, ...],
+) -> None:
+    """Pull an image once: docker://, oras://, library://, https://.
+
+    NVIDIA's public images need no login. For private ones set NGC_API_KEY; for other registries
+    APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD. They are written nowhere.
+    """
+    from hpc_amp.containers.pull import Pull, pull_image
+
+    wanted = Pull(
+        uri=uri,
+        image=file,
+        architecture=_architecture(arch),
+        force=force,
+        tmp_dir=tmp_dir,
+        cache_dir=cache_dir,
+        size=_bytes(size),
+        args=args,
+    )
+    site, runtime = _site_and_runtime(site_name)
+    made = _interruptible(lambda: pull_image(wanted, runtime, site, say=_say))
+    _done(made)
+
+
+def _done(image: Path) -> None:
+    click.echo(f"{image}\nnext: hpc-amp container inspect {shlex.quote(str(image))}")
+
+
+def _architecture(name: str | None) -> str | None:
+    """As the runtimes call it, whatever `uname -m` does."""
+    from hpc_amp.errors import UsageError
+
+    names = {"x86_64": "amd64", "aarch64": "arm64"}
+    name = names.get(name, name) if name else None
+    if name not in (None, "amd64", "arm64", "ppc64le", "386", "arm", "s390x", "riscv64"):
+        raise UsageError(f"--arch: {name!r} is not an architecture", hint="use amd64 or arm64")
+    return name
+
+
+def _bytes(size: str | None) -> float | None:
+    from hpc_amp.config.units import parse_size
+    from hpc_amp.errors import UsageError
+
+    if size is None:
+        return None
+    try:
+        return parse_size(size)
+    except ValueError as error:
+        raise UsageError(f"--size: {error}") from None
+
+
+def _site_and_runtime(name: str) -> tuple[Site, Runtime]:
+    from hpc_amp.config.sites import find_site
+    from hpc_amp.containers.runtime import find_runtime
+
+    site = find_site(name)
+    return site, find_runtime(site.runtime)
+
+
+def _interruptible(work: Callable[[], Path]) -> Path:
+    try:
+        return work()
+    except KeyboardInterrupt:
+        _say("stopped; no image was made")
+        raise SystemExit(130) from None
+
+
+def _say(text: str) -> None:
+    click.echo(f"hpc-amp: {text}", err=True)
+    sys.stderr.flush()
+
+
+# ---- inspect -------------------------------------------------------------------------------------
+
+
+@container.command()
+@click.argument("image")
+@json_option
+def inspect(image: str, as_json: bool) -> None:
+    """Show what is in an image, and what it lacks for hpc-amp."""
+    from hpc_amp.config.sites import find_site
+    from hpc_amp.containers.inspect import inspect_image
+
+    report = inspect_image(image, find_site("auto").runtime)
+    if as_json:
+        click.echo(json.dumps(report.to_plain(), indent=1))
+    else:
+        click.echo(_describe(report))
+
+
+def _describe(report: Report) -> str:
+    from hpc_amp.containers.inspect import SUPPORT
+    from hpc_amp.containers.runtime import gib
+
+    size = f", {gib(report.size)}" if report.size is not None else ""
+    release = f", NGC {report.ngc_release}" if report.ngc_release else ""
+    rows = [
+        ("image", f"{report.image} ({report.kind}{size}{release})"),
+        ("architecture", f"{report.architecture or 'unknown'} (this machine: {report.machine})"),
+    ]
+    if report.looked_inside:
+        driver = "-"
+        if report.driver_floor:
+            native = report.driver_native or "unknown"
+            driver = f"made for {native}, works from {report.driver_floor} on"
+        here = report.driver_here or "no NVIDIA driver, as on most login nodes"
+        if report.driver_support:
+            here += f": it runs {SUPPORT[report.driver_support]}"
+        rows += [
+            ("python", report.python or "-"),
+            ("torch", report.torch or "-"),
+            ("torchvision", report.torchvision or "-"),
+            ("cuda", report.cuda or "-"),
+            ("cudnn", report.cudnn or "-"),
+            ("nccl", report.nccl or "-"),
+            ("open mpi", report.openmpi or "-"),
+            ("mpi4py", report.mpi4py or "-"),
+            ("tensorboard", report.tensorboard or "-"),
+            ("c library", report.libc or "-"),
+            ("driver", driver),
+            ("driver here", here),
+        ]
+    base = report.labels.get("org.hpc-amp.base")
+    if base:
+        rows.append(("made from", base))
+    lines = [f"{name:<13} {value}" for name, value in rows]
+    if report.masks:
+        lines.append("sets itself   " + " ".join(report.masks))
+        lines.append(
+            "              what a site exports does not change these; container.env of a job does"
+        )
+    lines += [f"{name:<13} {text}" for name, text in report.traps.items()]
+    for lack in report.lacks:
+        title = "lacks" if lack.needed else "does without"
+        lines.append(f"{title:<13} {lack.what}: {lack.why}")
+    verdict = {True: "hpc-amp can train in it", False: "hpc-amp cannot train in it"}
+    if report.usable is not None:
+        lines.append(verdict[report.usable])
+    return "\n".join(lines)
+
+
+# ---- list ----------------------------------------------------------------------------------------
+
+
+@container.command("list")
+@click.option("--torch", metavar="VERSION", help="Only this version of torch, such as 2.6.")
+@click.option(
+    "--driver", metavar="VERSION", help="Say how a driver runs each: 535, or what nvidia-smi shows."
+)
+@json_option
+def list_releases(torch: str | None, driver: str | None, as_json: bool) -> None:
+    """Show NVIDIA's PyTorch images: release, torch, CUDA, driver."""
+    from dataclasses import asdict
+
+    from hpc_amp.containers import ngc as releases
+
+    table = releases.table()
+    numbers = releases.check_torch(torch) if torch else ()
+    driver = releases.check_driver(driver) if driver else None
+    rows: list[dict[str, Any]] = []
+    for row in table.releases:
+        if releases.version(row.torch)[: len(numbers)] != numbers:
+            continue
+        support = driver and releases.support(driver, row.driver, row.floor, row.compat)
+        rows.append({**asdict(row), "image": row.image, "trains": row.trains, "support": support})
+    if as_json:
+        facts = {"date": table.date, "sources": table.sources, "releases": rows}
+        click.echo(json.dumps(facts, indent=1))
+        return
+    click.echo(_table(rows, with_support=driver is not None))
+    click.echo(
+        f"\nAs of {table.date}. made for: the driver that the image was made for. from: oldest "
+        "driver by minor-version compatibility.\n? not confirmed. - not known. * torch is older "
+        "than what built-in training needs (2.1).\nSources:"
+    )
+    for source in table.sources:
+        click.echo(f"  {source}")
+    if driver is not None:
+        click.echo(
+            "native, minor-version: runs. forward: data-centre GPUs only, through the image's own "
+            "libraries.\ntoo-old: does not run. unknown: no source says which older drivers work."
+        )
+
+
+def _table(rows: list[dict[str, Any]], *, with_support: bool) -> str:
+    header = ["release", "torch", "cuda", "made for", "from", "open mpi", "source"]
+    keys = ["release", "torch", "cuda", "driver", "floor", "openmpi", "source"]
+    if with_support:
+        header.insert(5, "support")
+        keys.insert(5, "support")
+    cells = [header]
+    for row in rows:
+        line = [
+            f"{row[key] or '-'}{'?' if key in row['unverified'] else ''}"
+            f"{'*' if key == 'torch' and not row['trains'] else ''}"
+            for key in keys
+        ]
+        cells.append(line)
+    widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )

@@ -1,0 +1,132 @@
+"""An image from a definition file: off the home folder, with enough space, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpc_amp.config.site import Site
+from hpc_amp.containers.image import read_image
+from hpc_amp.containers.ngc import REPOSITORY, table
+from hpc_amp.containers.places import Say, check_output, check_space, child_environ, places
+from hpc_amp.containers.registry import credentials
+from hpc_amp.containers.runtime import Runtime, explain, gib, refuse_many_ranks, run
+from hpc_amp.errors import HpcAmpError, UsageError
+
+NGC_SIZE = 10 * 2**30
+"""Of an NGC PyTorch image as .sif: 8 to 12 GB; 26.06 has 9.53 GiB."""
+OTHER_SIZE = 2**30
+BUILD_FACTOR = 3.0
+"""Layers, the unpacked tree and the finished image, as a multiple of the latter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """What is to be built."""
+
+    definition: Path
+    image: Path
+    fakeroot: bool | None = None
+    """None: as the site wants it."""
+    force: bool = False
+    tmp_dir: Path | None = None
+    cache_dir: Path | None = None
+    size: float | None = None
+    """Bytes of the finished image, to check the space for; None: estimated."""
+    args: Sequence[str] = field(default_factory=list)
+
+
+def build_image(
+    wanted: Build,
+    runtime: Runtime,
+    site: Site,
+    *,
+    say: Say,
+    environ: Mapping[str, str] = os.environ,
+) -> Path:
+    """Build an image and return its path. Raises UsageError, and HpcAmpError where it fails."""
+    refuse_many_ranks("build the image", environ)
+    text = _read(wanted.definition)
+    image = check_output(wanted.image, force=wanted.force)
+    base = _base(text)
+    size = wanted.size if wanted.size is not None else estimate(base)
+    fakeroot = "--fakeroot" in site.container_args if wanted.fakeroot is None else wanted.fakeroot
+    with places(
+        image,
+        tmp_dir=wanted.tmp_dir,
+        cache_dir=wanted.cache_dir,
+        environ={**site.env, **environ},
+        say=say,
+    ) as made:
+        check_space(made, image, size, factor=BUILD_FACTOR, what="the build")
+        child = child_environ(environ, made, site, inside=True)
+        secrets = credentials(base, child)
+        new = image.with_name(f".{image.name}.new.{os.getpid()}")
+        command = [runtime.program, "build", *(["--fakeroot"] if fakeroot else []), *wanted.args]
+        say(f"building {image} with {runtime.text}; temporary files in {made.scratch}")
+        try:
+            status, output = run(
+                [*command, str(new), str(wanted.definition)],
+                child,
+                secrets=secrets,
+                still=lambda seconds: going_on("building", seconds, made.scratch),
+            )
+            if status != 0:
+                raise _failure(wanted.definition, status, output, secrets)
+            read_image(str(new))
+            os.replace(new, image)
+        finally:
+            new.unlink(missing_ok=True)
+    return image
+
+
+def going_on(what: str, seconds: float, folder: Path) -> str:
+    """One line for a step that says nothing for long."""
+    free = shutil.disk_usage(folder).free
+    return f"still {what}, {round(seconds)} s so far; {gib(free)} free in {folder.parent}"
+
+
+def estimate(base: str) -> float:
+    """About how many bytes an image on `base` takes as .sif."""
+    match = re.search(rf"{re.escape(REPOSITORY)}:?(.*)", base)
+    if match is None:
+        return OTHER_SIZE
+    row = table().find(match[1])
+    return row.gib * 2**30 if row is not None and row.gib is not None else NGC_SIZE
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        hint = "write one: hpc-amp container def ngc -o FILE"
+        raise UsageError(f"there is no definition file {path}", hint=hint) from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    if "\0" in text or not re.search(r"^\s*bootstrap\s*:", text, re.IGNORECASE | re.MULTILINE):
+        raise UsageError(
+            f"{path} is not a definition file: it has no Bootstrap line",
+            hint="for an image that is ready, use hpc-amp container pull",
+        )
+    return text
+
+
+def _base(text: str) -> str:
+    """The transport and reference that a definition begins with, as a URI."""
+
+    def value(key: str) -> str:
+        match = re.search(rf"^\s*{key}\s*:\s*(\S+)", text, re.IGNORECASE | re.MULTILINE)
+        return match[1] if match else ""
+
+    return f"{value('bootstrap').lower()}://{value('from')}"
+
+
+def _failure(definition: Path, status: int, output: str, secrets: Sequence[str]) -> HpcAmpError:
+    said, cause = explain(output)
+    for secret in secrets:
+        said = said.replace(secret, "***")
+    return HpcAmpError(f"the build of {definition} failed (status {status}): {said}", hint=cause)

@@ -1,0 +1,215 @@
+"""An image from a registry or a web address: once, whoever asks for it, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpc_amp.config.site import Site
+from hpc_amp.containers.build import estimate as estimate_size
+from hpc_amp.containers.build import going_on
+from hpc_amp.containers.image import machine, read_image
+from hpc_amp.containers.places import Say, check_output, check_space, child_environ, places
+from hpc_amp.containers.registry import credentials
+from hpc_amp.containers.runtime import Runtime, explain, refuse_many_ranks, run
+from hpc_amp.errors import HpcAmpError, UsageError
+
+TRANSPORTS = ("docker", "docker-archive", "oci", "oci-archive", "oras", "library", "https", "http")
+_BUILT = ("docker", "docker-archive", "oci", "oci-archive")  # unpacked and packed again, here
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pull:
+    """What is to be pulled."""
+
+    uri: str
+    image: Path | None = None
+    """None: a name made from the URI, here."""
+    architecture: str | None = None
+    force: bool = False
+    tmp_dir: Path | None = None
+    cache_dir: Path | None = None
+    size: float | None = None
+    args: Sequence[str] = field(default_factory=list)
+
+
+def pull_image(
+    wanted: Pull,
+    runtime: Runtime,
+    site: Site,
+    *,
+    say: Say,
+    environ: Mapping[str, str] = os.environ,
+) -> Path:
+    """Pull an image and return its path; one that is there already stays, unless forced. Raises
+    UsageError, and HpcAmpError where it fails."""
+    refuse_many_ranks("pull the image", environ)
+    transport = check_uri(wanted.uri)
+    target = wanted.image or Path(file_name(wanted.uri))
+    # Whether it is there counts only once the lock is held.
+    image = check_output(target, force=True)
+    with lock(image, say):
+        if image.exists() and not wanted.force:
+            found = read_image(str(image))
+            say(f"{image} is there already ({found.architecture}); --force pulls it again")
+            return image
+        _pull(wanted, transport, image, runtime, site, say, environ)
+    return image
+
+
+def _pull(
+    wanted: Pull,
+    transport: str,
+    image: Path,
+    runtime: Runtime,
+    site: Site,
+    say: Say,
+    environ: Mapping[str, str],
+) -> None:
+    size = wanted.size if wanted.size is not None else estimate_size(wanted.uri)
+    with places(
+        image,
+        tmp_dir=wanted.tmp_dir,
+        cache_dir=wanted.cache_dir,
+        environ={**site.env, **environ},
+        say=say,
+    ) as made:
+        factor = 3.0 if transport in _BUILT else 2.0
+        check_space(made, image, size, factor=factor, what="the pull")
+        child = child_environ(environ, made, site)
+        secrets = credentials(wanted.uri, child)
+        new = image.with_name(f".{image.name}.new.{os.getpid()}")
+        command = [runtime.program, "pull"]
+        # A cache that is thrown away would only hold the image twice.
+        command += [] if made.keeps_cache else ["--disable-cache"]
+        command += ["--arch", wanted.architecture] if wanted.architecture else []
+        say(f"pulling {wanted.uri} with {runtime.text}; temporary files in {made.scratch}")
+        try:
+            status, output = run(
+                [*command, *wanted.args, str(new), wanted.uri],
+                child,
+                secrets=secrets,
+                still=lambda seconds: going_on("pulling", seconds, made.scratch),
+            )
+            if status != 0 or not new.exists():
+                said, cause = explain(output)
+                raise HpcAmpError(
+                    f"{wanted.uri} could not be pulled (status {status}): {said}", hint=cause
+                )
+            found = read_image(str(new))
+            _check_architecture(wanted, found.architecture, say)
+            os.replace(new, image)
+        finally:
+            new.unlink(missing_ok=True)
+
+
+def _check_architecture(wanted: Pull, found: str | None, say: Say) -> None:
+    if found is None:
+        return
+    if wanted.architecture is not None and found != wanted.architecture:
+        raise HpcAmpError(
+            f"{wanted.uri} is an image for {found}, not for {wanted.architecture}",
+            hint="pull another one",
+        )
+    if found != machine():
+        say(f"the image is for {found}, and this machine is {machine()}: it runs on {found} nodes")
+
+
+def check_uri(uri: str) -> str:
+    """The transport of a URI. Raises UsageError for what cannot be pulled, or must not be."""
+    transport, separator, rest = uri.partition("://")
+    if not separator:
+        raise UsageError(
+            f"{uri!r} is not a URI", hint=f"say where it comes from: docker://{uri.lstrip('/')}"
+        )
+    if transport not in TRANSPORTS:
+        raise UsageError(
+            f"{transport}:// cannot be pulled",
+            hint=f"use one of {', '.join(f'{name}://' for name in TRANSPORTS)}",
+        )
+    if not rest or any(ord(letter) <= 32 or ord(letter) == 127 for letter in uri):
+        raise UsageError(f"{uri!r} is not a URI: it has a blank, or names nothing")
+    if "@" in rest.partition("/")[0]:
+        raise UsageError(
+            "the URI has a user or a password in it, which every process list would show",
+            hint="put them into APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD",
+        )
+    return transport
+
+
+def file_name(uri: str) -> str:
+    """A name for the image of a URI: `pytorch_25.06-py3.sif`."""
+    last = re.sub(r"[?#].*", "", uri).rstrip("/").rpartition("/")[2]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", last.partition("@")[0]).strip("._") or "image"
+    return name if name.endswith((".sif", ".simg")) else f"{name}.sif"
+
+
+@contextlib.contextmanager
+def lock(image: Path, say: Say) -> Iterator[None]:
+    """Let one process at a time pull an image, on whichever node, as far as the file system has
+    locks between nodes: NFS and GPFS do, Lustre does where it is mounted with `flock`. Elsewhere a
+    second pull costs time and harms nothing, since each works in a folder of its own and the
+    finished image takes its place in one step.
+    """
+    path = image.with_name(f".{image.name}.lock")
+    descriptor = _acquire(path, image, say)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            # While it is locked: whoever waits for it sees that it is gone, and makes another.
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+def _acquire(path: Path, image: Path, say: Say) -> int | None:
+    said = False
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise HpcAmpError(
+                f"{path} cannot be locked: {error.strerror}", hint="choose another folder"
+            ) from None
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not said:
+                    holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+                    say(f"{image} is being pulled by {holder or 'another process'}; waiting for it")
+                    said = True
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _still_there(path, descriptor):
+                os.ftruncate(descriptor, 0)
+                note = f"process {os.getpid()} on {socket.gethostname()} since {time.ctime()}\n"
+                os.pwrite(descriptor, note.encode(), 0)
+                return descriptor
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(descriptor)
+                raise
+            say(f"{image.parent} has no locks: see to it that nobody else pulls {image.name} now")
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # the one before us removed it: begin anew
+
+
+def _still_there(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

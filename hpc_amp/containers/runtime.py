@@ -1,0 +1,362 @@
+"""The container program of this machine, and running it: with progress, and with words for the
+failures that have a known cause."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pty
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hpc_amp.errors import HpcAmpError, UsageError
+
+PREFIXES = ("APPTAINER", "SINGULARITY")
+BINARIES = {
+    "auto": ("apptainer", "singularity"),
+    "apptainer": ("apptainer",),
+    "singularity": ("singularity",),
+    "none": ("apptainer", "singularity"),
+}
+_TAIL = 64 * 1024
+_SILENCE = 60.0  # seconds after which a word of ours says that it goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """`apptainer` or `singularity`, and which of them it really is."""
+
+    program: str
+    flavour: Literal["apptainer", "singularity-ce", "singularity"]
+    text: str
+    """What `--version` says."""
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Major and minor number; empty where it says none."""
+        match = re.search(r"(\d+)\.(\d+)", self.text)
+        return (int(match[1]), int(match[2])) if match else ()
+
+    @property
+    def no_eval(self) -> list[str]:
+        """The option of `exec` that keeps it from evaluating words as shell, where there is one."""
+        oldest = {"apptainer": (1, 1), "singularity-ce": (3, 10), "singularity": (1000, 0)}
+        return ["--no-eval"] if self.version >= oldest[self.flavour] else []
+
+
+def find_runtime(
+    wanted: str = "auto", *, which: Callable[[str], str | None] = shutil.which
+) -> Runtime:
+    """The container program on PATH. Raises HpcAmpError where there is none, or it does not run."""
+    names = BINARIES[wanted]
+    program = next(filter(None, map(which, names)), None)
+    if program is None:
+        raise HpcAmpError(
+            f"no {' or '.join(names)} on this machine's PATH",
+            hint="load its module (module load apptainer), or do this on a node that has it",
+        )
+    try:
+        ended = subprocess.run(
+            [program, "--version"], text=True, capture_output=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HpcAmpError(f"{program} does not run: {error}") from None
+    text = ended.stdout.strip()
+    if ended.returncode != 0 or not text:
+        said = " ".join(ended.stderr.split()) or "it says nothing"
+        raise HpcAmpError(f"{program} --version fails: {said}")
+    flavour: Literal["apptainer", "singularity-ce", "singularity"] = "singularity"
+    if text.startswith("apptainer"):
+        flavour = "apptainer"
+    elif text.startswith("singularity-ce"):
+        flavour = "singularity-ce"
+    return Runtime(program, flavour, text.splitlines()[0])
+
+
+def refuse_many_ranks(command: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Raises UsageError in one of several ranks: each of them would do the same work again."""
+    for size, rank in (
+        ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+        ("PMI_SIZE", "PMI_RANK"),
+        ("PALS_SIZE", "PALS_RANKID"),
+        ("WORLD_SIZE", "RANK"),
+    ):
+        count = environ.get(size, "")
+        if count.isdigit() and int(count) > 1:
+            raise UsageError(
+                f"this is rank {environ.get(rank, '?')} of {count}, and each would {command}",
+                hint="run it once, on one node, before the job or with srun --ntasks=1",
+            )
+
+
+def run(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    secrets: Sequence[str] = (),
+    still: Callable[[float], str] | None = None,
+    out: Any = None,
+) -> tuple[int, str]:
+    """Run a command whose output is shown as it comes, without the secrets in it. On a terminal the
+    command sees one too, so that its progress bars work. `still` says something, given the seconds
+    so far, where nothing has been said for a minute. Returns the exit status and the output's end.
+
+    SIGINT and SIGTERM end the command first: KeyboardInterrupt is raised when it is gone.
+    """
+    stream = out if out is not None else sys.stderr.buffer
+    terminal = bool(getattr(stream, "isatty", lambda: False)())
+    reader, writer = pty.openpty() if terminal else os.pipe()
+    if terminal:
+        _same_size(reader)
+    with _terminate_as_interrupt():
+        try:
+            child = subprocess.Popen(
+                list(command),
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=writer,
+            )
+        finally:
+            os.close(writer)
+        try:
+            return _relay(child, reader, stream, secrets, still)
+        except BaseException:
+            _end(child)
+            raise
+        finally:
+            os.close(reader)
+
+
+def _relay(
+    child: subprocess.Popen[bytes],
+    reader: int,
+    stream: Any,
+    secrets: Sequence[str],
+    still: Callable[[float], str] | None,
+) -> tuple[int, str]:
+    started = said = time.monotonic()
+    tail = held = b""
+    hidden = [secret.encode() for secret in secrets if secret]
+    longest = max(map(len, hidden), default=0)
+
+    def show(data: bytes) -> None:
+        nonlocal tail
+        for secret in hidden:
+            data = data.replace(secret, b"***")
+        tail = (tail + data)[-_TAIL:]
+        stream.write(data)
+        stream.flush()
+
+    with selectors.DefaultSelector() as selector:
+        selector.register(reader, selectors.EVENT_READ)
+        while True:
+            if selector.select(timeout=1.0):
+                try:
+                    data = os.read(reader, 65536)
+                except OSError as error:  # how a terminal ends
+                    if error.errno != errno.EIO:
+                        raise
+                    data = b""
+                if not data:
+                    break
+                said = time.monotonic()
+                held += data
+                # Kept back: what may be the beginning of a secret, up to the end of a line.
+                ready = len(held)
+                if longest:
+                    ready = max(held.rfind(b"\n"), held.rfind(b"\r")) + 1
+                show(held[:ready])
+                held = held[ready:]
+            elif child.poll() is not None:
+                break  # something that it left behind still holds its output
+            elif still is not None and time.monotonic() - said >= _SILENCE:
+                said = time.monotonic()
+                show(f"hpc-amp: {still(said - started)}\n".encode())
+    show(held)
+    return child.wait(), tail.decode(errors="replace")
+
+
+def _same_size(terminal: int) -> None:
+    with contextlib.suppress(OSError):
+        import fcntl
+        import termios
+
+        size = fcntl.ioctl(sys.stderr.fileno(), termios.TIOCGWINSZ, b"\0" * 8)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a command that may have heard of Ctrl-C already, and clean up after itself."""
+    for wait, send in ((2, None), (20, signal.SIGTERM), (None, signal.SIGKILL)):
+        if send is not None:
+            child.send_signal(send)
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            child.wait(wait)
+            return
+
+
+@contextlib.contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """SIGTERM as Ctrl-C, so that both clean up."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# ---- failures with a known cause -----------------------------------------------------------------
+
+_CAUSES: tuple[tuple[str, str], ...] = (
+    (
+        r"no space left on device|disk quota exceeded|not enough space",
+        "a file system is full, or a quota used up: choose roomier ones with --tmp-dir and "
+        "--cache-dir",
+    ),
+    (
+        r"hpc-amp: torch has changed",
+        "a package replaced files of the image's torch: install it with its dependencies left out, "
+        "or another version of it",
+    ),
+    (
+        r"ResolutionImpossible|conflicting dependencies",
+        "a package wants another torch, or another version of what the image holds: choose another "
+        "version of the package",
+    ),
+    (
+        r"no mapping entry found in /etc/sub[ug]id",
+        "--fakeroot needs a range of ids for you in /etc/subuid, which an administrator gives; "
+        "newer Apptainers do without for ordinary users",
+    ),
+    (
+        r"new[ug]idmap was not found",
+        "--fakeroot needs newuidmap here (package uidmap or shadow-utils): build elsewhere, or ask "
+        "an administrator",
+    ),
+    (
+        r"GLIBC_[0-9.]+'? not found.*|faked?: .*GLIBC_",
+        "the host's fakeroot needs a newer C library than the image has: add "
+        "--arg=--ignore-fakeroot-command",
+    ),
+    (
+        r"Requesting capability set",
+        "this root has not every capability, as in many sandboxes: build as an ordinary user with "
+        "--fakeroot",
+    ),
+    (
+        r"must be (the )?root|needs? to be run as root|--remote, --fakeroot",
+        "building needs root or --fakeroot",
+    ),
+    (
+        r"user namespace.*(disabled|not (allowed|supported|enabled))|max_user_namespaces"
+        r"|Failed to create user namespace",
+        "this machine does not let users make namespaces: build on one that does",
+    ),
+    (
+        r"mksquashfs.*(not found|no such file)",
+        "mksquashfs is missing here (package squashfs-tools): do it on a machine that has it",
+    ),
+    (
+        r"toomanyrequests|429 too many requests|pull rate limit",
+        "the registry limits anonymous pulls: wait, or give it credentials in "
+        "APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD",
+    ),
+    (
+        r"unauthorized|authentication required|denied: |requested access to the resource is denied"
+        r"|401|403 forbidden",
+        "the registry wants credentials, or other ones: set NGC_API_KEY for nvcr.io, "
+        "APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD for others; they stay in the "
+        "environment",
+    ),
+    (
+        r"no image satisfies|no image found in (manifest|image index).* for architecture"
+        r"|no child with platform|choosing (an )?image",
+        "there is none for this architecture: see --arch",
+    ),
+    (
+        r"architecture \(\w+\) could not run on the host",
+        "the image is for another architecture",
+    ),
+    (
+        r"manifest unknown|name unknown|repository name not known|404|not found: .*manifest",
+        "the registry has no such image or tag: check the name",
+    ),
+    (
+        r"x509: |certificate signed by unknown authority",
+        "the registry's certificate is not trusted here: a proxy may stand between, whose "
+        "certificate has to be installed",
+    ),
+    (
+        r"server gave HTTP response to HTTPS client",
+        "the registry speaks plain HTTP: add --arg=--no-https if you trust the way to it",
+    ),
+    (
+        r"no such host|i/o timeout|connection refused|network is unreachable|proxyconnect"
+        r"|connection reset|TLS handshake timeout|Could not resolve|Temporary failure resolving",
+        "this node does not reach it: use a login node, or set https_proxy (the site's `env` is "
+        "taken)",
+    ),
+)
+
+
+def explain(output: str) -> tuple[str, str | None]:
+    """What a failed command said last, and the known cause of it."""
+    lines = [_plain(line) for line in re.split(r"[\r\n]+", output)]
+    lines = [line for line in lines if line]
+    last = next((line for line in reversed(lines) if "FATAL" in line), lines[-1] if lines else "")
+    text = "\n".join(lines[-200:])
+    cause = next(
+        (cause for pattern, cause in _CAUSES if re.search(pattern, text, re.IGNORECASE)), None
+    )
+    return re.sub(r"^(FATAL|ERROR)\s*:\s*", "", last), cause
+
+
+def _plain(line: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip()
+
+
+# ---- places --------------------------------------------------------------------------------------
+
+
+def in_home(path: Path, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a place is in the home folder, where quotas are small."""
+    home = environ.get("HOME")
+    return bool(home) and home != "/" and path.resolve().is_relative_to(Path(home or "").resolve())
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system of a path, such as `tmpfs`; empty where it cannot be told."""
+    best, kind = "", ""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    target = str(path.resolve())
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        mount = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), before.split(" ")[4])
+        inside = target == mount or target.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, after.split(" ")[0]
+    return kind
+
+
+def gib(size: float) -> str:
+    """A size for people."""
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

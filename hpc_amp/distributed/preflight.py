@@ -1,0 +1,341 @@
+"""The preflight: every node looks at itself before any rank starts.
+
+`preflight.sh` is its outer half, and starts this once on each node through the job's launcher, with
+the standard library only: importing torch takes seconds, and the ranks do it anyway. The nodes tell
+the first one what they found, over the very address and port at which the ranks will meet; it
+reports each finding once, however many nodes have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hpc_amp.config.units import parse_duration
+from hpc_amp.distributed.node import Finding, Findings, Node, some
+from hpc_amp.distributed.node_checks import look
+from hpc_amp.distributed.world import WorldError
+
+_MIB = 2**20
+_WAIT = 120.0
+"""Seconds in which all nodes should have started their task; `launch.timeout` where it is less."""
+_SKEW = 10.0
+"""Seconds by which clocks may differ."""
+
+
+def main(job: Path, resolved: Mapping[str, Any], folder: Path) -> NoReturn:
+    """Check this node, tell the first one, and leave a report in `folder`. Ends with 0 whatever it
+    found: an mpirun would end the other nodes' tasks."""
+    started = time.monotonic()
+    lines = (line.partition("=") for line in os.environ.get("HPC_AMP_OUTSIDE", "").splitlines())
+    environ = {name: value for name, value in os.environ.items() if name != "HPC_AMP_OUTSIDE"}
+    node = Node(
+        resolved=resolved,
+        run_dir=job.parent,
+        environ=environ,
+        outside={name: value for name, equals, value in lines if equals},
+    )
+    name = socket.gethostname().partition(".")[0]
+    found = look(node)
+    seconds = round(time.monotonic() - started, 2)
+    meeting = Meeting(node, folder, name, limit=_limit(resolved))
+    try:
+        if node.nodes == 1 or node.world().rank == 0:
+            meeting.first(found, seconds)
+        else:
+            meeting.other(found, seconds)
+    except WorldError:
+        meeting.alone(found, seconds)
+    except OSError as error:
+        said = next((entry for entry in found if entry.status == "error"), None)
+        what = said.what if said else f"nothing can be written in {folder}: {error.strerror}"
+        fix = said.fix if said else "see its permissions and its file system"
+        print(f"hpc-amp: preflight: fs: {what} on {name}; {fix}", file=sys.stderr)
+    sys.exit(0)
+
+
+class Meeting:
+    """How the nodes come together: the first one listens where the ranks will meet, the others
+    tell it what they found. Where they cannot, their files tell it."""
+
+    def __init__(self, node: Node, folder: Path, name: str, *, limit: float) -> None:
+        self.node, self.folder, self.name, self.limit = node, folder, name, limit
+
+    def first(self, found: list[Finding], seconds: float) -> None:
+        """Hear all others, compare, report once for all."""
+        started = time.monotonic()
+        others: dict[str, dict[str, Any]] = {}
+        if self.node.nodes > 1 and not _has(found, "net.name"):
+            listener = None
+            try:
+                listener = self._listen()
+            except OSError as error:
+                found = [*found, self._cannot_listen(error)]
+            if listener is not None:
+                with listener:
+                    others = self._hear(listener)
+                found += self._compare(others)
+        elif self.node.nodes == 1:
+            found = [*found, *self._try_port()]
+        self._write(f"preflight-{self.name}.json", self._report(found, seconds))
+        grouped = _group({self.name: found, **{n: r["findings"] for n, r in others.items()}})
+        total = round(time.monotonic() - started + seconds, 2)
+        names = sorted({self.name, *others})
+        report = {"nodes": names, "failed": _failed(grouped), "seconds": total}
+        report["findings"] = [asdict(finding) for finding in grouped]
+        _tell(grouped)
+        print(_summary(grouped, len(names), total), flush=True)
+        self._write("preflight.json", report)
+
+    def other(self, found: list[Finding], seconds: float) -> None:
+        """Tell the first node."""
+        if _has(found, "net.name"):
+            self.alone(found, seconds)
+            return
+        try:
+            delivered = self._deliver(found, seconds)
+        except OSError as error:
+            address, port = self.node.master
+            what = (
+                f"the first node cannot be reached at {address}:{port}: {error.strerror or error}"
+            )
+            why = "the ranks meet there, and would wait for one another"
+            fix = "a firewall may stand between them; address_suffix of the site chooses a network"
+            found = [*found, Finding("net.reach", "error", what, why, fix)]
+            delivered = False
+        self._write(f"preflight-{self.name}.json", self._report(found, seconds))
+        if not delivered:
+            _tell(_group({self.name: found}))
+
+    def alone(self, found: list[Finding], seconds: float) -> None:
+        """Say it here: no way leads to the first node, or it is not known which one this is."""
+        self._write(f"preflight-{self.name}.json", self._report(found, seconds))
+        _tell(_group({self.name: found}))
+
+    # -- the first node
+
+    def _listen(self) -> socket.socket:
+        address, port = self.node.master
+        info = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(info[0], info[1])
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(info[4])
+            listener.listen(1024)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+
+    def _cannot_listen(self, error: OSError) -> Finding:
+        address, port = self.node.master
+        if error.errno == errno.EADDRNOTAVAIL:
+            what = f"MASTER_ADDR {address} is not an address of the first node"
+            fix = "see address_suffix of the site, and launch.args for what moves rank 0"
+            return Finding("net.name", "error", what, "rank 0 listens there", fix)
+        what = f"port {port} of {address} cannot be had: {error.strerror}"
+        fix = "see who has it (ss -ltnp); another attempt takes another port"
+        return Finding("net.port", "error", what, "the ranks meet there", fix)
+
+    def _try_port(self) -> Findings:
+        if not self.node.master[0] or self.node.ranks == 1:
+            return  # nobody meets
+        try:
+            self._listen().close()
+        except OSError as error:
+            yield self._cannot_listen(error)
+
+    def _hear(self, listener: socket.socket) -> dict[str, dict[str, Any]]:
+        """The reports of the other nodes: those that come, and those that lie in files."""
+        heard: dict[str, dict[str, Any]] = {}
+        until = time.monotonic() + self.limit
+        listener.settimeout(0.2)
+        while len(heard) < self.node.nodes - 1 and time.monotonic() < until:
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                heard.update(self._read_files(heard))
+                continue
+            with connection, contextlib.suppress(OSError, ValueError, KeyError):
+                connection.settimeout(10)
+                report = json.loads(_read_all(connection))
+                report["late"] = time.time() - float(report["time"])
+                heard[report["node"]] = report
+                connection.sendall(b"heard\n")
+                connection.recv(1)  # the other closes first: this port stays free of its remains
+        for report in heard.values():
+            report["findings"] = [Finding(**entry) for entry in report["findings"]]
+        return heard
+
+    def _read_files(self, heard: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        found = {}
+        for path in self.folder.glob("preflight-*.json"):
+            name = path.stem.partition("-")[2]
+            if name != self.name and name not in heard:
+                with contextlib.suppress(OSError, ValueError):
+                    found[name] = json.loads(path.read_text())
+        return found
+
+    def _compare(self, others: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+        found = []
+        silent = self.node.nodes - 1 - len(others)
+        if silent:
+            what = f"{silent} node(s) gave no answer in {self.limit:.0f} s{self._names(others)}"
+            why = "the ranks there would not start, or could not be reached"
+            fix = "see the log for what they say; leave them out, or raise launch.timeout"
+            found.append(Finding("net.reach", "error", what, why, fix))
+        elif not any(_has(report["findings"], "net.reach") for report in others.values()):
+            found.append(Finding("net.reach", "good", "every node reaches the first one"))
+        own = snapshot(self.node.run_dir)
+        wrong = sorted(n for n, report in others.items() if report.get("snapshot", own) != own)
+        if wrong:
+            what = f"{', '.join(wrong)}: another version of the run's code than on the first node"
+            why = "ranks of different code wait for one another, or compute different things"
+            fix = (
+                "the file system is not the same everywhere, or its caches are stale: submit again"
+            )
+            found.append(Finding("code", "error", what, why, fix))
+        else:
+            found.append(Finding("code", "good", "every node sees the same code"))
+        late = {n: report["late"] for n, report in others.items() if "late" in report}
+        off = {n: -seconds for n, seconds in late.items() if abs(seconds) > _SKEW}
+        if off:
+            shown = ", ".join(f"{n} by {seconds:+.0f} s" for n, seconds in sorted(off.items()))
+            what = f"clocks differ from the first node's: {shown}"
+            why = "a rank stops by its own clock before the time limit, and files look new or old"
+            fix = "tell an administrator (chronyc tracking); raise job.stop_margin meanwhile"
+            found.append(Finding("clock", "warning", what, why, fix))
+        elif late:
+            found.append(Finding("clock", "good", "the nodes' clocks agree"))
+        return found
+
+    def _names(self, others: Mapping[str, Any]) -> str:
+        """Those that did not answer, where the node file calls nodes as they call themselves."""
+        try:
+            listed = [line.partition(".")[0] for line in self._node_file()]
+        except OSError:
+            return ""
+        silent = [name for name in listed if name not in others and name != self.name]
+        fits = len(silent) == self.node.nodes - 1 - len(others)
+        return f": {some(silent)}" if fits else ""
+
+    def _node_file(self) -> list[str]:
+        return (self.folder / "nodes").read_text().split()
+
+    # -- the others
+
+    def _deliver(self, found: list[Finding], seconds: float) -> bool:
+        """Hand the report over. False where the first node has ended without listening. Raises
+        OSError where there is no way to it."""
+        until = time.monotonic() + self.limit
+        first = ""
+        with contextlib.suppress(OSError, IndexError):
+            first = self._node_file()[0].partition(".")[0]
+        while True:
+            try:
+                with socket.create_connection(self.node.master, timeout=5) as connection:
+                    report = self._report(found, seconds)
+                    report["snapshot"] = snapshot(self.node.run_dir)
+                    report["time"] = time.time()
+                    connection.sendall(json.dumps(report).encode())
+                    connection.shutdown(socket.SHUT_WR)
+                    connection.settimeout(self.limit)
+                    if connection.recv(16):
+                        return True
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+            if first and (self.folder / f"preflight-{first}.json").exists():
+                return False
+            time.sleep(0.2)
+
+    # -- both
+
+    def _report(self, found: list[Finding], seconds: float) -> dict[str, Any]:
+        placed = [asdict(finding) | {"where": self.name} for finding in found]
+        failed = _failed(_group({self.name: found}))
+        return {"node": self.name, "failed": failed, "seconds": seconds, "findings": placed}
+
+    def _write(self, name: str, report: Mapping[str, Any]) -> None:
+        """Whole or not at all. The script reads `failed`, which has a line of its own."""
+        new = self.folder / f"{name}.new"
+        new.write_text(json.dumps(report, indent=1) + "\n")
+        os.replace(new, self.folder / name)
+
+
+def _has(found: list[Finding], id: str) -> bool:
+    return any(finding.id == id and finding.status == "error" for finding in found)
+
+
+def _read_all(connection: socket.socket) -> bytes:
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+        if sum(map(len, parts)) > 8 * _MIB:
+            raise ValueError("this is no report")
+    return b"".join(parts)
+
+
+_ORDER = ("error", "warning", "unknown", "good")
+
+
+def _group(reports: Mapping[str, list[Finding]]) -> list[Finding]:
+    """Each finding once, with the nodes that have it: errors first."""
+    nodes: dict[Finding, list[str]] = {}
+    for name, findings in reports.items():
+        for finding in findings:
+            plain = Finding(finding.id, finding.status, finding.what, finding.why, finding.fix)
+            nodes.setdefault(plain, []).append(name)
+    every = len(reports)
+    merged = []
+    for finding, names in nodes.items():
+        where = "every node" if len(names) == every > 1 else some(sorted(names))
+        merged.append(Finding(**{**asdict(finding), "where": where}))
+    return sorted(merged, key=lambda finding: _ORDER.index(finding.status))
+
+
+def _failed(grouped: list[Finding]) -> str:
+    """The first error as one line; empty where there is none."""
+    first = next((finding for finding in grouped if finding.status == "error"), None)
+    return f"{first.id}: {first.what} on {first.where}" if first else ""
+
+
+def _tell(grouped: list[Finding]) -> None:
+    for finding in grouped:
+        if finding.status in ("error", "warning"):
+            mark = "WARNING: " if finding.status == "warning" else ""
+            text = f"{finding.id}: {finding.what} on {finding.where}: {finding.why}; {finding.fix}"
+            print(f"hpc-amp: {mark}preflight: {' '.join(text.split())}", file=sys.stderr)
+
+
+def _summary(grouped: list[Finding], nodes: int, seconds: float) -> str:
+    ids = {status: {f.id for f in grouped if f.status == status} for status in _ORDER}
+    parts = [f"{len(ids['good'])} checks good"]
+    parts += [f"{status}: {', '.join(sorted(ids[status]))}" for status in _ORDER[:2] if ids[status]]
+    if ids["unknown"]:
+        parts.append(f"not checked: {', '.join(sorted(ids['unknown']))}")
+    return f"preflight: {nodes} node(s) in {seconds:.1f} s: {'; '.join(parts)}"
+
+
+def snapshot(run_dir: Path) -> str:
+    """A number for the run's copy of hpc_amp."""
+    digest = hashlib.sha256()
+    folder = run_dir / "src"
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _limit(resolved: Mapping[str, Any]) -> float:
+    return min(_WAIT, float(parse_duration(resolved["job"]["launch"].get("timeout", "10m"))))

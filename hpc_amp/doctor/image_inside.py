@@ -1,0 +1,265 @@
+"""A look inside an image, with this machine's devices: what a rank would find."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpc_amp.containers.image import read_image
+from hpc_amp.containers.inspect import SUPPORT, driver_here
+from hpc_amp.containers.ngc import OLDEST_PYTHON, OLDEST_TORCH, support, table, version
+from hpc_amp.containers.runtime import Runtime, explain
+from hpc_amp.doctor.finding import Finding, Findings, Status
+from hpc_amp.resources import resource_folder
+
+_TIMEOUT = 600
+_FACTS, _MORE = "hpc-amp-facts ", "hpc-amp-doctor "
+_TELLING = (
+    "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_NET",
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_HCA",
+)
+
+# Behind the probe of `hpc-amp container inspect`, whose modules are loaded by now.
+_ASK_MORE = """
+import site
+more = {"usersite": bool(site.ENABLE_USER_SITE), "user_folder": site.getusersitepackages()}
+more["prefix"] = [sys.prefix, sys.base_prefix]
+try:
+    import torch
+    more["count"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    more["devices"] = []
+    for index in range(more["count"]):
+        entry = {"name": torch.cuda.get_device_name(index)}
+        more["devices"].append(entry)
+        try:
+            for kind in (torch.float32, torch.bfloat16, torch.float16):
+                square = torch.ones(512, 512, device=f"cuda:{index}", dtype=kind)
+                assert float((square @ square).sum()) > 0
+        except Exception as error:
+            entry["error"] = str(error).splitlines()[0]
+except Exception as error:
+    more["error"] = str(error)
+print("hpc-amp-doctor " + json.dumps(more))
+"""
+
+
+def look_inside(
+    image: str,
+    runtime: Runtime,
+    *,
+    python: str = "python3",
+    binds: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    trains: bool = True,
+    gpus: int = 0,
+) -> Findings:
+    """What runs in it, and with which packages. `binds` and `python` are the job's, `env` is what
+    the job sets inside, `gpus` how many the job wants on a node."""
+    path = str(read_image(image).path.resolve())
+    words = [runtime.program, "exec", *runtime.no_eval, "--pwd", "/"]
+    driver = driver_here()
+    if driver is not None:
+        words.append("--nv")
+    for bind in binds:
+        if os.path.exists(bind.split(":")[0]):
+            words += ["-B", bind]
+    probe = (resource_folder("containers") / "probe.py").read_text() + _ASK_MORE
+    try:
+        ended = subprocess.run(
+            [*words, path, python, "-B", "-"],
+            input=probe.encode(),
+            env={**_plain(os.environ), "PYTHONNOUSERSITE": "1"},
+            capture_output=True,
+            timeout=_TIMEOUT,
+            cwd="/",
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        what = f"nothing came back from the image in {_TIMEOUT} s"
+        fix = "its file system may be slow: copy it to a faster one"
+        yield _finding("rt.start", "error", what, "every rank starts it", fix)
+        return
+    facts, more = _lines(ended.stdout)
+    if not facts:
+        said, cause = explain((ended.stderr + b"\n" + ended.stdout).decode(errors="replace"))
+        what = f"nothing runs in the image (status {ended.returncode}): {said}"
+        arch = "architecture" in said or "exec format error" in said
+        why = "every rank would end like this"
+        yield _finding("img.arch" if arch else "rt.start", "error", what, why, cause or "")
+        return
+    yield _finding("rt.start", "good", "the container starts")
+    yield from judge(facts, more, env or {}, trains=trains, gpus=gpus, driver=driver)
+
+
+def _plain(environ: Mapping[str, str]) -> dict[str, str]:
+    """As the launch script has it."""
+    gone = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "LC_ALL"}
+    gone |= {"APPTAINERENV_LD_LIBRARY_PATH", "SINGULARITYENV_LD_LIBRARY_PATH"}
+    return {name: value for name, value in environ.items() if name not in gone}
+
+
+def _lines(output: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    facts: dict[str, Any] = {}
+    more: dict[str, Any] = {}
+    for line in output.decode(errors="replace").splitlines():
+        if line.startswith(_FACTS):
+            facts = json.loads(line[len(_FACTS) :])
+        elif line.startswith(_MORE):
+            more = json.loads(line[len(_MORE) :])
+    return facts, more
+
+
+def judge(
+    facts: Mapping[str, Any],
+    more: Mapping[str, Any],
+    env: Mapping[str, str],
+    *,
+    trains: bool,
+    gpus: int,
+    driver: str | None,
+) -> Findings:
+    """What the image's answers mean."""
+    environ: dict[str, str] = facts["environ"]
+    yield from _judge_python(facts, trains=trains)
+    cuda = environ.get("CUDA_VERSION") or facts.get("torch_cuda")
+    release = environ.get("NVIDIA_PYTORCH_VERSION")
+    parts = [f"NVIDIA's {release}" if release else "", f"torch {facts.get('torch')}"]
+    parts += [f"CUDA {cuda}" if cuda else "no CUDA", f"Python {facts.get('python')}"]
+    yield _finding("img.meta", "good", ", ".join(filter(None, parts)))
+    yield from _judge_paths(facts, more, env)
+    yield from _judge_masks(environ, env)
+    yield from _judge_gpus(facts, more, gpus=gpus, driver=driver, cuda=cuda)
+
+
+def _judge_python(facts: Mapping[str, Any], *, trains: bool) -> Findings:
+    python, torch = facts.get("python"), facts.get("torch")
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    lacks = []
+    if not python or version(python)[:2] < OLDEST_PYTHON:
+        lacks.append(f"hpc-amp needs Python {oldest}, and it has {python or 'none'}")
+    for name in ("torch", "torchvision") if trains else ():
+        found = facts.get(name)
+        if found is None:
+            lacks.append(f"it has no {name}")
+        elif isinstance(found, dict):
+            lacks.append(f"its {name} does not import: {found.get('error')}")
+    if trains and isinstance(torch, str) and version(torch)[:2] < OLDEST_TORCH:
+        lacks.append(
+            f"hpc-amp trains with torch {'.'.join(map(str, OLDEST_TORCH))}, it has {torch}"
+        )
+    if lacks:
+        fix = "use another image (hpc-amp container list), or name its Python in container.python"
+        yield _finding("img.python", "error", "; ".join(lacks), "the ranks would not start", fix)
+    else:
+        yield _finding("img.python", "good", f"Python {python}")
+
+
+def _judge_paths(
+    facts: Mapping[str, Any], more: Mapping[str, Any], env: Mapping[str, str]
+) -> Findings:
+    off = env.get("PYTHONNOUSERSITE", "1")
+    folder = more.get("user_folder", "")
+    if off == "" and folder and Path(folder).is_dir():
+        what = f"packages in {folder} come before the image's"
+        fix = "do not set PYTHONNOUSERSITE to nothing in container.env"
+        why = "they were made for another Python or torch"
+        yield _finding("usersite", "warning", what, why, fix)
+    else:
+        kept = folder and Path(folder).is_dir()
+        text = (
+            f"the packages in {folder} are kept out" if kept else "no packages in the home folder"
+        )
+        yield _finding("usersite", "good", text)
+    file = facts.get("torch_file") or ""
+    prefixes = [*more.get("prefix", []), "/usr/lib", "/usr/local", "/opt"]
+    if file and not any(file.startswith(prefix.rstrip("/") + "/") for prefix in prefixes):
+        what = f"torch comes from {file}, outside of the image's Python"
+        fix = "see PYTHONPATH of the image, and what is bound"
+        why = "it was made for another Python, or another CUDA"
+        yield _finding("py.path", "warning", what, why, fix)
+    elif file:
+        yield _finding("py.path", "good", f"torch comes from {file}")
+
+
+def _judge_masks(environ: Mapping[str, str], env: Mapping[str, str]) -> Findings:
+    won = [name for name, value in env.items() if environ.get(name, value) != value]
+    brought = [f"{n}={environ[n]}" for n in _TELLING if environ.get(n) and n not in env]
+    if brought:
+        what = f"the image itself sets {', '.join(brought)}"
+        why = "what fits the machine that it was made on need not fit this one"
+        fix = "if it does not fit, give another value, or an empty one, in container.env"
+        yield _finding("env.masked", "warning", what, why, fix)
+    elif won:
+        what = (
+            f"the image sets {', '.join(sorted(won))}, too; the job's values are set inside and win"
+        )
+        yield _finding("env.masked", "good", what)
+    else:
+        yield _finding("env.masked", "good", "the image sets nothing that the job sets")
+
+
+def _judge_gpus(
+    facts: Mapping[str, Any],
+    more: Mapping[str, Any],
+    *,
+    gpus: int,
+    driver: str | None,
+    cuda: str | None,
+) -> Findings:
+    if driver is None:
+        what = "this machine has no NVIDIA driver"
+        for id in ("gpu.count", "gpu.driver", "gpu.alloc"):
+            yield _finding(id, "unknown", what)
+        return
+    yield _judge_driver(facts, driver, cuda)
+    count = int(more.get("count", 0))
+    if count == 0:
+        why = "the ranks would compute on CPUs, or end"
+        fix = "see whether torch was built with CUDA, and nvidia-smi on this machine"
+        yield _finding("gpu.count", "error", "torch sees no GPU of this machine", why, fix)
+        return
+    if gpus and count < gpus:
+        what = f"torch sees {count} GPU(s) here, and the job wants {gpus} on each node"
+        yield _finding("gpu.count", "unknown", f"{what}: the nodes may have more")
+    else:
+        yield _finding("gpu.count", "good", f"torch sees {count} GPU(s)")
+    broken = [entry for entry in more["devices"] if "error" in entry]
+    if broken:
+        what = f"{broken[0]['name']}: {broken[0]['error']}"
+        fix = "`no kernel image` means a torch that was not built for this GPU: use another image"
+        yield _finding("gpu.alloc", "error", what, "nothing can be computed on it", fix)
+    else:
+        yield _finding("gpu.alloc", "good", "products in fp32, bf16 and fp16 on every GPU")
+
+
+def _judge_driver(facts: Mapping[str, Any], driver: str, cuda: str | None) -> Finding:
+    environ = facts["environ"]
+    row = table().find(environ.get("NVIDIA_PYTORCH_VERSION", ""))
+    floor = table().floor(cuda) if cuda else None
+    if floor is None:
+        return _finding("gpu.driver", "unknown", f"driver {driver}; the image's CUDA is not known")
+    made_for = environ.get("CUDA_DRIVER_VERSION") or (row.driver if row else None)
+    how = support(driver, made_for, floor, row.compat if row else None)
+    what = f"driver {driver} runs CUDA {cuda} {SUPPORT[how]}"
+    if how in ("native", "minor-version"):
+        return _finding("gpu.driver", "good", what)
+    fix = "use an image with an older CUDA: hpc-amp container list --driver " + driver
+    status: Status = "error" if how == "too-old" else "warning"
+    return _finding("gpu.driver", status, what, f"it is older than {floor}", fix)
+
+
+def _finding(
+    id: str,
+    status: Status,
+    what: str,
+    why: str = "",
+    fix: str = "",
+) -> Finding:
+    return Finding(id, status, what, why, fix, "image")

@@ -1,0 +1,444 @@
+"""A job on its site, as far as this machine can tell."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_amp.config.load import LoadedJob
+from hpc_amp.config.schema import Job
+from hpc_amp.config.site import Site
+from hpc_amp.config.units import format_duration, parse_duration
+from hpc_amp.containers.image import machine, read_image
+from hpc_amp.containers.runtime import Runtime, file_system, gib
+from hpc_amp.doctor.catalogue import CATALOGUE
+from hpc_amp.doctor.finding import Finding, Findings
+from hpc_amp.doctor.machine import IN_MEMORY
+from hpc_amp.errors import ConfigError, HpcAmpError, SchedulerError, UsageError
+from hpc_amp.schedulers import get_scheduler
+from hpc_amp.schedulers.base import run_command
+
+_GIB = 2**30
+_OWN_DISK = ("ext2", "ext3", "ext4", "xfs", "btrfs", "overlay", "zfs")
+# Folders that the image has itself, and that the plan therefore never binds.
+_SYSTEM = (
+    *("/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/mnt", "/opt", "/proc"),
+    *("/root", "/run", "/sbin", "/sys", "/usr", "/var"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A job and where it shall run."""
+
+    loaded: LoadedJob
+    site: Site
+    environ: Mapping[str, str]
+
+    @property
+    def job(self) -> Job:
+        """The job itself."""
+        return self.loaded.job
+
+    @property
+    def here(self) -> bool:
+        """Whether the job runs on this machine."""
+        return self.site.scheduler == "local"
+
+    @property
+    def image(self) -> str | None:
+        """The image, if the job has one."""
+        container = self.job.container
+        runtime = container.runtime if container.runtime != "auto" else self.site.runtime
+        return None if runtime == "none" else container.image
+
+    @property
+    def options(self) -> list[str]:
+        """Options for the runtime that site and job add."""
+        return [*self.site.container_args, *self.job.container.args]
+
+
+# ---- what the configuration's own checks say -----------------------------------------------------
+
+
+def from_config_error(error: ConfigError) -> Finding:
+    """An error of a job file as the check that it belongs to."""
+    text = f"{error.where}: {error.message}" if error.where else error.message
+    for key, id, why in (
+        ("container.image:", "img.local", "every node starts the image by itself"),
+        ("container.bind:", "bind", "a container does not start where a source is missing"),
+    ):
+        if error.message.startswith(key):
+            return Finding(id, "error", text, why, error.hint or "")
+    return Finding("config", "error", text, "the job cannot be submitted", error.hint or "")
+
+
+# ---- the image -----------------------------------------------------------------------------------
+
+
+def check_image(request: Request) -> Findings:
+    """Whether it is a whole image, on a file system that all nodes see."""
+    if request.image is None:
+        return
+    where = os.path.abspath(os.path.expanduser(request.image))
+    try:
+        image = read_image(request.image if "://" in request.image else where)
+    except UsageError as error:
+        why = "every node starts the image by itself"
+        yield Finding("img.local", "error", error.message, why, error.hint or "")
+        return
+    path = image.path
+    kind = file_system(path)
+    shown = f"{path} ({image.kind}, {image.architecture or 'architecture not known'}"
+    shown += f", {gib(image.size)})" if image.size else ")"
+    if request.here:
+        yield Finding("img.local", "good", shown)
+    elif kind in IN_MEMORY or path.is_relative_to("/tmp") or path.is_relative_to("/var/tmp"):
+        fix = "copy it to a file system that the compute nodes see"
+        yield _own_place("img.local", path, kind, fix)
+    elif kind in _OWN_DISK:
+        what = f"{shown} lies on {kind}: whether the nodes see it, only they can tell"
+        yield Finding("img.local", "unknown", what)
+    else:
+        yield Finding("img.local", "good", shown)
+    yield from check_architecture(request, image.architecture)
+
+
+def _own_place(id: str, path: Path, kind: str, fix: str) -> Finding:
+    """A place that other machines do not see: for certain, or as is usual."""
+    if kind in IN_MEMORY:
+        what = f"{path} is in the memory of this machine ({kind})"
+        return Finding(id, "error", what, "the nodes do not see it", fix)
+    what = f"{path} is in a folder for temporary files, of which most machines have their own"
+    return Finding(id, "warning", what, "the nodes may not see it", fix)
+
+
+def check_architecture(request: Request, architecture: str | None) -> Findings:
+    """The image's architecture against the nodes', where somebody knows it."""
+    if architecture is None:
+        yield Finding("img.arch", "unknown", "the image does not say its architecture")
+        return
+    nodes = {machine()} if request.here else _node_architectures(request)
+    why = "programs of one architecture do not run on another"
+    fix = "pull or build it for theirs: hpc-amp container pull --arch"
+    if not nodes:
+        here = machine()
+        if architecture == here:
+            yield Finding("img.arch", "good", f"{architecture}, like this machine")
+        else:
+            what = f"the image is for {architecture}, and this machine is {here}"
+            fix = f"good only where the compute nodes are {architecture}; else {fix}"
+            yield Finding("img.arch", "warning", what, why, fix)
+    elif architecture not in nodes:
+        what = f"the image is for {architecture}, and the nodes are {', '.join(sorted(nodes))}"
+        yield Finding("img.arch", "error", what, why, fix)
+    elif len(nodes) > 1:
+        what = f"{architecture}: only some of the nodes are ({', '.join(sorted(nodes))})"
+        yield Finding("img.arch", "warning", what, why, "choose a queue or constraint of theirs")
+    else:
+        yield Finding("img.arch", "good", f"{architecture}, like the nodes")
+
+
+_GO_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def _node_architectures(request: Request) -> set[str]:
+    """Those that Slurm knows of its nodes; nothing where it is not asked or does not say."""
+    if request.site.scheduler != "slurm":
+        return set()
+    try:
+        answer = run_command(["scontrol", "--oneliner", "show", "nodes"])
+    except SchedulerError:
+        return set()
+    names = set()
+    queue = request.job.job.queue
+    for line in answer.stdout.splitlines():
+        facts = dict(part.partition("=")[::2] for part in line.split())
+        if queue and "Partitions" in facts and queue not in facts["Partitions"].split(","):
+            continue
+        if "Arch" in facts:
+            names.add(_GO_NAMES.get(facts["Arch"], facts["Arch"]))
+    return names
+
+
+# ---- the container's options ---------------------------------------------------------------------
+
+# Options and the first version of Apptainer that has them. SingularityCE has its own numbers.
+_SINCE = {"--no-eval": (1, 1), "--unsquash": (1, 1), "--sharens": (1, 3), "--no-env": (1, 5)}
+_HIDES = {"--cleanenv", "-e", "--containall", "-C", "--compat"}
+
+
+def check_options(request: Request, runtime: Runtime | None) -> Findings:
+    """Options that this version does not have, and those that hide what the ranks need."""
+    if request.image is None:
+        return
+    good = True
+    names = [word.partition("=")[0] for word in request.options]
+    hides = sorted(_HIDES & set(names))
+    if hides and request.job.world_size > 1:
+        good = False
+        what = f"{', '.join(hides)} keeps the launcher's variables out of the container"
+        why = "every rank takes itself for the only one, and trains alone"
+        fix = "leave it out of container.args; PYTHONNOUSERSITE and the like are set anyway"
+        yield Finding("rt.flags", "error", what, why, fix)
+    if "--writable-tmpfs" in names or "--containall" in names or "-C" in names:
+        good = False
+        what = "--writable-tmpfs and --containall have 64 MB for files, in memory"
+        why = "caches of compilers and data loaders fill them"
+        yield Finding("rt.flags", "warning", what, why, "bind a folder for what is written")
+    for name in names:
+        if name not in _SINCE or runtime is None or runtime.flavour != "apptainer":
+            continue
+        if runtime.version and runtime.version < _SINCE[name]:
+            good = False
+            since = ".".join(map(str, _SINCE[name]))
+            what = f"{name} came with Apptainer {since}, and here is {runtime.text}"
+            fix = "leave it out, or load a newer module in job.setup"
+            yield Finding("rt.flags", "error", what, "the container does not start", fix)
+    if good:
+        says = "an unknown version" if runtime is None else runtime.text
+        yield Finding("rt.flags", "good", f"no option of job or site that {says} has not")
+    yield from _check_values(request.options)
+
+
+def _check_values(options: list[str]) -> Findings:
+    """`--env A=1,B=x,y` is split at commas, and what does not fit is dropped, with status 0."""
+    values = [word[len("--env=") :] for word in options if word.startswith("--env=")]
+    values += [after for word, after in itertools.pairwise(options) if word == "--env"]
+    bad = [
+        value
+        for value in values
+        if ("," in value and value.count("=") > 1) or re.search(r"`|\$\(|\n", value)
+    ]
+    if bad:
+        names = ", ".join(value.partition("=")[0] for value in bad)
+        what = f"--env {names}: the runtime splits values at commas and evaluates them as shell"
+        fix = "write them into container.env, where any text is itself"
+        yield Finding("env.value", "error", what, "parts of it get lost, in silence", fix)
+    else:
+        yield Finding("env.value", "good", "values pass no shell and no comma splits them")
+
+
+# ---- folders -------------------------------------------------------------------------------------
+
+
+def check_folders(request: Request) -> Findings:
+    """Binds, working directory and run directory."""
+    if request.image is not None:
+        yield from _check_binds(request)
+        yield from _check_workdir(request)
+    yield from check_run_folder(request)
+
+
+def _check_binds(request: Request) -> Findings:
+    job, site = request.job, request.site
+    missing = [bind for bind in job.container.bind if not os.path.exists(_source(bind))]
+    # The site's may exist on its compute nodes alone.
+    elsewhere = [bind for bind in site.bind if not os.path.exists(_source(bind))]
+    why = "a container does not start where a source is missing"
+    if missing:
+        what = f"{', '.join(map(_source, missing))} does not exist"
+        fix = "check the paths in container.bind"
+        yield Finding("bind", "error", what, why, fix)
+    elif elsewhere:
+        what = f"{', '.join(map(_source, elsewhere))} of the site is not on this machine"
+        if request.here:
+            yield Finding("bind", "error", what, why, "take it out of the site's bind")
+        else:
+            yield Finding("bind", "unknown", f"{what}: only the nodes can tell")
+    else:
+        count = len(job.container.bind) + len(site.bind)
+        yield Finding("bind", "good", f"{count} bind(s) of job and site are here")
+
+
+def _source(bind: str) -> str:
+    return os.path.abspath(os.path.expanduser(bind.split(":")[0]))
+
+
+def _check_workdir(request: Request) -> Findings:
+    workdir = str(Path.cwd().resolve())
+    home = request.environ.get("HOME", "")
+    if workdir in _SYSTEM:
+        what = f"the working directory {workdir} is not mounted: the image has its own"
+        why = "relative paths would lead into the image"
+        yield Finding("cwd", "error", what, why, "submit from another folder")
+    elif "--no-home" in request.options and workdir == home:
+        what = "--no-home with your home folder as working directory mounts it all the same"
+        fix = "submit from another folder"
+        yield Finding("cwd", "warning", what, "files in it reach into the container", fix)
+    else:
+        yield Finding("cwd", "good", f"{workdir} can be mounted")
+
+
+def check_run_folder(request: Request) -> Findings:
+    """Whether a run directory can be made and filled."""
+    wanted = Path(os.path.abspath(os.path.expanduser(request.job.runs_dir)))
+    folder = next(path for path in (wanted, *wanted.parents) if path.exists())
+    why = "code, log and checkpoints of every run go there"
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(2**20))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        what = f"nothing can be written in {folder}: {error.strerror}"
+        yield Finding("fs", "error", what, why, "make room, or choose another runs_dir")
+        return
+    kind, found = file_system(folder), os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    if not request.here and (kind in IN_MEMORY or folder.is_relative_to("/tmp")):
+        fix = "work on a file system that the compute nodes see"
+        yield _own_place("fs", folder, kind, fix)
+    elif free < _GIB:
+        what = f"{folder} has only {gib(free)} left"
+        yield Finding("fs", "warning", what, why, "make room, or choose another runs_dir")
+    else:
+        yield Finding("fs", "good", f"{folder} has {gib(free)} left")
+
+
+# ---- the scheduler -------------------------------------------------------------------------------
+
+
+def check_scheduler(
+    request: Request, which: Callable[[str], str | None] = shutil.which
+) -> Findings:
+    """Whether it is there, answers, and has what is asked for."""
+    name = request.site.scheduler
+    if request.here:
+        yield Finding("sched", "good", "no scheduler: the job runs on this machine")
+        return
+    command = {"slurm": "sbatch", "pbs": "qsub", "cobalt": "qsub"}[name]
+    why = "jobs are handed in with it"
+    if which(command) is None:
+        what = f"{command} is not on this machine's PATH"
+        fix = "submit from a login node, or say site=local to run here"
+        yield Finding("sched", "error", what, why, fix)
+        return
+    try:
+        get_scheduler(name).query(["0"])
+    except HpcAmpError as error:
+        fix = "try again; the site's status page may say more"
+        yield Finding("sched", "error", error.message, why, error.hint or fix)
+        return
+    found = list(_check_limits(request)) if name == "slurm" else []
+    margin = parse_duration(request.job.job.stop_margin)
+    if request.job.train is not None and margin < 30:
+        what = f"job.stop_margin is {format_duration(margin)}"
+        why = "a checkpoint has to be written in it; Slurm looks at time limits every 30 s"
+        found.append(Finding("sched", "warning", what, why, "1m or more is safer"))
+    if not found:
+        found = [Finding("sched", "good", f"{name} answers")]
+    yield from found
+
+
+def _check_limits(request: Request) -> Findings:
+    """The partition's limits, where Slurm tells."""
+    resources = request.job.job
+    try:
+        answer = run_command(["sinfo", "--noheader", "--format=%P|%a|%l|%D"])
+    except SchedulerError:
+        return
+    rows = [line.split("|") for line in answer.stdout.splitlines() if line.count("|") == 3]
+    queues = {row[0].rstrip("*"): row for row in rows}
+    wanted = resources.queue or next((r[0][:-1] for r in rows if r[0].endswith("*")), None)
+    why = "Slurm would refuse the job, or never start it"
+    if wanted is None or not queues:
+        return
+    chosen = [queues[part] for part in wanted.split(",") if part in queues]
+    if not chosen:
+        what = f"there is no partition {wanted}"
+        fix = f"those that you see here are {', '.join(sorted(queues))}"
+        yield Finding("sched", "error", what, why, fix)
+        return
+    if all(row[1] != "up" for row in chosen):
+        fix = "choose another with job.queue"
+        yield Finding("sched", "warning", f"the partition {wanted} is {chosen[0][1]}", why, fix)
+    limits = [_seconds(row[2]) for row in chosen]
+    walltime = parse_duration(resources.walltime)
+    if all(limit is not None and limit < walltime for limit in limits):
+        what = f"job.walltime {resources.walltime} is more than {wanted} allows ({chosen[0][2]})"
+        fix = "make it shorter: a run goes on in its next attempt by itself"
+        yield Finding("sched", "error", what, why, fix)
+    total = sum(int(row[3]) for row in rows if row[0].rstrip("*") in wanted.split(","))
+    if resources.nodes > total:
+        what = f"job.nodes is {resources.nodes}, and {wanted} has {total}"
+        yield Finding("sched", "error", what, why, "ask for fewer, or for another partition")
+
+
+def _seconds(text: str) -> int | None:
+    """Slurm's time limit: `1-00:00:00`, `30:00`; None for `infinite` and what is none."""
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+# ---- secrets -------------------------------------------------------------------------------------
+
+_SECRET_NAME = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|API_KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)(_|$)"
+    r"|_KEY$",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(
+    r"\b(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|nvapi-[\w-]{30,}"
+    r"|sk-[A-Za-z0-9_-]{30,}|AKIA[0-9A-Z]{16}|glpat-[\w-]{18,}|xox[abprs]-[\w-]{10,})"
+)
+_NO_SECRET = re.compile(r"|[\d.]+|true|false|none|~?[./][^\s]*|\$\{?\w+\}?", re.IGNORECASE)
+
+
+def check_secrets(request: Request) -> Findings:
+    """Tokens and passwords. Never shows one."""
+    job, site = request.job, request.site
+    places = []
+    for where, values in (("container.env", job.container.env), ("the site's env", site.env)):
+        places += [
+            f"{where}.{name}"
+            for name, value in values.items()
+            if (_SECRET_NAME.search(name) and not _NO_SECRET.fullmatch(value))
+            or _SECRET_VALUE.search(value)
+        ]
+    texts = {
+        "job.setup": job.job.setup,
+        "the site's setup": site.setup,
+        "run": " ".join(job.run or []),
+        "container.args": " ".join(request.options),
+        "launch.args": " ".join(job.launch.args),
+        "job.directives": " ".join(job.job.directives),
+    }
+    places += [where for where, text in texts.items() if _SECRET_VALUE.search(text)]
+    if places:
+        what = f"{', '.join(places)}: this looks like a password or a token"
+        why = "it is written into the script and job.json, which others may read"
+        fix = "keep it in a file that only you may read, and let your program read that"
+        yield Finding("secrets", "warning", what, why, fix)
+    else:
+        yield Finding("secrets", "good", "no token or password in sight")
+
+
+# ---- what only the nodes can tell ----------------------------------------------------------------
+
+
+def check_elsewhere(request: Request, made: set[str]) -> Findings:
+    """The checks of the catalogue that were not made here."""
+    on = request.job.launch.preflight
+    for check in CATALOGUE:
+        if check.id in made:
+            continue
+        if "node" in check.places and check.id != "mpi":
+            what = "only the nodes can tell: the job itself checks it before any rank starts"
+            off = "only the nodes can tell, and launch.preflight is false: nothing checks it"
+            yield Finding(check.id, "unknown", what if on else off)
+        elif check.id == "net.nccl":
+            what = "only a job can tell: hpc-amp doctor CONFIG --network submits one"
+            yield Finding(check.id, "unknown", what)
+        elif check.id == "mpi" and request.job.launch.mpi != "none":
+            what = "only the nodes can tell: the job tries MPI before its program starts"
+            yield Finding(check.id, "unknown", what)

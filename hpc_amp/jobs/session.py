@@ -1,0 +1,309 @@
+"""`hpc-amp shell`: a shell, or one command, on a node, with what the job's ranks would have.
+
+A session has a folder: with its script, and for a job file with what a run directory has for the
+job (job.json, the package). It goes at the end, unless somebody has put something into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpc_amp.config.checks import check_job
+from hpc_amp.config.load import JobSource, LoadedJob, read_job
+from hpc_amp.config.overrides import apply_overrides
+from hpc_amp.config.schema import Job, Resources, from_plain
+from hpc_amp.config.site import Site
+from hpc_amp.config.sites import find_site
+from hpc_amp.config.source import parse
+from hpc_amp.config.tree import Table
+from hpc_amp.errors import SchedulerError, UsageError
+from hpc_amp.jobs import rundir, terminal
+from hpc_amp.jobs.plan import Plan, make_plan
+from hpc_amp.jobs.render import render_session
+from hpc_amp.launchers import get_launcher
+from hpc_amp.schedulers.base import Interactive, run_here, script_command
+
+_SCRIPT = "shell.sh"
+_MARKS = ("started", "status")
+_OF_COBALT = re.compile(r"\d+\.(cobaltlog|error|output)")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session that is to be: `plan.run_dir` is where its job.json is."""
+
+    plan: Plan
+    folder: Path
+    command: tuple[str, ...]
+    """Empty for a shell."""
+    config_text: str | None
+    """Of a job file; None where the job is a run's."""
+
+    @property
+    def request(self) -> Plan:
+        """What to ask the scheduler for: one node, with its part of the job's cores and GPUs, for
+        one process."""
+        job = self.plan.job
+        cores = job.ranks_per_node * job.job.cpus_per_gpu
+        resources = dataclasses.replace(job.job, nodes=1, ranks_per_node=1, cpus_per_gpu=cores)
+        return dataclasses.replace(
+            self.plan,
+            job=dataclasses.replace(job, job=resources),
+            launcher=get_launcher("single"),
+        )
+
+
+def of_config(config: Path | None, overrides: Sequence[str], command: Sequence[str]) -> Session:
+    """A session for a job file; without one, for a job that has nothing but the site's defaults.
+    Raises ConfigError."""
+    if config is None:
+        where = "hpc-amp shell"
+        tree = parse("name: shell\nrun: [sh]\n", lambda line: where)
+        assert isinstance(tree, Table)
+        source = JobSource(Path(where), "", apply_overrides(tree, overrides, Job))
+    else:
+        source = read_job(config, overrides)
+    node = source.tree.get("site")
+    site = find_site(source.site, where=node.where if node else str(source.path))
+    loaded = source.validate(site.defaults)
+    check_job(loaded, site)
+    job = loaded.job
+    folder = Path(os.path.expanduser(job.runs_dir)) / job.name / f"shell-{rundir.new_run_id()}"
+    # What is typed here works on the code itself, not on a copy.
+    loaded = dataclasses.replace(loaded, job=dataclasses.replace(_on_one_node(job), code=None))
+    plan = make_plan(loaded, site, folder)
+    if job.code is not None:
+        code = Path(os.path.expanduser(job.code)).resolve()
+        plan = dataclasses.replace(plan, workdir=code)
+    return Session(plan, plan.run_dir, tuple(command), source.text)
+
+
+def of_run(run_dir: Path, overrides: Sequence[str], command: Sequence[str]) -> Session:
+    """A session for a run, with its own code and job. Only what it asks of the scheduler may be
+    overridden. Raises ConfigError or UsageError."""
+    resolved = rundir.read_resolved(run_dir)
+    try:
+        job = from_plain(Job, resolved["job"])
+    except TypeError as error:
+        raise UsageError(f"{run_dir}/job.json is not of this version: {error}") from None
+    for override in overrides:
+        if not override.startswith("job."):
+            raise UsageError(
+                f"{override}: of a run, only job.... can be set: the rest is as it was submitted",
+                hint="name the job file instead of the run",
+            )
+    resources, tree = _resources(run_dir, resolved["job"], overrides)
+    loaded = LoadedJob(
+        _on_one_node(dataclasses.replace(job, job=resources)), run_dir / "job.json", "", tree
+    )
+    plan = make_plan(loaded, _site_of(job, resolved), run_dir)
+    plan = dataclasses.replace(
+        plan,
+        workdir=Path(resolved["workdir"]),
+        python=resolved.get("python", plan.python),
+    )
+    return Session(plan, plan.run_dir / f"shell-{rundir.new_run_id()}", tuple(command), None)
+
+
+def _on_one_node(job: Job) -> Job:
+    return dataclasses.replace(job, job=dataclasses.replace(job.job, nodes=1))
+
+
+def _resources(
+    run_dir: Path, job: Mapping[str, Any], overrides: Sequence[str]
+) -> tuple[Resources, Table]:
+    where = str(run_dir / "job.json")
+    shown = {"name": "run", "run": ["sh"], "job": job.get("job", {})}
+    tree = parse(json.dumps(shown, ensure_ascii=False), lambda line: where)
+    assert isinstance(tree, Table)
+    source = JobSource(Path(where), "", apply_overrides(tree, overrides, Job))
+    return source.validate().job.job, source.tree
+
+
+def _site_of(job: Job, resolved: Mapping[str, Any]) -> Site:
+    """The run's site. Where it was named by the path of a file, that file has to be here still."""
+    is_path = "/" in job.site or job.site.endswith((".yaml", ".yml"))
+    if is_path and os.path.isfile(job.site):
+        return find_site(job.site)
+    return find_site(resolved["site"])
+
+
+# ---- the line to copy ----------------------------------------------------------------------------
+
+
+def lines_to_copy(session: Session, *, here: bool, environ: Mapping[str, str]) -> list[str]:
+    """What a user would type on a node: what site and job set up, and the container's command. The
+    environment is set inside, where the image cannot mask it and nothing evaluates it."""
+    # The session's own folder is never made.
+    folder = session.plan.workdir if session.config_text is not None else session.plan.run_dir
+    plan = dataclasses.replace(session.plan, run_dir=folder)
+    lines = []
+    if not here and plan.scheduler.allocation and not environ.get(plan.scheduler.allocation):
+        request = dataclasses.replace(session.request, run_dir=folder)
+        script = folder / _SCRIPT
+        how = plan.scheduler.interactive(request, script, environ, terminal=True)
+        words = how.command
+        if not how.typed:  # the script is its last word, and what runs it stands before
+            words = words[: -len(script_command(script))]
+            words = words[:-1] if words[-1] == "--" else [*words, "bash", "-l"]
+        lines.append(f"# a node of the job's kind: {shlex.join(words)}")
+    for name, value in {**plan.fabric_env, **plan.site.env}.items():
+        lines.append(f"export {name}={shlex.quote(value)}")
+    for text in (plan.site.setup, plan.job.job.setup):
+        lines += text.rstrip().splitlines()
+    return [*lines, shlex.join(_container_words(session, plan))]
+
+
+def _container_words(session: Session, plan: Plan) -> list[str]:
+    variables = {
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(plan.job.job.cpus_per_gpu),
+        **plan.fabric_env,
+        **plan.site.env,
+        **plan.job.container.env,
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "61000",
+    }
+    if session.config_text is None:
+        variables["HPC_AMP_JOB"] = str(plan.run_dir / "job.json")
+        own = variables.get("PYTHONPATH")
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [f"{plan.run_dir}/src", own]))
+    command = list(session.command) or ["bash", "--norc"]
+    if command[0] in ("python", "python3"):
+        command[0] = plan.python
+    inside = ["env", *(f"{name}={value}" for name, value in variables.items()), *command]
+    if not plan.container.binaries:
+        return inside
+    runtime = next(filter(shutil.which, plan.container.binaries), plan.container.binaries[0])
+    # Only where it makes a difference: the oldest programs do not know it.
+    no_eval = ["--no-eval"] if any(re.search(r'[$`"\\]', word) for word in inside) else []
+    options = plan.container.options(plan)
+    return [runtime, "exec", *options, *no_eval, plan.job.container.image or "", *inside]
+
+
+# ---- running it ----------------------------------------------------------------------------------
+
+
+def start(
+    session: Session, *, here: bool, environ: Mapping[str, str], say: Callable[[str], None]
+) -> int:
+    """Run the session, and return the exit status of its shell or command. Raises HpcAmpError where
+    it does not come about."""
+    has_terminal = terminal.is_terminal()
+    if not session.command and not has_terminal:
+        raise UsageError(
+            "there is no terminal to type into",
+            hint="call it from one, or give a command: hpc-amp shell -- COMMAND",
+        )
+    scheduler, script = session.plan.scheduler, session.folder / _SCRIPT
+    how: Interactive | None
+    if here:
+        how = run_here(script, environ)
+    else:
+        how = scheduler.inside(script, environ, terminal=has_terminal)
+    is_new = how is None
+    if how is None:
+        scheduler.check(dataclasses.replace(session.request, run_dir=session.folder))
+        how = scheduler.interactive(session.request, script, environ, terminal=has_terminal)
+    text = render_session(
+        session.plan,
+        session.folder,
+        session.command,
+        watched=how.is_watched,
+        limited=is_new and scheduler.allocation != "",
+    )
+    made = _create(session, text)
+    try:
+        return _run(session, how)
+    finally:
+        _remove(session, made, say)
+
+
+def _run(session: Session, how: Interactive) -> int:
+    started = session.folder / "started"
+    if how.is_watched:
+        return _run_watched(session, how)
+    status, interrupted = terminal.run(how)
+    if interrupted and not started.exists():
+        return 128 + signal.SIGINT
+    if interrupted and status == 0 and how.command[0] == "srun":
+        return 128 + signal.SIGINT  # srun says that all is well
+    return status
+
+
+def _run_watched(session: Session, how: Interactive) -> int:
+    name = session.plan.scheduler.name
+    try:
+        status = terminal.watch(how, session.plan.scheduler.cancel)
+    except terminal.Interrupted as interrupted:
+        if interrupted.job_id is not None:
+            terminal.tell(f"hpc-amp: job {interrupted.job_id} is deleted")
+        return 128 + interrupted.number
+    with contextlib.suppress(OSError, ValueError):
+        return int((session.folder / "status").read_text())
+    if (session.folder / "started").exists():
+        raise SchedulerError(
+            "the session was ended from outside", hint=f"by its time limit, or by {name}'s qdel"
+        )
+    if status == 0:
+        raise SchedulerError(f"{name} ended the job before the session could start")
+    return status  # qsub has said why
+
+
+def _create(session: Session, script: str) -> set[str]:
+    """The session's folder, with all that it needs: the names in it, and those that the session
+    itself makes."""
+    folder, plan = session.folder, session.plan
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+    except OSError as error:
+        raise UsageError(f"the session's folder cannot be made: {error}") from None
+    try:
+        if session.config_text is not None:
+            rundir.copy_package(folder)
+            (folder / "job.json").write_text(json.dumps(rundir.resolved(plan), indent=1) + "\n")
+        (folder / _SCRIPT).write_text(script)
+        return {*os.listdir(folder), *_MARKS}
+    except BaseException as error:
+        rundir.discard(folder)
+        if isinstance(error, OSError):
+            raise UsageError(f"the session's folder cannot be filled: {error}") from None
+        raise
+
+
+def _remove(session: Session, made: set[str], say: Callable[[str], None]) -> None:
+    """Remove the folder, unless it holds what is not ours: checkpoints, most likely."""
+    with contextlib.suppress(OSError):
+        others = sorted(
+            name
+            for name in os.listdir(session.folder)
+            if name not in made and not _OF_COBALT.fullmatch(name)
+        )
+        if others and session.config_text is not None:
+            shown = ", ".join(others[:4]) + (", ..." if len(others) > 4 else "")
+            say(f"kept {session.folder}: the session has put {shown} there")
+            return
+    # Something may still be ending on the node, and write its last file while this goes on.
+    for seconds in (0.0, 0.1, 0.5, 1.0, 2.0):
+        time.sleep(seconds)
+        rundir.discard(session.folder)
+        if not session.folder.exists():
+            return

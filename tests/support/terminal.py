@@ -1,0 +1,138 @@
+"""A terminal with a program on it, and somebody who types and watches.
+
+with Terminal([...], cwd=folder, environ=environ) as terminal:
+    terminal.wait_for(r"\\$ ")
+    terminal.type("exit 7")
+    assert terminal.end() == 7
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+INTERRUPT = b"\x03"
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+_HANGS = 120  # seconds; only there to end what would hang
+
+
+class Terminal:
+    """A program in a session of its own, whose terminal is this object."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path,
+        environ: Mapping[str, str],
+        rows: int = 24,
+        columns: int = 80,
+    ) -> None:
+        self.seen = ""
+        """All that it has shown, without colours and the like."""
+        self._raw = b""
+        self._read_to = 0
+        self._status: int | None = None
+        size = struct.pack("HHHH", rows, columns, 0, 0)
+        self.pid, self._master = pty.fork()
+        if self.pid == 0:
+            with contextlib.suppress(OSError):
+                fcntl.ioctl(0, termios.TIOCSWINSZ, size)
+                os.chdir(cwd)
+                os.execvpe(command[0], list(command), {"TERM": "xterm", **environ})
+            os._exit(127)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """What is still there gets a hang-up, as when a window is closed, and is gone then."""
+        if self._status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGHUP)
+            deadline = time.monotonic() + 30
+            while not self._ended() and time.monotonic() < deadline:
+                self._pump(0.2)
+            if self._status is None:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+        os.close(self._master)
+
+    def send(self, data: bytes) -> None:
+        """Press keys."""
+        os.write(self._master, data)
+
+    def type(self, line: str) -> None:
+        """A line and Enter."""
+        self.send(line.encode() + b"\r")
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self.send(INTERRUPT)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """The user drags the corner of the window."""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def settings(self) -> list[object]:
+        """Modes of the terminal, such as its echo."""
+        return termios.tcgetattr(self._master)
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """Until it has shown the pattern, behind what was found the last time."""
+        deadline = time.monotonic() + _HANGS
+        while True:
+            match = re.compile(pattern).search(self.seen, self._read_to)
+            if match:
+                self._read_to = match.end()
+                return match
+            if not self._pump(0.5) and self._ended():
+                raise AssertionError(f"ended without {pattern!r}:\n{self.seen}")
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited in vain for {pattern!r}:\n{self.seen}")
+
+    def end(self) -> int:
+        """Until the program has ended: its exit status, negative for a signal."""
+        deadline = time.monotonic() + _HANGS
+        while not self._ended():
+            self._pump(0.1)
+            if time.monotonic() > deadline:
+                raise AssertionError(f"it does not end:\n{self.seen}")
+        while self._pump(0.0):
+            pass
+        assert self._status is not None
+        return self._status
+
+    def _ended(self) -> bool:
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
+        return self._status is not None
+
+    def _pump(self, seconds: float) -> bool:
+        """Take what it shows; False where that was nothing."""
+        if not select.select([self._master], [], [], seconds)[0]:
+            return False
+        try:
+            data = os.read(self._master, 65536)
+        except OSError as error:  # how a terminal ends
+            if error.errno != errno.EIO:
+                raise
+            time.sleep(min(seconds, 0.05))
+            return False
+        self._raw += data
+        text = _CONTROL.sub("", self._raw.decode(errors="replace"))
+        self.seen = text.replace("\r", "")
+        return bool(data)
