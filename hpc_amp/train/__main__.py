@@ -20,7 +20,12 @@ EXIT_CHECKPOINTED = 75
 
 
 def main(arguments: list[str]) -> int:
-    """Run this rank. `arguments` is the path of `job.json`, in the run directory."""
+    """Run this rank. `arguments` is the path of `job.json`, in the run directory; inside
+    `hpc-amp shell` that of the session's job is the default."""
+    arguments = arguments or list(filter(None, [os.environ.get("HPC_AMP_JOB")]))
+    if len(arguments) != 1:
+        print("usage: python -m hpc_amp.train JOB_JSON", file=sys.stderr)
+        return 2
     attempt = int(os.environ.get("HPC_AMP_ATTEMPT", "1"))
     stop_at = os.environ.get("HPC_AMP_STOP_AT")
     run = RunDirectory(Path(arguments[0]).parent, attempt)
