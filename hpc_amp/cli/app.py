@@ -13,6 +13,7 @@ from hpc_amp import __version__
 from hpc_amp.cli.container import container
 from hpc_amp.cli.doctor import doctor
 from hpc_amp.cli.explain import explain
+from hpc_amp.cli.options import json_option, runs_dir_option
 from hpc_amp.cli.shell import shell
 
 if TYPE_CHECKING:
@@ -24,15 +25,6 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 config_argument = click.argument("config", type=click.Path(path_type=Path))
 overrides_argument = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print facts as JSON.")
-runs_dir_option = click.option(
-    "--runs-dir",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    envvar="HPC_AMP_RUNS",
-    show_default=True,
-    help="Folder of all runs.",
-)
 run_id_option = click.option(
     "--run-id", metavar="ID", help="Use this run id (form 20261127-223455-kqzf), not a new one."
 )

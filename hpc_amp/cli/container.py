@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hpc_amp.cli.options import json_option
+
 if TYPE_CHECKING:
     from hpc_amp.config.site import Site
     from hpc_amp.containers.inspect import Report
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print facts as JSON.")
 output_option = click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Write this file. Default: print it."
 )
@@ -40,7 +41,8 @@ base_option = click.option(
 
 
 def _making_options(command: F) -> F:
-    """Options of everything that makes an image."""
+    """Options of everything that makes an image (`hpc_amp.containers.places.Making`), and whose
+    site it is made for."""
     folder = click.Path(path_type=Path)
     for option in (
         click.option(
@@ -227,15 +229,7 @@ def _write(text: str, output: Path | None, *, force: bool) -> None:
 @force_option
 @_making_options
 def build(
-    definition_file: Path,
-    image: Path,
-    fakeroot: bool | None,
-    force: bool,
-    site_name: str,
-    tmp_dir: Path | None,
-    cache_dir: Path | None,
-    size: str | None,
-    args: tuple[str, ...],
+    definition_file: Path, image: Path, fakeroot: bool | None, site_name: str, **making: Any
 ) -> None:
     """Build IMAGE from a definition file.
 
@@ -244,16 +238,8 @@ def build(
     """
     from hpc_amp.containers.build import Build, build_image
 
-    wanted = Build(
-        definition=definition_file,
-        image=image,
-        fakeroot=fakeroot,
-        force=force,
-        tmp_dir=tmp_dir,
-        cache_dir=cache_dir,
-        size=_bytes(size),
-        args=args,
-    )
+    making["size"] = _bytes(making["size"])
+    wanted = Build(definition=definition_file, image=image, fakeroot=fakeroot, **making)
     site, runtime = _site_and_runtime(site_name)
     made = _interruptible(lambda: build_image(wanted, runtime, site, say=_say))
     _done(made)
@@ -265,17 +251,7 @@ def build(
 @click.option("--arch", help="For nodes of another architecture than this machine's: arm64.")
 @force_option
 @_making_options
-def pull(
-    uri: str,
-    file: Path | None,
-    arch: str | None,
-    force: bool,
-    site_name: str,
-    tmp_dir: Path | None,
-    cache_dir: Path | None,
-    size: str | None,
-    args: tuple[str, ...],
-) -> None:
+def pull(uri: str, file: Path | None, arch: str | None, site_name: str, **making: Any) -> None:
     """Pull an image once: docker://, oras://, library://, https://.
 
     NVIDIA's public images need no login. For private ones set NGC_API_KEY; for other registries
@@ -283,16 +259,8 @@ def pull(
     """
     from hpc_amp.containers.pull import Pull, pull_image
 
-    wanted = Pull(
-        uri=uri,
-        image=file,
-        architecture=_architecture(arch),
-        force=force,
-        tmp_dir=tmp_dir,
-        cache_dir=cache_dir,
-        size=_bytes(size),
-        args=args,
-    )
+    making["size"] = _bytes(making["size"])
+    wanted = Pull(uri=uri, image=file, architecture=_architecture(arch), **making)
     site, runtime = _site_and_runtime(site_name)
     made = _interruptible(lambda: pull_image(wanted, runtime, site, say=_say))
     _done(made)

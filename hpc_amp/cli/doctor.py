@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from hpc_amp.cli.options import json_option
+
 
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path), required=False)
@@ -18,7 +20,7 @@ import click
     is_flag=True,
     help="Submit a small job on the nodes of CONFIG that measures the network between them.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print facts as JSON.")
+@json_option
 def doctor(
     config: Path | None,
     overrides: tuple[str, ...],

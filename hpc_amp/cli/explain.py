@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpc_amp.cli.options import json_option, runs_dir_option
+
 if TYPE_CHECKING:
     from hpc_amp.explain.answer import Answer
 
@@ -15,15 +17,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("target", metavar="LOG|RUN", required=False)
 @click.option("--list", "as_list", is_flag=True, help="Print all failures that are known.")
-@click.option(
-    "--runs-dir",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    envvar="HPC_AMP_RUNS",
-    show_default=True,
-    help="Folder of all runs.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print facts as JSON.")
+@runs_dir_option
+@json_option
 def explain(target: str | None, as_list: bool, runs_dir: Path, as_json: bool) -> None:
     """Say why a job failed: one cause, the line that shows it, and one fix.
 

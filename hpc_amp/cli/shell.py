@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpc_amp.cli.options import runs_dir_option
+
 if TYPE_CHECKING:
     from hpc_amp.jobs.session import Session
 
@@ -39,14 +41,7 @@ class _WithCommand(click.Command):
     help="Print the container's command line for copying, and stop.",
 )
 @click.option("--image", metavar="PATH", help="Short for container.image=PATH.")
-@click.option(
-    "--runs-dir",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    envvar="HPC_AMP_RUNS",
-    show_default=True,
-    help="Folder of all runs.",
-)
+@runs_dir_option
 @click.pass_context
 def shell(
     ctx: click.Context,

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from hpc_amp.config.build import build
-from hpc_amp.config.folders import named_files
+from hpc_amp.config.folders import check_known, check_own_name, named_files
 from hpc_amp.config.schema import environment_names, printable
 from hpc_amp.config.source import read_file
-from hpc_amp.config.suggest import nearest
 from hpc_amp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,12 +75,7 @@ def load_fabric(path: Path) -> Fabric:
             where=str(path),
             hint="launch.fabric gives the word a meaning of its own; rename the file",
         )
-    if fabric.name and fabric.name != path.stem:
-        raise ConfigError(
-            f"name: {fabric.name!r} is not the file's name",
-            where=tree.entries["name"].where,
-            hint=f"leave the key out, or rename the file to {fabric.name}.yaml",
-        )
+    check_own_name(fabric.name, path, tree)
     return dataclasses.replace(fabric, name=path.stem)
 
 
@@ -97,14 +91,7 @@ def find_fabric(name: str, where: str | None = None, key: str = "fabric") -> Fab
     Raises ConfigError for an unknown name and for a profile with an error.
     """
     files = fabric_files()
-    if name not in files:
-        near = nearest(name, files)
-        known = f"the profiles are {', '.join(sorted(files))}"
-        raise ConfigError(
-            f"{key}: there is no fabric profile {name!r}",
-            where=where,
-            hint=f"did you mean {near}? {known[0].upper()}{known[1:]}" if near else known,
-        )
+    check_known(name, files, key=key, what="fabric profile", where=where)
     return load_fabric(files[name])
 
 

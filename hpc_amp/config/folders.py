@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
+from hpc_amp.config.suggest import nearest
+from hpc_amp.config.tree import Table
 from hpc_amp.errors import ConfigError
 from hpc_amp.resources import resource_folder
 
@@ -17,6 +20,30 @@ def named_files(kind: Literal["sites", "fabrics"]) -> dict[str, Path]:
         for path in sorted(folder.glob("*.yaml")):
             files.setdefault(path.stem, path)
     return files
+
+
+def check_known(name: str, files: Iterable[str], *, key: str, what: str, where: str | None) -> None:
+    """Raises ConfigError unless there is a file of this name; `what` is the kind in words."""
+    names = sorted(files)
+    if name in names:
+        return
+    near = nearest(name, names)
+    known = f"the {what.rpartition(' ')[2]}s are {', '.join(names)}"
+    raise ConfigError(
+        f"{key}: there is no {what} {name!r}",
+        where=where,
+        hint=f"did you mean {near}? {known[0].upper()}{known[1:]}" if near else known,
+    )
+
+
+def check_own_name(name: str, path: Path, tree: Table) -> None:
+    """Raises ConfigError where a file calls itself other than it is called."""
+    if name and name != path.stem:
+        raise ConfigError(
+            f"name: {name!r} is not the file's name",
+            where=tree.entries["name"].where,
+            hint=f"leave the key out, or rename the file to {name}.yaml",
+        )
 
 
 def _folders(kind: str) -> list[Path]:

@@ -15,13 +15,12 @@ from pathlib import Path
 
 from hpc_amp.config.build import build
 from hpc_amp.config.checks import check_site
-from hpc_amp.config.folders import named_files
+from hpc_amp.config.folders import check_known, check_own_name, named_files
 from hpc_amp.config.keys import expand_section
 from hpc_amp.config.load import LoadedJob, read_job
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.source import read_file
-from hpc_amp.config.suggest import nearest
 from hpc_amp.config.tree import Scalar, Table
 from hpc_amp.errors import ConfigError
 
@@ -38,12 +37,7 @@ def load_site(path: Path) -> Site:
     """The site that a file describes. Raises ConfigError like a job file does."""
     _, tree = read_file(path, "site file")
     site = build(Site, tree)
-    if site.name and site.name != path.stem:
-        raise ConfigError(
-            f"name: {site.name!r} is not the file's name",
-            where=tree.entries["name"].where,
-            hint=f"leave the key out, or rename the file to {site.name}.yaml",
-        )
+    check_own_name(site.name, path, tree)
     check_site(site, tree)
     defaults = expand_section(site.defaults, Job)
     for name in _NOT_FOR_SITES:
@@ -84,14 +78,7 @@ def find_site(
     files = site_files()
     if name == "auto":
         return _site_of_this_machine(files, hostname, which)
-    if name not in files:
-        near = nearest(name, files)
-        known = f"the sites are {', '.join(sorted(files))}"
-        raise ConfigError(
-            f"site: there is no site {name!r}",
-            where=where,
-            hint=f"did you mean {near}? {known[0].upper()}{known[1:]}" if near else known,
-        )
+    check_known(name, files, key="site", what="site", where=where)
     return load_site(files[name])
 
 

@@ -6,13 +6,21 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.config.site import Site
 from hpc_amp.containers.image import read_image
 from hpc_amp.containers.ngc import REPOSITORY, table
-from hpc_amp.containers.places import Say, check_output, check_space, child_environ, places
+from hpc_amp.containers.places import (
+    Making,
+    Say,
+    check_output,
+    check_space,
+    child_environ,
+    places,
+    whole,
+)
 from hpc_amp.containers.registry import credentials
 from hpc_amp.containers.runtime import Runtime, explain, gib, refuse_many_ranks, run
 from hpc_amp.errors import HpcAmpError, UsageError
@@ -25,19 +33,13 @@ BUILD_FACTOR = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
+class Build(Making):
     """What is to be built."""
 
     definition: Path
     image: Path
     fakeroot: bool | None = None
     """None: as the site wants it."""
-    force: bool = False
-    tmp_dir: Path | None = None
-    cache_dir: Path | None = None
-    size: float | None = None
-    """Bytes of the finished image, to check the space for; None: estimated."""
-    args: Sequence[str] = field(default_factory=list)
 
 
 def build_image(
@@ -55,20 +57,13 @@ def build_image(
     base = _base(text)
     size = wanted.size if wanted.size is not None else estimate(base)
     fakeroot = "--fakeroot" in site.container_args if wanted.fakeroot is None else wanted.fakeroot
-    with places(
-        image,
-        tmp_dir=wanted.tmp_dir,
-        cache_dir=wanted.cache_dir,
-        environ={**site.env, **environ},
-        say=say,
-    ) as made:
+    with places(image, wanted, site, environ, say) as made:
         check_space(made, image, size, factor=BUILD_FACTOR, what="the build")
         child = child_environ(environ, made, site, inside=True)
         secrets = credentials(base, child)
-        new = image.with_name(f".{image.name}.new.{os.getpid()}")
         command = [runtime.program, "build", *(["--fakeroot"] if fakeroot else []), *wanted.args]
         say(f"building {image} with {runtime.text}; temporary files in {made.scratch}")
-        try:
+        with whole(image) as new:
             status, output = run(
                 [*command, str(new), str(wanted.definition)],
                 child,
@@ -78,9 +73,6 @@ def build_image(
             if status != 0:
                 raise _failure(wanted.definition, status, output, secrets)
             read_image(str(new))
-            os.replace(new, image)
-        finally:
-            new.unlink(missing_ok=True)
     return image
 
 

@@ -7,20 +7,18 @@ is filled in here can be read, tested and kept. Text reaches the shell of a defi
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpc_amp import __version__
 from hpc_amp.containers.ngc import REPOSITORY
 from hpc_amp.errors import UsageError
-from hpc_amp.jobs.shell import ShellText, quote, verbatim, words
-from hpc_amp.resources import resource_folder
+from hpc_amp.jobs.shell import ShellText, quote, templates, verbatim, words
 
 if TYPE_CHECKING:
-    import jinja2
+    pass
 
 BIND_POINTS = (
     *("/data", "/eagle", "/flare", "/global", "/gpfs", "/grand", "/lus", "/lustre"),
@@ -137,7 +135,7 @@ def _render(
     for point in definition.bind_points:
         if not re.fullmatch(r"/[A-Za-z0-9._/-]+", point) or ".." in point.split("/"):
             raise UsageError(f"--bind-point: {point!r} is not an absolute path of plain letters")
-    text = _templates().get_template(f"{template}.def.j2")
+    text = templates("containers").get_template(f"{template}.def.j2")
     return text.render(
         bootstrap=verbatim(bootstrap),
         **{"from": verbatim(reference)},
@@ -190,24 +188,3 @@ def _header(base: str) -> tuple[str, str]:
             hint=f"use one of {', '.join(f'{name}://' for name in _BOOTSTRAPS[:-1])} or a path",
         )
     return transport, reference
-
-
-@functools.cache
-def _templates() -> jinja2.Environment:
-    import jinja2
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resource_folder("containers")),
-        undefined=jinja2.StrictUndefined,
-        finalize=_only_shell,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-
-
-def _only_shell(value: Any) -> Any:
-    if isinstance(value, (ShellText, int)):
-        return value
-    raise TypeError(f"{value!r} would reach a definition file without being quoted")

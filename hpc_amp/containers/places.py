@@ -8,8 +8,8 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpc_amp.config.site import Site
@@ -20,6 +20,20 @@ Say = Callable[[str], None]
 
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 _EVALUATED = set("$`\"\\'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """How an image is to be made, wherever it comes from."""
+
+    force: bool = False
+    """Replace an image that is there."""
+    tmp_dir: Path | None = None
+    cache_dir: Path | None = None
+    size: float | None = None
+    """Bytes of the finished image, to check the space for; None: estimated."""
+    args: Sequence[str] = field(default_factory=list)
+    """More options for the runtime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +66,19 @@ def check_output(image: Path, *, force: bool) -> Path:
 
 @contextlib.contextmanager
 def places(
-    image: Path,
-    *,
-    tmp_dir: Path | None,
-    cache_dir: Path | None,
-    environ: Mapping[str, str],
-    say: Say,
+    image: Path, wanted: Making, site: Site, environ: Mapping[str, str], say: Say
 ) -> Iterator[Places]:
     """The folders for making `image`: those of the options, else of the runtime's own variables,
     unless they are in the home folder or in memory, else beside the image."""
-    parent = _choose("tmp", tmp_dir, "TMPDIR", environ, say) or image.parent
+    environ = {**site.env, **environ}
+    parent = _choose("tmp", wanted.tmp_dir, "TMPDIR", environ, say) or image.parent
     executable = not os.statvfs(parent).f_flag & os.ST_NOEXEC
     if not executable:
         raise UsageError(
             f"nothing in {parent} may be executed (it is mounted noexec)",
             hint="choose another place with --tmp-dir",
         )
-    cache = _choose("cache", cache_dir, "CACHEDIR", environ, say)
+    cache = _choose("cache", wanted.cache_dir, "CACHEDIR", environ, say)
     try:
         scratch = Path(tempfile.mkdtemp(prefix=f".{image.name}.", dir=parent))
     except OSError as error:
@@ -83,6 +93,18 @@ def places(
     finally:
         if not remove(scratch):
             say(f"not everything in {scratch} could be removed; remove it yourself")
+
+
+@contextlib.contextmanager
+def whole(image: Path) -> Iterator[Path]:
+    """A file to make `image` as. It takes the image's place where the block ends well, and goes
+    where it does not."""
+    new = image.with_name(f".{image.name}.new.{os.getpid()}")
+    try:
+        yield new
+        os.replace(new, image)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _choose(

@@ -9,15 +9,23 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.config.site import Site
 from hpc_amp.containers.build import estimate as estimate_size
 from hpc_amp.containers.build import going_on
 from hpc_amp.containers.image import machine, read_image
-from hpc_amp.containers.places import Say, check_output, check_space, child_environ, places
+from hpc_amp.containers.places import (
+    Making,
+    Say,
+    check_output,
+    check_space,
+    child_environ,
+    places,
+    whole,
+)
 from hpc_amp.containers.registry import credentials
 from hpc_amp.containers.runtime import Runtime, explain, refuse_many_ranks, run
 from hpc_amp.errors import HpcAmpError, UsageError
@@ -28,18 +36,13 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pull:
+class Pull(Making):
     """What is to be pulled."""
 
     uri: str
     image: Path | None = None
     """None: a name made from the URI, here."""
     architecture: str | None = None
-    force: bool = False
-    tmp_dir: Path | None = None
-    cache_dir: Path | None = None
-    size: float | None = None
-    args: Sequence[str] = field(default_factory=list)
 
 
 def pull_image(
@@ -76,24 +79,17 @@ def _pull(
     environ: Mapping[str, str],
 ) -> None:
     size = wanted.size if wanted.size is not None else estimate_size(wanted.uri)
-    with places(
-        image,
-        tmp_dir=wanted.tmp_dir,
-        cache_dir=wanted.cache_dir,
-        environ={**site.env, **environ},
-        say=say,
-    ) as made:
+    with places(image, wanted, site, environ, say) as made:
         factor = 3.0 if transport in _BUILT else 2.0
         check_space(made, image, size, factor=factor, what="the pull")
         child = child_environ(environ, made, site)
         secrets = credentials(wanted.uri, child)
-        new = image.with_name(f".{image.name}.new.{os.getpid()}")
         command = [runtime.program, "pull"]
         # A cache that is thrown away would only hold the image twice.
         command += [] if made.keeps_cache else ["--disable-cache"]
         command += ["--arch", wanted.architecture] if wanted.architecture else []
         say(f"pulling {wanted.uri} with {runtime.text}; temporary files in {made.scratch}")
-        try:
+        with whole(image) as new:
             status, output = run(
                 [*command, *wanted.args, str(new), wanted.uri],
                 child,
@@ -107,9 +103,6 @@ def _pull(
                 )
             found = read_image(str(new))
             _check_architecture(wanted, found.architecture, say)
-            os.replace(new, image)
-        finally:
-            new.unlink(missing_ok=True)
 
 
 def _check_architecture(wanted: Pull, found: str | None, say: Say) -> None:

@@ -52,23 +52,8 @@ class Program:
 def main(arguments: list[str]) -> NoReturn:
     """Resolve this rank and become the command. Exits with 2 and one line where it cannot."""
     try:
-        if len(arguments) == 2 and arguments[0] == "--job":
-            path = Path(arguments[1])
-            become(_program(path, _read(path)))
-        elif len(arguments) == 3 and arguments[0] == "--job" and arguments[2] == "--mpi-probe":
-            path = Path(arguments[1])
-            _check_mpi(path, _read(path))
-        elif len(arguments) == 4 and arguments[0] == "--job" and arguments[2] == "--preflight":
-            from hpc_amp.distributed import preflight  # which no rank needs
-
-            path = Path(arguments[1])
-            preflight.main(path, _read(path), Path(arguments[3]))
-        elif len(arguments) >= 4 and arguments[0] == "--job" and arguments[2] == "--":
-            path = Path(arguments[1])
-            become_alone(_session(path, _read(path), arguments[3:]))
-        elif len(arguments) == 3 and arguments[0] == "--job" and arguments[2] == "--shell":
-            path = Path(arguments[1])
-            become_alone(_shell(path, _read(path)))
+        if len(arguments) >= 2 and arguments[0] == "--job":
+            _run_job(Path(arguments[1]), arguments[2:])
         elif len(arguments) >= 2 and arguments[0] == "--":
             become(Program(arguments[1:]))
         else:
@@ -77,14 +62,42 @@ def main(arguments: list[str]) -> NoReturn:
         _fail(str(error))
 
 
+def _run_job(path: Path, what: list[str]) -> NoReturn:
+    """The job's own program, or what is wanted in its place. Raises WorldError."""
+    if not what:
+        become(_program(path, _read(path)))
+    elif what == ["--mpi-probe"]:
+        _check_mpi(path, _read(path))
+    elif what[0] == "--preflight" and len(what) == 2:
+        from hpc_amp.distributed import preflight  # which no rank needs
+
+        preflight.main(path, _read(path), Path(what[1]))
+    elif what[0] == "--" and len(what) >= 2:
+        become_alone(_session(path, _read(path), what[1:]))
+    elif what == ["--shell"]:
+        become_alone(_shell(path, _read(path)))
+    else:
+        _fail(USAGE)
+
+
 def become(program: Program) -> NoReturn:
     """Replace this process by the program, as one rank. Raises WorldError."""
     world = resolve(os.environ)
+    _end_with_parent()
+    _replace(program, world, f"rank {world.rank} cannot run")
+
+
+def become_alone(program: Program) -> NoReturn:
+    """Replace this process by the program, as the only rank there is, whatever an allocation that
+    it is in may say of others."""
+    _replace(program, World(), "cannot run")
+
+
+def _replace(program: Program, world: World, complaint: str) -> NoReturn:
     environment = _environment(program, standard_variables(world, os.environ))
     word = program.command[0]
     executable = sys.executable if word in ("python", "python3") else word
     command = [executable, *program.command[1:]]
-    _end_with_parent()
     try:
         if program.folder is not None:
             os.chdir(program.folder)
@@ -98,23 +111,7 @@ def become(program: Program) -> NoReturn:
             sys.exit(ended)
         os.execvpe(executable, command, environment)
     except OSError as error:
-        where = program.folder or os.getcwd()
-        _fail(f"rank {world.rank} cannot run {word!r} in {where!r}: {error}")
-
-
-def become_alone(program: Program) -> NoReturn:
-    """Replace this process by the program, as the only rank there is, whatever an allocation that
-    it is in may say of others."""
-    world = World()
-    environment = _environment(program, standard_variables(world, os.environ))
-    word = program.command[0]
-    executable = sys.executable if word in ("python", "python3") else word
-    try:
-        if program.folder is not None:
-            os.chdir(program.folder)
-        os.execvpe(executable, [executable, *program.command[1:]], environment)
-    except OSError as error:
-        _fail(f"cannot run {word!r} in {program.folder or os.getcwd()!r}: {error}")
+        _fail(f"{complaint} {word!r} in {program.folder or os.getcwd()!r}: {error}")
 
 
 def _check_mpi(path: Path, resolved: Mapping[str, Any]) -> NoReturn:

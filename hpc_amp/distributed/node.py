@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,11 @@ class Node:
             return 0
         return int(self.job["job"]["gpus_per_node"])
 
-    @property
+    @cached_property
     def changes(self) -> dict[str, str | None]:
         return environment_changes(self.environ, self.resolved, self.run_dir)
 
-    @property
+    @cached_property
     def program(self) -> dict[str, str]:
         """The environment of the program."""
         changed: dict[str, str | None] = {**self.environ, **self.changes}

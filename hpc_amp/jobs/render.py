@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import TYPE_CHECKING, Any
 
 from hpc_amp.config.units import parse_duration
 from hpc_amp.errors import ConfigError
-from hpc_amp.jobs.shell import ShellText, comment, quote, verbatim, words
-from hpc_amp.lint import SCHEDULERS, header_errors
-from hpc_amp.resources import resource_folder
+from hpc_amp.jobs.shell import ShellText, comment, quote, templates, verbatim, words
+from hpc_amp.lint.directives import SCHEDULERS
+from hpc_amp.lint.header import header_errors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    import jinja2
 
     from hpc_amp.jobs.plan import Plan
 
@@ -27,7 +24,7 @@ def render(plan: Plan) -> str:
     Raises ConfigError where the scheduler cannot do what the plan asks, or would misread a
     directive that site or user added."""
     plan.scheduler.check(plan)
-    script = _templates().get_template(plan.scheduler.template).render(_context(plan))
+    script = templates("jobs").get_template(plan.scheduler.template).render(_context(plan))
     _check_directives(plan, script)
     return script
 
@@ -48,7 +45,7 @@ def render_session(
         "limited": limited,
         "inside": words(["--", *command] if command else ["--shell"]),
     }
-    return _templates().get_template("shell.sh.j2").render(context)
+    return templates("jobs").get_template("shell.sh.j2").render(context)
 
 
 def _check_directives(plan: Plan, script: str) -> None:
@@ -132,25 +129,3 @@ def _option_lines(options: list[str]) -> list[ShellText]:
         else:
             lines[-1].append(word)
     return [words(line) for line in lines]
-
-
-@functools.cache
-def _templates() -> jinja2.Environment:
-    import jinja2
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resource_folder("jobs")),
-        undefined=jinja2.StrictUndefined,
-        finalize=_only_shell,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-
-
-def _only_shell(value: Any) -> Any:
-    """Let a template insert nothing but numbers and text that went through `hpc_amp.jobs.shell`."""
-    if isinstance(value, (ShellText, int)):
-        return value
-    raise TypeError(f"{value!r} would reach a shell script without being quoted")

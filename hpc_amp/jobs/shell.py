@@ -1,13 +1,20 @@
 """The one place where text becomes part of a shell script.
 
-Templates may only insert `ShellText` and numbers (see `render`): whatever comes from a
+Templates may only insert `ShellText` and numbers (see `templates`): whatever comes from a
 configuration has to pass `quote`, and shell that a user wrote on purpose has to say `verbatim`.
 """
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from hpc_amp.resources import resource_folder
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 class ShellText(str):
@@ -37,3 +44,26 @@ def verbatim(text: str) -> ShellText:
 def comment(text: str) -> ShellText:
     """Text for the rest of a comment line: control characters would end it."""
     return ShellText("".join(letter if letter.isprintable() else "?" for letter in text))
+
+
+@functools.cache
+def templates(folder: str) -> jinja2.Environment:
+    """The templates of a resource folder: of launch scripts, of definition files."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resource_folder(folder)),
+        undefined=jinja2.StrictUndefined,
+        finalize=_only_shell,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
+
+def _only_shell(value: Any) -> Any:
+    """Let a template insert nothing but numbers and text that went through this module."""
+    if isinstance(value, (ShellText, int)):
+        return value
+    raise TypeError(f"{value!r} would reach a shell without being quoted")

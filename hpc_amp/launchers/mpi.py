@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_amp.jobs.shell import ShellText, verbatim, words
+from hpc_amp.jobs.shell import ShellText, quote, verbatim
 from hpc_amp.launchers.base import Launcher, warnings
 
 if TYPE_CHECKING:
@@ -26,6 +26,11 @@ for name in $(compgen -e); do
   esac
 done
 """
+
+
+def _more_options(plan: Plan) -> str:
+    """What site and job add, with a blank behind it."""
+    return "".join(f"{quote(word)} " for word in (*plan.site.launcher_args, *plan.job.launch.args))
 
 
 class Mpirun(Launcher):
@@ -55,21 +60,19 @@ class Mpirun(Launcher):
         )
 
     def command(self, plan: Plan) -> ShellText:
-        """Binding is off: a rank's threads would share one core."""
-        hosts = "" if plan.scheduler.name == "slurm" else '--hostfile "attempts/$attempt/hosts" '
-        args = words([*plan.site.launcher_args, *plan.job.launch.args])
-        return verbatim(
-            f'mpirun -n "$HPC_AMP_WORLD_SIZE" {hosts}--map-by ppr:{plan.job.ranks_per_node}:node '
-            f'--bind-to none "${{carried[@]}}" {args}{" " * bool(args)}\\\n    {_RANK}'
-        )
+        """Every rank."""
+        return self._start(plan, "$HPC_AMP_WORLD_SIZE", plan.job.ranks_per_node, _RANK)
 
     def node_command(self, plan: Plan, task: ShellText) -> ShellText:
         """One process a node."""
+        return self._start(plan, "$HPC_AMP_NNODES", 1, task)
+
+    def _start(self, plan: Plan, count: str, per_node: int, what: str) -> ShellText:
+        """Binding is off: a rank's threads would share one core."""
         hosts = "" if plan.scheduler.name == "slurm" else '--hostfile "attempts/$attempt/hosts" '
-        args = words([*plan.site.launcher_args, *plan.job.launch.args])
         return verbatim(
-            f'mpirun -n "$HPC_AMP_NNODES" {hosts}--map-by ppr:1:node '
-            f'--bind-to none "${{carried[@]}}" {args}{" " * bool(args)}\\\n    {task}'
+            f'mpirun -n "{count}" {hosts}--map-by ppr:{per_node}:node '
+            f'--bind-to none "${{carried[@]}}" {_more_options(plan)}\\\n    {what}'
         )
 
 
@@ -105,19 +108,17 @@ esac
         )
 
     def command(self, plan: Plan) -> ShellText:
-        """`-n`, `-ppn` and `-hostfile` are read by both."""
-        args = words([*plan.site.launcher_args, *plan.job.launch.args])
-        return verbatim(
-            'mpiexec -n "$HPC_AMP_WORLD_SIZE" -ppn "$HPC_AMP_PPN" '
-            '-hostfile "attempts/$attempt/hosts" "${placement[@]}" '
-            f"{args}{' ' * bool(args)}\\\n    {_RANK}"
-        )
+        """Every rank."""
+        return self._start(plan, "$HPC_AMP_WORLD_SIZE", '"$HPC_AMP_PPN"', _RANK)
 
     def node_command(self, plan: Plan, task: ShellText) -> ShellText:
         """One process a node."""
-        args = words([*plan.site.launcher_args, *plan.job.launch.args])
+        return self._start(plan, "$HPC_AMP_NNODES", "1", task)
+
+    def _start(self, plan: Plan, count: str, per_node: str, what: str) -> ShellText:
+        """`-n`, `-ppn` and `-hostfile` are read by both."""
         return verbatim(
-            'mpiexec -n "$HPC_AMP_NNODES" -ppn 1 '
-            '-hostfile "attempts/$attempt/hosts" "${placement[@]}" '
-            f"{args}{' ' * bool(args)}\\\n    {task}"
+            f'mpiexec -n "{count}" -ppn {per_node} '
+            f'-hostfile "attempts/$attempt/hosts" "${{placement[@]}}" '
+            f"{_more_options(plan)}\\\n    {what}"
         )

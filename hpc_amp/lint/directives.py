@@ -63,6 +63,16 @@ class Directive:
 def slurm_words(text: str, line: int = 1) -> Split:
     """As sbatch splits a directive: either quote groups, a backslash escapes everywhere, an
     unquoted `#` starts a comment, even in the middle of a word."""
+    return _quoted_words(text, line, escapes_in_quotes=True, has_comments=True)
+
+
+def pbs_words(text: str, line: int = 1) -> Split:
+    """As PBS Pro's qsub splits a directive: either quote groups and protects everything, a
+    backslash escapes outside quotes only, `#` is an ordinary character."""
+    return _quoted_words(text, line, escapes_in_quotes=False, has_comments=False)
+
+
+def _quoted_words(text: str, line: int, *, escapes_in_quotes: bool, has_comments: bool) -> Split:
     words: list[Word] = []
     at, end = 0, len(text)
     while True:
@@ -70,24 +80,22 @@ def slurm_words(text: str, line: int = 1) -> Split:
             at += 1
         if at >= end:
             return Split(tuple(words))
-        if text[at] == "#":
+        if has_comments and text[at] == "#":
             return Split(tuple(words), comment=text[at:])
         letters: list[str] = []
         quote, quoted, lost = "", False, ""
         before, comma = "", None
         while at < end and (quote or text[at] not in BLANKS):
             letter = text[at]
-            if letter == "\\":
+            if letter == "\\" and (escapes_in_quotes or not quote):
                 at += 1
                 escaped = text[at : at + 1]
-                if not escaped:  # the end of the line: it vanishes
+                if not escaped:  # the end of the line: Slurm drops it, PBS would go on
                     break
                 letters.append(escaped)
                 if quote and escaped not in "$`'\"\\":
                     lost += escaped
-                at += 1
-                continue
-            if letter == quote:
+            elif letter == quote:
                 quote = ""
             elif quote:
                 letters.append(letter)
@@ -95,7 +103,7 @@ def slurm_words(text: str, line: int = 1) -> Split:
             elif letter in "'\"":
                 quote, quoted = letter, True
                 before = "".join(letters)
-            elif letter == "#":
+            elif has_comments and letter == "#":
                 words.append(Word("".join(letters), line, quoted, lost, comma))
                 return Split(tuple(words), comment=text[at:], cut=True)
             else:
@@ -105,43 +113,6 @@ def slurm_words(text: str, line: int = 1) -> Split:
             return Split(tuple(words), unmatched=quote)
         if letters or quoted:
             words.append(Word("".join(letters), line, quoted, lost, comma))
-
-
-def pbs_words(text: str, line: int = 1) -> Split:
-    """As PBS Pro's qsub splits a directive: either quote groups and protects everything, a
-    backslash escapes outside quotes only, `#` is an ordinary character."""
-    words: list[Word] = []
-    at, end = 0, len(text)
-    while True:
-        while at < end and text[at] in BLANKS:
-            at += 1
-        if at >= end:
-            return Split(tuple(words))
-        letters: list[str] = []
-        quote, quoted = "", False
-        before, comma = "", None
-        while at < end and (quote or text[at] not in BLANKS):
-            letter = text[at]
-            if letter == quote:
-                quote = ""
-            elif quote:
-                letters.append(letter)
-                comma = before if letter == "," else comma
-            elif letter in "'\"":
-                quote, quoted = letter, True
-                before = "".join(letters)
-            elif letter == "\\":
-                at += 1
-                if at == end:  # a continued line, reported as such
-                    break
-                letters.append(text[at])
-            else:
-                letters.append(letter)
-            at += 1
-        if quote:
-            return Split(tuple(words), unmatched=quote)
-        if letters or quoted:
-            words.append(Word("".join(letters), line, quoted, "", comma))
 
 
 def cobalt_words(text: str, line: int = 1) -> Split:

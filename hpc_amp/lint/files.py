@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.errors import UsageError
-from hpc_amp.lint import Finding, lint, schedulers_of
+from hpc_amp.lint.findings import Finding
+from hpc_amp.lint.linter import lint, schedulers_of
 
 STDIN = "-"
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from hpc_amp.errors import SchedulerError, UsageError
+from hpc_amp.errors import ConfigError, SchedulerError, UsageError
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.plan import Plan
+    from hpc_amp.lint.directives import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,22 @@ def without_options(
         elif unwanted[name] and not attached:
             next(rest, None)
     return kept
+
+
+def launcher_of_one_node(job: Job) -> str:
+    """The launcher for a job on one node, where no scheduler starts its ranks."""
+    return "single" if job.world_size == 1 else "torchrun"
+
+
+def directive_words(line: str, split: Callable[[str], Split]) -> list[str]:
+    """The words of a directive that somebody added, as the scheduler splits it. Raises ConfigError
+    where it cannot be read to its end."""
+    found = split(line)
+    if found.unmatched is not None:
+        raise ConfigError(f"the directive {line!r} cannot be read: {found.unmatched} does not end")
+    if (len(line) - len(line.rstrip("\\"))) % 2:
+        raise ConfigError(f"the directive {line!r} cannot be read: it ends with a backslash")
+    return [word.text for word in found.words]
 
 
 def merge_directives(

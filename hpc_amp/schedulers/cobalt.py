@@ -16,7 +16,6 @@ from hpc_amp.schedulers.base import (
     TERMINAL,
     Interactive,
     JobStatus,
-    Scheduler,
     Submission,
     complaint,
     needs_terminal,
@@ -24,9 +23,9 @@ from hpc_amp.schedulers.base import (
     script_command,
     submission_environment,
 )
+from hpc_amp.schedulers.qsub import QsubScheduler
 
 if TYPE_CHECKING:
-    from hpc_amp.config.schema import Job
     from hpc_amp.jobs.plan import Plan
 
 _OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
@@ -59,24 +58,14 @@ _WITH_VALUE = {
 _FLAGS = {"-h", "--preemptable", "--run_project", "--disable_preboot"}
 
 
-class Cobalt(Scheduler):
+class Cobalt(QsubScheduler):
     """qsub reads the lines `#COBALT ` that follow the first line without a gap, splits them at
     blanks and knows no quotes. The script is not copied: the queue holds its path."""
 
     name = "cobalt"
     template = "cobalt.sh.j2"
     marker = "#COBALT"
-    launchers = ("mpirun", "mpiexec", "torchrun", "single")
     allocation = "COBALT_JOBID"
-    chains = True
-    # They reach an ssh client only, in the usual set-up.
-    signals_ranks = False
-
-    def default_launcher(self, job: Job) -> str:
-        """MPI's launcher where there are several nodes: Cobalt itself starts one process only."""
-        if job.job.nodes > 1:
-            return "mpirun"
-        return "single" if job.world_size == 1 else "torchrun"
 
     def directives(self, plan: Plan) -> list[str]:
         """Every option once, `--attrs` of site and job joined into one: qsub takes no second. A
@@ -186,12 +175,6 @@ class Cobalt(Scheduler):
         result = run_command(["qdel", job_id])
         if result.returncode != 0:
             raise SchedulerError(f"qdel {job_id}: {complaint(result)}")
-
-    def release(self, job_id: str) -> None:
-        """`qrls`."""
-        result = run_command(["qrls", job_id])
-        if result.returncode != 0:
-            raise SchedulerError(f"qrls {job_id}: {complaint(result)}")
 
     def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
         """From the .cobaltlog, the only record that is left. Its last line is late, and missing

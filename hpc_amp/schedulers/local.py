@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_amp.errors import ConfigError, SchedulerError
-from hpc_amp.schedulers.base import Interactive, JobStatus, Scheduler, Submission, run_here
+from hpc_amp.schedulers.base import (
+    Interactive,
+    JobStatus,
+    Scheduler,
+    Submission,
+    launcher_of_one_node,
+    run_here,
+)
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
@@ -32,7 +39,7 @@ class Local(Scheduler):
 
     def default_launcher(self, job: Job) -> str:
         """torchrun for several ranks."""
-        return "single" if job.world_size == 1 else "torchrun"
+        return launcher_of_one_node(job)
 
     def directives(self, plan: Plan) -> list[str]:
         """There is nobody to read any; what site and user add is refused by `check`."""

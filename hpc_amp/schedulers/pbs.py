@@ -19,9 +19,9 @@ from hpc_amp.schedulers.base import (
     TERMINAL,
     Interactive,
     JobStatus,
-    Scheduler,
     Submission,
     complaint,
+    directive_words,
     merge_directives,
     needs_terminal,
     run_command,
@@ -29,9 +29,9 @@ from hpc_amp.schedulers.base import (
     submission_environment,
     without_options,
 )
+from hpc_amp.schedulers.qsub import QsubScheduler
 
 if TYPE_CHECKING:
-    from hpc_amp.config.schema import Job
     from hpc_amp.jobs.plan import Plan
 
 _OWN_VARIABLES = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT", "PBS_EXEC")
@@ -42,7 +42,6 @@ _OF_BATCH_JOBS = {
 }
 _FINISHED = "has finished"
 _UNKNOWN = "Unknown Job Id"
-_NO_HISTORY = "not configured to maintain job history"
 _ENDED_WITH = {
     -29: "PBS ended it at its time limit",
     -27: "PBS ended it: it used more memory than it asked for",
@@ -50,25 +49,14 @@ _ENDED_WITH = {
 }
 
 
-class Pbs(Scheduler):
+class Pbs(QsubScheduler):
     """qsub copies the script at submission and reads options in it up to the first command. Of a
     `-l` resource that is given twice the first counts, so each is written once."""
 
     name = "pbs"
     template = "pbs.sh.j2"
     marker = "#PBS"
-    launchers = ("mpirun", "mpiexec", "torchrun", "single")
     allocation = "PBS_JOBID"
-    chains = True
-    # The ranks of the first node are killed by their launcher, which gets SIGTERM as well, those of
-    # other nodes get none.
-    signals_ranks = False
-
-    def default_launcher(self, job: Job) -> str:
-        """MPI's launcher where there are several nodes: PBS itself starts one process only."""
-        if job.job.nodes > 1:
-            return "mpirun"
-        return "single" if job.world_size == 1 else "torchrun"
 
     def directives(self, plan: Plan) -> list[str]:
         """One chunk a node. Output goes straight to the log (`-k doe`): it would be copied there at
@@ -141,7 +129,7 @@ class Pbs(Scheduler):
         script's body it would not run. Its exit status is 0, whatever happened."""
         if not terminal:
             raise needs_terminal("PBS")
-        words = [word.text for line in self.directives(plan) for word in pbs_words(line).words]
+        words = [w for line in self.directives(plan) for w in directive_words(line, pbs_words)]
         options = without_options(words, _OF_BATCH_JOBS, {})
         return Interactive(
             ["qsub", "-I", *options, "--", *script_command(script)],
@@ -179,12 +167,6 @@ class Pbs(Scheduler):
         if result.returncode != 0 and not re.search(f"{_FINISHED}|{_UNKNOWN}", result.stderr):
             raise SchedulerError(f"qdel {job_id}: {complaint(result)}")
 
-    def release(self, job_id: str) -> None:
-        """`qrls`."""
-        result = run_command(["qrls", job_id])
-        if result.returncode != 0:
-            raise SchedulerError(f"qrls {job_id}: {complaint(result)}")
-
     def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
         """From the history, where the server keeps one."""
         result = run_command(["qstat", "-x", "-f", job_id])
@@ -200,13 +182,8 @@ def _job_name(name: str) -> str:
 
 
 def _options(line: str) -> set[str]:
-    """The options that a directive line sets; a resource counts as one of its own (`-l place`).
-
-    Python's shlex groups words with quotes as PBS does, but for backslashes inside double ones."""
-    try:
-        words = iter(shlex.split(line))
-    except ValueError as error:
-        raise ConfigError(f"the directive {line!r} cannot be read: {error}") from None
+    """The options that a directive line sets; a resource counts as one of its own (`-l place`)."""
+    words = iter(directive_words(line, pbs_words))
     names = set()
     for word in words:
         if not word.startswith("-"):

@@ -19,6 +19,7 @@ from hpc_amp.schedulers.base import (
     Scheduler,
     Submission,
     complaint,
+    directive_words,
     merge_directives,
     run_command,
     run_here,
@@ -126,7 +127,7 @@ class Slurm(Scheduler):
         """srun makes the allocation and its only step at once: it then gets the options that a
         batch job gets, hands on window size and exit status, and takes its request back when it
         is interrupted while it waits."""
-        words = [word.text for line in self.directives(plan) for word in slurm_words(line).words]
+        words = [w for line in self.directives(plan) for w in directive_words(line, slurm_words)]
         options = without_options(words, _OF_BATCH_JOBS, _LONG_OPTIONS)
         # Behind what site and job say: it shall be one process.
         options += ["--nodes=1", "--ntasks=1", "--mpi=none", *_terminal_options(terminal)]
@@ -198,12 +199,8 @@ _LONG_OPTIONS = {
 
 def _options(line: str) -> set[str]:
     """The options that a directive line sets, by their long names."""
-    try:
-        words = shlex.split(line)
-    except ValueError as error:
-        raise ConfigError(f"the directive {line!r} cannot be read: {error}") from None
     names = set()
-    for word in words:
+    for word in directive_words(line, slurm_words):
         if word.startswith("--"):
             names.add(word.partition("=")[0])
         elif word.startswith("-"):

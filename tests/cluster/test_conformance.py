@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support import standins
 from support.cluster import Cluster
 from support.environment import REPOSITORY
 from support.standins import CobaltStandIn, PbsStandIn, StandIn
@@ -27,13 +28,11 @@ ACTOR = REPOSITORY / "tests" / "support" / "actor.py"
 CONFIG = str(REPOSITORY / "configs" / "cifar_resnet.yaml")
 RANKS = 4
 
-# How Open MPI reaches the cluster's nodes: they have no ssh.
+# How Open MPI reaches the cluster's nodes. The slots of a node are for hpc-amp to say.
 OPEN_MPI = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_plm_rsh_agent": str(REPOSITORY / "tests" / "cluster" / "rsh-agent"),
-    "OMPI_MCA_oob_tcp_if_include": "10.77.0.0/24",
-    "OMPI_MCA_btl_tcp_if_include": "10.77.0.0/24",
+    name: value
+    for name, value in standins.OPEN_MPI.items()
+    if name != "OMPI_MCA_rmaps_base_oversubscribe"
 }
 SITES = {
     "slurm_srun": {"scheduler": "slurm"},

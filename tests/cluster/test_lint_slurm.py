@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.cluster import Cluster
 
-from hpc_amp.lint import header_errors
 from hpc_amp.lint.directives import read_header
+from hpc_amp.lint.header import header_errors
 from hpc_amp.lint.options import GRAMMARS, parse_options
 from hpc_amp.lint.script import read_script
 

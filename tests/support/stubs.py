@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from hpc_amp.jobs import rundir
@@ -187,6 +188,23 @@ def read_reports(folder: Path) -> list[Report]:
     """The reports of all ranks, by rank."""
     files = sorted(folder.glob("*.json"), key=lambda path: int(path.stem))
     return [Report(**json.loads(path.read_text())) for path in files]
+
+
+def command_that_says(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    name: str,
+    out: str,
+    err: str = "",
+    status: int = 0,
+) -> None:
+    """Put a command on PATH that says this, whatever it is asked."""
+    (folder / "out").write_text(out)
+    (folder / "err").write_text(err)
+    program = folder / name
+    program.write_text(f"#!/bin/sh\ncd {folder}\ncat out\ncat err >&2\nexit {status}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
 
 
 def remove(folder: Path) -> None:

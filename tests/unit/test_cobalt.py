@@ -3,11 +3,12 @@ conformance suite; answers here are in the words of Cobalt 1.0.33."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stubs import StubHost
+from support.stubs import StubHost, command_that_says
 
 from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.jobs.plan import Plan
@@ -146,23 +147,6 @@ def test_the_script_can_be_executed(host: StubHost) -> None:
 # ---- answers -------------------------------------------------------------------------------------
 
 
-def says(
-    monkeypatch: pytest.MonkeyPatch,
-    folder: Path,
-    name: str,
-    out: str,
-    err: str = "",
-    status: int = 0,
-) -> None:
-    """A command that says this, whatever it is asked."""
-    (folder / "out").write_text(out)
-    (folder / "err").write_text(err)
-    program = folder / name
-    program.write_text(f"#!/bin/sh\ncd {folder}\ncat out\ncat err >&2\nexit {status}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=":")
-
-
 TABLE = """JobID  State
 =====================
 1      running
@@ -173,7 +157,7 @@ TABLE = """JobID  State
 
 
 def test_states(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    says(monkeypatch, tmp_path, "qstat", TABLE)
+    command_that_says(monkeypatch, tmp_path, "qstat", TABLE)
 
     assert Cobalt().query(["1", "2", "3", "4", "5"]) == {
         "1": JobStatus("running"),
@@ -186,7 +170,7 @@ def test_states(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_silence_with_status_1_means_that_no_job_is_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    says(monkeypatch, tmp_path, "qstat", "", status=1)
+    command_that_says(monkeypatch, tmp_path, "qstat", "", status=1)
 
     assert Cobalt().query(["1"]) == {}
 
@@ -195,7 +179,7 @@ def test_a_server_that_is_down_is_not_an_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     text = "Following exception occurred while trying to execute queue-manager.get_jobs\n"
-    says(monkeypatch, tmp_path, "qstat", "", text, 1)
+    command_that_says(monkeypatch, tmp_path, "qstat", "", text, 1)
 
     with pytest.raises(SchedulerError, match="qstat does not answer"):
         Cobalt().query(["1"])
@@ -218,18 +202,14 @@ def test_the_job_exists_if_its_id_was_printed(
     status: int,
     job_id: str,
 ) -> None:
-    import os
-
-    says(monkeypatch, tmp_path, "qsub", out, err, status)
+    command_that_says(monkeypatch, tmp_path, "qsub", out, err, status)
 
     submission = Cobalt().submit(tmp_path / "launch.sh", os.environ)
     assert (submission.job_id, submission.remarks) == (job_id, err.strip())
 
 
 def test_a_refusal_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import os
-
-    says(
+    command_that_says(
         monkeypatch,
         tmp_path,
         "qsub",

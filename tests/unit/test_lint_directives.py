@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hpc_amp.lint import lint, schedulers_of
 from hpc_amp.lint.directives import (
     SCHEDULERS,
     SchedulerName,
@@ -18,6 +17,7 @@ from hpc_amp.lint.directives import (
     read_header,
     slurm_words,
 )
+from hpc_amp.lint.linter import lint, schedulers_of
 from hpc_amp.lint.options import parse_options, resource_list
 from hpc_amp.lint.script import read_script
 from hpc_amp.schedulers.slurm import quote_directive

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_amp.lint import RULES, header_errors, lint
+from hpc_amp.lint.findings import RULES
+from hpc_amp.lint.header import header_errors
+from hpc_amp.lint.linter import lint
 
 ROOT = Path(__file__).parents[2]
 SLURM = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8\n"

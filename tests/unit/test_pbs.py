@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stubs import StubHost
+from support.stubs import StubHost, command_that_says
 
 from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.jobs.plan import Plan
@@ -139,25 +139,13 @@ def ended(**attributes: str) -> str:
     return "Job Id: 372.head\n" + "".join(f"    {k} = {v}\n" for k, v in lines.items()) + "\n"
 
 
-def answer(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, out: str, err: str = "", status: int = 0
-) -> None:
-    """A qstat that says this, whatever it is asked."""
-    (tmp_path / "out").write_text(out)
-    (tmp_path / "err").write_text(err)
-    qstat = tmp_path / "qstat"
-    qstat.write_text(f"#!/bin/sh\ncd {tmp_path}\ncat out\ncat err >&2\nexit {status}\n")
-    qstat.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-
-
 def test_jobs_are_asked_for_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     waiting = (
         "Job Id: 9.head\n    job_state = Q\n    comment = Not Running: Insufficient amount of r"
     )
     waiting += "\n\tesource: ngpus\n\n"
     gone = "qstat: 8.head Job has finished, use -x or -H to obtain historical job information\n"
-    answer(monkeypatch, tmp_path, RUNNING + waiting, gone, 35)
+    command_that_says(monkeypatch, tmp_path, "qstat", RUNNING + waiting, gone, 35)
 
     assert Pbs().query(["372.head", "9.head", "8.head"]) == {
         "372.head": JobStatus("running"),
@@ -169,7 +157,7 @@ def test_jobs_are_asked_for_together(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_server_of_another_name_is_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    answer(monkeypatch, tmp_path, RUNNING)
+    command_that_says(monkeypatch, tmp_path, "qstat", RUNNING)
 
     assert Pbs().query(["372.head.cluster.example.org"]) == {
         "372.head.cluster.example.org": JobStatus("running")
@@ -179,7 +167,7 @@ def test_a_server_of_another_name_is_the_same(
 def test_an_unknown_job_is_not_in_the_answer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    answer(monkeypatch, tmp_path, "", "qstat: Unknown Job Id 0.head\n", 153)
+    command_that_says(monkeypatch, tmp_path, "qstat", "", "qstat: Unknown Job Id 0.head\n", 153)
 
     assert Pbs().query(["0.head"]) == {}
 
@@ -195,7 +183,7 @@ def test_an_unknown_job_is_not_in_the_answer(
 def test_silence_is_not_an_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, err: str, status: int
 ) -> None:
-    answer(monkeypatch, tmp_path, "", err, status)
+    command_that_says(monkeypatch, tmp_path, "qstat", "", err, status)
 
     with pytest.raises(SchedulerError, match="qstat does not answer"):
         Pbs().query(["372.head"])
@@ -219,13 +207,13 @@ def test_silence_is_not_an_end(
 def test_the_history_tells_how_a_job_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, expected: str
 ) -> None:
-    answer(monkeypatch, tmp_path, text)
+    command_that_says(monkeypatch, tmp_path, "qstat", text)
 
     assert Pbs().last_words("372.head", tmp_path) == JobStatus("ended", expected)
 
 
 def test_without_history_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = "qstat: PBS is not configured to maintain job history 372.head\n"
-    answer(monkeypatch, tmp_path, "", text)
+    command_that_says(monkeypatch, tmp_path, "qstat", "", text)
 
     assert Pbs().last_words("372.head", tmp_path) == NOT_IN_QUEUE

@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 from . import cobalt_options as options
+from .client import Client
 from .cobalt_server import DEFAULTS, stamp
-from .folder import Folder, Message, ServerDown
+from .folder import Message, ServerDown
 from .nodes import compress, on_node
 from .server import hours
 
@@ -24,17 +25,8 @@ def _complain(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-class _Client:
-    """A command's connection to the server of its folder."""
-
-    def __init__(self, program: str) -> None:
-        self.folder = Folder.of_this_command(program)
-        self.config = self.folder.config(DEFAULTS)
-
-    def ask(self, operation: str, **more: object) -> Message:
-        if self.config["down"]:
-            raise ServerDown("Connection refused")
-        return self.folder.ask(KIND, {"op": operation, **more})
+def _client(program: str) -> Client:
+    return Client(program, KIND, DEFAULTS)
 
 
 # ---- qsub ----------------------------------------------------------------------------------------
@@ -42,7 +34,7 @@ class _Client:
 
 def qsub() -> int:
     """Hand in a job."""
-    client = _Client("qsub")
+    client = _client("qsub")
     try:
         return _qsub(client, sys.argv[1:])
     except options.Refused as refused:
@@ -55,7 +47,7 @@ def qsub() -> int:
         return 1
 
 
-def _qsub(client: _Client, words: list[str]) -> int:
+def _qsub(client: Client, words: list[str]) -> int:
     given, command = options.parse(words)
     interactive = given.interactive or given.mode == "interactive"
     if interactive and command:
@@ -140,7 +132,7 @@ def _require(given: object) -> None:
         raise options.Refused("'nodecount' not provided")
 
 
-def _submit(client: _Client, job: Message, shown: str) -> int:
+def _submit(client: Client, job: Message, shown: str) -> int:
     config = client.config
     if config["filter_message"]:
         _complain(config["filter_message"])
@@ -165,7 +157,7 @@ def _submit(client: _Client, job: Message, shown: str) -> int:
     return config["submit_status"]
 
 
-def _interactive(client: _Client, job: Message) -> int:
+def _interactive(client: Client, job: Message) -> int:
     """The queue holds a `sleep`; the shell is this command's own, on the first node."""
     answer = client.ask("submit", job=job)
     if "fault" in answer:
@@ -286,7 +278,7 @@ def qstat() -> int:
     parser.add_argument("--header")
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
-    client = _Client("qstat")
+    client = _client("qstat")
     try:
         answer = client.ask("list")
     except ServerDown as down:
@@ -346,7 +338,7 @@ def _job_ids(words: list[str]) -> list[str]:
 
 def _change(program: str, operation: str, ids: list[str], **more: object) -> Message:
     try:
-        return _Client(program).ask(operation, ids=ids, **more)
+        return _client(program).ask(operation, ids=ids, **more)
     except ServerDown as down:
         _complain(
             "component error: Following exception occurred while trying to execute "

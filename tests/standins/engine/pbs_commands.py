@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from . import pbs_options as options
-from .folder import Folder, Message, ServerDown
+from .client import Client
+from .folder import Message, ServerDown
 from .nodes import signal_number
 from .pbs_server import DEFAULTS, HOST, exec_host, exec_vnode, walltime_text
 
@@ -34,18 +35,8 @@ def _complain(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-class _Client:
-    """A command's connection to the server of its folder."""
-
-    def __init__(self, program: str) -> None:
-        self.program = program
-        self.folder = Folder.of_this_command(program)
-        self.config = self.folder.config(DEFAULTS)
-
-    def ask(self, operation: str, **more: object) -> Message:
-        if self.config["down"]:
-            raise ServerDown("Connection refused")
-        return self.folder.ask(KIND, {"op": operation, **more})
+def _client(program: str) -> Client:
+    return Client(program, KIND, DEFAULTS)
 
 
 # ---- qsub ----------------------------------------------------------------------------------------
@@ -53,7 +44,7 @@ class _Client:
 
 def qsub() -> int:
     """Hand in a job."""
-    client = _Client("qsub")
+    client = _client("qsub")
     try:
         return _qsub(client)
     except options.Refused as refused:
@@ -67,7 +58,7 @@ def qsub() -> int:
         return 162
 
 
-def _qsub(client: _Client) -> int:
+def _qsub(client: Client) -> int:
     given = options.Options()
     words = sys.argv[1:]
     rest = given.command_line(words)
@@ -120,7 +111,7 @@ def _script(rest: list[str], *, interactive: bool) -> tuple[str, str]:
 
 
 def _job(
-    client: _Client,
+    client: Client,
     given: options.Options,
     name: str,
     text: str | None,
@@ -177,7 +168,7 @@ def _job(
     }
 
 
-def _block(client: _Client, identity: str) -> int:
+def _block(client: Client, identity: str) -> int:
     while True:
         answer = client.ask("wait", id=identity)
         if answer["ended"]:
@@ -190,7 +181,7 @@ def _block(client: _Client, identity: str) -> int:
     return status & 255
 
 
-def _interact(client: _Client, identity: str) -> int:
+def _interact(client: Client, identity: str) -> int:
     """A terminal on the job's first node. The status is 0, whatever the shell's was."""
     print(f"qsub: waiting for job {identity} to start", flush=True)
     while True:
@@ -390,7 +381,7 @@ def qstat() -> int:
     form = values.get("-F", "").lower()
     if form not in ("", "json", "dsv") or (form and "-f" not in flags):
         _usage("qstat", "qstat: -F needs -f, and one of json and dsv")
-    client = _Client("qstat")
+    client = _client("qstat")
     shown: list[Job] = []
     status = 0
     try:
@@ -418,7 +409,7 @@ def qstat() -> int:
 
 
 def _selected(
-    client: _Client, answer: Message, names: list[str], flags: set[str], user: str | None
+    client: Client, answer: Message, names: list[str], flags: set[str], user: str | None
 ) -> tuple[list[Job], int]:
     history = client.config["history"]
     finished = bool(flags & {"-x", "-H"})
@@ -491,10 +482,10 @@ def _show_table(jobs: list[Job]) -> None:
 
 
 def _each(
-    program: str, names: list[str], action: Callable[[_Client, Job], tuple[str, int] | None]
+    program: str, names: list[str], action: Callable[[Client, Job], tuple[str, int] | None]
 ) -> int:
     """Do something with every job; the status is that of the last that was refused."""
-    client = _Client(program)
+    client = _client(program)
     status = 0
     if not names:
         _usage(program, f"{program}: no job given")
@@ -547,7 +538,7 @@ def qdel() -> int:
     if how not in ("", "force") and not how.isdigit():
         _usage("qdel", "qdel: illegal -W value")
 
-    def delete(client: _Client, job: Job) -> tuple[str, int] | None:
+    def delete(client: Client, job: Job) -> tuple[str, int] | None:
         if "-x" in given and job["state"] == "F":
             client.ask("forget", id=job["id"])
             return None
@@ -564,7 +555,7 @@ def qsig() -> int:
     given, names = _options("qsig", "s:")
     name = given.get("-s", "TERM")
 
-    def send(client: _Client, job: Job) -> tuple[str, int] | None:
+    def send(client: Client, job: Job) -> tuple[str, int] | None:
         if name in ("suspend", "resume", "admin-suspend", "admin-resume"):
             return f"qsig: Unauthorized Request  {job['id']}", 159
         number = signal_number(name)
@@ -585,7 +576,7 @@ def _hold_or_release(program: str, operation: str) -> int:
     if given.get("-h", "u") != "u":
         return _each(program, names, lambda client, job: (_unauthorized(program, job), 159))
 
-    def change(client: _Client, job: Job) -> tuple[str, int] | None:
+    def change(client: Client, job: Job) -> tuple[str, int] | None:
         refused = _finished(program, job)
         if refused is None and client.ask(operation, id=job["id"]).get("bad_state"):
             return f"{program}: Request invalid for state of job  {job['id']}", 168

@@ -1,0 +1,32 @@
+"""What PBS and Cobalt have in common: they start one process on the first node, requeue nothing for
+their users, and hold and release jobs with commands of the same names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_amp.errors import SchedulerError
+from hpc_amp.schedulers.base import Scheduler, complaint, launcher_of_one_node, run_command
+
+if TYPE_CHECKING:
+    from hpc_amp.config.schema import Job
+
+
+class QsubScheduler(Scheduler):
+    """A run goes on in another job. The ranks cannot count on signals: on PBS those of the first
+    node are killed by their launcher, which gets SIGTERM as well, and those of other nodes get
+    none; on Cobalt it reaches an ssh client only, in the usual set-up."""
+
+    launchers = ("mpirun", "mpiexec", "torchrun", "single")
+    chains = True
+    signals_ranks = False
+
+    def default_launcher(self, job: Job) -> str:
+        """MPI's launcher where there are several nodes."""
+        return "mpirun" if job.job.nodes > 1 else launcher_of_one_node(job)
+
+    def release(self, job_id: str) -> None:
+        """`qrls`."""
+        result = run_command(["qrls", job_id])
+        if result.returncode != 0:
+            raise SchedulerError(f"qrls {job_id}: {complaint(result)}")
