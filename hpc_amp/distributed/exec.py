@@ -12,11 +12,9 @@ shell`).
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,9 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpc_amp.distributed.environment import environment_changes
+from hpc_amp.distributed.parent import end_with_parent
 from hpc_amp.distributed.world import World, WorldError, resolve, standard_variables
-
-_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 USAGE = (
     "usage: python -m hpc_amp.distributed.exec "
@@ -83,7 +80,7 @@ def _run_job(path: Path, what: list[str]) -> NoReturn:
 def become(program: Program) -> NoReturn:
     """Replace this process by the program, as one rank. Raises WorldError."""
     world = resolve(os.environ)
-    _end_with_parent()
+    end_with_parent()
     _replace(program, world, f"rank {world.rank} cannot run")
 
 
@@ -106,7 +103,7 @@ def _replace(program: Program, world: World, complaint: str) -> NoReturn:
 
             mark = Path(os.environ["HPC_AMP_OUTCOME_FILE"]).with_name("stopped")
             ended = supervise(
-                command, environment, mark if world.is_main else None, _end_with_parent
+                command, environment, mark if world.is_main else None, end_with_parent
             )
             sys.exit(ended)
         os.execvpe(executable, command, environment)
@@ -122,7 +119,7 @@ def _check_mpi(path: Path, resolved: Mapping[str, Any]) -> NoReturn:
     folder = program.folder or os.getcwd()
     world = resolve(os.environ)
     environment = _environment(program, standard_variables(world, os.environ))
-    _end_with_parent()
+    end_with_parent()
     try:
         status = mpi.probe(resolved["job"], path.parent, folder, world, environment)
     except OSError as error:
@@ -134,14 +131,6 @@ def _environment(program: Program, standard: Mapping[str, str]) -> dict[str, str
     """This process's environment, changed; the world is not the program's to set."""
     changed: dict[str, str | None] = {**os.environ, **program.changes, **standard}
     return {name: value for name, value in changed.items() if value is not None}
-
-
-def _end_with_parent() -> None:
-    """Have the kernel send SIGTERM when the launcher's process dies. A killed torchrun would leave
-    its ranks behind, training on in a directory that the next attempt writes to."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -75,8 +75,8 @@ def test_a_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 def test_the_program_ends_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     """With what `exec` prepares in the child."""
     pid_file = tmp_path / "pid"
-    script = SUPERVISE.replace("lambda: None", "_end_with_parent").replace(
-        "import os,", "from hpc_amp.distributed.exec import _end_with_parent\nimport os,"
+    script = SUPERVISE.replace("lambda: None", "end_with_parent").replace(
+        "import os,", "from hpc_amp.distributed.parent import end_with_parent\nimport os,"
     )
     program = f"echo $$ >{pid_file}.part; mv {pid_file}.part {pid_file}; exec sleep 1000"
     command = [sys.executable, "-c", script, str(tmp_path / "stopped"), "bash", "-c", program]
