@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -30,6 +33,16 @@ def clean_environ(**more: str) -> dict[str, str]:
 def in_ci() -> bool:
     """Whether a missing tool is a failure and not a reason to skip."""
     return os.environ.get("CI", "").lower() in ("1", "true")
+
+
+def require_program(name: str) -> None:
+    """Skip the test where a program is missing; in CI that is a failure."""
+    if shutil.which(name) is not None:
+        return
+    reason = f"{name} is missing: apt-get install {name}"
+    if in_ci():
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 @contextlib.contextmanager

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support.environment import REPOSITORY, in_ci
+from support.environment import REPOSITORY, require_program
 
 from hpc_amp.cli.container import container
 from hpc_amp.containers.definition import Definition, debian, ngc
@@ -78,10 +77,7 @@ def test_every_version_can_build_it(path: Path) -> None:
 
 
 def test_its_shell_passes_shellcheck() -> None:
-    if shutil.which("shellcheck") is None:
-        if in_ci():
-            pytest.fail("shellcheck is missing: apt-get install shellcheck")
-        pytest.skip("shellcheck is missing: apt-get install shellcheck")
+    require_program("shellcheck")
     for path in CASES:
         for name, text in sections(path.read_text()).items():
             if name not in ("environment", "post", "test", "runscript"):

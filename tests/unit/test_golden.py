@@ -7,12 +7,11 @@ look at the difference.
 from __future__ import annotations
 
 import itertools
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from support.environment import REPOSITORY, in_ci
+from support.environment import REPOSITORY, require_program
 
 from hpc_amp.config.fabric import find_fabric
 from hpc_amp.config.schema import Container, Job, Launch, Resources, Restarts, Train
@@ -125,10 +124,7 @@ def test_a_golden_script_is_bash(case: str) -> None:
 
 
 def test_golden_scripts_pass_shellcheck() -> None:
-    if shutil.which("shellcheck") is None:
-        if in_ci():
-            pytest.fail("shellcheck is missing: apt-get install shellcheck")
-        pytest.skip("shellcheck is missing: apt-get install shellcheck")
+    require_program("shellcheck")
 
     result = subprocess.run(
         ["shellcheck", *sorted(GOLDEN.glob("*.sh"))], text=True, capture_output=True, timeout=120

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.environment import in_ci, working_directory
+from support.environment import require_program, working_directory
 from support.stubs import REPORT, StubHost, read_reports
 
 from hpc_amp.errors import UsageError
@@ -174,10 +173,7 @@ def test_a_scheduler_that_needs_a_terminal_says_so(host: StubHost, scheduler: st
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_the_script_passes_shellcheck(host: StubHost, scheduler: str) -> None:
-    if shutil.which("shellcheck") is None:
-        if in_ci():
-            pytest.fail("shellcheck is missing: apt-get install shellcheck")
-        pytest.skip("shellcheck is missing: apt-get install shellcheck")
+    require_program("shellcheck")
     account = [] if scheduler != "local" else ["job.queue=null", "job.account=null"]
     one = session(host, scheduler, f"container.image={host.image}", *account)
     for watched, command in ((False, []), (True, ["echo", "it's $HOME"])):
