@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_amp.containers.base import Container, NoContainer
-from hpc_amp.containers.exec import ExecContainer
+from hpc_amp.containers.exec import BINARIES, ExecContainer
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
@@ -13,16 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Container", "get_container"]
 
-_BINARIES = {
-    "auto": ("apptainer", "singularity"),
-    "apptainer": ("apptainer",),
-    "singularity": ("singularity",),
-}
-
 
 def get_container(job: Job, site: Site) -> Container:
     """The container of `job`: none without an image."""
     runtime = job.container.runtime if job.container.runtime != "auto" else site.runtime
     if job.container.image is None or runtime == "none":
         return NoContainer()
-    return ExecContainer(_BINARIES[runtime])
+    return ExecContainer(BINARIES[runtime])

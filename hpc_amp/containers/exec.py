@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
 
 
+# The programs that may run an image, by what job or site want.
+BINARIES = {
+    "auto": ("apptainer", "singularity"),
+    "apptainer": ("apptainer",),
+    "singularity": ("singularity",),
+}
+
+
 class ExecContainer(Container):
     """Runs the image's own software on the node's kernel, network and GPUs."""
 

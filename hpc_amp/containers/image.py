@@ -64,8 +64,12 @@ class Image:
 
 def machine() -> str:
     """This machine's architecture, as Go names it."""
-    name = platform.machine()
-    return _MACHINES.get(name, name)
+    return go_name(platform.machine())
+
+
+def go_name(machine: str) -> str:
+    """What `uname -m` and Slurm call an architecture, as Go names it."""
+    return _MACHINES.get(machine, machine)
 
 
 def read_image(where: str) -> Image:

@@ -19,15 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hpc_amp.containers.exec import BINARIES
 from hpc_amp.errors import HpcAmpError, UsageError
 
 PREFIXES = ("APPTAINER", "SINGULARITY")
-BINARIES = {
-    "auto": ("apptainer", "singularity"),
-    "apptainer": ("apptainer",),
-    "singularity": ("singularity",),
-    "none": ("apptainer", "singularity"),
-}
 _TAIL = 64 * 1024
 _SILENCE = 60.0  # seconds after which a word of ours says that it goes on
 
@@ -58,7 +53,8 @@ def find_runtime(
     wanted: str = "auto", *, which: Callable[[str], str | None] = shutil.which
 ) -> Runtime:
     """The container program on PATH. Raises HpcAmpError where there is none, or it does not run."""
-    names = BINARIES[wanted]
+    # A site whose jobs use none may still have one.
+    names = BINARIES["auto" if wanted == "none" else wanted]
     program = next(filter(None, map(which, names)), None)
     if program is None:
         raise HpcAmpError(

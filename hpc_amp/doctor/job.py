@@ -15,7 +15,7 @@ from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.units import format_duration, parse_duration
-from hpc_amp.containers.image import machine, read_image
+from hpc_amp.containers.image import go_name, machine, read_image
 from hpc_amp.containers.runtime import Runtime, file_system, gib
 from hpc_amp.doctor.catalogue import CATALOGUE
 from hpc_amp.doctor.finding import Finding, Findings
@@ -145,9 +145,6 @@ def check_architecture(request: Request, architecture: str | None) -> Findings:
         yield Finding("img.arch", "good", f"{architecture}, like the nodes")
 
 
-_GO_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
-
-
 def _node_architectures(request: Request) -> set[str]:
     """Those that Slurm knows of its nodes; nothing where it is not asked or does not say."""
     if request.site.scheduler != "slurm":
@@ -163,7 +160,7 @@ def _node_architectures(request: Request) -> set[str]:
         if queue and "Partitions" in facts and queue not in facts["Partitions"].split(","):
             continue
         if "Arch" in facts:
-            names.add(_GO_NAMES.get(facts["Arch"], facts["Arch"]))
+            names.add(go_name(facts["Arch"]))
     return names
 
 
