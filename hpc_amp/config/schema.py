@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from hpc_amp.config.units import parse_duration, parse_interval, parse_size
+from hpc_amp.config.units import parse_duration, parse_interval, parse_size, parse_step_interval
 
 SCHEMA_VERSION = 1
 
@@ -103,6 +103,7 @@ def all_printable(value: list[str]) -> None:
 
 Duration = Annotated[str, parse_duration]
 Interval = Annotated[str, parse_interval]
+StepInterval = Annotated[str, parse_step_interval]
 Size = Annotated[str, parse_size]
 Count = Annotated[int, at_least(1)]
 Natural = Annotated[int, at_least(0)]
@@ -200,7 +201,9 @@ class Launch:
     """Pass SIGUSR1 and SIGUSR2 on to the ranks. Default: to built-in tasks, which save and stop; a
     program of your own that does not handle them would be killed."""
     timeout: Duration = "10m"
-    """How long ranks wait for each other, at the start and in every collective operation."""
+    """How long ranks wait for each other, at the start and in every collective operation. A rank of
+    a built-in task that makes no step for so long is taken for hung: all ranks show what they are
+    doing, and the attempt has failed."""
     preflight: bool = True
     """Look at every node in the first seconds of the job, before any rank starts: mounts, space,
     GPUs, network. An error ends the job there and says why. See [doctor](doctor.md)."""
@@ -369,6 +372,14 @@ class Checkpoint:
     """Interval: `5m`, `200steps` or `1epoch`. The end of the run and every early stop save too."""
     keep: Annotated[int, at_least(2)] = 3
     """Newest checkpoints that stay. At least 2: the last one may be damaged."""
+    keep_best: Natural = 1
+    """Checkpoints of the highest accuracy that stay besides. An evaluation better than all before
+    is saved at once. 0: none."""
+    keep_every: StepInterval | None = None
+    """Interval in steps or epochs (`10epochs`) of checkpoints that stay for good."""
+    background: bool = True
+    """Write while the training goes on: rank 0 keeps a copy of the state in memory. `false` saves
+    the memory and lets the training wait."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

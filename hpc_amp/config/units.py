@@ -89,3 +89,11 @@ def parse_interval(text: str) -> Interval:
         raise ValueError(
             f"{text!r} is not an interval: write 5m, 01:00:00, 200steps or 1epoch"
         ) from None
+
+
+def parse_step_interval(text: str) -> Interval:
+    """An interval in steps or epochs, such as `200steps` or `10epochs`. Raises ValueError."""
+    interval = parse_interval(text)
+    if interval.unit == "seconds":
+        raise ValueError(f"{text!r} is a time: write steps or epochs, such as 200steps or 10epochs")
+    return interval

@@ -13,10 +13,11 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from hpc_amp.distributed.world import WorldError, resolve
+from hpc_amp.train.outcome import write_first_outcome
 from hpc_amp.train.rundir import RunDirectory
-from hpc_amp.train.stopping import StopWatch
-
-EXIT_CHECKPOINTED = 75
+from hpc_amp.train.sentry import Sentry
+from hpc_amp.train.stopping import StopReason, StopWatch
 
 
 def main(arguments: list[str]) -> int:
@@ -26,12 +27,25 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m hpc_amp.train JOB_JSON", file=sys.stderr)
         return 2
-    attempt = int(os.environ.get("HPC_AMP_ATTEMPT", "1"))
-    stop_at = os.environ.get("HPC_AMP_STOP_AT")
-    run = RunDirectory(Path(arguments[0]).parent, attempt)
-    watch = StopWatch(stop_at=float(stop_at) if stop_at else None, stop_file=run.stop_file)
+    run = RunDirectory(Path(arguments[0]).parent, int(os.environ.get("HPC_AMP_ATTEMPT", "1")))
+    try:
+        world = resolve(os.environ)
+    except WorldError as error:
+        print(f"hpc-amp: {error}", file=sys.stderr, flush=True)
+        write_first_outcome(run, "failed", str(error), None, StopReason.NONE)
+        return 1
+    if world.is_main and "HPC_AMP_ATTEMPT" not in os.environ:
+        run.outcome_file.unlink(missing_ok=True)  # by hand, each time is the first attempt
+    watch = StopWatch(
+        stop_at=_number("HPC_AMP_STOP_AT"),
+        end_at=_number("HPC_AMP_END_AT"),
+        stop_file=run.stop_file if world.is_main else None,
+        successor=run.successor if world.is_main else None,
+    )
     # Before torch is imported, which takes seconds: a signal in between must not kill the rank.
     watch.install_handlers()
+    sentry = Sentry(run, watch, rank=world.rank, grace=_number("HPC_AMP_GRACE") or 30.0)
+    sentry.listen()
 
     try:
         from hpc_amp.train.session import run_rank
@@ -47,7 +61,12 @@ def main(arguments: list[str]) -> int:
         )
         return 2
 
-    return run_rank(run, watch)
+    return run_rank(run, world, watch, sentry)
+
+
+def _number(name: str) -> float | None:
+    text = os.environ.get(name)
+    return float(text) if text else None
 
 
 def _die(status: int) -> NoReturn:

@@ -28,6 +28,8 @@ class Agreement:
         self.world = world
         self.watch = watch
         self.interval = interval
+        self.step_seconds = interval
+        """How long a step takes on the slowest rank, as far as is known."""
         self._next_step = 0
         self._last: tuple[int, float] | None = None
 
@@ -38,7 +40,7 @@ class Agreement:
     def exchange(self, step: int, *, save: bool) -> tuple[StopReason, bool]:
         """The agreed reason to stop and the agreed wish to save. Every rank calls this after the
         same steps; rank 0's clock alone decides about `save`, since clocks differ."""
-        step_seconds = self._step_seconds(step)
+        step_seconds = self._measure(step)
         reason = self.watch.look()
         if self.world.size > 1:
             views = torch.tensor(
@@ -48,11 +50,22 @@ class Agreement:
             dist.all_reduce(views, op=dist.ReduceOp.MAX)
             reason, save = StopReason(int(views[0])), bool(views[1])
             step_seconds = float(views[2])
+        self.step_seconds = step_seconds
         pause = int(self.interval / max(step_seconds, 1e-6))
         self._next_step = step + max(1, min(_MOST_STEPS, pause))
         return reason, save
 
-    def _step_seconds(self, step: int) -> float:
+    def exchange_evaluating(self, *, done: bool) -> tuple[StopReason, bool]:
+        """The same within an evaluation, whose parts may differ in length: the agreed reason to
+        stop, and whether every rank is `done` with its part. Every rank calls this until then."""
+        reason = self.watch.look()
+        if self.world.size > 1:
+            views = torch.tensor([int(reason), int(not done)])
+            dist.all_reduce(views, op=dist.ReduceOp.MAX)
+            reason, done = StopReason(int(views[0])), not views[1]
+        return reason, done
+
+    def _measure(self, step: int) -> float:
         """Seconds a step since the last exchange. The first exchange knows nothing yet, in a
         resumed run either, and so asks for the next one right after the following step."""
         now, last = time.monotonic(), self._last

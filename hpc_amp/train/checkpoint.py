@@ -10,21 +10,26 @@ reported and passed over.
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import json
+import math
 import os
+import pickle
 import re
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
-FORMAT_VERSION = 1
+from hpc_amp.train.durable import digest_of, sync_folder, write_durably
+
+FORMAT_VERSION = 2
 MANIFEST = "MANIFEST.json"
+TRAINER = "trainer.json"
 _NAME = re.compile(r"step-([0-9]{8,})")
 _TEMPORARY = re.compile(r"\.tmp-step-[0-9]{8,}-[0-9a-f]{8}")
 
@@ -35,23 +40,60 @@ class DamagedCheckpoint(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that was read and verified: `trainer` is the JSON part, `tensors` maps a file's
-    stem to its content, on the CPU."""
+    """The state of a run after `step` steps.
 
-    path: Path
+    `trainer` is what JSON can hold, `tensors` maps a file's stem to nested tensors on the CPU.
+    `facts` go into the manifest, for people and for retention: world size, epoch, samples consumed,
+    digest of the configuration, environment.
+    """
+
     step: int
-    trainer: dict[str, Any]
-    tensors: dict[str, Any]
+    trainer: Mapping[str, Any]
+    tensors: Mapping[str, Any]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which checkpoints stay: the newest `last`, the `best` of highest metric, and every one whose
+    step is a multiple of `every` (None: no such)."""
+
+    last: int = 3
+    best: int = 0
+    every: int | None = None
+
+    def keeps(self, steps: Mapping[int, float | None]) -> set[int]:
+        """Of these steps, each with its metric where one was measured there, those that stay."""
+        kept = set(sorted(steps)[-self.last :])
+        measured = [
+            (metric, step)
+            for step, metric in steps.items()
+            if metric is not None and math.isfinite(metric)
+        ]
+        if self.best:
+            kept |= {step for _, step in sorted(measured)[-self.best :]}
+        if self.every is not None:
+            kept |= {step for step in steps if step % self.every == 0}
+        return kept
 
 
 class CheckpointStore:
-    """The checkpoints of one run. Only rank 0 saves; every rank may load."""
+    """The checkpoints of one run. Only rank 0 saves, one at a time; every rank may load.
 
-    def __init__(self, folder: Path, *, keep: int, warn: Callable[[str], None]) -> None:
+    `run` is written into each manifest: what another run has made is read like any other, but is
+    never removed.
+    """
+
+    def __init__(
+        self, folder: Path, *, run: str, retention: Retention, warn: Callable[[str], None]
+    ) -> None:
         self.folder = folder
-        self.keep = keep
+        self.run = run
+        self.retention = retention
         self._warn = warn
         self._damaged: set[int] = set()
+        self._metrics: dict[int, float | None] = {}
+        self._foreign: set[int] = set()
 
     def steps(self) -> list[int]:
         """Steps with a published checkpoint, ascending. They are not verified."""
@@ -64,66 +106,134 @@ class CheckpointStore:
         """The folder of the checkpoint of `step`."""
         return self.folder / f"step-{step:08d}"
 
-    def save(self, step: int, trainer: Mapping[str, Any], tensors: Mapping[str, Any]) -> Path:
-        """Publish a checkpoint, then remove those beyond `keep`. A checkpoint of this step that is
-        already there and valid stays. Raises OSError where the disk does not take it; what was
-        published before is untouched then."""
-        final = self.path(step)
+    # -- writing ----------------------------------------------------------------------------------
+
+    def save(self, checkpoint: Checkpoint) -> Path:
+        """Publish a checkpoint, then remove those that retention does not keep. A checkpoint of
+        this step that is already there and valid stays. Where the disk is full, those that this one
+        replaces go first. Raises OSError where the disk does not take it all the same; at least the
+        newest one published before is untouched then."""
+        final = self.path(checkpoint.step)
         if final.exists() and self._is_valid(final):
             return final
+        try:
+            self._publish(final, checkpoint)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._make_room(checkpoint):
+                raise
+            self._warn(f"{error}: older checkpoints than retention asks for went, to make room")
+            self._publish(final, checkpoint)
+        self._damaged.discard(checkpoint.step)
+        self._metrics[checkpoint.step] = checkpoint.facts.get("metric")
+        self._retire(checkpoint.step)
+        return final
+
+    def _publish(self, final: Path, checkpoint: Checkpoint) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         stage = self.folder / f".tmp-{final.name}-{uuid.uuid4().hex[:8]}"
         stage.mkdir()
         try:
-            self._write(stage, step, trainer, tensors)
+            self._write(stage, checkpoint)
             if final.exists():
                 _remove(final)
             os.rename(stage, final)
         except BaseException:
             shutil.rmtree(stage, ignore_errors=True)
             raise
-        _sync_folder(self.folder)
-        self._damaged.discard(step)
-        self._retire(step)
-        return final
+        sync_folder(self.folder)
 
-    def _write(
-        self, stage: Path, step: int, trainer: Mapping[str, Any], tensors: Mapping[str, Any]
-    ) -> None:
+    def _write(self, stage: Path, checkpoint: Checkpoint) -> None:
         files: dict[str, dict[str, Any]] = {}
-        for stem, content in tensors.items():
-            files[f"{stem}.pt"] = _write_file(
+        for stem, content in checkpoint.tensors.items():
+            files[f"{stem}.pt"] = write_durably(
                 stage / f"{stem}.pt", lambda out, content=content: torch.save(content, out)
             )
-        text = json.dumps(trainer, indent=1).encode()
-        files["trainer.json"] = _write_file(stage / "trainer.json", lambda out: out.write(text))
-        manifest = json.dumps({"format": FORMAT_VERSION, "step": step, "files": files}, indent=1)
-        _write_file(stage / MANIFEST, lambda out: out.write(manifest.encode()))
-        _sync_folder(stage)
+        text = json.dumps(checkpoint.trainer, indent=1).encode()
+        files[TRAINER] = write_durably(stage / TRAINER, lambda out: out.write(text))
+        manifest = {
+            "format": FORMAT_VERSION,
+            "run": self.run,
+            "step": checkpoint.step,
+            **checkpoint.facts,
+            "files": files,
+        }
+        described = json.dumps(manifest, indent=1).encode()
+        write_durably(stage / MANIFEST, lambda out: out.write(described))
+        sync_folder(stage)
+
+    def _retire(self, step: int) -> None:
+        """Remove what is not kept of the checkpoints up to `step`. Damaged ones do not count: they
+        go once they are passed, and those beyond `step` must not push out what was just saved."""
+        try:
+            for old in self._not_kept(step):
+                _remove(self.path(old))
+            for entry in self.folder.iterdir():
+                if _TEMPORARY.fullmatch(entry.name):
+                    shutil.rmtree(entry, ignore_errors=True)
+        except OSError as error:
+            self._warn(f"an old checkpoint could not be removed: {error}")
+
+    def _not_kept(self, step: int, metric: float | None = None) -> list[int]:
+        """Of the published steps up to `step`, those that are to go once that one is there."""
+        passed = [s for s in self.steps() if s <= step and not self._is_foreign(s)]
+        whole = {s: self._metrics[s] for s in passed if s not in self._damaged}
+        kept = self.retention.keeps({step: metric, **whole})
+        return [old for old in passed if old not in kept]
+
+    def _make_room(self, checkpoint: Checkpoint) -> bool:
+        """Remove what is about to be replaced; returns whether that is anything. With `last` of at
+        least 2 the newest one stays."""
+        going = self._not_kept(checkpoint.step, checkpoint.facts.get("metric"))
+        for old in going:
+            _remove(self.path(old))
+        return bool(going)
+
+    def _is_foreign(self, step: int) -> bool:
+        """Whether another run made this checkpoint. Reads each manifest once."""
+        if step not in self._metrics:
+            manifest: dict[str, Any] = {}
+            try:
+                manifest = _read_manifest(self.path(step))
+            except DamagedCheckpoint:
+                self._damaged.add(step)
+            self._metrics[step] = manifest.get("metric")
+            if manifest.get("run", self.run) != self.run:
+                self._foreign.add(step)
+        return step in self._foreign
+
+    # -- reading ----------------------------------------------------------------------------------
 
     def newest(self) -> int | None:
         """The newest step whose checkpoint is valid, or None. Damaged ones are reported."""
         for step in reversed(self.steps()):
+            if step in self._damaged:
+                continue
             try:
                 self._verify(self.path(step))
             except (DamagedCheckpoint, OSError) as error:
-                self._warn(f"checkpoint {self.path(step)} is not used: {error}")
-                self._damaged.add(step)
+                self.pass_over(step, error)
             else:
                 return step
         return None
+
+    def pass_over(self, step: int, error: Exception | str) -> None:
+        """Report that the checkpoint of `step` is not to be used, and do not offer it again."""
+        self._warn(f"checkpoint {self.path(step)} is not used: {error}")
+        self._damaged.add(step)
 
     def load(self, step: int) -> Checkpoint:
         """Read and verify the checkpoint of `step`. Raises DamagedCheckpoint."""
         path = self.path(step)
         manifest = self._verify(path)
-        trainer = json.loads((path / "trainer.json").read_text())
+        trainer = json.loads((path / TRAINER).read_text())
         tensors = {
-            Path(name).stem: torch.load(path / name, map_location="cpu", weights_only=True)
+            Path(name).stem: _load(path / name)
             for name in manifest["files"]
             if name.endswith(".pt")
         }
-        return Checkpoint(path, step, trainer, tensors)
+        known = ("format", "run", "step", "files")
+        facts = {name: value for name, value in manifest.items() if name not in known}
+        return Checkpoint(step, trainer, tensors, facts)
 
     def _is_valid(self, path: Path) -> bool:
         try:
@@ -133,95 +243,44 @@ class CheckpointStore:
         return True
 
     def _verify(self, path: Path) -> dict[str, Any]:
-        try:
-            manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
-            version, step = manifest["format"], int(manifest["step"])
-            digests = {name: str(entry["sha256"]) for name, entry in manifest["files"].items()}
-        except FileNotFoundError:
-            raise DamagedCheckpoint(f"{MANIFEST} is missing") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DamagedCheckpoint(f"{MANIFEST} cannot be read ({error!r})") from None
-        if version != FORMAT_VERSION:
-            raise DamagedCheckpoint(f"format {version} is not {FORMAT_VERSION}, which we read")
-        if path != self.path(step):
-            raise DamagedCheckpoint(f"{MANIFEST} is of step {step}")
-        for name in {"trainer.json", *digests}:
+        manifest = _read_manifest(path)
+        if path != self.path(manifest["step"]):
+            raise DamagedCheckpoint(f"{MANIFEST} is of step {manifest['step']}")
+        files = manifest["files"]
+        for name in {TRAINER, *files}:
             if not (path / name).is_file():
                 raise DamagedCheckpoint(f"{name} is missing")
-            if _digest(path / name) != digests.get(name):
+            size, written = (path / name).stat().st_size, files.get(name, {}).get("bytes")
+            if size != written:
+                raise DamagedCheckpoint(f"{name} has {size} bytes, but {written} were written")
+            if digest_of(path / name) != files[name]["sha256"]:
                 raise DamagedCheckpoint(f"{name} is not what was written (sha256 differs)")
         return manifest
 
-    def _retire(self, step: int) -> None:
-        """Remove all but the newest `keep` up to `step`. Damaged ones do not count: they go once
-        they are passed, and those beyond `step` must not push out what was just saved."""
-        passed = [s for s in self.steps() if s <= step]
-        kept = [s for s in passed if s not in self._damaged][-self.keep :]
-        try:
-            for old in passed:
-                if old not in kept:
-                    _remove(self.path(old))
-            for entry in self.folder.iterdir():
-                if _TEMPORARY.fullmatch(entry.name):
-                    shutil.rmtree(entry, ignore_errors=True)
-        except OSError as error:
-            self._warn(f"an old checkpoint could not be removed: {error}")
 
-
-class _HashingWriter:
-    """A file that hashes what passes, so that the digest is of what was meant to be written."""
-
-    def __init__(self, out: BinaryIO) -> None:
-        self._out = out
-        self._hash = hashlib.sha256()
-        self.size = 0
-        self.error: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        self._hash.update(data)
-        self.size += len(data)
-        try:
-            return self._out.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self._out.flush()
-
-    def description(self) -> dict[str, Any]:
-        return {"bytes": self.size, "sha256": self._hash.hexdigest()}
-
-
-def _write_file(path: Path, write: Callable[[Any], Any]) -> dict[str, Any]:
-    with path.open("wb") as out:
-        hashing = _HashingWriter(out)
-        try:
-            write(hashing)
-        except RuntimeError:
-            # torch.save turns a full disk into a RuntimeError about a position.
-            if hashing.error is not None:
-                raise hashing.error from None
-            raise
-        out.flush()
-        os.fsync(out.fileno())
-    return hashing.description()
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as source:
-        while block := source.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """A checkpoint's manifest, with the fields that reading relies on. Raises DamagedCheckpoint."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
+        version, manifest["step"] = manifest["format"], int(manifest["step"])
+        for entry in manifest["files"].values():
+            int(entry["bytes"]), str(entry["sha256"])
+    except FileNotFoundError:
+        raise DamagedCheckpoint(f"{MANIFEST} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpoint(f"{MANIFEST} cannot be read ({error!r})") from None
+    if version != FORMAT_VERSION:
+        raise DamagedCheckpoint(f"format {version} is not {FORMAT_VERSION}, which we read")
+    return manifest
+
+
+def _load(path: Path) -> Any:
+    """Tensors, numbers and containers of them. Code that a file would run is never run."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).splitlines()[0]
+        raise DamagedCheckpoint(f"{path.name} holds more than tensors ({reason})") from None
 
 
 def _remove(path: Path) -> None:

@@ -29,6 +29,21 @@ class RunDirectory:
         return self.path / "attempts" / str(self.attempt)
 
     @property
+    def outcome_file(self) -> Path:
+        """How this attempt ended."""
+        return self.attempt_path / "outcome.json"
+
+    @property
+    def heartbeats(self) -> Path:
+        """Folder of the signs of life of this attempt's ranks."""
+        return self.attempt_path / "heartbeat"
+
+    @property
+    def successor(self) -> Path:
+        """Folder of the attempt after this one. Where it exists, this one has lost the run."""
+        return self.path / "attempts" / str(self.attempt + 1)
+
+    @property
     def stop_file(self) -> Path:
         """A file whose existence asks this attempt to save and stop."""
         return self.attempt_path / "stop"
@@ -48,4 +63,9 @@ def replace_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write JSON in the same way."""
-    replace_text(path, json.dumps(content, indent=1) + "\n")
+    replace_text(path, json_text(content))
+
+
+def json_text(content: dict[str, Any]) -> str:
+    """JSON with each key on a line of its own."""
+    return json.dumps(content, indent=1) + "\n"

@@ -22,6 +22,7 @@ class StopReason(IntEnum):
     WARNED = 2
     ASKED = 3
     TERMINATED = 4
+    SUPERSEDED = 5
 
     @property
     def text(self) -> str:
@@ -32,6 +33,7 @@ class StopReason(IntEnum):
             StopReason.WARNED: "the scheduler warned of the end",
             StopReason.ASKED: "a stop was asked for",
             StopReason.TERMINATED: "the job was told to terminate",
+            StopReason.SUPERSEDED: "a later attempt has taken over this run",
         }[self]
 
 
@@ -44,12 +46,29 @@ _SIGNALS = {
 
 
 class StopWatch:
-    """This process's own view of whether to stop: signals, the deadline, the stop file."""
+    """This process's own view of whether to stop: signals, the deadline, files.
 
-    def __init__(self, *, stop_at: float | None, stop_file: Path | None) -> None:
+    `stop_at` is when to stop, `end_at` when the scheduler ends the job, both in seconds since the
+    epoch. `stop_file` asks for a stop; where `successor` exists, a later attempt works on this run,
+    and nothing must be written to it any more. One rank that looks at files is enough.
+    """
+
+    def __init__(
+        self,
+        *,
+        stop_at: float | None,
+        stop_file: Path | None,
+        end_at: float | None = None,
+        successor: Path | None = None,
+    ) -> None:
         self.stop_at = stop_at
+        self.end_at = end_at
         self.stop_file = stop_file
+        self.successor = successor
+        self.terminated_at: float | None = None
+        """When the process was told to terminate, by the monotonic clock."""
         self._signalled = StopReason.NONE
+        self._interrupts = 0
 
     def install_handlers(self) -> None:
         """Turn the signals of schedulers and terminals into a flag. A second SIGINT interrupts."""
@@ -57,9 +76,23 @@ class StopWatch:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self._signalled is StopReason.ASKED:
-            raise KeyboardInterrupt
-        self._signalled = max(self._signalled, _SIGNALS[signal.Signals(number)])
+        if number == signal.SIGINT:
+            self._interrupts += 1
+            if self._interrupts > 1:
+                raise KeyboardInterrupt
+        self.note(number)
+
+    def note(self, number: int) -> None:
+        """Remember that a signal has come, from any thread and as often as one likes."""
+        reason = _SIGNALS.get(number, StopReason.NONE)
+        if reason is StopReason.TERMINATED and self.terminated_at is None:
+            self.terminated_at = time.monotonic()
+        self._signalled = max(self._signalled, reason)
+
+    def leave_time(self, seconds: float) -> None:
+        """Stop so long before the end of the job, if that is earlier than was planned."""
+        if self.stop_at is not None and self.end_at is not None:
+            self.stop_at = min(self.stop_at, self.end_at - seconds)
 
     def look(self) -> StopReason:
         """The highest reason to stop as this process sees it now. Looks at the file system."""
@@ -68,4 +101,6 @@ class StopWatch:
             reason = max(reason, StopReason.ASKED)
         if self.stop_at is not None and time.time() >= self.stop_at:
             reason = max(reason, StopReason.DEADLINE)
+        if self.successor is not None and self.successor.exists():
+            reason = StopReason.SUPERSEDED
         return reason

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -14,15 +13,15 @@ from hpc_amp.amp.precision import PrecisionPolicy
 from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.config.schema import Train
 from hpc_amp.tasks.base import Networks, Phase, Task
+from hpc_amp.train.losses import RecentLosses
 from hpc_amp.train.optimizers import build_optimizer
 
 
 class PhaseUpdate:
     """Carries out one phase of a step.
 
-    `networks` are what the task calls (wrapped in DDP where there are several ranks). `sums` holds
-    the running sum of each loss since it was last taken, on the device, so that logging costs no
-    synchronisation in between.
+    `networks` are what the task calls (wrapped in DDP where there are several ranks). `losses` are
+    those of the steps since the last report.
     """
 
     def __init__(
@@ -41,8 +40,8 @@ class PhaseUpdate:
             name: LossScaler(train.precision, name=f"{phase.name}/{name}")
             for name in (phase.losses if policy.scales_loss else ())
         }
-        self.sums: dict[str, Tensor] = {
-            name: torch.zeros((), device=task.device) for name in phase.losses
+        self.losses: dict[str, RecentLosses] = {
+            name: RecentLosses(train.log_every, task.device) for name in phase.losses
         }
 
     def set_rate(self, factor: float) -> None:
@@ -54,6 +53,8 @@ class PhaseUpdate:
         """Update the phase's networks from `micro_batches`. Returns whether the step was taken:
         an overflow under a loss scaler skips it."""
         self.optimizer.zero_grad(set_to_none=True)
+        for losses in self.losses.values():
+            losses.begin()
         if len(self.scalers) > 1:
             taken = self._backward_several(micro_batches)
         else:
@@ -67,8 +68,12 @@ class PhaseUpdate:
 
     def rehearse(self, micro_batches: Sequence[Any]) -> None:
         """Forward and backward, without an update of anything."""
+        for losses in self.losses.values():
+            losses.begin()
         for _, loss in self._losses(micro_batches[0], 1):
             loss.backward()
+        for losses in self.losses.values():
+            losses.forget_step()
         self.optimizer.zero_grad(set_to_none=True)
 
     def _backward_one(self, micro_batches: Sequence[Any]) -> None:
@@ -128,7 +133,7 @@ class PhaseUpdate:
             name, loss = entry
             if parts > 1:
                 loss = loss / parts
-            self.sums[name] += loss.detach()
+            self.losses[name].add(loss)
             yield name, loss
 
     def _gradients(self) -> list[Tensor]:

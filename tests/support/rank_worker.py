@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ class PlannedAgreement(agreement.Agreement):
 
     stop: dict[str, Any] | None
     steps: list[int]
+    stop_file: Path
 
     def due(self, step: int) -> bool:
         if self.stop is None:
@@ -36,8 +38,8 @@ class PlannedAgreement(agreement.Agreement):
         if (self.stop.get("step"), self.stop.get("rank")) == (step, RANK):
             if self.stop["by"] == "SIGTERM":
                 os.kill(os.getpid(), signal.SIGTERM)
-            elif self.watch.stop_file is not None:
-                self.watch.stop_file.touch()
+            else:
+                self.stop_file.touch()
         return True
 
     def exchange(self, step: int, *, save: bool) -> Any:
@@ -52,14 +54,22 @@ def attempt(entry: dict[str, Any]) -> None:
     if entry["stop"] and entry["stop"]["by"] == "deadline":
         place["HPC_AMP_STOP_AT"] = 1
     os.environ.update({name: str(value) for name, value in place.items()})
+    folder = Path(entry["job"]).parent / "attempts" / str(entry["attempt"])
     PlannedAgreement.stop, PlannedAgreement.steps = entry["stop"], []
+    PlannedAgreement.stop_file = folder / "stop"
     engine.Agreement = PlannedAgreement  # type: ignore[misc]
     if entry["task"] == "gan":
         session.build_task = TinyGan  # type: ignore[assignment]
     status = main([entry["job"]])
     noted = {"status": status, "pid": os.getpid(), "exchanges": PlannedAgreement.steps}
-    folder = Path(entry["job"]).parent / "attempts" / str(entry["attempt"])
     (folder / f"rank{RANK}.json").write_text(json.dumps(noted))
+
+
+def wait_for_the_attempt_before(entry: dict[str, Any]) -> None:
+    """An attempt stops where it sees that a later one has begun."""
+    before = Path(entry["job"]).parent / "attempts" / str(entry["attempt"] - 1)
+    while entry["attempt"] > 1 and not (before / "outcome.json").exists():
+        time.sleep(0.05)
 
 
 def in_a_fork(entry: dict[str, Any]) -> bool:
@@ -79,5 +89,6 @@ def in_a_fork(entry: dict[str, Any]) -> bool:
 
 if __name__ == "__main__":
     for entry in json.loads(Path(sys.argv[1]).read_text()):
+        wait_for_the_attempt_before(entry)
         if entry["size"] > RANK and not in_a_fork(entry):
             sys.exit(1)

@@ -84,6 +84,7 @@ def settings(**train: Any) -> Train:
     for key in SHORT.keys() & plain.keys():
         if isinstance(plain[key], str):
             plain[key] = {SHORT[key]: plain[key]}
+    plain["checkpoint"] = {"keep_best": 0, **plain["checkpoint"]}
     return from_plain(Train, plain)
 
 

@@ -6,7 +6,6 @@ import ast
 import errno
 import json
 import os
-import pickle
 import random
 import re
 import shutil
@@ -22,20 +21,35 @@ import torch
 from support.environment import REPOSITORY, clean_environ, file_size_limit
 from support.training import engine
 
-from hpc_amp.train.checkpoint import MANIFEST, CheckpointStore, DamagedCheckpoint
+from hpc_amp.train.checkpoint import (
+    MANIFEST,
+    Checkpoint,
+    CheckpointStore,
+    DamagedCheckpoint,
+    Retention,
+)
 
 
 class Store(CheckpointStore):
     """A store of small checkpoints that remembers its warnings."""
 
-    def __init__(self, folder: Path, *, keep: int = 3) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keep: int = 3,
+        best: int = 0,
+        every: int | None = None,
+        run: str = "mine",
+    ) -> None:
         self.warnings: list[str] = []
-        super().__init__(folder, keep=keep, warn=self.warnings.append)
+        retention = Retention(keep, best, every)
+        super().__init__(folder, run=run, retention=retention, warn=self.warnings.append)
 
     def put(self, *steps: int) -> None:
         for step in steps:
             tensors = {"networks": {"w": torch.full((50,), float(step))}, "random": [torch.ones(3)]}
-            self.save(step, {"step": step}, tensors)
+            self.save(Checkpoint(step, {"step": step}, tensors))
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir())
@@ -167,7 +181,7 @@ def test_damage_is_found_and_named_and_the_one_before_is_used(
         store.load(2)
 
 
-GOOD = {"format": 1, "step": 2, "files": {}}
+GOOD = {"format": 2, "step": 2, "files": {}}
 
 
 @pytest.mark.parametrize(
@@ -179,7 +193,7 @@ GOOD = {"format": 1, "step": 2, "files": {}}
         ("{}", "cannot be read"),
         (json.dumps({**GOOD, "files": ["networks.pt"]}), "cannot be read"),
         (json.dumps({**GOOD, "files": {"networks.pt": "abc"}}), "cannot be read"),
-        (json.dumps({**GOOD, "format": 2}), "format 2 is not 1"),
+        (json.dumps({**GOOD, "format": 3}), "format 3 is not 2"),
         (json.dumps(GOOD), "trainer.json"),
         (json.dumps({**GOOD, "step": "two"}), "cannot be read"),
     ],
@@ -224,8 +238,8 @@ def test_a_malicious_pickle_with_a_fitting_manifest_is_refused(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    store.save(1, {}, {"networks": {"w": Malicious()}})
-    with pytest.raises(pickle.UnpicklingError, match=r"weights_only|Weights only"):
+    store.save(Checkpoint(1, {}, {"networks": {"w": Malicious()}}))
+    with pytest.raises(DamagedCheckpoint, match=r"networks.pt holds more than tensors"):
         store.load(1)
     assert not (tmp_path / "owned").exists()
 
@@ -258,7 +272,7 @@ def test_a_full_disk_is_an_oserror_and_leaves_the_older_checkpoint(
     store.put(1)
     large = {"networks": {"w": torch.zeros(50_000)}}
     with file_size_limit(limit), pytest.raises(OSError, match="too large"):
-        store.save(2, {}, large)
+        store.save(Checkpoint(2, {}, large))
     assert store.names() == ["step-00000001"]
     assert store.newest() == 1
     store.put(3)
@@ -306,13 +320,16 @@ def test_training_goes_on_when_the_disk_is_full(
     made = engine(tmp_path, checkpoint="2steps")
     made.train_step(next(made.data.epoch(0)))
     made.save()
+    made.saver.finish()
     with file_size_limit(1000):
         made.train_step(next(made.data.epoch(0, 1)))
         made.save()
+        made.saver.finish()
     made.train_step(next(made.data.epoch(0, 2)))
     assert made.store.steps() == [1]
     assert "no checkpoint of step 2" in capsys.readouterr().out
     made.save()
+    made.saver.finish()
     assert made.store.newest() == 3
 
 
@@ -322,18 +339,21 @@ WRITER = """
 import os, sys, time
 from pathlib import Path
 import torch
-from hpc_amp.train.checkpoint import CheckpointStore
+from hpc_amp.train.checkpoint import Checkpoint, CheckpointStore, Retention
 
 sys.stdin.readline()  # torch is imported once; a child a line
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        store = CheckpointStore(Path(sys.argv[1]), keep=2, warn=print)
+        store = CheckpointStore(
+            Path(sys.argv[1]), run="mine", retention=Retention(2), warn=print
+        )
         step = store.newest() or 0
         print(os.getpid(), flush=True)
         while True:
             step += 1
-            store.save(step, {"step": step}, {"networks": {"w": torch.full((20_000,), step)}})
+            tensors = {"networks": {"w": torch.full((20_000,), step)}}
+            store.save(Checkpoint(step, {"step": step}, tensors))
     os.waitpid(child, 0)
     print("dead", flush=True)
 """

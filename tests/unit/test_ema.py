@@ -55,8 +55,8 @@ def test_a_skipped_step_does_not_count(tmp_path: Path) -> None:
     made = engine(tmp_path, ema=0.9, precision={"mode": "fp16", "init_scale": 2.0**20})
     made.fit()
     assert made.average is not None
-    assert made.skipped_steps() > 0
-    assert made.average.updates == made.step - made.skipped_steps()
+    assert made.report.skipped_steps() > 0
+    assert made.average.updates == made.step - made.report.skipped_steps()
 
 
 def _still(networks: dict[str, nn.Module]) -> dict[str, nn.Module]:

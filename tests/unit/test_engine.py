@@ -18,8 +18,10 @@ from torch import Tensor
 
 from hpc_amp.config.schema import Schedule
 from hpc_amp.tasks.base import Networks
-from hpc_amp.train.engine import Engine, TrainingError
+from hpc_amp.train.engine import Engine
+from hpc_amp.train.errors import TrainingError
 from hpc_amp.train.schedule import rate_factor
+from hpc_amp.train.state import weights_digest
 from hpc_amp.train.stopping import StopReason, StopWatch
 
 
@@ -48,7 +50,7 @@ def start(folder: Path, **train: Any) -> Engine:
 
 
 def ending(made: Engine) -> dict[str, Any]:
-    facts = made.summary()
+    facts = made.report.summary()
     assert made.average is None or made.average.updates > 0
     averaged = [] if made.average is None else list(made.average.networks["model"].parameters())
     kept = ("weights_sha256", "loss_scale", "skipped_steps", "steps", "best_accuracy")
@@ -86,7 +88,7 @@ def test_a_resume_is_bit_exact(
     for attempt, step in enumerate(stops, 1):
         part = start(tmp_path, attempt=attempt, **EVERYTHING)
         fit_until(part, step)
-        skipped.append(part.skipped_steps())
+        skipped.append(part.report.skipped_steps())
     last = start(tmp_path, attempt=9, **EVERYTHING)
     assert last.step == stops[-1]
     assert last.fit() is StopReason.NONE
@@ -94,7 +96,7 @@ def test_a_resume_is_bit_exact(
     assert ending(last) == expected
     assert curves(tmp_path) == curves(folder)
     if stops == (7,):
-        assert 0 < skipped[0] < last.skipped_steps(), "overflows before and after the stop"
+        assert 0 < skipped[0] < last.report.skipped_steps(), "overflows before and after the stop"
 
 
 def test_without_any_one_part_of_the_state_it_would_not_be(
@@ -260,18 +262,18 @@ def test_evaluation_changes_nothing_in_the_training(tmp_path: Path) -> None:
     often.fit()
     never = start(tmp_path / "never", evaluate_every=100)
     never.fit()
-    assert often.weights_digest() == never.weights_digest()
+    assert weights_digest(often.networks) == weights_digest(never.networks)
     assert [step for step, _ in curve(tmp_path / "never", "eval/error")] == [10]
     assert all(network.training for network in often.networks.values())
 
 
 def test_the_digest_sees_every_bit_of_every_parameter(tmp_path: Path) -> None:
     made = start(tmp_path)
-    seen = {made.weights_digest()}
+    seen = {weights_digest(made.networks)}
     for parameter in made.networks["model"].parameters():
         flat = parameter.detach().view(-1)
         flat[-1] = torch.nextafter(flat[-1], torch.tensor(9.0))
-        seen.add(made.weights_digest())
+        seen.add(weights_digest(made.networks))
     assert len(seen) == 5
 
 

@@ -98,7 +98,7 @@ def test_a_first_step_that_overflows_does_no_harm_to_fused_optimizers(
         )
         made.fit()
         assert made.updates[0].optimizer.param_groups[0]["fused"] == (fused or None)
-        assert 1 <= made.skipped_steps() < made.step - 3
+        assert 1 <= made.report.skipped_steps() < made.step - 3
         ends.append(nn.utils.parameters_to_vector(made.networks["model"].parameters()))
         assert ends[-1].isfinite().all()
     torch.testing.assert_close(*ends)

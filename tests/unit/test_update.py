@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hpc_amp.tasks.base import Phase
 from hpc_amp.train.engine import Engine
+from hpc_amp.train.state import weights_digest
 
 
 def weights(made: Engine, name: str = "model") -> Tensor:
@@ -78,9 +79,9 @@ def test_running_sums_are_means_over_the_batch(tmp_path: Path) -> None:
         with torch.no_grad():
             by_hand.append(made.task.error(torch.cat(batch), made.networks).square().mean().item())
         made.train_step(batch)
-    made.log()
+    made.report.log()
     assert curve(tmp_path, "train/loss") == [(5, pytest.approx(sum(by_hand) / 5, rel=1e-5))]
-    assert made.updates[0].sums["loss"] == 0
+    assert made.updates[0].losses["loss"].count == 0
 
 
 # -- a task with two networks, two optimizers and three losses -----------------------------------
@@ -136,7 +137,7 @@ def test_losses_with_scalers_of_their_own_give_the_gradients_of_their_sum(tmp_pa
     for precision in ("fp32", FP16):
         made = gan(tmp_path / str(len(ends)), precision=precision, accumulate=2)
         made.fit()
-        assert made.skipped_steps() == 0
+        assert made.report.skipped_steps() == 0
         ends.append(torch.cat([weights(made, "critic"), weights(made, "generator")]))
     torch.testing.assert_close(*ends, rtol=2e-2, atol=5e-3)
 
@@ -157,8 +158,8 @@ def test_an_overflow_halves_one_scale_and_skips_one_update_once(
         moved.append([not torch.equal(weights(made, n), before[n]) for n in (hit, other)])
     assert moved == [[True, True], [False, True], [True, True]]
     assert scales(made) == {"real": 256, "fake": 256, "fooled": 256, loss: 128}
-    assert made.skipped_steps() == 1
-    assert made.loss_scale() == 128
+    assert made.report.skipped_steps() == 1
+    assert made.report.loss_scale() == 128
     assert made.average is not None
     assert made.average.updates == 3, "the other network did move"
 
@@ -175,7 +176,7 @@ def test_a_gan_resumes_bit_exactly(tmp_path: Path) -> None:
     overflow = {"real": {1, 6}, "fooled": {3, 8}}
     whole = gan(tmp_path / "whole", overflow, ema=0.9, accumulate=1)
     whole.fit()
-    digest, scale = whole.weights_digest(), scales(whole)
+    digest, scale = weights_digest(whole.networks), scales(whole)
     assert scale == {"real": 64, "fake": 256, "fooled": 64}
     for stop in (2, 4, 5, 7):
         part = gan(tmp_path / "parts", overflow, ema=0.9, attempt=stop)
@@ -185,7 +186,7 @@ def test_a_gan_resumes_bit_exactly(tmp_path: Path) -> None:
     assert last.step == 7
     last.task.calls.update(dict.fromkeys(("real", "fake", "fooled"), 7))
     last.fit()
-    assert (last.weights_digest(), scales(last)) == (digest, scale)
+    assert (weights_digest(last.networks), scales(last)) == (digest, scale)
 
 
 class Twice(TinyGan):

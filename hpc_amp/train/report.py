@@ -1,0 +1,123 @@
+"""What the engine tells of its progress: losses, speed and scale now and then, and a summary."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from hpc_amp.train.errors import TrainingError
+from hpc_amp.train.state import weights_digest
+
+if TYPE_CHECKING:
+    from hpc_amp.train.engine import Engine
+
+
+class Report:
+    """Reports on one engine. Every rank calls `log` after the same steps."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def log(self) -> None:
+        """Report the mean loss over all ranks since the last report, the speed and the scale.
+        Raises TrainingError where a loss is not finite and nothing scales it."""
+        engine = self._engine
+        steps = max(loss.count for update in engine.updates for loss in update.losses.values())
+        means = self._mean_losses()
+        rate = engine.pace.lap(steps) * engine.train.batch_size
+        learning_rate = engine.updates[0].optimizer.param_groups[0]["lr"]
+        values = {f"train/{name}": value for name, value in means.items()}
+        values |= {"train/lr": learning_rate, "train/images_per_second": rate}
+        scale = self.loss_scale()
+        if scale is not None:
+            values |= {"train/loss_scale": scale, "train/skipped_steps": self.skipped_steps()}
+        engine.tracker.scalars(engine.step, values)
+        self._say_progress(means, learning_rate, rate)
+        if not engine.policy.scales_loss:
+            for name, value in means.items():
+                if not math.isfinite(value):
+                    self._explain_loss(name, value, steps)
+        for update in engine.updates:
+            for loss in update.losses.values():
+                loss.clear()
+
+    def _mean_losses(self) -> dict[str, float]:
+        engine = self._engine
+        losses = {name: loss for u in engine.updates for name, loss in u.losses.items()}
+        together = torch.stack([loss.recent().mean() for loss in losses.values()])
+        if engine.world.size > 1:
+            dist.all_reduce(together)
+            together = together / engine.world.size
+        return dict(zip(losses, together.tolist(), strict=True))
+
+    def _explain_loss(self, name: str, mean: float, steps: int) -> None:
+        """Name the step in which a loss ceased to be a number, on whichever rank."""
+        engine = self._engine
+        loss = next(u.losses[name] for u in engine.updates if name in u.losses)
+        first = loss.first_bad()
+        at = torch.tensor(steps - 1 if first is None else first, device=engine.device)
+        if engine.world.size > 1:
+            dist.all_reduce(at, op=dist.ReduceOp.MIN)
+        raise TrainingError(
+            f"the loss `{name}` is {mean} since step {engine.step - steps + 1 + int(at)}: the "
+            "weights are lost. Lower the learning rate, or set train.clip_norm"
+        )
+
+    def _say_progress(self, losses: dict[str, float], learning_rate: float, rate: float) -> None:
+        engine = self._engine
+        epoch = (engine.step - 1) // engine.data.steps_per_epoch + 1
+        parts = [f"epoch {epoch}/{engine.train.epochs}", f"step {engine.step}/{engine.total_steps}"]
+        parts += [f"{name} {value:.4f}" for name, value in losses.items()]
+        parts += [f"lr {learning_rate:.4g}", f"{rate:,.0f} img/s"]
+        if (scale := self.loss_scale()) is not None:
+            parts.append(f"scale {scale:g} ({self.skipped_steps()} skipped)")
+        seconds = (engine.total_steps - engine.step) * engine.train.batch_size / max(rate, 1e-9)
+        parts.append(f"eta {int(seconds) // 60}:{int(seconds) % 60:02d}")
+        engine.tracker.say("  ".join(parts))
+        engine.tracker.progress(
+            step=engine.step, total_steps=engine.total_steps, epoch=epoch, images_per_second=rate,
+            **losses,
+        )  # fmt: skip
+
+    def evaluation(self) -> None:
+        """Report the metrics of an evaluation."""
+        engine = self._engine
+        values = {f"eval/{name}": value for name, value in engine.metrics.items()}
+        engine.tracker.scalars(engine.step, values)
+        text = "  ".join(f"{name} {value:.4f}" for name, value in engine.metrics.items())
+        engine.tracker.say(f"evaluation at step {engine.step}: {text}")
+
+    def loss_scale(self) -> float | None:
+        """The smallest current loss scale, or None where the loss is not scaled."""
+        scalers = [s for update in self._engine.updates for s in update.scalers.values()]
+        return min((scaler.value for scaler in scalers), default=None)
+
+    def skipped_steps(self) -> int:
+        """Updates that were skipped because their gradients overflowed."""
+        updates = self._engine.updates
+        return sum(s.skipped_steps for update in updates for s in update.scalers.values())
+
+    def summary(self) -> dict[str, Any]:
+        """The facts of the run up to here, for summary.json."""
+        engine = self._engine
+        rate = engine.pace.steps_per_second * engine.train.batch_size
+        return {
+            "data": engine.task.data_name,
+            "synthetic": engine.task.synthetic,
+            "accuracy": engine.metrics.get("accuracy"),
+            "best_accuracy": engine.best_accuracy,
+            "images_per_second": round(rate, 2),
+            "world_size": engine.world.size,
+            "nodes": engine.world.nodes,
+            "device": engine.device.type,
+            "precision": engine.policy.mode,
+            "loss_scale": self.loss_scale(),
+            "skipped_steps": self.skipped_steps(),
+            "steps": engine.step,
+            "total_steps": engine.total_steps,
+            "seconds": round(engine.seconds, 2),
+            "weights_sha256": weights_digest(engine.networks),
+        }

@@ -1,0 +1,128 @@
+"""Saving without stopping the training: the loop takes a snapshot, a thread writes it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hpc_amp.train.checkpoint import Checkpoint, CheckpointStore
+from hpc_amp.train.snapshot import Snapshot
+
+_FILES_OF_A_CHECKPOINT = 10
+
+
+class CheckpointSaver:
+    """Writes checkpoints to a store, at most one at a time. Used by rank 0 alone.
+
+    A disk that does not take one is reported with `warn`, and training goes on; any other error of
+    the writing thread is raised where its result is looked at: in `poll`, `save` or `finish`.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        *,
+        background: bool,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.store = store
+        self._background = background
+        self._say, self._warn = say, warn
+        self._snapshot = Snapshot()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[Path] | None = None
+        self._step = 0
+        self._reserved: Future[None] | None = None
+        self.saved_step: int | None = None
+        """The step of the newest checkpoint that was published by this process."""
+        self.seconds = 0.0
+        """How long the writing of that took."""
+
+    def reserve(self, tensors: Mapping[str, Any]) -> None:
+        """Get the buffers ready in the background, and look whether the disk has room."""
+        if self._background:
+            self._reserved = self._thread.submit(self._prepare, tensors)
+
+    def _prepare(self, tensors: Mapping[str, Any]) -> None:
+        shortage = lack_of_room(
+            self.store.folder, self._snapshot.reserve(tensors), self.store.retention.last
+        )
+        if shortage:
+            self._warn(shortage)
+
+    def save(self, checkpoint: Checkpoint, own: Mapping[str, Any]) -> None:
+        """Start to save. `checkpoint.tensors` are copied before this returns; `own` are further
+        tensors that nobody changes. Waits for the checkpoint before, if that is still being
+        written."""
+        self.finish()
+        if self.saved_step == checkpoint.step:
+            return
+        self._step = checkpoint.step
+        tensors, arrived = dict(checkpoint.tensors), None
+        if self._background:
+            tensors, arrived = self._snapshot.take(tensors)
+        whole = replace(checkpoint, tensors={**tensors, **own})
+        self._pending = self._thread.submit(self._write, whole, arrived)
+        if not self._background:
+            self.finish()
+
+    def _write(self, checkpoint: Checkpoint, arrived: Callable[[], None] | None) -> Path:
+        begun = time.monotonic()
+        if arrived is not None:
+            arrived()
+        path = self.store.save(checkpoint)
+        self.seconds = time.monotonic() - begun
+        return path
+
+    def poll(self) -> None:
+        """Report a checkpoint whose writing has ended meanwhile."""
+        if self._pending is not None and self._pending.done():
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until nothing is being written, and report it."""
+        if self._reserved is not None:
+            self._reserved.result()
+            self._reserved = None
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        try:
+            path = pending.result()
+        except OSError as error:
+            self._warn(
+                f"no checkpoint of step {self._step}: {error}; training goes on, and the next "
+                "interval tries again"
+            )
+        else:
+            self.saved_step = self._step
+            self._say(f"checkpoint {path}")
+
+
+def lack_of_room(folder: Path, size: int, count: int) -> str | None:
+    """What to tell a user whose disk has no room for `count` checkpoints of `size` bytes and one
+    more, since a new one is published before an old one goes; None where there is. Quotas cannot be
+    seen from here."""
+    while not folder.exists():
+        folder = folder.parent
+    disk = os.statvfs(folder)
+    free, needed = disk.f_bavail * disk.f_frsize, size * (count + 1)
+    if free < needed:
+        return (
+            f"checkpoints of {_mebibytes(size)} each, {count} kept and one being written, need "
+            f"{_mebibytes(needed)}, but {folder} has {_mebibytes(free)} left"
+        )
+    # File systems without a fixed number of inodes say 0.
+    if disk.f_files and disk.f_favail < _FILES_OF_A_CHECKPOINT * (count + 1):
+        return f"{folder} has only {disk.f_favail} inodes left: checkpoints may not fit"
+    return None
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"

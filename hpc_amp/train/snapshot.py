@@ -1,0 +1,86 @@
+"""A copy of the training state in host memory, taken between two steps.
+
+The buffers are made once and used again: new memory for each copy would cost several times as much
+as the copying (page faults). From a GPU the copies go into pinned memory and the loop does not even
+wait for them: they are queued in front of the next step's kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Snapshot:
+    """Reused buffers for one nested state: dicts, lists and tuples of tensors and plain values."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[Any, ...], Tensor] = {}
+
+    def reserve(self, state: Any) -> int:
+        """Make the buffers for `state` without reading a value of it, so that another thread may
+        change the values meanwhile. Returns the bytes of all its tensors."""
+        sizes: list[int] = []
+
+        def measure(where: tuple[Any, ...], tensor: Tensor) -> None:
+            buffer = self._buffer(where, tensor)
+            sizes.append(buffer.numel() * buffer.element_size())
+
+        _walk(state, measure)
+        return sum(sizes)
+
+    @torch.no_grad()
+    def take(self, state: Any) -> tuple[Any, Callable[[], None]]:
+        """The state with every tensor replaced by a buffer that holds its present value, and a
+        function that waits until the values have arrived. Valid until the next call."""
+        devices: set[torch.device] = set()
+
+        def copy(where: tuple[Any, ...], tensor: Tensor) -> Tensor:
+            if tensor.device.type == "cuda":
+                devices.add(tensor.device)
+            return self._buffer(where, tensor).copy_(tensor, non_blocking=True)
+
+        copied = _walk(state, copy)
+        events = []
+        for device in devices:
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(device))
+            events.append(event)
+
+        def wait() -> None:
+            for event in events:
+                event.synchronize()
+
+        return copied, wait
+
+    def _buffer(self, where: tuple[Any, ...], tensor: Tensor) -> Tensor:
+        """The buffer for a tensor: of its shape, type and memory order."""
+        buffer = self._buffers.get(where)
+        if (
+            buffer is None
+            or buffer.shape != tensor.shape
+            or buffer.dtype != tensor.dtype
+            or buffer.stride() != tensor.stride()
+        ):
+            pinned = tensor.device.type == "cuda"
+            buffer = torch.empty_like(tensor, device="cpu", pin_memory=pinned, requires_grad=False)
+            # Written once, so that the pages are there when the loop waits for the copy.
+            self._buffers[where] = buffer.zero_()
+        return buffer
+
+
+def _walk(
+    state: Any, visit: Callable[[tuple[Any, ...], Tensor], Any], where: tuple[Any, ...] = ()
+) -> Any:
+    """The same nesting with each tensor replaced by what `visit` returns for its place and it."""
+    if isinstance(state, Tensor):
+        return visit(where, state.detach())
+    if isinstance(state, dict):
+        return {key: _walk(value, visit, (*where, key)) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        parts = [_walk(value, visit, (*where, at)) for at, value in enumerate(state)]
+        return parts if isinstance(state, list) else tuple(parts)
+    return state
