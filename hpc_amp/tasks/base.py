@@ -90,7 +90,8 @@ class Task(ABC):
         """Yield (name, scalar loss) for one micro-batch. The engine runs this generator under
         autocast and calls backward between two yields, so several forward passes of one network
         with a backward each are safe under DDP. A network that only makes samples for another one's
-        loss is called under `torch.no_grad()`. Losses are means over the micro-batch."""
+        loss is called under `torch.no_grad()`. Losses are means over the micro-batch. Parameters
+        are changed by the optimizer alone: a checkpoint may be copying them meanwhile."""
 
     @abstractmethod
     def evaluation_batches(self) -> Iterator[Any]:

@@ -183,7 +183,7 @@ class Engine:
         try:
             for update in self.updates:
                 update.set_rate(factor)
-                taken |= update.run(micro_batches)
+                taken |= update.run(micro_batches, self.saver.settle)
         except ScaleFloorError as error:
             raise TrainingError(f"step {self.step + 1}: {error}") from None
         if taken and self.average is not None:
@@ -333,7 +333,11 @@ class Engine:
         if ranks is not None:
             random, losses = (list(parts) for parts in zip(*ranks, strict=True))
             if self.policy.scales_loss or state.is_finite(losses):
-                self.saver.save(state.capture(self), {"random": random, "losses": losses})
+                self.saver.save(
+                    state.capture(self),
+                    {"random": random, "losses": losses},
+                    changing=[b for network in self.networks.values() for b in network.buffers()],
+                )
             else:
                 self._warn(f"no checkpoint of step {self.step}: the loss is not finite")
         self._last_save = time.monotonic()

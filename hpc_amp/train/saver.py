@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from hpc_amp.train.checkpoint import Checkpoint, CheckpointStore
 from hpc_amp.train.snapshot import Snapshot
@@ -36,6 +38,7 @@ class CheckpointSaver:
         self._say, self._warn = say, warn
         self._snapshot = Snapshot()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._copied: Future[None] | None = None
         self._pending: Future[Path] | None = None
         self._step = 0
         self._reserved: Future[None] | None = None
@@ -56,26 +59,33 @@ class CheckpointSaver:
         if shortage:
             self._warn(shortage)
 
-    def save(self, checkpoint: Checkpoint, own: Mapping[str, Any]) -> None:
-        """Start to save. `checkpoint.tensors` are copied before this returns; `own` are further
-        tensors that nobody changes. Waits for the checkpoint before, if that is still being
-        written."""
+    def save(
+        self, checkpoint: Checkpoint, own: Mapping[str, Any], changing: Iterable[Tensor] = ()
+    ) -> None:
+        """Start to save. Of `checkpoint.tensors`, those in `changing` are copied before this
+        returns, the others before `settle` does; `own` are further tensors that nobody changes.
+        Waits for the checkpoint before, if that is still being written."""
         self.finish()
         if self.saved_step == checkpoint.step:
             return
         self._step = checkpoint.step
-        tensors, arrived = dict(checkpoint.tensors), None
+        tensors = dict(checkpoint.tensors)
         if self._background:
-            tensors, arrived = self._snapshot.take(tensors)
+            tensors, complete = self._snapshot.take(tensors, changing)
+            self._copied = self._thread.submit(complete)
         whole = replace(checkpoint, tensors={**tensors, **own})
-        self._pending = self._thread.submit(self._write, whole, arrived)
+        self._pending = self._thread.submit(self._write, whole)
         if not self._background:
             self.finish()
 
-    def _write(self, checkpoint: Checkpoint, arrived: Callable[[], None] | None) -> Path:
+    def settle(self) -> None:
+        """Wait until the state may change: called before an optimizer's step."""
+        copied, self._copied = self._copied, None
+        if copied is not None:
+            copied.result()
+
+    def _write(self, checkpoint: Checkpoint) -> Path:
         begun = time.monotonic()
-        if arrived is not None:
-            arrived()
         path = self.store.save(checkpoint)
         self.seconds = time.monotonic() - begun
         return path
@@ -87,6 +97,7 @@ class CheckpointSaver:
 
     def finish(self) -> None:
         """Wait until nothing is being written, and report it."""
+        self.settle()
         if self._reserved is not None:
             self._reserved.result()
             self._reserved = None

@@ -1,13 +1,14 @@
 """A copy of the training state in host memory, taken between two steps.
 
 The buffers are made once and used again: new memory for each copy would cost several times as much
-as the copying (page faults). From a GPU the copies go into pinned memory and the loop does not even
-wait for them: they are queued in front of the next step's kernels.
+as the copying (page faults). The loop does not wait for the copies either. From a GPU they go into
+pinned memory, queued in front of the next step's kernels. On a CPU another thread copies during the
+next forward and backward pass, which change nothing of what only optimizers change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -33,15 +34,23 @@ class Snapshot:
         return sum(sizes)
 
     @torch.no_grad()
-    def take(self, state: Any) -> tuple[Any, Callable[[], None]]:
-        """The state with every tensor replaced by a buffer that holds its present value, and a
-        function that waits until the values have arrived. Valid until the next call."""
+    def take(self, state: Any, changing: Iterable[Tensor] = ()) -> tuple[Any, Callable[[], None]]:
+        """The state with every tensor replaced by a buffer, valid until the next call, and a
+        function that completes the copy: it may run in another thread, and must have returned
+        before an optimizer's next step. `changing` are tensors that a forward pass may change; they
+        are copied at once."""
+        at_once = {tensor.data_ptr() for tensor in changing}
+        later: list[tuple[Tensor, Tensor]] = []
         devices: set[torch.device] = set()
 
         def copy(where: tuple[Any, ...], tensor: Tensor) -> Tensor:
+            buffer = self._buffer(where, tensor)
             if tensor.device.type == "cuda":
                 devices.add(tensor.device)
-            return self._buffer(where, tensor).copy_(tensor, non_blocking=True)
+            elif tensor.data_ptr() not in at_once:
+                later.append((buffer, tensor))
+                return buffer
+            return buffer.copy_(tensor, non_blocking=True)
 
         copied = _walk(state, copy)
         events = []
@@ -50,11 +59,14 @@ class Snapshot:
             event.record(torch.cuda.current_stream(device))
             events.append(event)
 
-        def wait() -> None:
+        def complete() -> None:
+            with torch.no_grad():
+                for buffer, tensor in later:
+                    buffer.copy_(tensor)
             for event in events:
                 event.synchronize()
 
-        return copied, wait
+        return copied, complete
 
     def _buffer(self, where: tuple[Any, ...], tensor: Tensor) -> Tensor:
         """The buffer for a tensor: of its shape, type and memory order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -49,9 +49,10 @@ class PhaseUpdate:
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * factor
 
-    def run(self, micro_batches: Sequence[Any]) -> bool:
-        """Update the phase's networks from `micro_batches`. Returns whether the step was taken:
-        an overflow under a loss scaler skips it."""
+    def run(self, micro_batches: Sequence[Any], before_step: Callable[[], None]) -> bool:
+        """Update the phase's networks from `micro_batches`. Calls `before_step` before anything
+        changes that optimizers change. Returns whether the step was taken: an overflow under a loss
+        scaler skips it."""
         self.optimizer.zero_grad(set_to_none=True)
         for losses in self.losses.values():
             losses.begin()
@@ -63,6 +64,7 @@ class PhaseUpdate:
         if taken:
             if self._clip_norm is not None:
                 nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
+            before_step()
             self.optimizer.step()
         return taken
 
