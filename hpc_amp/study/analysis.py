@@ -1,0 +1,63 @@
+"""Everything that a report of a study says, before it is text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from hpc_amp.study.caveat import Caveat
+from hpc_amp.study.conditions import differing_conditions
+from hpc_amp.study.curve import Curve, make_curve
+from hpc_amp.study.folder import KINDS, Study
+from hpc_amp.study.incomplete import incomplete_points, weak_reference
+from hpc_amp.study.points import measure_point
+from hpc_amp.study.runs import StudyRun, distinct, read_runs
+from hpc_amp.study.suspicious import suspicious_figures
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A study with what follows from its runs. `curves` has one for each kind with a point."""
+
+    study: Study
+    runs: tuple[StudyRun, ...]
+    curves: tuple[Curve, ...]
+    caveats: tuple[Caveat, ...]
+
+    @property
+    def measured(self) -> list[StudyRun]:
+        """Runs with measurements, of some ranks at least."""
+        return [run for run in self.runs if run.ranks]
+
+    @property
+    def unmeasured(self) -> list[StudyRun]:
+        """Runs that are not measured completely."""
+        return [run for run in self.runs if run.state != "measured"]
+
+    def values(self, key: str) -> list[str]:
+        """What the ranks say about `device`, `torch`, `precision` or `data`: each value once."""
+        return distinct(self.measured, key)
+
+
+def analyse(study: Study) -> Analysis:
+    """Read the runs of a study and put them together, however many there are by now."""
+    runs = read_runs(study)
+    curves = []
+    for kind in KINDS:
+        own = [run for run in runs if run.planned.kind == kind]
+        by_nodes = groupby(own, key=lambda run: run.planned.nodes)
+        points = [measure_point(list(repeats)) for _, repeats in by_nodes]
+        measured = [point for point in points if point is not None]
+        if measured:
+            curves.append(make_curve(measured))
+    return Analysis(study, tuple(runs), tuple(curves), tuple(_caveats(study, runs, curves)))
+
+
+def _caveats(study: Study, runs: Sequence[StudyRun], curves: Sequence[Curve]) -> Iterator[Caveat]:
+    yield from incomplete_points(runs)
+    for curve in curves:
+        yield from weak_reference(study, curve)
+    yield from differing_conditions(runs, [s.point for curve in curves for s in curve.points])
+    for curve in curves:
+        yield from suspicious_figures(curve)

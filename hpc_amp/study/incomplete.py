@@ -1,0 +1,47 @@
+"""What a study has not measured yet, and what that does to its figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from hpc_amp.study.caveat import Caveat
+from hpc_amp.study.curve import Curve
+from hpc_amp.study.folder import Study
+from hpc_amp.study.runs import StudyRun
+from hpc_amp.study.words import count, joined, on_nodes
+
+
+def incomplete_points(runs: Sequence[StudyRun]) -> Iterator[Caveat]:
+    """Warnings about points with runs that are missing, and about files that cannot be used."""
+    for (kind, nodes), own in groupby(runs, key=lambda run: (run.planned.kind, run.planned.nodes)):
+        repeats = list(own)
+        states = Counter(run.state for run in repeats if run.state != "measured")
+        if states:
+            told = joined([f"{number} {state}" for state, number in states.items()])
+            yield Caveat(
+                "incomplete",
+                f"{kind}, {count(nodes, 'node')}: {len(repeats) - states.total()} of "
+                f"{count(len(repeats), 'run')} measured ({told})",
+            )
+    lines = [line for run in runs for line in run.damaged]
+    if lines:
+        yield Caveat("damaged", f"{count(len(lines), 'file')} cannot be used; first: {lines[0]}")
+
+
+def weak_reference(study: Study, curve: Curve) -> Iterator[Caveat]:
+    """Warnings about what a curve counts from, and about points of a single run."""
+    reference = curve.reference
+    if reference.nodes > min(study.nodes):
+        yield Caveat(
+            "reference",
+            f"{curve.kind}: {count(min(study.nodes), 'node')} not measured yet, so speedup and "
+            f"efficiency count from {count(reference.nodes, 'node')}",
+        )
+    single = [s.point.nodes for s in curve.points if s.point.half_width is None]
+    if single:
+        yield Caveat(
+            "repeats",
+            f"{curve.kind}: one run {on_nodes(single)}: how much runs differ is not known",
+        )

@@ -1,0 +1,182 @@
+"""The picture of a scaling study: throughput over nodes with the ideal line, efficiency beneath.
+
+Needs matplotlib, which is imported when a picture is drawn. Colours are Okabe and Ito's, which
+colour-blind readers tell apart; markers and dashes tell studies apart in grey print.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hpc_amp.study.analysis import Analysis
+from hpc_amp.study.compare import labels
+from hpc_amp.study.curve import EFFICIENCY_FLOOR, Curve
+from hpc_amp.study.folder import Kind
+from hpc_amp.study.sentences import heading
+from hpc_amp.study.words import percent, percent_between
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# What is drawn for a number of samples per second on a number of nodes.
+_Value = Callable[[float, float], float]
+
+_COLOURS = ("#0072B2", "#D55E00")
+_MARKERS = ("o", "s")
+_IDEAL: Any = (0, (6, 3))
+_GREY = "#555555"
+# As wide as a column of a proposal, and readable on a phone.
+_WIDTH, _HEIGHT, _LEGEND_LINE = 4.6, 5.0, 0.18
+_DOTS_PER_INCH = 200
+_TICKS = 8
+# The same study gives the same bytes.
+_SETTINGS: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "hpc-amp",
+    "text.parse_math": False,
+}
+
+
+def why_no_pictures() -> str | None:
+    """What keeps pictures from being drawn, as a sentence, or None."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        if error.name == "matplotlib":
+            return "No pictures: matplotlib is not installed (pip install 'hpc-amp[report]')."
+        return f"No pictures: matplotlib cannot be imported ({error})."
+    return None
+
+
+def draw(kind: Kind, analyses: Sequence[Analysis]) -> dict[str, bytes]:
+    """The picture of one kind of scaling, of one study or of two, as `png` and `svg`.
+
+    Empty where no study has a point of that kind.
+    """
+    curves = [[c for c in analysis.curves if c.kind == kind] for analysis in analyses]
+    if not any(curves):
+        return {}
+    from matplotlib import rc_context, rcdefaults
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = labels(*analyses) if len(analyses) == 2 else (analyses[0].study.name,)
+    with rc_context():
+        rcdefaults()
+        with rc_context(_SETTINGS):
+            figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+            FigureCanvasAgg(figure)
+            above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+            for style, (name, found) in enumerate(zip(names, curves, strict=True)):
+                for curve in found:
+                    _draw_curve(above, curve, name, style, _throughput)
+                    _draw_curve(below, curve, name, style, _efficiency(curve))
+            _finish(above, below, [curve for found in curves for curve in found])
+            above.plot([], [], color=_GREY, lw=1, ls=_IDEAL, label="ideal")
+            entries = above.get_legend_handles_labels()
+            # Beneath, where it hides nothing.
+            figure.legend(*entries, loc="outside lower left", fontsize=8, frameon=False)
+            figure.set_figheight(_HEIGHT + _LEGEND_LINE * len(entries[0]))
+            return {"png": _bytes(figure, "png"), "svg": _bytes(figure, "svg")}
+
+
+def _bytes(figure: Figure, suffix: str) -> bytes:
+    out = io.BytesIO()
+    nothing = {"Software": None} if suffix == "png" else {"Date": None, "Creator": None}
+    figure.savefig(out, format=suffix, dpi=_DOTS_PER_INCH, metadata=nothing)
+    return out.getvalue()
+
+
+def _throughput(samples_per_second: float, nodes: float) -> float:
+    return samples_per_second
+
+
+def _efficiency(curve: Curve) -> _Value:
+    """Throughput as efficiency against the reference of a curve, in percent."""
+    reference = curve.reference
+    one = reference.samples_per_second / reference.nodes
+    return lambda samples_per_second, nodes: 100 * samples_per_second / nodes / one
+
+
+def _draw_curve(axes: Axes, curve: Curve, label: str, style: int, value: _Value) -> None:
+    """Markers with the quartiles as bars, hollow ones where runs are missing; the fitted law, or a
+    line from point to point where none describes them; and the ideal."""
+    colour, marker = _COLOURS[style], _MARKERS[style]
+    law = curve.fit if curve.fit is not None and curve.fit.describes else None
+    points = [scaled.point for scaled in curve.points]
+    nodes = [point.nodes for point in points]
+    middle = [value(point.samples_per_second, point.nodes) for point in points]
+    low = [value(point.batch_size / point.step_spread[1], point.nodes) for point in points]
+    high = [value(point.batch_size / point.step_spread[0], point.nodes) for point in points]
+    # A median of medians may lie outside the quartiles over all steps.
+    below = [max(at - to, 0) for at, to in zip(middle, low, strict=True)]
+    above = [max(to - at, 0) for at, to in zip(middle, high, strict=True)]
+    axes.errorbar(
+        nodes, middle, yerr=[below, above], color=colour, marker=marker, ms=6,
+        lw=0 if law else 1, capsize=3, elinewidth=1, label=label, zorder=3,
+    )  # fmt: skip
+    hollow = [(p.nodes, m) for p, m in zip(points, middle, strict=True) if not p.complete]
+    if hollow:
+        x, y = zip(*hollow, strict=True)
+        axes.plot(x, y, ls="", marker=marker, ms=6, mfc="white", mec=colour, zorder=4)
+    if law is not None:
+        steps = [nodes[0] * (nodes[-1] / nodes[0]) ** (i / 60) for i in range(61)]
+        fitted = [value(law.samples_per_second(n), n) for n in steps]
+        told = percent_between(law.serial_fraction, law.half_width)
+        name = f"{label}: {law.law}, serial {told}"
+        axes.plot(steps, fitted, color=colour, lw=1.2, label=name)
+    first = curve.reference.samples_per_second / curve.reference.nodes
+    ideal = [value(first * n, n) for n in (nodes[0], nodes[-1])]
+    axes.plot([nodes[0], nodes[-1]], ideal, color=colour, lw=1, ls=_IDEAL)
+
+
+def _finish(above: Axes, below: Axes, curves: Sequence[Curve]) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+
+    plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
+    nodes = sorted({s.point.nodes for curve in curves for s in curve.points})
+    above.set_title(" / ".join(dict.fromkeys(heading(curve) for curve in curves)), fontsize=9)
+    above.set_xscale("log", base=2)
+    above.set_yscale("log")
+    above.set_ylabel("images/s")
+    above.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    above.yaxis.set_major_formatter(plain)
+    above.yaxis.set_minor_formatter(NullFormatter())
+    below.set_ylabel("efficiency, %")
+    below.set_xlabel("nodes")
+    below.xaxis.set_major_locator(FixedLocator(_ticks(nodes)))
+    below.xaxis.set_major_formatter(plain)
+    below.xaxis.set_minor_locator(FixedLocator([]))
+    floor = 100 * EFFICIENCY_FLOOR
+    below.axhline(floor, color=_GREY, lw=1, ls=(0, (3, 2)))
+    below.annotate(
+        percent(EFFICIENCY_FLOOR), (0.005, floor), xycoords=("axes fraction", "data"), va="bottom",
+        color=_GREY, fontsize=7.5,
+    )  # fmt: skip
+    below.set_ylim(0, max(112, below.get_ylim()[1]))
+    for axes in (above, below):
+        axes.grid(color="#dddddd", lw=0.6)
+        axes.set_axisbelow(True)
+    if nodes[0] == nodes[-1]:
+        above.set_xlim(nodes[0] / 2, nodes[0] * 2)
+    note = "bars: middle half of all steps"
+    if not all(s.point.complete for curve in curves for s in curve.points):
+        note += "; hollow: runs are missing"
+    below.annotate(note, (0.005, 0.03), xycoords="axes fraction", fontsize=7, color=_GREY)
+
+
+def _ticks(nodes: Iterable[int]) -> list[int]:
+    """Those of the numbers that are far enough from each other on a logarithmic axis."""
+    ordered = sorted(nodes)
+    gap = math.log(ordered[-1] / ordered[0]) / _TICKS
+    kept = ordered[:1]
+    for number in ordered[1:]:
+        if math.log(number / kept[-1]) >= gap:
+            kept.append(number)
+    return kept

@@ -1,0 +1,183 @@
+"""A point of a scaling curve: all runs on one number of nodes, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from statistics import median
+
+from hpc_amp.study.folder import Kind
+from hpc_amp.study.runs import StudyRun
+from hpc_amp.study.spread import quartiles, relative_half_width
+from hpc_amp.study.timing import AllReduceTiming, RankTiming
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRank:
+    """The rank that holds up the others most. `excess` is how much longer it takes than the median
+    rank of its run, as a share: 0.1 is 10 % longer."""
+
+    rank: int
+    host: str
+    repeat: int
+    excess: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Parts of the time of all steps; together they are 1.
+
+    `communication` is None where it was not measured: it is in `compute` then.
+    """
+
+    compute: float
+    communication: float | None
+    data_wait: float
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """An all-reduce of the gradients' size, alone. `bus_bandwidth` (bytes/s) is what each rank
+    sends and receives in a ring: bytes * 2 (p - 1) / p over the time, None for one rank
+    (NVIDIA nccl-tests, doc/PERFORMANCE.md)."""
+
+    bytes: int
+    seconds: float
+    spread: tuple[float, float]
+    bus_bandwidth: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What was measured on one number of nodes.
+
+    `step_seconds` is the median over runs of the median over a run's steps and ranks.
+    `step_spread` has the quartiles over all steps, ranks and runs. `half_width` is half the 95 %
+    interval of `step_seconds`, as a share of it, from how much the runs differ; None for one run.
+    """
+
+    kind: Kind
+    nodes: int
+    planned: int
+    runs: tuple[StudyRun, ...]
+    run_seconds: tuple[float, ...]
+    step_seconds: float
+    step_spread: tuple[float, float]
+    mean_seconds: float
+    half_width: float | None
+    shares: Shares
+    slowest: SlowRank | None
+    allreduce: AllReduce | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all its runs are measured, on all ranks."""
+        measured = sum(run.state == "measured" for run in self.runs)
+        return measured == self.planned
+
+    @property
+    def first(self) -> RankTiming:
+        """A rank of it, for what all ranks of all runs should have in common."""
+        return self.runs[0].ranks[0]
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of its runs."""
+        return self.first.world_size
+
+    @property
+    def batch_size(self) -> int:
+        """Global batch of its runs."""
+        return self.first.batch_size
+
+    @property
+    def samples_per_second(self) -> float:
+        """Of all ranks together."""
+        return self.batch_size / self.step_seconds
+
+    @property
+    def run_throughputs(self) -> list[float]:
+        """Samples per second of each run."""
+        return [
+            run.ranks[0].batch_size / seconds
+            for run, seconds in zip(self.runs, self.run_seconds, strict=True)
+        ]
+
+
+def measure_point(runs: Sequence[StudyRun]) -> Point | None:
+    """The point that `runs`, all repeats on one number of nodes, measured. None where none did."""
+    measured = tuple(run for run in runs if run.ranks)
+    if not measured:
+        return None
+    steps = [list(chain.from_iterable(rank.steps for rank in run.ranks)) for run in measured]
+    run_seconds = tuple(median(values) for values in steps)
+    every_step = list(chain.from_iterable(steps))
+    return Point(
+        kind=measured[0].planned.kind,
+        nodes=measured[0].planned.nodes,
+        planned=len(runs),
+        runs=measured,
+        run_seconds=run_seconds,
+        step_seconds=median(run_seconds),
+        step_spread=quartiles(every_step),
+        mean_seconds=sum(every_step) / len(every_step),
+        half_width=relative_half_width(run_seconds),
+        shares=_shares([rank for run in measured for rank in run.ranks]),
+        slowest=_slowest(measured),
+        allreduce=_allreduce([run.allreduce for run in measured if run.allreduce]),
+    )
+
+
+def _shares(ranks: Sequence[RankTiming]) -> Shares:
+    data_wait = sum(sum(rank.data_wait) for rank in ranks) / sum(sum(r.steps) for r in ranks)
+    timed = [pair for rank in ranks for pair in _communication(rank)]
+    if not timed:
+        return Shares(1 - data_wait, None, data_wait)
+    communication = sum(part for _, part in timed) / sum(step for step, _ in timed)
+    return Shares(1 - data_wait - communication, communication, data_wait)
+
+
+def _communication(rank: RankTiming) -> list[tuple[float, float]]:
+    """Duration and communication of each step in which it was measured."""
+    if rank.communication is None:
+        return []
+    pairs = zip(rank.steps, rank.communication, strict=True)
+    return [(step, part) for step, part in pairs if part is not None]
+
+
+def _slowest(runs: Sequence[StudyRun]) -> SlowRank | None:
+    """Ranks wait for each other, so all steps of a run take the same time: it is the time outside
+    communication that tells which rank the others wait for. None with one rank, with
+    ranks that are all alike, and where communication was not measured on every rank."""
+    found = []
+    for run in runs:
+        pairs = [_communication(rank) for rank in run.ranks]
+        if len(run.ranks) < 2 or not all(pairs):
+            continue
+        own = [median(step - part for step, part in steps) for steps in pairs]
+        usual = median(own)
+        if usual <= 0:
+            continue
+        worst = max(range(len(own)), key=own.__getitem__)
+        rank = run.ranks[worst]
+        excess = own[worst] / usual - 1
+        if excess > 0:
+            found.append(SlowRank(rank.rank, rank.host, run.planned.repeat, excess))
+    return max(found, key=lambda slow: slow.excess, default=None)
+
+
+def _allreduce(measured: Sequence[AllReduceTiming]) -> AllReduce | None:
+    """Of the runs that carried as much as the first one did."""
+    if not measured:
+        return None
+    first = measured[0]
+    alike = [m for m in measured if (m.bytes, m.world_size) == (first.bytes, first.world_size)]
+    seconds = median(median(one.seconds) for one in alike)
+    ranks = first.world_size
+    return AllReduce(
+        bytes=first.bytes,
+        seconds=seconds,
+        spread=quartiles(list(chain.from_iterable(one.seconds for one in alike))),
+        bus_bandwidth=first.bytes * 2 * (ranks - 1) / ranks / seconds if ranks > 1 else None,
+    )

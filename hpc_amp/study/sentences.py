@@ -1,0 +1,89 @@
+"""What a report says in sentences."""
+
+from __future__ import annotations
+
+from hpc_amp.study.analysis import Analysis
+from hpc_amp.study.curve import EFFICIENCY_FLOOR, Curve
+from hpc_amp.study.fit import Fit
+from hpc_amp.study.words import count, joined, on_nodes, percent, percent_between
+
+_CONDITIONS = ("device", "torch", "precision", "data")
+
+
+def plan(analysis: Analysis) -> str:
+    """What the study set out to measure, and how far it is."""
+    study = analysis.study
+    measured = sum(run.state == "measured" for run in analysis.runs)
+    return (
+        f"{joined(list(study.kinds))} scaling {on_nodes(study.nodes)}, "
+        f"{count(study.repeats, 'run')} each; {measured} of {count(len(analysis.runs), 'run')} "
+        "measured"
+    )
+
+
+def conditions(analysis: Analysis) -> str | None:
+    """What the runs ran on, or None where nothing ran yet."""
+    if not analysis.measured:
+        return None
+    device, torch, precision, data = (joined(analysis.values(key)) for key in _CONDITIONS)
+    return f"{device}, torch {torch}, {precision}, {data} data"
+
+
+def heading(curve: Curve) -> str:
+    """`strong scaling, global batch 512`."""
+    if curve.kind == "strong":
+        return f"strong scaling, global batch {curve.reference.batch_size:,}"
+    batch = curve.reference.batch_size / curve.reference.nodes
+    return f"weak scaling, batch {batch:,.10g} a node"
+
+
+def conclusions(curve: Curve) -> list[str]:
+    """The fit, and where efficiency falls under the floor."""
+    fitted = fit_sentence(curve.fit) if curve.fit else _no_fit(curve)
+    return [fitted, efficiency_sentence(curve)]
+
+
+def fit_sentence(fit: Fit) -> str:
+    """The serial fraction, what it means, and how far it can be trusted."""
+    start = f"{fit.law}: serial fraction {percent_between(fit.serial_fraction, fit.half_width)}"
+    start += " (95 % interval)" if fit.half_width is not None else " (uncertainty not known)"
+    if not fit.describes:
+        off = percent(fit.largest_deviation)
+        return f"{start}, but this law does not describe these points: one lies {off} off it."
+    base = count(fit.reference_nodes, "node")
+    if round(fit.serial_fraction, 3) <= 0:
+        meaning = "no part that does not scale was found"
+    elif fit.law == "Amdahl":
+        meaning = f"by this law speedup over {base} stays below {1 / fit.serial_fraction:,.3g}"
+    else:
+        least = percent(1 - fit.serial_fraction)
+        meaning = f"by this law efficiency against {base} stays above {least}"
+    if not fit.verifiable:
+        return (
+            f"{start}; {meaning}. From two numbers of nodes only: nothing shows if the law holds."
+        )
+    return (
+        f"{start}; {meaning}. No point lies more than {percent(fit.largest_deviation, 1)} off it."
+    )
+
+
+def efficiency_sentence(curve: Curve) -> str:
+    """Where efficiency falls under the floor, as far as it was measured."""
+    floor = percent(EFFICIENCY_FLOOR)
+    crossing = curve.crossing
+    if crossing is None:
+        largest = curve.points[-1].point.nodes
+        if len(curve.points) == 1:
+            return f"Efficiency: only {count(largest, 'node')} measured so far."
+        return f"Efficiency is {floor} or more up to {count(largest, 'node')}, the most measured."
+    return (
+        f"Efficiency falls under {floor} between {crossing.last_nodes} and "
+        f"{count(crossing.first_nodes, 'node')}, at about {crossing.nodes:.3g} by interpolation."
+    )
+
+
+def _no_fit(curve: Curve) -> str:
+    law = "Amdahl" if curve.kind == "strong" else "Gustafson"
+    if len(curve.points) == 1:
+        return f"{law}: no fit to a single number of nodes."
+    return f"{law}: no such law fits these points."

@@ -1,0 +1,105 @@
+"""Figures that are hard to believe, or that scatter too much to mean what they seem to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpc_amp.study.caveat import Caveat, place
+from hpc_amp.study.curve import Curve, ScaledPoint
+from hpc_amp.study.points import Point
+from hpc_amp.study.words import count, joined, percent, percent_between
+
+# Efficiency above 1 by more than this, and by more than its uncertainty, is not believed as it is.
+SUPERLINEAR = 0.02
+# Shares of the median step, or of the median rank: more is told.
+NOISY = 0.10
+STRAGGLER = 0.10
+# A serial fraction below zero by more than this, and by more than its uncertainty.
+NEGATIVE = 0.01
+FEW_STEPS = 20
+
+
+def suspicious_figures(curve: Curve) -> Iterator[Caveat]:
+    """Warnings about the points of a curve, and about its fit."""
+    for scaled in curve.points:
+        yield from _superlinear(scaled, curve)
+        yield from _noisy(scaled.point)
+        yield from _straggler(scaled.point)
+        yield from _measurement(scaled.point)
+    yield from _misfit(curve)
+
+
+def _superlinear(scaled: ScaledPoint, curve: Curve) -> Iterator[Caveat]:
+    above = scaled.efficiency - 1
+    if above > SUPERLINEAR and above > (scaled.half_width or 0):
+        yield Caveat(
+            "superlinear",
+            f"{place(scaled.point)}: faster than ideal, efficiency "
+            f"{percent_between(scaled.efficiency, scaled.half_width)}. Look at the point on "
+            f"{count(curve.reference.nodes, 'node')}: a slow node, memory or caches that are "
+            "too small there, or data that waits",
+        )
+
+
+def _noisy(point: Point) -> Iterator[Caveat]:
+    median, (low, high) = point.step_seconds, point.step_spread
+    said = []
+    if (high - low) / median > NOISY:
+        said.append(f"the middle half of all steps spreads over {percent((high - low) / median)}")
+    between = (max(point.run_seconds) - min(point.run_seconds)) / median
+    if between > NOISY:
+        said.append(f"its runs differ by {percent(between)}")
+    if point.mean_seconds / median - 1 > NOISY:
+        said.append(
+            f"the mean step is {percent(point.mean_seconds / median - 1)} longer, so some steps "
+            "take much longer than most"
+        )
+    if said:
+        yield Caveat("noisy", f"{place(point)}: of the median step, {joined(said)}")
+
+
+def _straggler(point: Point) -> Iterator[Caveat]:
+    slow = point.slowest
+    if slow is not None and slow.excess > STRAGGLER:
+        yield Caveat(
+            "straggler",
+            f"{place(point)}: rank {slow.rank} on {slow.host} takes {percent(slow.excess)} longer "
+            f"than the median rank (run {slow.repeat}); all others wait for it",
+        )
+
+
+def _measurement(point: Point) -> Iterator[Caveat]:
+    ranks = [rank for run in point.runs for rank in run.ranks]
+    fewest = min(len(rank.steps) for rank in ranks)
+    if fewest < FEW_STEPS:
+        yield Caveat("steps", f"{place(point)}: only {count(fewest, 'step')} measured in a run")
+    if any(rank.warmup_steps == 0 for rank in ranks):
+        yield Caveat("warm-up", f"{place(point)}: the first steps of a run count as measured")
+    if point.shares.compute < 0:
+        yield Caveat(
+            "shares", f"{place(point)}: data wait and communication add to more than the step"
+        )
+    allreduce = point.allreduce
+    if allreduce is not None and allreduce.bytes != point.first.gradient_bytes:
+        yield Caveat(
+            "all-reduce",
+            f"{place(point)}: the all-reduce carried {allreduce.bytes:,} bytes, the gradients have "
+            f"{point.first.gradient_bytes:,}",
+        )
+
+
+def _misfit(curve: Curve) -> Iterator[Caveat]:
+    fit = curve.fit
+    if fit is None:
+        return
+    if not fit.describes:
+        yield Caveat(
+            "fit",
+            f"{curve.kind}: {fit.law}'s law does not describe these points: one lies "
+            f"{percent(fit.largest_deviation)} off it",
+        )
+    if fit.serial_fraction < -max(NEGATIVE, fit.half_width or 0):
+        yield Caveat(
+            "fit",
+            f"{curve.kind}: the serial fraction is negative, so {fit.law}'s law does not hold",
+        )

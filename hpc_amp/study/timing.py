@@ -1,0 +1,182 @@
+"""What a run measured for a scaling study: the files that its ranks write.
+
+Every attempt of a run writes into `attempts/<n>/timing/`:
+
+`rank-00000.json`, one file a rank, five digits or more; written aside and renamed, so that it is
+whole or not there. All times are seconds.
+
+    rank            int, 0 to world_size - 1
+    world_size      int, number of ranks of the run
+    nodes           int, number of nodes that the run was given
+    gpus_per_node   int or null, may be left out; 0 for a run on CPUs
+    host            text, name of this rank's machine
+    device          text, such as "NVIDIA A100-SXM4-40GB"
+    torch           text, version of torch
+    precision       text, such as "fp16"
+    data            text, name of the data set; "synthetic" where it is made up
+    batch_size      int, global: samples in one optimizer step over all ranks
+    gradient_bytes  int, bytes of all gradients that an all-reduce of this model carries
+    warmup_steps    int, steps before the first one measured; they are not in `steps`
+    steps           list of numbers above 0: duration of each measured optimizer step, from the
+                    end of the one before it, with the device's work done (not merely queued)
+    data_wait       list as long as `steps`: the part of the step in which the rank waited for
+                    its next batch
+    communication   null where it was not measured, or a list as long as `steps`, with null for the
+                    steps in which it was not: the part of the step in which communication was not
+                    hidden behind compute. It holds the wait for slower ranks.
+
+`allreduce.json`, one a run, may be missing: an all-reduce of as many bytes as the gradients, alone.
+
+    bytes           int
+    seconds         list of numbers above 0: duration of each one measured, after a warm-up
+    world_size      int
+    nodes           int
+
+Keys beyond these are ignored. Texts hold printable characters only.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_LONGEST = 1e9
+
+
+class DamagedTiming(Exception):
+    """A file of measurements that is not what it should be; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTiming:
+    """What one rank measured; the fields are those of the file."""
+
+    rank: int
+    world_size: int
+    nodes: int
+    gpus_per_node: int | None
+    host: str
+    device: str
+    torch: str
+    precision: str
+    data: str
+    batch_size: int
+    gradient_bytes: int
+    warmup_steps: int
+    steps: tuple[float, ...]
+    data_wait: tuple[float, ...]
+    communication: tuple[float | None, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceTiming:
+    """What an all-reduce of the gradients' size took; the fields are those of the file."""
+
+    bytes: int
+    seconds: tuple[float, ...]
+    world_size: int
+    nodes: int
+
+
+def read_rank(path: Path) -> RankTiming:
+    """A `rank-*.json`. Raises DamagedTiming."""
+    content = _read(path)
+    steps = _durations(content, "steps")
+    has_gpus = content.get("gpus_per_node") is not None
+    timing = RankTiming(
+        rank=_whole(content, "rank", 0),
+        world_size=_whole(content, "world_size", 1),
+        nodes=_whole(content, "nodes", 1),
+        gpus_per_node=_whole(content, "gpus_per_node", 0) if has_gpus else None,
+        host=_text(content, "host"),
+        device=_text(content, "device"),
+        torch=_text(content, "torch"),
+        precision=_text(content, "precision"),
+        data=_text(content, "data"),
+        batch_size=_whole(content, "batch_size", 1),
+        gradient_bytes=_whole(content, "gradient_bytes", 0),
+        warmup_steps=_whole(content, "warmup_steps", 0),
+        steps=steps,
+        data_wait=_data_wait(content, len(steps)),
+        communication=_communication(content, len(steps)),
+    )
+    if timing.rank >= timing.world_size:
+        raise DamagedTiming(f"rank {timing.rank} is none of {timing.world_size} ranks")
+    return timing
+
+
+def read_allreduce(path: Path) -> AllReduceTiming:
+    """An `allreduce.json`. Raises DamagedTiming."""
+    content = _read(path)
+    return AllReduceTiming(
+        bytes=_whole(content, "bytes", 1),
+        seconds=_durations(content, "seconds"),
+        world_size=_whole(content, "world_size", 1),
+        nodes=_whole(content, "nodes", 1),
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DamagedTiming(f"it cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise DamagedTiming("it is not JSON") from None
+    if not isinstance(content, dict):
+        raise DamagedTiming("it is not a JSON object")
+    return content
+
+
+def _whole(content: dict[str, Any], key: str, least: int) -> int:
+    value = content.get(key)
+    if type(value) is not int or value < least:
+        raise DamagedTiming(f"{key} is not a whole number from {least} on")
+    return value
+
+
+def _text(content: dict[str, Any], key: str) -> str:
+    value = content.get(key)
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise DamagedTiming(f"{key} is not a printable text")
+    return value
+
+
+def _durations(content: dict[str, Any], key: str) -> tuple[float, ...]:
+    values = content.get(key)
+    if not isinstance(values, list) or not values:
+        raise DamagedTiming(f"{key} is not a list with durations")
+    if not all(_is_time(value) and value > 0 for value in values):
+        raise DamagedTiming(f"{key} holds something that is not a duration above 0")
+    return tuple(float(value) for value in values)
+
+
+def _data_wait(content: dict[str, Any], length: int) -> tuple[float, ...]:
+    values = _one_a_step(content, "data_wait", length)
+    if not all(_is_time(value) for value in values):
+        raise DamagedTiming("data_wait holds something that is not a duration")
+    return tuple(float(value) for value in values)
+
+
+def _communication(content: dict[str, Any], length: int) -> tuple[float | None, ...] | None:
+    if content.get("communication") is None:
+        return None
+    values = _one_a_step(content, "communication", length)
+    if not all(value is None or _is_time(value) for value in values):
+        raise DamagedTiming("communication holds something that is not a duration")
+    return tuple(None if value is None else float(value) for value in values)
+
+
+def _one_a_step(content: dict[str, Any], key: str, length: int) -> list[Any]:
+    values = content.get(key)
+    if not isinstance(values, list) or len(values) != length:
+        raise DamagedTiming(f"{key} is not a list with one number for each of {length} steps")
+    return values
+
+
+def _is_time(value: object) -> bool:
+    """Whether it is a number of seconds that a step can have taken; `true` and NaN are not. The
+    bound also keeps whole numbers out that no float can hold."""
+    return type(value) in (int, float) and 0 <= value < _LONGEST  # type: ignore[operator]

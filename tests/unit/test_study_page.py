@@ -1,0 +1,221 @@
+"""The page of a report: what it says, that it needs nothing but itself, and how a real browser
+shows it on a desk, on a phone and on paper."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.environment import require_program
+from support.studies import make_study, measure, rank_file, submit_run, write_timing
+
+from hpc_amp.study.analysis import Analysis, analyse
+from hpc_amp.study.folder import KINDS, read_study
+from hpc_amp.study.page import to_html
+from hpc_amp.study.picture import draw
+
+HOSTILE = "<script>alert(1)</script>\"'&{{ 7 * 7 }}<img src=http://example.org/x>"
+# Writes down how a page looks in a frame. Parts of a picture are left to their picture.
+LOOK = """
+onload = () => {
+  const frame = document.querySelector('iframe').contentWindow;
+  const page = frame.document, root = page.documentElement;
+  const all = [...page.querySelectorAll('body *')];
+  const own = all.filter(e => e.tagName === 'svg' || !e.closest('svg'));
+  const box = e => e.getBoundingClientRect();
+  const style = (name, part) => frame.getComputedStyle(page.querySelector(name), part);
+  document.querySelector('pre').textContent = JSON.stringify({
+    width: root.clientWidth,
+    needed: root.scrollWidth,
+    right: Math.max(...own.map(e => box(e).right)),
+    loaded: frame.performance.getEntriesByType('resource').map(entry => entry.name),
+    pictures: [...page.querySelectorAll('figure')].map(e => [box(e).top, box(e).width]),
+    row: style('tbody tr').display,
+    titles: style('td', '::before').content,
+    font: parseFloat(style('td').fontSize),
+  });
+};
+"""
+
+
+class Page(HTMLParser):
+    """Everything in a page that could refer to something, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def values(self, name: str) -> list[str]:
+        return [value for key, value in self.attributes if key == name]
+
+
+def analysed(folder: Path, **changes: Any) -> Analysis:
+    """Strong and weak scaling on 1 to 16 nodes, with one run that failed."""
+    study = make_study(folder, kind="both", nodes=(1, 2, 4, 16), repeats=2)
+    for kind in KINDS:
+        for nodes in (1, 2, 4):
+            for repeat in (1, 2):
+                seconds = 0.1 * (0.05 + 0.95 / nodes) if kind == "strong" else 0.1
+                measure(study, kind, nodes, repeat, seconds * (1 + 0.01 * repeat), **changes)
+    submit_run(study, "strong", 16, 1, state="failed")
+    return analyse(read_study(study))
+
+
+def page_of(*analyses: Analysis) -> str:
+    drawn = {kind: draw(kind, analyses) for kind in KINDS}
+    return to_html(analyses, {kind: pictures["svg"] for kind, pictures in drawn.items()})
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return page_of(analysed(tmp_path_factory.mktemp("page")))
+
+
+def test_it_refers_to_nothing_outside(html: str) -> None:
+    page = Page(html)
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & set(page.tags)
+    names = {name for name, _ in page.attributes}
+    assert not names & {"src", "srcset", "action", "data", "poster", "background"}
+    assert not {name for name in names if name.startswith("on")}
+    links = page.values("href") + page.values("xlink:href")
+    assert links and all(link.startswith("#") for link in links)
+    assert {url[:1] for url in re.findall(r"url\(([^)]*)\)", html)} == {"#"}
+    assert "@import" not in html
+    # The only addresses are names of XML dialects.
+    assert set(re.findall(r'https?://[^"\s<>]+', html)) == {
+        "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink",
+    }  # fmt: skip
+
+
+def test_identifiers_are_unique_and_all_references_lead_somewhere(html: str) -> None:
+    page = Page(html)
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    used = {link[1:] for link in page.values("xlink:href") + page.values("href")}
+    used |= set(re.findall(r"url\(#([^)]+)\)", html))
+    assert used <= set(ids)
+    assert any(name.startswith("strong-") for name in used)
+    assert any(name.startswith("weak-") for name in used)
+
+
+def test_it_says_what_the_terminal_says(html: str) -> None:
+    text = " ".join(Page(html).text.split())
+    for said in (
+        "cifar: scaling study", "12 of 16 runs measured", "synthetic data",
+        "Amdahl: serial fraction 5.0 ± ", "incomplete: strong, 16 nodes: 0 of 2 runs measured",
+        "strong-n0016-r01failedout of memory",
+    ):  # fmt: skip
+        assert said in text
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    analysis = analysed(tmp_path, device=HOSTILE, host=HOSTILE)
+    html = page_of(analysis)
+    page = Page(html)
+    assert not {"script", "img"} & set(page.tags)
+    assert HOSTILE in page.text
+
+
+def test_a_slow_rank_on_a_hostile_host(tmp_path: Path) -> None:
+    study = make_study(tmp_path, nodes=(1,), repeats=1)
+    run_dir = submit_run(study, "strong", 1, 1)
+    ranks = [rank_file(rank, 1, [1.0] * 30, host=HOSTILE) for rank in range(4)]
+    ranks[2]["communication"] = [0.0] * 30
+    write_timing(run_dir, ranks)
+    html = to_html([analyse(read_study(study))], {}, "no picture <b>")
+    page = Page(html)
+    assert not {"script", "img", "b"} & set(page.tags)
+    assert f"+9 %: 2 on {HOSTILE}" in page.text
+    assert "no picture <b>" in page.text
+
+
+# ---- a real browser ------------------------------------------------------------------------------
+
+
+def browse(folder: Path, *options: str) -> str:
+    """What headless Chromium writes; it reaches no host."""
+    require_program("chromium")
+    command = [
+        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+        "--allow-file-access-from-files", f"--user-data-dir={folder / 'profile'}",
+        "--host-resolver-rules=MAP * ~NOTFOUND", *options,
+    ]  # fmt: skip
+    result = subprocess.run(command, text=True, capture_output=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def shown(folder: Path, html: str, width: int) -> dict[str, Any]:
+    """Facts about the page in a window of that many pixels: a frame, since a window of headless
+    Chromium is never narrower than 500."""
+    (folder / "report.html").write_text(html)
+    (folder / "frame.html").write_text(
+        f"<iframe width={width} height=800 src=report.html></iframe><pre></pre>"
+        f"<script>{LOOK}</script>"
+    )
+    dumped = browse(folder, "--window-size=1600,1000", "--dump-dom", f"file://{folder}/frame.html")
+    found = re.search(r"<pre>(\{.*\})</pre>", dumped)
+    assert found, dumped[-2000:]
+    return json.loads(found[1].replace("&quot;", '"'))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("width", [320, 360, 768, 1280])
+def test_it_fits_every_screen(tmp_path: Path, html: str, width: int) -> None:
+    facts = shown(tmp_path, html, width)
+    assert facts["width"] == width
+    assert facts["needed"] <= width
+    assert facts["right"] <= width
+    assert facts["loaded"] == []
+    assert facts["font"] >= 12
+    (first_top, first_width), (second_top, second_width) = facts["pictures"]
+    assert (first_top == second_top) == (width >= 768)
+    assert min(first_width, second_width) > 0.4 * width
+
+
+def test_rows_are_cards_on_a_phone(tmp_path: Path, html: str) -> None:
+    facts = shown(tmp_path, html, 360)
+    assert (facts["row"], facts["titles"]) == ("grid", '"nodes"')
+    facts = shown(tmp_path, html, 1280)
+    assert (facts["row"], facts["titles"]) == ("table-row", "none")
+
+
+def test_long_names_do_not_break_a_phone(tmp_path: Path) -> None:
+    analysis = analysed(tmp_path, device="x" * 400)
+    facts = shown(tmp_path, page_of(analysis), 360)
+    assert facts["needed"] <= 360
+    assert facts["right"] <= 360
+
+
+def test_tables_stay_tables_on_paper(tmp_path: Path, html: str) -> None:
+    require_program("pdftotext")
+    (tmp_path / "report.html").write_text(html)
+    pdf = tmp_path / "report.pdf"
+    browse(
+        tmp_path,
+        "--no-pdf-header-footer",
+        f"--print-to-pdf={pdf}",
+        f"file://{tmp_path}/report.html",
+    )
+    text = subprocess.run(
+        ["pdftotext", "-layout", pdf, "-"], check=True, text=True, capture_output=True
+    ).stdout
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "nodes ranks runs step ms middle half images/s speedup efficiency" in lines
+    assert "nodes compute communication data wait slowest rank" in lines
+    assert "4 16 2/2 29.2 29.0-29.3 17,546 3.48 87.0 ± 7.7 %" in lines

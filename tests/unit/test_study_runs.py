@@ -1,0 +1,244 @@
+"""Studies that are half done, and files that are damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.studies import make_study, measure, rank_file, submit_run, write_timing
+
+from hpc_amp.errors import UsageError
+from hpc_amp.study.analysis import analyse
+from hpc_amp.study.folder import find_study, read_study
+from hpc_amp.study.runs import StudyRun, read_runs
+from hpc_amp.study.text import to_text
+from hpc_amp.study.timing import DamagedTiming, read_allreduce, read_rank
+
+
+def runs_of(study: Path) -> dict[str, StudyRun]:
+    return {run.planned.folder_name: run for run in read_runs(read_study(study))}
+
+
+def test_every_state_of_a_run(tmp_path: Path) -> None:
+    study = make_study(tmp_path, nodes=(1, 2), repeats=4)
+    measure(study, "strong", 1, 1, 0.1)
+    submit_run(study, "strong", 1, 2, state="failed")
+    submit_run(study, "strong", 1, 3)
+    shutil.rmtree(submit_run(study, "strong", 1, 4))
+    write_timing(
+        submit_run(study, "strong", 2, 1), [rank_file(rank, 2, [0.05] * 30) for rank in (0, 3, 7)]
+    )
+    submit_run(study, "strong", 2, 2, state="cancelled")
+    runs = runs_of(study)
+    assert {name: (run.state, run.reason) for name, run in runs.items()} == {
+        "strong-n0001-r01": ("measured", ""),
+        "strong-n0001-r02": ("failed", "out of memory"),
+        "strong-n0001-r03": ("finished", "it measured nothing"),
+        "strong-n0001-r04": ("gone", f"{runs['strong-n0001-r04'].run_dir} is no run directory"),
+        "strong-n0002-r01": ("partial", "3 of 8 ranks"),
+        "strong-n0002-r02": ("cancelled", ""),
+        "strong-n0002-r03": ("unsubmitted", ""),
+        "strong-n0002-r04": ("unsubmitted", ""),
+    }
+    analysis = analyse(read_study(study))
+    (curve,) = analysis.curves
+    assert [(s.point.nodes, len(s.point.runs)) for s in curve.points] == [(1, 1), (2, 1)]
+    assert curve.points[1].efficiency == pytest.approx(1)
+
+
+def test_reasons_cannot_move_a_cursor(tmp_path: Path) -> None:
+    study = make_study(tmp_path, nodes=(1,), repeats=1)
+    run_dir = submit_run(study, "strong", 1, 1)
+    event = {"time": 1, "state": "failed", "reason": "killed\n\x1b[2Jby\ttest"}
+    (run_dir / "state.jsonl").write_text(json.dumps(event) + "\n")
+    text = to_text([analyse(read_study(study))])
+    assert "killed [2Jby test" in text
+    assert "\x1b" not in text
+
+
+def test_a_study_of_nothing_has_no_curve(tmp_path: Path) -> None:
+    analysis = analyse(read_study(make_study(tmp_path, kind="both")))
+    assert analysis.curves == ()
+    assert len(analysis.unmeasured) == 24
+
+
+def test_the_newest_complete_attempt_counts(tmp_path: Path) -> None:
+    study = make_study(tmp_path, nodes=(1,), repeats=1)
+    run_dir = submit_run(study, "strong", 1, 1)
+    for attempt, ranks, seconds in ((1, 4, 1.0), (2, 4, 2.0), (10, 3, 3.0)):
+        files = [rank_file(rank, 1, [seconds] * 30) for rank in range(ranks)]
+        write_timing(run_dir, files, attempt=attempt)
+    (run,) = runs_of(study).values()
+    assert (run.state, run.ranks[0].steps[0]) == ("measured", 2.0)
+
+
+def test_points_that_left_the_plan_still_count(tmp_path: Path) -> None:
+    study = make_study(tmp_path, nodes=(1,), repeats=1)
+    measure(study, "strong", 1, 1, 0.1)
+    measure(study, "strong", 2, 5, 0.05)
+    (study / "points" / "notes").mkdir()
+    assert list(runs_of(study)) == ["strong-n0001-r01", "strong-n0002-r05"]
+
+
+def test_a_run_may_be_named_relative_to_its_point(tmp_path: Path) -> None:
+    study = make_study(tmp_path, nodes=(1,), repeats=1)
+    measure(study, "strong", 1, 1, 0.1)
+    pointer = study / "points" / "strong-n0001-r01" / "run"
+    pointer.write_text(f"../../../../../runs/cifar/{study.name}/strong-n0001-r01\n")
+    assert runs_of(study)["strong-n0001-r01"].state == "measured"
+
+
+NAN, INFINITY = float("nan"), float("inf")
+GOOD = rank_file(0, 1, [0.1, 0.2], gpus_per_node=1)
+
+
+def changed(**changes: Any) -> str:
+    return json.dumps({**GOOD, **changes})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "it is not JSON"),
+        (changed()[:-40], "it is not JSON"),
+        ("[" * 100_000, "it is not JSON"),
+        ("[]", "it is not a JSON object"),
+        ("{}", "steps is not a list with durations"),
+        (changed(steps=[]), "steps is not a list with durations"),
+        (changed(steps=[0.1, 0.0]), "steps holds something that is not a duration above 0"),
+        (changed(steps=[0.1, -1]), "steps holds something that is not a duration above 0"),
+        (changed(steps=[0.1, NAN]), "steps holds something that is not a duration above 0"),
+        (changed(steps=[0.1, INFINITY]), "steps holds something that is not a duration above 0"),
+        (changed(steps=[0.1, True]), "steps holds something that is not a duration above 0"),
+        (changed(steps=[0.1, 10**400]), "steps holds something that is not a duration above 0"),
+        (changed(data_wait=[0.1]), "data_wait is not a list with one number for each of 2 steps"),
+        (changed(data_wait=[0, None]), "data_wait holds something that is not a duration"),
+        (
+            changed(communication=[0]),
+            "communication is not a list with one number for each of 2 steps",
+        ),
+        (changed(communication=["a", 0]), "communication holds something that is not a duration"),
+        (changed(rank=True), "rank is not a whole number from 0 on"),
+        (changed(rank=1), "rank 1 is none of 1 ranks"),
+        (changed(batch_size=0), "batch_size is not a whole number from 1 on"),
+        (changed(gpus_per_node=1.5), "gpus_per_node is not a whole number from 0 on"),
+        (changed(host="a\nb"), "host is not a printable text"),
+        (changed(device="\x1b[31m"), "device is not a printable text"),
+        (changed(torch=2.6), "torch is not a printable text"),
+    ],
+)  # fmt: skip
+def test_damaged_rank_files_say_why(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "rank-00000.json"
+    path.write_text(text)
+    with pytest.raises(DamagedTiming) as caught:
+        read_rank(path)
+    assert str(caught.value) == reason
+
+
+@pytest.mark.parametrize("key", sorted(set(GOOD) - {"gpus_per_node", "communication"}))
+def test_a_rank_file_without_a_key_is_damaged(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "rank-00000.json"
+    path.write_text(json.dumps({name: value for name, value in GOOD.items() if name != key}))
+    with pytest.raises(DamagedTiming, match=key):
+        read_rank(path)
+
+
+def test_a_rank_file_may_have_more_or_leave_out_what_is_optional(tmp_path: Path) -> None:
+    path = tmp_path / "rank-00000.json"
+    plain = {**GOOD, "new": [1], "communication": None}
+    del plain["gpus_per_node"]
+    path.write_text(json.dumps(plain))
+    rank = read_rank(path)
+    assert (rank.gpus_per_node, rank.communication, rank.steps) == (None, None, (0.1, 0.2))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", '{"bytes": 0, "seconds": [1], "world_size": 1, "nodes": 1}',
+     '{"bytes": 1, "seconds": [], "world_size": 1, "nodes": 1}', b"\xff\xfe".decode("latin-1")],
+)  # fmt: skip
+def test_damaged_all_reduces(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "allreduce.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(DamagedTiming):
+        read_allreduce(path)
+
+
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(cut=st.integers(0, 400), byte=st.integers(0, 255), at=st.integers(0, 400))
+def test_no_damage_to_a_file_ends_a_report(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, byte: int, at: int
+) -> None:
+    """One rank of four has a file that is cut off and has a wrong byte."""
+    study = make_study(tmp_path_factory.mktemp("damage"), nodes=(1,), repeats=1)
+    timing = measure(study, "strong", 1, 1, 0.1)
+    path = timing / "rank-00002.json"
+    content = bytearray(path.read_bytes())
+    content[at] = byte
+    path.write_bytes(content[: len(content) - cut])
+    analysis = analyse(read_study(study))
+    (run,) = analysis.runs
+    if len(run.ranks) == 4:
+        assert run.state == "measured"
+    else:
+        assert (run.state, run.reason) == ("partial", "3 of 4 ranks")
+        assert len(run.damaged) == 1
+        assert {caveat.topic for caveat in analysis.caveats} >= {"incomplete", "damaged"}
+
+
+def test_ranks_that_contradict_each_other(tmp_path: Path) -> None:
+    study = make_study(tmp_path, nodes=(1,), repeats=1)
+    timing = measure(study, "strong", 1, 1, 0.1)
+    (timing / "rank-00001.json").write_text(json.dumps(rank_file(1, 2, [0.1] * 30)))
+    (timing / "rank-00003.json").write_text(json.dumps(rank_file(2, 1, [0.1] * 30)))
+    (run,) = runs_of(study).values()
+    assert (run.state, run.reason) == ("partial", "2 of 4 ranks")
+    assert run.damaged == (
+        f"{timing / 'rank-00001.json'}: world_size is 8, and rank 0 says 4",
+        f"{timing / 'rank-00003.json'}: it says that it is of rank 2",
+    )
+
+
+def test_a_study_is_found_by_folder_and_by_name(tmp_path: Path) -> None:
+    old = make_study(tmp_path, study_id="20261127-223455-aaaa")
+    new = make_study(tmp_path, study_id="20261128-000000-aaaa")
+    studies = tmp_path / "studies"
+    assert find_study(str(old), studies).folder == old
+    assert find_study("cifar", studies).folder == new
+    assert find_study("cifar", studies).id == "20261128-000000-aaaa"
+    for name in ("nope", "", "a" * 5000, "\0", str(tmp_path)):
+        with pytest.raises(UsageError, match="there is no study"):
+            find_study(name, studies)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "it is not a JSON object"),
+        ("{}", "'name' is missing"),
+        ({"name": "a b"}, "cannot name a run"),
+        ({"name": 1}, "name is not a text"),
+        ({"kind": "odd"}, "kind is none of strong, weak, both"),
+        ({"kind": ["strong"]}, "kind is none of strong, weak, both"),
+        ({"nodes": [0]}, "nodes is not a list of whole numbers from 1 on"),
+        ({"nodes": []}, "nodes is not a list of whole numbers from 1 on"),
+        ({"nodes": 4}, "nodes is not a list of whole numbers from 1 on"),
+        ({"repeats": True}, "repeats is not a whole number from 1 on"),
+    ],
+)
+def test_a_damaged_study_says_why(tmp_path: Path, text: str | dict[str, Any], message: str) -> None:
+    good = {"name": "cifar", "kind": "strong", "nodes": [1], "repeats": 1}
+    written = text if isinstance(text, str) else json.dumps({**good, **text})
+    (tmp_path / "study.json").write_text(written)
+    with pytest.raises(UsageError) as caught:
+        read_study(tmp_path)
+    assert message in str(caught.value)
+    assert str(tmp_path / "study.json") in str(caught.value)
