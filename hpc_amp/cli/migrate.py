@@ -1,0 +1,128 @@
+"""`hpc-amp migrate`: scripts with apex.amp, old torch.cuda.amp or hand-made fp16."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpc_amp.cli.options import json_option
+
+if TYPE_CHECKING:
+    from hpc_amp.migrate.files import Scanned, Target
+
+
+@click.command()
+@click.argument(
+    "paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path)
+)
+@click.option("--write", is_flag=True, help="Change what is mechanical, in place.")
+@click.option("--diff", "as_diff", is_flag=True, help="Show what --write changes.")
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(["drop-in", "native"]),
+    default="drop-in",
+    show_default=True,
+    help="Where apex.amp goes: to hpc_amp.amp, or to torch.amp, which is explained, not written.",
+)
+@click.option(
+    "--torch",
+    metavar="VERSION",
+    default="2.4",
+    show_default=True,
+    help="The oldest torch that the script has to run with.",
+)
+@click.option(
+    "--ignore", "ignored", multiple=True, metavar="RULE", help="Do not report what RULE leaves."
+)
+@json_option
+def migrate(
+    paths: tuple[Path, ...],
+    write: bool,
+    as_diff: bool,
+    target: Target,
+    torch: str,
+    ignored: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Find apex.amp, old torch.cuda.amp and hand-made fp16 in scripts, and say what to write.
+
+    FILE is a Python file, a notebook (reported, not changed) or a folder. Nothing is changed
+    without --write, and with it only what the text of the script decides. Exits with 0 if nothing
+    is left to do, with 1 if something is, with 2 if a file cannot be read or is not valid Python.
+    docs/migrate.md has all rules.
+    """
+    from hpc_amp.errors import UsageError
+    from hpc_amp.migrate.files import Wish, python_files, require_libcst, scan_file
+    from hpc_amp.migrate.rules import RULES
+
+    if as_json and as_diff:
+        raise click.UsageError("Give either --json or --diff.")
+    for rule in ignored:
+        if rule not in RULES:
+            raise UsageError(f"there is no rule {rule!r}", hint="docs/migrate.md has all")
+    wish = Wish(target, _version(torch), ignored)
+    require_libcst()
+    scanned: list[Scanned] = []
+    refused = False
+    for path in python_files(paths):
+        try:
+            one = scan_file(path, wish)
+            if write:
+                one.write()
+            scanned.append(one)
+        except UsageError as error:
+            # The others can still be looked at.
+            click.echo(f"hpc-amp: {error}", err=True)
+            refused = True
+    _tell(scanned, write=write, as_diff=as_diff, as_json=as_json)
+    if refused:
+        raise SystemExit(2)
+    if any(one.left if write else one.findings for one in scanned):
+        raise SystemExit(1)
+
+
+def _version(text: str) -> tuple[int, int]:
+    from hpc_amp.errors import UsageError
+
+    major, _, minor = text.partition(".")
+    minor = minor.partition(".")[0]
+    if not (major.isdecimal() and minor.isdecimal()):
+        raise UsageError(f"--torch {text} is no version", hint="write it like 2.4")
+    return int(major), int(minor)
+
+
+def _tell(scanned: Sequence[Scanned], *, write: bool, as_diff: bool, as_json: bool) -> None:
+    findings = [finding for one in scanned for finding in one.findings]
+    if as_json:
+        click.echo(json.dumps([finding.to_plain() for finding in findings], indent=1))
+        return
+    if as_diff:
+        click.echo("".join(one.diff() for one in scanned), nl=False)
+    else:
+        shown = [finding for finding in findings if not (write and finding.mechanical)]
+        for finding in shown:
+            click.echo(finding)
+    click.echo(_summary(scanned, write=write), err=as_diff)
+
+
+def _summary(scanned: Sequence[Scanned], *, write: bool) -> str:
+    """What was found, and how much of it is for a person to do, in one line."""
+    found = sum(len(one.findings) for one in scanned)
+    left = sum(len(one.left) for one in scanned)
+    if not found:
+        return f"nothing found in {_count(len(scanned), 'file')}"
+    files = sum(bool(one.findings) for one in scanned)
+    mechanical = "changed" if write else "for --write"
+    return (
+        f"{_count(found, 'place')} in {_count(files, 'file')}: {found - left} {mechanical}, "
+        f"{left} for you"
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,131 @@
+"""What `hpc-amp migrate` does with files and folders."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from hpc_amp.errors import UsageError
+from hpc_amp.migrate.notebook import read_notebook
+from hpc_amp.migrate.source import Source, read
+
+if TYPE_CHECKING:
+    from hpc_amp.migrate.finding import Finding
+
+Target = Literal["drop-in", "native"]
+_SUFFIXES = (".py", ".ipynb")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for: where apex.amp shall go, the oldest torch to run with, and rules to leave
+    out."""
+
+    target: Target = "drop-in"
+    torch: tuple[int, int] = (2, 4)
+    ignored: Collection[str] = ()
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What was found in a file. `new` is its text with all mechanical changes; `source` is None
+    for a notebook, which is not changed."""
+
+    name: str
+    findings: tuple[Finding, ...]
+    source: Source | None = None
+    new: str = ""
+
+    @property
+    def left(self) -> list[Finding]:
+        """The findings that `write` does not change."""
+        return [finding for finding in self.findings if not finding.mechanical]
+
+    def diff(self) -> str:
+        """The changes, as a unified diff."""
+        if self.source is None:
+            return ""
+        old, new = (text.splitlines(keepends=True) for text in (self.source.text, self.new))
+        name = self.name.lstrip("/")
+        lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+        return "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in lines
+        )
+
+    def write(self) -> bool:
+        """Change the file; whether there was something to change. Raises UsageError."""
+        if self.source is None or self.new == self.source.text:
+            return False
+        self.source.write(self.new)
+        return True
+
+
+def require_libcst() -> None:
+    """Raise UsageError where libcst is not installed."""
+    if importlib.util.find_spec("libcst") is None:
+        raise UsageError("libcst is not installed", hint="pip install 'hpc-amp[migrate]'")
+
+
+def python_files(paths: Sequence[Path]) -> list[Path]:
+    """The files named, and the Python files and notebooks in the folders named, without hidden
+    folders and virtual environments, each once. Raises UsageError for what does not exist."""
+    return list(dict.fromkeys(_files(paths)))
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in paths:
+        if not path.is_dir():
+            if not path.exists():
+                raise UsageError(f"{path} does not exist")
+            yield path
+            continue
+        for folder, folders, files in os.walk(path):
+            folders[:] = sorted(
+                name
+                for name in folders
+                if not name.startswith(".")
+                and name not in ("__pycache__", "site-packages")
+                and not Path(folder, name, "pyvenv.cfg").exists()
+            )
+            yield from (Path(folder, name) for name in sorted(files) if name.endswith(_SUFFIXES))
+
+
+def scan_file(path: Path, wish: Wish) -> Scanned:
+    """What is found in one file. Raises UsageError."""
+    try:
+        if path.suffix == ".ipynb":
+            return Scanned(str(path), _in_notebook(path, wish))
+        source = read(path)
+        findings, new = _scan(source.text, path, wish)
+    except RecursionError:
+        raise UsageError(f"{path} holds an expression that is nested too deeply") from None
+    return Scanned(str(path), findings, source, new)
+
+
+def _scan(text: str, path: Path, wish: Wish) -> tuple[tuple[Finding, ...], str]:
+    import libcst
+
+    from hpc_amp.migrate.scan import scan
+
+    try:
+        findings, new = scan(text, str(path), wish.target, wish.torch, wish.ignored)
+    except libcst.ParserSyntaxError as error:
+        where = f"{path}:{error.raw_line}:{error.raw_column + 1}"
+        raise UsageError(f"{where}: libcst does not understand this") from None
+    return tuple(findings), new
+
+
+def _in_notebook(path: Path, wish: Wish) -> tuple[Finding, ...]:
+    notebook = read_notebook(path)
+    findings, _ = _scan(notebook.text, path, wish)
+    placed = []
+    for finding in findings:
+        cell, line = notebook.place(finding.line)
+        placed.append(replace(finding, cell=cell, line=line, edits=()))
+    return tuple(placed)

@@ -1,0 +1,89 @@
+"""What is found in a script: the place, what is wrong with it, and what to write instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from hpc_amp.migrate.edits import Edit
+from hpc_amp.migrate.rules import RULES
+from hpc_amp.migrate.script import Script
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A place in a script. `edits` are the change that `--write` makes there; none where it is for
+    a person to decide. `cell` is the number of a notebook's code cell."""
+
+    file: str
+    line: int
+    column: int
+    rule: str
+    message: str
+    instead: str
+    edits: tuple[Edit, ...] = ()
+    cell: int | None = None
+
+    @property
+    def mechanical(self) -> bool:
+        """Whether `--write` changes this place."""
+        return bool(self.edits)
+
+    def to_plain(self) -> dict[str, str | int | bool | None]:
+        """As a JSON object."""
+        return {
+            "file": self.file,
+            "cell": self.cell,
+            "line": self.line,
+            "column": self.column,
+            "rule": self.rule,
+            "message": self.message,
+            "instead": self.instead,
+            "mechanical": self.mechanical,
+        }
+
+    def __str__(self) -> str:
+        cell = "" if self.cell is None else f"cell {self.cell}:"
+        where = f"{self.file}:{cell}{self.line}:{self.column}"
+        by_itself = "  [--write]" if self.mechanical else ""
+        return f"{where}: {self.rule} {self.message}\n    {self.instead}{by_itself}"
+
+
+class Report:
+    """Collects the findings of one script; of one rule there is at most one at a place."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._found: dict[tuple[int, int, str], Finding] = {}
+
+    def add(
+        self,
+        rule: str,
+        node: cst.CSTNode,
+        *edits: Edit,
+        left_because: str = "",
+        **fields: str,
+    ) -> None:
+        """Note a finding of `rule` at `node`. `fields` fill the rule's texts; `code` is the node's
+        own text unless given. `left_because` says why a change that is mechanical elsewhere is not
+        made here."""
+        line, column = self._script.place(node)
+        fields.setdefault("code", self._script.shown(node))
+        instead = RULES[rule].instead.format(**fields)
+        if left_because:
+            instead += f"; left alone: {left_because}"
+        finding = Finding(
+            self._script.name,
+            line,
+            column,
+            rule,
+            RULES[rule].message.format(**fields),
+            instead,
+            edits,
+        )
+        self._found.setdefault((line, column, rule), finding)
+
+    def findings(self) -> list[Finding]:
+        """All of them, in the order of the text."""
+        return [self._found[key] for key in sorted(self._found)]

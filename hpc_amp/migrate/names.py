@@ -1,0 +1,203 @@
+"""What the names in a script stand for, as far as import statements say it.
+
+`from torch.cuda import amp as a` makes `a.autocast` the name `torch.cuda.amp.autocast`. Whatever
+alias a script uses, and in whatever scope, rules look only at such full names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+from libcst.metadata import ImportAssignment
+
+from hpc_amp.migrate.script import Script, text_of
+
+# Inner modules through which the same things can be imported.
+_INNER = [
+    (re.compile(rf"^{re.escape(package)}\.(?:{inner})\.(?=\w)"), package + ".")
+    for package, inner in (
+        ("torch.cuda.amp", "autocast_mode|grad_scaler|common"),
+        ("torch.cpu.amp", "autocast_mode|grad_scaler"),
+        ("torch.amp", "autocast_mode|grad_scaler"),
+        ("torch.nn.parallel", "distributed|data_parallel"),
+        ("torch.nn.utils", "clip_grad"),
+        ("apex.amp", "frontend|handle|amp"),
+        ("apex.parallel", "distributed|optimized_sync_batchnorm|sync_batchnorm|LARC"),
+        ("apex.optimizers", r"fused_\w+"),
+        ("apex.fp16_utils", "fp16_optimizer|fp16util|loss_scaler"),
+    )
+]
+_SAME = {
+    "torch.autocast": "torch.amp.autocast",
+    "torch.GradScaler": "torch.amp.GradScaler",
+    "torch.nn.DataParallel": "torch.nn.parallel.DataParallel",
+}
+
+Import = cst.Import | cst.ImportFrom
+
+
+def canonical(name: str) -> str:
+    """The one spelling of a full name that the rules know."""
+    for pattern, package in _INNER:
+        name = pattern.sub(package, name)
+    return _SAME.get(name, name)
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A name that an import statement makes. `local` is the name, `path` the full name of what it
+    stands for, `module` what is imported by a dotted `import a.b` (which binds only `a`)."""
+
+    statement: Import
+    alias: cst.ImportAlias
+    local: str
+    path: str
+    module: str
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A use of an imported name, with the attributes behind it. `name` is its full name. It is
+    `certain` where the name has no other meaning; `bindings` are the imports that it may mean."""
+
+    node: cst.Name | cst.Attribute
+    name: str
+    local: str
+    certain: bool
+    bindings: tuple[Binding, ...]
+
+
+class Names:
+    """All imports of a script and all uses of what they import."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    @cached_property
+    def bindings(self) -> list[Binding]:
+        """What is imported, in the order of the text; without `import *`."""
+        return [
+            binding
+            for statement in self.statements
+            if not isinstance(statement.names, cst.ImportStar)
+            for binding in _bindings(statement, statement.names)
+        ]
+
+    @cached_property
+    def statements(self) -> list[Import]:
+        """All import statements that are not relative."""
+        script = self._script
+        found: list[Import] = [*script.all(cst.Import)]
+        found += [one for one in script.all(cst.ImportFrom) if not one.relative]
+        return sorted(found, key=script.place)
+
+    @cached_property
+    def references(self) -> list[Reference]:
+        """All uses of imported names, in the order of the text."""
+        found = (self._reference(root) for root in self._script.all(cst.Name))
+        return [reference for reference in found if reference is not None]
+
+    @cached_property
+    def _by_node(self) -> dict[cst.CSTNode, Reference]:
+        return {reference.node: reference for reference in self.references}
+
+    @cached_property
+    def _by_alias(self) -> dict[tuple[cst.CSTNode, str], list[Binding]]:
+        table: dict[tuple[cst.CSTNode, str], list[Binding]] = {}
+        for binding in self.bindings:
+            table.setdefault((binding.statement, binding.local), []).append(binding)
+        return table
+
+    def uses_of(self, *bindings: Binding) -> list[Reference]:
+        """The uses that may mean what these imports bind, in the order of the text."""
+        wanted = set(bindings)
+        return [one for one in self.references if not wanted.isdisjoint(one.bindings)]
+
+    def of(self, node: cst.CSTNode) -> str:
+        """The full name of an expression, "" where it has none. A second meaning that is no import
+        (`amp = None` where apex is missing) does not count."""
+        reference = self._by_node.get(node)
+        return reference.name if reference else ""
+
+    def meaning(self, local: str, at: cst.CSTNode) -> str | None:
+        """The full name of what a name means at a place: "" where it is free, None where it may
+        mean anything but one import."""
+        scope = self._script.scope(at)
+        paths: set[str | None] = set()
+        for assignment in scope[local] if scope is not None else ():
+            found: list[Binding] = []
+            if isinstance(assignment, ImportAssignment):
+                found = self._by_alias.get((assignment.node, local), [])
+            paths |= {binding.path for binding in found} or {None}
+        return paths.pop() if len(paths) == 1 else (None if paths else "")
+
+    def is_exported(self, local: str) -> bool:
+        """Whether `__all__` has a name: other files may import it from this one."""
+        return any(
+            text_of(string) == local
+            for assign in self._script.all(cst.Assign)
+            if any(self._script.code(target.target) == "__all__" for target in assign.targets)
+            for string in self._script.all(cst.SimpleString, assign.value)
+        )
+
+    def is_quoted_type(self, local: str) -> bool:
+        """Whether an annotation in quotes has a name."""
+        word = re.compile(rf"(?<![\w.]){re.escape(local)}(?!\w)")
+        return any(
+            word.search(text_of(string) or "")
+            for annotation in self._script.all(cst.Annotation)
+            for string in self._script.all(cst.SimpleString, annotation)
+        )
+
+    def _reference(self, root: cst.Name) -> Reference | None:
+        """The use of an imported name that begins with `root`, None where it is something else."""
+        scope = self._script.scope(root)
+        if scope is None or not self._script.is_read(root):
+            return None
+        node: cst.Name | cst.Attribute = root
+        above = self._script.parent(node)
+        while isinstance(above, cst.Attribute) and above.value is node:
+            node, above = above, self._script.parent(above)
+        if isinstance(above, cst.ImportAlias | cst.ImportFrom):
+            return None
+        bindings: list[Binding] = []
+        certain = True
+        for assignment in scope[root.value]:
+            imported: list[Binding] = []
+            if isinstance(assignment, ImportAssignment):
+                imported = self._by_alias.get((assignment.node, root.value), [])
+            bindings += imported
+            certain = certain and bool(imported)
+        if not bindings:
+            return None
+        bindings.sort(key=lambda one: self._script.place(one.alias))
+        rest = (get_full_name_for_node(node) or "")[len(root.value) :]
+        certain = certain and len({binding.path for binding in bindings}) == 1
+        name = canonical(bindings[0].path + rest)
+        return Reference(node, name, root.value, certain, tuple(bindings))
+
+
+def module_of(statement: Import) -> str:
+    """What a `from a.b import ...` imports from, "" for a plain import."""
+    if isinstance(statement, cst.ImportFrom) and statement.module is not None:
+        return get_full_name_for_node(statement.module) or ""
+    return ""
+
+
+def _bindings(statement: Import, aliases: Sequence[cst.ImportAlias]) -> Iterator[Binding]:
+    module = module_of(statement)
+    for alias in aliases:
+        name = alias.evaluated_name
+        full = canonical(f"{module}.{name}" if module else name)
+        if alias.evaluated_alias is not None:
+            yield Binding(statement, alias, alias.evaluated_alias, full, "")
+        elif isinstance(statement, cst.ImportFrom):
+            yield Binding(statement, alias, name, full, "")
+        else:
+            top = name.partition(".")[0]
+            yield Binding(statement, alias, top, top, full)

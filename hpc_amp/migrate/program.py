@@ -1,0 +1,182 @@
+"""What the variables of a script are, as far as the script shows it.
+
+A variable is known by its text (`scaler`, `self.optimizer`) in the whole script: that is how people
+name things, and it serves only reports, never changes. What a variable is follows from how it is
+made and from the methods that are called on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import libcst as cst
+
+from hpc_amp.migrate.names import Names
+from hpc_amp.migrate.script import Script, argument, method, receiver
+
+AUTOCASTS = ("torch.amp.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast")
+GRAD_SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler")
+HALF = {"torch.float16", "torch.half"}
+_ONLY_MODULES_HAVE = {
+    "parameters", "named_parameters", "modules", "named_modules", "children", "train", "eval",
+}  # fmt: skip
+
+
+class Program:
+    """A script, its names and its variables."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.names = Names(script)
+
+    def calls_of(self, *names: str) -> list[cst.Call]:
+        """The calls of things with these full names, in the order of the text."""
+        return [call for call in self.script.calls if self.names.of(call.func) in names]
+
+    def amp_calls(self, name: str) -> list[cst.Call]:
+        """The calls of a function of apex.amp, or of hpc_amp.amp in its place."""
+        return self.calls_of(f"apex.amp.{name}", f"hpc_amp.amp.{name}")
+
+    def methods(self, *names: str) -> Iterator[tuple[cst.Call, str]]:
+        """The calls of methods with these names, each with the text of what it is called on."""
+        for call in self.script.calls:
+            if method(call) in names:
+                yield call, self.script.code(receiver(call))
+
+    def on(self, *names: str) -> set[str]:
+        """The texts of what methods with these names are called on."""
+        return {text for _, text in self.methods(*names)}
+
+    def made_by(self, calls: list[cst.Call]) -> set[str]:
+        """The texts of what the results of calls are assigned to."""
+        return {text for call in calls for text in self.script.assigned_to(call)}
+
+    @cached_property
+    def own_scalers(self) -> set[str]:
+        """Gradient scalers that are made in this script."""
+        return self.made_by(self.calls_of(*GRAD_SCALERS))
+
+    @cached_property
+    def scalers(self) -> set[str]:
+        """Gradient scalers: made here, or used like one."""
+        return (
+            self.own_scalers
+            | self.on("unscale_")
+            | {scaler for call in self.script.calls if (scaler := self.scaler_of(call))}
+        )
+
+    def scaler_of(self, call: cst.Call) -> str:
+        """The scaler of a `scaler.scale(loss).backward()`, "" for any other call."""
+        if method(call) != "backward":
+            return ""
+        loss = receiver(call)
+        if isinstance(loss, cst.Call) and method(loss) == "scale":
+            return self.script.code(receiver(loss))
+        return ""
+
+    @cached_property
+    def optimizers(self) -> set[str]:
+        """Optimizers: made here, given to a scaler, or used like one."""
+        made = [
+            call
+            for call in self.script.calls
+            if self.names.of(call.func).startswith(("torch.optim.", "apex.optimizers."))
+            and not self.names.of(call.func).startswith("torch.optim.lr_scheduler.")
+        ]
+        given = {
+            self.script.code(call.args[0].value)
+            for call, text in self.methods("step", "unscale_")
+            if text in self.scalers and call.args
+        }
+        return self.made_by(made) | given | (self.on("zero_grad") & self.on("step"))
+
+    @cached_property
+    def schedules(self) -> set[str]:
+        """Learning-rate schedules: made here, or called so."""
+        made = [
+            call
+            for call in self.script.calls
+            if self.names.of(call.func).startswith("torch.optim.lr_scheduler.")
+        ]
+        named = {text for text in self.on("step") if "sched" in text.rpartition(".")[2].lower()}
+        return (self.made_by(made) | named) - self.optimizers
+
+    @cached_property
+    def models(self) -> set[str]:
+        """Modules, by the methods that only they have."""
+        return self.on(*_ONLY_MODULES_HAVE)
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether the script trains: it runs backward, makes a scaler or uses apex."""
+        return bool(self.on("backward") or self.calls_of(*GRAD_SCALERS)) or any(
+            reference.name.startswith(("apex.amp", "apex.fp16_utils", "hpc_amp.amp"))
+            for reference in self.names.references
+        )
+
+    def autocast_around(self, node: cst.CSTNode) -> cst.Call | None:
+        """The innermost autocast that a node runs under, None where it is none, or disabled."""
+        for above in self.script.ancestors(node):
+            calls: list[cst.BaseExpression] = []
+            if isinstance(above, cst.With):
+                calls = [item.item for item in above.items]
+            elif isinstance(above, cst.FunctionDef):
+                calls = [decorator.decorator for decorator in above.decorators]
+            for call in calls:
+                if isinstance(call, cst.Call) and self.names.of(call.func) in AUTOCASTS:
+                    return None if self.is_disabled(call) else call
+            if isinstance(above, cst.FunctionDef | cst.Lambda):
+                return None
+        return None
+
+    def is_disabled(self, autocast: cst.Call) -> bool:
+        """Whether an autocast says enabled=False."""
+        position = 0 if self.names.of(autocast.func) != "torch.amp.autocast" else 2
+        enabled = argument(autocast, "enabled", position)
+        return enabled is not None and self.script.code(enabled) == "False"
+
+    def dtype_of(self, autocast: cst.Call) -> str | None:
+        """The full name of the type that an autocast casts to, "" where it is the device's default,
+        None where it is not known."""
+        dtype = argument(autocast, "dtype", 1)
+        if dtype is None:
+            return None if any(arg.star for arg in autocast.args) else ""
+        return self.names.of(dtype) or None
+
+    def is_handed_on(self, variable: str, *, within_file: bool = True) -> bool:
+        """Whether a variable is returned or given to some function, which then works with it;
+        without `within_file`, to one that is not in this script."""
+        code = self.script.code
+        here = set()
+        if not within_file:
+            here = {function.name.value for function in self.script.all(cst.FunctionDef)}
+        return any(
+            code(arg.value) == variable
+            for call in self.script.calls
+            if code(call.func).rpartition(".")[2] not in here
+            for arg in call.args
+        ) or any(
+            one.value is not None and code(one.value) == variable
+            for one in self.script.all(cst.Return)
+        )
+
+    def saves_optimizer(self) -> list[cst.Dict | cst.Call]:
+        """The dictionaries with the state of an optimizer: checkpoints."""
+
+        def is_state(value: cst.BaseExpression) -> bool:
+            return method(value) == "state_dict" and (
+                self.script.code(receiver(cst.ensure_type(value, cst.Call))) in self.optimizers
+            )
+
+        literal = [
+            one
+            for one in self.script.all(cst.Dict)
+            if any(isinstance(e, cst.DictElement) and is_state(e.value) for e in one.elements)
+        ]
+        called = [
+            call
+            for call in self.script.calls
+            if self.script.code(call.func) == "dict" and any(is_state(a.value) for a in call.args)
+        ]
+        return [*literal, *called]

@@ -1,0 +1,151 @@
+"""Rules about what of apex has no exact twin, and what to take instead."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from hpc_amp.migrate.finding import Report
+from hpc_amp.migrate.moves import APEX_AMP, APEX_PARALLEL
+from hpc_amp.migrate.names import Reference, module_of
+from hpc_amp.migrate.program import Program
+from hpc_amp.migrate.script import argument
+
+# What differs from the optimizer of torch that does the same, and that one.
+_OPTIMIZERS = {
+    "FusedSGD": (
+        "torch.optim.SGD computes the same",
+        "torch.optim.SGD with the same arguments; fused=True for one kernel",
+    ),
+    "FusedAdagrad": (
+        "torch.optim.Adagrad computes the same",
+        "torch.optim.Adagrad with lr, eps and weight_decay; adagrad_w_mode has no twin",
+    ),
+    "FusedLAMB": ("torch has no LAMB", "keep it, or take an implementation that you trust"),
+    "FusedNovoGrad": ("torch has no NovoGrad", "keep it, or take an implementation that you trust"),
+}
+_OTHER_OPTIMIZER = ("torch may not have its like", "keep it, or take one of torch.optim")
+_ADAM = "it is AdamW unless adam_w_mode=False, and decays weights by 0 unless told otherwise"
+_FP16_UTILS = {
+    "FP16_Optimizer": (
+        'amp.initialize(model, optimizer, opt_level="O2") of hpc_amp.amp; optimizer.backward(loss) '
+        "becomes `with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()`"
+    ),
+    "network_to_half": 'amp.initialize(..., opt_level="O2") of hpc_amp.amp casts the model',
+    "BN_convert_float": "O2 of hpc_amp.amp keeps batch norm in fp32 by itself",
+    "prep_param_lists": "O2 of hpc_amp.amp keeps the masters; clip amp.master_params(optimizer)",
+    "model_grads_to_master_grads": "leave it out: optimizer.step() of O2 does it",
+    "master_params_to_model_params": "leave it out: optimizer.step() of O2 does it",
+    "clip_grad_norm": "torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), ...)",
+    "to_python_float": "loss.item()",
+}
+_FP16_METHODS = {
+    "backward": "with amp.scale_loss(loss, {optimizer}) as scaled_loss: scaled_loss.backward()",
+    "update_master_grads": "leave it out: the end of the scale_loss block does it",
+    "clip_master_grads": "torch.nn.utils.clip_grad_norm_(amp.master_params({optimizer}), ...)",
+}
+_FP16_REST = (
+    'amp.initialize(..., opt_level="O2") of hpc_amp.amp, which does all that apex.fp16_utils '
+    "was put together for"
+)
+_STILL_THERE = "apex still has it"
+_OTHERS = {
+    "apex.normalization": (_STILL_THERE, "torch.nn.LayerNorm and torch.nn.RMSNorm"),
+    "apex.RNN": ("it was removed in May 2025", "torch.nn.LSTM, GRU, RNN"),
+    "apex.parallel.Reducer": (
+        "it was removed in May 2025",
+        "torch.distributed.all_reduce on each gradient, divided by the world size",
+    ),
+    "apex.parallel.create_syncbn_process_group": (
+        _STILL_THERE,
+        "torch.distributed.new_group, in the same order on all ranks",
+    ),
+    "apex.parallel.SyncBatchNorm": (
+        _STILL_THERE,
+        "torch.nn.SyncBatchNorm, which has no channel_last and no fuse_relu",
+    ),
+    "apex.parallel.LARC": (_STILL_THERE, "keep it; torch has none"),
+}
+_UNKNOWN = ("whether your apex has it is for you to see", "what torch has of that kind")
+# What exchange.py looks after: uses, and imports that give these a name.
+_DONE = {*APEX_AMP, *APEX_PARALLEL}
+_NAMED = {name for name, move in {**APEX_AMP, **APEX_PARALLEL}.items() if move.keeps_name}
+
+
+def check_apex_parts(program: Program, report: Report) -> None:
+    """All rules of this module."""
+    for use in program.names.references:
+        if use.name.partition(".")[0] == "apex":
+            _use(program, use, report)
+    for binding in program.names.bindings:
+        is_apex = binding.path.partition(".")[0] == "apex"
+        if is_apex and binding.path not in _NAMED and not program.names.uses_of(binding):
+            report.add("apex-unused", binding.alias)
+    _star_imports(program, report)
+    _old_handles(program, report)
+    _old_optimizers(program, report)
+
+
+def _star_imports(program: Program, report: Report) -> None:
+    for statement in program.names.statements:
+        module = module_of(statement)
+        old = module.partition(".")[0] == "apex" or module in ("torch.cuda.amp", "torch.cpu.amp")
+        if old and isinstance(statement.names, cst.ImportStar):
+            report.add("star-import", statement)
+
+
+def _use(program: Program, use: Reference, report: Report) -> None:
+    above = program.script.parent(use.node)
+    call = above if isinstance(above, cst.Call) and above.func is use.node else None
+    place = use.node if call is None else call
+    package, _, name = use.name.removeprefix("apex.").partition(".")
+    if any(f"{use.name}.".startswith(f"{done}.") for done in _DONE):
+        return
+    if package == "optimizers":
+        difference, twin = _OPTIMIZERS.get(name, _OTHER_OPTIMIZER)
+        if name == "FusedAdam":
+            difference, twin = _ADAM, _adam(program, call)
+        report.add("apex-optimizer", place, difference=difference, twin=twin)
+    elif package == "fp16_utils":
+        report.add("apex-fp16-utils", place, twin=_FP16_UTILS.get(name, _FP16_REST))
+    else:
+        known = (_OTHERS[part] for part in _OTHERS if f"{use.name}.".startswith(f"{part}."))
+        state, twin = next(known, _UNKNOWN)
+        report.add("apex-other", place, state=state, twin=twin)
+
+
+def _adam(program: Program, call: cst.Call | None) -> str:
+    if call is None:
+        return "torch.optim.AdamW, or torch.optim.Adam where adam_w_mode=False"
+    mode, decay = argument(call, "adam_w_mode", 5), argument(call, "weight_decay", 6)
+    is_open = any(arg.star for arg in call.args)
+    says = program.script.code(mode) if mode is not None else ("adam_w_mode" if is_open else "True")
+    name = {"True": "torch.optim.AdamW", "False": "torch.optim.Adam"}.get(says)
+    name = name or f"torch.optim.AdamW if {says} else torch.optim.Adam"
+    amount = "0.0" if decay is None else program.script.code(decay)
+    if decay is None and is_open:
+        amount = "... (0.0 unless given)"
+    return f"{name}(..., weight_decay={amount}); fused=True for one kernel"
+
+
+def _old_handles(program: Program, report: Report) -> None:
+    """What was made by amp.init(), and the optimizers that were wrapped with it."""
+    for call in program.amp_calls("init"):
+        report.add("apex-old-api", call)
+    handles = program.made_by(program.amp_calls("init"))
+    wrapped: set[str] = set()
+    for call, text in program.methods("wrap_optimizer", "scale_loss", "reset"):
+        if text in handles:
+            report.add("apex-old-api", call)
+            wrapped |= program.made_by([call])
+    for call, text in program.methods("scale_loss"):
+        if text in wrapped:
+            report.add("apex-old-api", call)
+
+
+def _old_optimizers(program: Program, report: Report) -> None:
+    """What is called on an FP16_Optimizer, of its class alone."""
+    made = program.made_by(program.calls_of("apex.fp16_utils.FP16_Optimizer"))
+    for call, text in program.methods(*_FP16_METHODS):
+        if text in made:
+            twin = _FP16_METHODS[cst.ensure_type(call.func, cst.Attribute).attr.value]
+            report.add("apex-fp16-utils", call, twin=twin.format(optimizer=text))

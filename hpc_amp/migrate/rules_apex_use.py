@@ -1,0 +1,141 @@
+"""Rules about scripts that use apex.amp, or hpc_amp.amp in its place, in a way that it refuses or
+that trains wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import libcst as cst
+
+from hpc_amp.migrate.finding import Report
+from hpc_amp.migrate.paths import Paths, Step, TooManyPaths
+from hpc_amp.migrate.program import Program
+from hpc_amp.migrate.script import argument, method, receiver, text_of
+
+_LEVELS = ("O0", "O1", "O2", "O3")
+_WRAPPERS = (
+    "apex.parallel.DistributedDataParallel",
+    "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.parallel.DataParallel",
+)
+
+
+def check_apex_use(program: Program, report: Report) -> None:
+    """All rules of this module."""
+    _options(program, report)
+    _scale_loss(program, report)
+    _clip(program, report)
+    _checkpoint(program, report)
+    if program.amp_calls("initialize"):
+        _InitializeOrder(program, report).check()
+
+
+def _options(program: Program, report: Report) -> None:
+    for call in program.amp_calls("initialize"):
+        given = argument(call, "opt_level", 3)
+        level = "O1" if given is None else text_of(given)
+        if given is not None and level is not None and level not in _LEVELS:
+            report.add("apex-opt-level", given)
+        for option in ("keep_batchnorm_fp32", "master_weights"):
+            value = argument(call, option)
+            # A variable may be None, and then it says nothing.
+            is_constant = isinstance(value, cst.SimpleString) or (
+                value is not None and program.script.code(value) in ("True", "False")
+            )
+            if level == "O1" and value is not None and is_constant:
+                report.add("apex-o1-override", value, option=option)
+
+
+def _scale_loss(program: Program, report: Report) -> None:
+    """What is done inside `with amp.scale_loss(...) as scaled_loss:`."""
+    for call in program.amp_calls("scale_loss"):
+        item = program.script.parent(call)
+        block = program.script.parent(item) if isinstance(item, cst.WithItem) else None
+        if not isinstance(item, cst.WithItem) or not isinstance(block, cst.With):
+            continue
+        scaled = program.script.code(item.asname.name) if item.asname is not None else ""
+        for inner in program.script.all(cst.Call, block.body):
+            text = program.script.code(receiver(inner)) if method(inner) else ""
+            is_step = method(inner) == "step" and text in program.optimizers
+            if is_step or _is_clip(program, inner):
+                report.add("apex-inside-scale-loss", inner)
+            plain = method(inner) == "backward" and not any(a.keyword is None for a in inner.args)
+            if plain and scaled and scaled not in _names_in(program, receiver(inner)):
+                report.add("apex-unscaled-backward", inner, scaled=scaled)
+
+
+def _names_in(program: Program, node: cst.CSTNode) -> set[str]:
+    return {name.value for name in program.script.all(cst.Name, node)}
+
+
+def _is_clip(program: Program, call: cst.Call) -> bool:
+    return program.names.of(call.func).startswith("torch.nn.utils.clip_grad_")
+
+
+def _clip(program: Program, report: Report) -> None:
+    """Clipping the parameters of a model whose masters are stepped."""
+    levels = [argument(call, "opt_level", 3) for call in program.amp_calls("initialize")]
+    if not any(level is not None and text_of(level) in (None, "O2") for level in levels):
+        return
+    for call in program.script.calls:
+        if _is_clip(program, call) and call.args:
+            clipped = call.args[0].value
+            if isinstance(clipped, cst.Call) and method(clipped) == "parameters":
+                report.add("apex-clip", call)
+
+
+def _checkpoint(program: Program, report: Report) -> None:
+    if program.amp_calls("initialize") and not program.amp_calls("state_dict"):
+        for checkpoint in program.saves_optimizer():
+            report.add("apex-state-not-saved", checkpoint)
+
+
+class _InitializeOrder:
+    """Models that are wrapped or cast before amp.initialize gets them."""
+
+    def __init__(self, program: Program, report: Report) -> None:
+        self._program = program
+        self._report = report
+        self._initialize = set(program.amp_calls("initialize"))
+        self._wraps = set(program.calls_of(*_WRAPPERS))
+        self._paths = Paths(program.script, self._matters, _nothing)
+
+    def check(self) -> None:
+        for function in self._program.script.functions:
+            try:
+                paths = self._paths.through(function)
+            except TooManyPaths:
+                continue
+            for path in paths:
+                self._along(path)
+
+    def _matters(self, call: cst.Call) -> bool:
+        return call in self._initialize or call in self._wraps or method(call) == "half"
+
+    def _along(self, path: tuple[Step, ...]) -> None:
+        state: dict[str, str] = {}
+        for call in path:
+            if not isinstance(call, cst.Call):
+                continue
+            if call in self._initialize:
+                models = argument(call, "models", 0)
+                for model in self._models(models):
+                    if model in state:
+                        self._report.add(
+                            "apex-initialize-order", call, model=model, state=state[model]
+                        )
+                continue
+            changed = "cast by .half()" if method(call) == "half" else "wrapped"
+            targets = self._program.script.assigned_to(call)
+            if method(call) == "half":
+                targets = [*targets, self._program.script.code(receiver(call))]
+            state |= dict.fromkeys(targets, changed)
+
+    def _models(self, models: cst.BaseExpression | None) -> list[str]:
+        if isinstance(models, cst.List | cst.Tuple):
+            return [self._program.script.code(element.value) for element in models.elements]
+        return [] if models is None else [self._program.script.code(models)]
+
+
+def _nothing(_: cst.Call) -> Mapping[str, bool]:
+    return {}

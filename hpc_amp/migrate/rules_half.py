@@ -1,0 +1,165 @@
+"""Rules about fp16 that is made by hand. They hold where a script trains; a model that only
+predicts may well be fp16."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from hpc_amp.migrate.finding import Report
+from hpc_amp.migrate.program import HALF, Program
+from hpc_amp.migrate.script import method, receiver, text_of
+
+_HALF_TENSORS = {"torch.HalfTensor", "torch.cuda.HalfTensor"}
+_FLOAT_TENSORS = {"torch.FloatTensor", "torch.cuda.FloatTensor"}
+_DEFAULTS = ("torch.set_default_dtype", "torch.set_default_tensor_type")
+# loss_scale, args.static_loss_scale, scale_factor, SCALE; not `upscaled`, nor a scaler.
+_SCALE = re.compile(r"(?:^|[_.])scale(?:$|[_.])|loss_?scal(?!er)", re.IGNORECASE)
+
+
+def check_half(program: Program, report: Report) -> None:
+    """All rules of this module."""
+    if not program.trains:
+        return
+    for call in program.script.calls:
+        _cast(program, call, report)
+        _scaled_backward(program, call, report)
+        _unscaling_call(program, call, report)
+        _batch_norm(program, call, report)
+    for assign in program.script.all(cst.Assign):
+        _scaled_loss(program, assign, report)
+        _unscaling_assign(program, assign, report)
+    for change in program.script.all(cst.AugAssign):
+        _changed_in_place(program, change, report)
+    for copies in program.script.all(cst.ListComp):
+        _masters(program, copies, report)
+
+
+def _cast(program: Program, call: cst.Call, report: Report) -> None:
+    if program.names.of(call.func) in _DEFAULTS and any(_is_half(program, a) for a in call.args):
+        report.add("half-default", call)
+        return
+    by_name = method(call) == "half" and not call.args
+    by_type = method(call) in ("to", "type") and any(_is_half(program, arg) for arg in call.args)
+    if not (by_name or by_type) or _is_stored_or_undone(program, call):
+        return
+    targets = program.script.assigned_to(call)
+    if program.models & {*targets, program.script.code(receiver(call))}:
+        report.add("half-model", call)
+    elif targets or not _is_made_here(program, call):
+        report.add("half-tensor", call)
+
+
+def _is_stored_or_undone(program: Program, call: cst.Call) -> bool:
+    """Whether a cast only makes a file smaller, or `.half().float()` only rounds."""
+    above = program.script.parent(call)
+    if isinstance(above, cst.Attribute) and above.attr.value == "float":
+        return True
+    return any(
+        isinstance(one, cst.Dict)
+        or (isinstance(one, cst.Call) and program.names.of(one.func) == "torch.save")
+        for one in program.script.ancestors(call)
+    )
+
+
+def _is_made_here(program: Program, call: cst.Call) -> bool:
+    """Whether what is cast comes from a function that may make anything: a model for evaluation."""
+    base = receiver(call)
+    while isinstance(base, cst.Call) and method(base):
+        base = receiver(base)
+    return isinstance(base, cst.Call) and not program.names.of(base.func).startswith("torch.")
+
+
+def _is_half(program: Program, arg: cst.Arg) -> bool:
+    name = program.names.of(arg.value) or text_of(arg.value) or ""
+    return name in HALF | _HALF_TENSORS
+
+
+def _is_scale(program: Program, node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Name | cst.Attribute) and bool(
+        _SCALE.search(program.script.code(node))
+    )
+
+
+def _times_scale(program: Program, node: cst.BaseExpression) -> bool:
+    """Whether an expression is `loss * loss_scale`."""
+    return (
+        isinstance(node, cst.BinaryOperation)
+        and isinstance(node.operator, cst.Multiply)
+        and any(_is_scale(program, side) for side in (node.left, node.right))
+        and any("loss" in program.script.code(side) for side in (node.left, node.right))
+    )
+
+
+def _scaled_backward(program: Program, call: cst.Call, report: Report) -> None:
+    if method(call) == "backward" and _times_scale(program, receiver(call)):
+        report.add("manual-loss-scale", call)
+
+
+def _scaled_loss(program: Program, assign: cst.Assign, report: Report) -> None:
+    if _times_scale(program, assign.value):
+        report.add("manual-loss-scale", assign)
+
+
+def _changed_in_place(program: Program, change: cst.AugAssign, report: Report) -> None:
+    if not _is_scale(program, change.value):
+        return
+    target = program.script.code(change.target)
+    if isinstance(change.operator, cst.MultiplyAssign) and "loss" in target:
+        report.add("manual-loss-scale", change)
+    if isinstance(change.operator, cst.DivideAssign) and _is_gradient(target):
+        report.add("manual-unscale", change)
+
+
+def _is_gradient(text: str) -> bool:
+    return re.search(r"\.grad(?:\.data)?$", text) is not None
+
+
+def _unscaling_call(program: Program, call: cst.Call, report: Report) -> None:
+    """`p.grad.div_(loss_scale)`, `p.grad.mul_(1 / loss_scale)`"""
+    if method(call) not in ("div_", "mul_") or not call.args:
+        return
+    names = (
+        *program.script.all(cst.Name, call.args[0]),
+        *program.script.all(cst.Attribute, call.args[0]),
+    )
+    by_scale = any(_is_scale(program, name) for name in names)
+    if by_scale and _is_gradient(program.script.code(receiver(call))):
+        report.add("manual-unscale", call)
+
+
+def _unscaling_assign(program: Program, assign: cst.Assign, report: Report) -> None:
+    value = assign.value
+    if (
+        isinstance(value, cst.BinaryOperation)
+        and isinstance(value.operator, cst.Divide)
+        and _is_scale(program, value.right)
+        and _is_gradient(program.script.code(value.left))
+    ):
+        report.add("manual-unscale", assign)
+
+
+def _masters(program: Program, copies: cst.ListComp, report: Report) -> None:
+    source = copies.for_in.iter
+    if not (isinstance(source, cst.Call) and method(source) == "parameters"):
+        return
+    for call in program.script.all(cst.Call, copies.elt):
+        to_type = method(call) in ("type", "to") and any(
+            program.names.of(arg.value) in {"torch.float32", "torch.float", *_FLOAT_TENSORS}
+            for arg in call.args
+        )
+        if to_type or method(call) == "float":
+            report.add("manual-master-weights", copies)
+
+
+def _batch_norm(program: Program, call: cst.Call, report: Report) -> None:
+    """`if isinstance(m, nn.BatchNorm2d): m.float()`"""
+    if method(call) != "float" or call.args:
+        return
+    module = program.script.code(receiver(call))
+    for above in program.script.ancestors(call):
+        if isinstance(above, cst.If):
+            test = program.script.code(above.test)
+            if re.search(rf"isinstance\({re.escape(module)},.*BatchNorm", test):
+                report.add("manual-batchnorm-float", call)

@@ -1,0 +1,171 @@
+"""A Python script as a tree, and questions about places in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TypeVar
+
+import libcst as cst
+from libcst.metadata import (
+    CodeRange,
+    ExpressionContext,
+    ExpressionContextProvider,
+    MetadataWrapper,
+    PositionProvider,
+    Scope,
+    ScopeProvider,
+)
+
+Node = TypeVar("Node", bound=cst.CSTNode)
+# Methods that return what they are called on: `Net().cuda()` is a `Net`.
+_RETURNS_ITSELF = {
+    "cuda", "cpu", "to", "type", "half", "float", "double", "bfloat16", "train", "eval",
+    "requires_grad_",
+}  # fmt: skip
+_SHOWN_CHARACTERS = 70
+_COMMENT = re.compile(r"(?:^|\s+)#[^'\"]*$")
+# What a line break leaves between a parenthesis and what it holds.
+_PADDING = re.compile(r"(?:(?<=[(\[{]) |,? ([)\]}]))")
+
+
+class Script:
+    """A parsed script. `name` is what findings call it. Raises ParserSyntaxError."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.name = name
+        self.text = text
+        wrapper = MetadataWrapper(cst.parse_module(text))
+        self.module = wrapper.module
+        # Together they need one pass over the tree.
+        wrapper.resolve_many((PositionProvider, ScopeProvider, ExpressionContextProvider))
+        self._positions: Mapping[cst.CSTNode, CodeRange] = wrapper.resolve(PositionProvider)
+        self._scopes: Mapping[cst.CSTNode, Scope | None] = wrapper.resolve(ScopeProvider)
+        self._contexts: Mapping[cst.CSTNode, ExpressionContext | None] = wrapper.resolve(
+            ExpressionContextProvider
+        )
+        self._tree = _Tree()
+        self.module.visit(self._tree)
+
+    def place(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Line and column of a node, both from 1."""
+        start = self._positions[node].start
+        return start.line, start.column + 1
+
+    def scope(self, node: cst.CSTNode) -> Scope | None:
+        """The scope in which the names of a node are looked up."""
+        return self._scopes.get(node)
+
+    def is_read(self, node: cst.CSTNode) -> bool:
+        """Whether a name is read there, and not assigned or deleted."""
+        return self._contexts.get(node) is ExpressionContext.LOAD
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The node that a node is part of."""
+        return self._tree.parents.get(node)
+
+    def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """What a node is part of, from the inside to the module."""
+        above = self.parent(node)
+        while above is not None:
+            yield above
+            above = self.parent(above)
+
+    def code(self, node: cst.CSTNode) -> str:
+        """The text of a node on one line, without comments."""
+        text = self.module.code_for_node(node)
+        if "\n" not in text:
+            return text.strip()
+        lines = (_COMMENT.sub("", line).strip() for line in text.splitlines())
+        text = " ".join(line for line in lines if line)
+        return _PADDING.sub(r"\1", text)
+
+    def shown(self, node: cst.CSTNode) -> str:
+        """The text of a node for a message: on one line, printable and not too long."""
+        text = "".join(letter if letter.isprintable() else "?" for letter in self.code(node))
+        return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+
+    def all(self, kind: type[Node], inside: cst.CSTNode | None = None) -> list[Node]:
+        """All nodes of a kind, in the order of the text; `inside` itself may be one."""
+        first, last = self._tree.spans[self.module if inside is None else inside]
+        return [node for node in self._tree.nodes[first:last] if isinstance(node, kind)]
+
+    @cached_property
+    def calls(self) -> list[cst.Call]:
+        """All calls, in the order of the text."""
+        return self.all(cst.Call)
+
+    def assigned_to(self, value: cst.CSTNode) -> list[str]:
+        """The texts of what a value is assigned to, also through `.cuda()` and the like."""
+        above = self.parent(value)
+        while isinstance(above, cst.Attribute) and above.attr.value in _RETURNS_ITSELF:
+            call = self.parent(above)
+            if not isinstance(call, cst.Call):
+                return []
+            value, above = call, self.parent(call)
+        if isinstance(above, cst.Assign):
+            return [self.code(target.target) for target in above.targets]
+        if isinstance(above, cst.AnnAssign):
+            return [self.code(above.target)]
+        return []
+
+    @cached_property
+    def functions(self) -> list[cst.FunctionDef | cst.Module]:
+        """All functions, and the module itself."""
+        return [self.module, *self.all(cst.FunctionDef)]
+
+
+class _Tree(cst.CSTVisitor):
+    """All nodes in the order of the text. What is inside of a node is a slice of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: list[cst.CSTNode] = []
+        self.spans: dict[cst.CSTNode, tuple[int, int]] = {}
+        self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
+        self._open: list[cst.CSTNode] = []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if self._open:
+            self.parents[node] = self._open[-1]
+        self._open.append(node)
+        self.spans[node] = len(self.nodes), 0
+        self.nodes.append(node)
+        return True
+
+    def on_leave(self, original_node: cst.CSTNode) -> None:
+        self._open.pop()
+        self.spans[original_node] = self.spans[original_node][0], len(self.nodes)
+
+
+def method(call: cst.CSTNode) -> str:
+    """The name of the method that is called, "" for a call of something else."""
+    if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
+        return call.func.attr.value
+    return ""
+
+
+def receiver(call: cst.Call) -> cst.BaseExpression:
+    """What the method is called on."""
+    return cst.ensure_type(call.func, cst.Attribute).value
+
+
+def argument(
+    call: cst.Call, keyword: str, position: int | None = None
+) -> cst.BaseExpression | None:
+    """The value of an argument that is given by keyword or at a position, None where it is not."""
+    for index, arg in enumerate(call.args):
+        if arg.keyword is not None and arg.keyword.value == keyword:
+            return arg.value
+        if arg.keyword is None and not arg.star and index == position:
+            return arg.value
+    return None
+
+
+def text_of(value: cst.BaseExpression | None) -> str | None:
+    """What a string literal says, None for anything else."""
+    if isinstance(value, cst.SimpleString):
+        said = value.evaluated_value
+        return said if isinstance(said, str) else None
+    return None

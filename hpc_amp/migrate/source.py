@@ -1,0 +1,68 @@
+"""Reading a script from a file and writing it back: bytes that are not changed stay as they are."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import shutil
+import tokenize
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_amp.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Python file: its text, and what is needed to write it in the same way."""
+
+    path: Path
+    text: str
+    encoding: str
+
+    def write(self, text: str) -> None:
+        """Replace the file by one with another text, in one step, with the same permissions. A link
+        stays a link. Raises UsageError."""
+        path = self.path.resolve()
+        new = path.with_name(f".{path.name}.new.{os.getpid()}")
+        try:
+            with new.open("xb") as out:
+                out.write(text.encode(self.encoding))
+            shutil.copymode(path, new)
+            os.replace(new, path)
+        except OSError as error:
+            raise UsageError(f"{self.path} cannot be written: {error.strerror}") from None
+        finally:
+            new.unlink(missing_ok=True)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file. Raises UsageError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def read(path: Path) -> Source:
+    """Read a Python file by the rules of Python: its encoding is what it says, else UTF-8. Raises
+    UsageError for a file that Python would not run."""
+    data = read_bytes(path)
+    check_syntax(data, str(path))
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    return Source(path, data.decode(encoding), encoding)
+
+
+def check_syntax(source: bytes | str, name: str) -> None:
+    """Raise UsageError where Python does not understand a source."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(source)
+    except SyntaxError as error:
+        place = f"{name}:{error.lineno}:{error.offset}" if error.lineno else name
+        raise UsageError(f"{place}: not valid Python 3: {error.msg}") from None
+    except ValueError as error:
+        raise UsageError(f"{name}: not valid Python 3: {error}") from None

@@ -1,0 +1,166 @@
+"""One use of an old name: which change makes it right, or why none certainly does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import libcst as cst
+
+from hpc_amp.migrate.arguments import Arguments, Undecidable
+from hpc_amp.migrate.edits import Edit, NodeChange, changed
+from hpc_amp.migrate.finding import Report
+from hpc_amp.migrate.moves import Move, Version
+from hpc_amp.migrate.names import Reference
+from hpc_amp.migrate.program import AUTOCASTS, HALF, Program
+
+# A branch for one version of a library: what is written there is meant for that one.
+_VERSION_TEST = re.compile(r"version|hasattr|torch_?\d|parse\(", re.IGNORECASE)
+# Packages that moved as a whole: a name in them that is not in the table has no new one.
+_PACKAGES = ("torch.amp", "hpc_amp.amp")
+_AUTOCAST = "torch.amp.autocast"
+_OLD_API = ("apex.amp.init", "apex.amp.AmpHandle", "apex.amp.NoOpHandle")
+
+
+class Uses:
+    """Decides about single uses. `torch` is the oldest version that the script has to run with."""
+
+    def __init__(
+        self, program: Program, moves: Mapping[str, Move], torch: Version, report: Report
+    ) -> None:
+        self._program = program
+        self._script = program.script
+        self._moves = moves
+        self._torch = torch
+        self._report = report
+
+    def find(self, name: str) -> tuple[Move, str]:
+        """The move for a full name, and the attributes behind. Raises KeyError where there is none,
+        Undecidable where a package moved, but this name in it did not."""
+        known, rest = name, ""
+        while known not in self._moves:
+            known, dot, last = known.rpartition(".")
+            if not dot:
+                raise KeyError(name)
+            rest = f".{last}{rest}"
+        move = self._moves[known]
+        if rest and move.new in _PACKAGES:
+            raise Undecidable(f"`{name}` has no new name")
+        return move, rest
+
+    def refuse(self, node: cst.CSTNode, move: Move) -> None:
+        """Raise Undecidable where nothing may be changed, whatever it is."""
+        if move.since > self._torch:
+            needed = ".".join(map(str, move.since))
+            raise Undecidable(f"torch has it since {needed}, and --torch says an older one")
+        inside = node
+        for above in self._script.ancestors(node):
+            if isinstance(above, cst.FormattedString):
+                raise Undecidable("it stands in an f-string, where quotes depend on the Python")
+            if isinstance(above, cst.ExceptHandler):
+                raise Undecidable("it is what to do where something else failed")
+            if (
+                isinstance(above, cst.If | cst.IfExp)
+                and inside is not above.test
+                and _VERSION_TEST.search(self._script.code(above.test))
+            ):
+                raise Undecidable("it stands in a branch for some version")
+            inside = above
+
+    def edits(self, use: Reference, new_name: str | None = None) -> tuple[Edit, ...]:
+        """The changes that a use needs. `new_name` is what to write for the name, None where that
+        stays. Raises Undecidable."""
+        move, rest = self.find(use.name)
+        if move.uncalled == "anywhere" and new_name is None:
+            return ()
+        self.refuse(use.node, move)
+        renamed: tuple[Edit, ...] = ()
+        if new_name is not None:
+            new = cst.parse_expression(new_name)
+            renamed = (NodeChange(use.node, lambda _: new),)
+        if move.uncalled == "anywhere":
+            return renamed
+        if not use.certain:
+            raise Undecidable(f"`{use.local}` has more than one meaning in this file")
+        above = self._script.parent(use.node)
+        arguments = move.arguments
+        if isinstance(above, cst.Call) and above.func is use.node and not rest:
+            self._refuse_other_type(above, move)
+            return renamed if arguments is None else (*renamed, _call_change(above, arguments))
+        if isinstance(above, cst.Decorator) and move.decorates and arguments is not None:
+            return (*renamed, _decorator_change(above, arguments))
+        if move.uncalled == "as type" and not rest and self._is_type(use.node):
+            return renamed
+        raise Undecidable(f"`{self._script.code(use.node)}` is used without being called")
+
+    def _refuse_other_type(self, call: cst.Call, move: Move) -> None:
+        """An old autocast without a dtype has that of its device. The new one, inside of another,
+        has the other's."""
+        program = self._program
+        if move.new != _AUTOCAST or program.dtype_of(call) != "" or program.is_disabled(call):
+            return
+        for other in program.calls_of(*AUTOCASTS):
+            if program.dtype_of(other) not in ("", *HALF):
+                line = program.script.place(other)[0]
+                raise Undecidable(
+                    f"if it runs inside the autocast of line {line}, it would take over its type; "
+                    "say dtype="
+                )
+
+    def report(self, use: Reference, edits: tuple[Edit, ...], left_because: str = "") -> None:
+        """Note a use, and the change of it unless there is a reason to leave it."""
+        try:
+            move, _ = self.find(use.name)
+        except Undecidable:
+            self._report.add(_rule_of_unknown(use.name), use.node)
+            return
+        except KeyError:
+            return  # it has another meaning, too, and that is the one of this name
+        place = self._place(use)
+        if edits:
+            new = self._script.shown(changed(place, edits))
+        else:
+            new = move.new if place is use.node else f"{move.new}(...)"
+        if left_because:
+            edits = ()
+        self._report.add(move.rule, place, *edits, left_because=left_because, new=new)
+
+    def _place(self, use: Reference) -> cst.CSTNode:
+        """The call or the decorator that a name stands in, else the name."""
+        above = self._script.parent(use.node)
+        if isinstance(above, cst.Decorator):
+            return above
+        return above if isinstance(above, cst.Call) and above.func is use.node else use.node
+
+    def _is_type(self, node: cst.CSTNode) -> bool:
+        """Whether a name stands in an annotation, or where isinstance wants a type."""
+        inside = node
+        for above in self._script.ancestors(node):
+            if isinstance(above, cst.Annotation):
+                return True
+            if isinstance(above, cst.Call):
+                called = self._script.code(above.func)
+                return called in ("isinstance", "issubclass") and above.args[0] is not inside
+            inside = above
+        return False
+
+
+def _rule_of_unknown(name: str) -> str:
+    if name in _OLD_API:
+        return "apex-old-api"
+    return "apex-amp-name" if name.startswith("apex.") else "old-amp-name"
+
+
+def _call_change(call: cst.Call, arguments: Arguments) -> Edit:
+    arguments(call)  # raises Undecidable
+    return NodeChange(call, lambda new: arguments(cst.ensure_type(new, cst.Call)))
+
+
+def _decorator_change(decorator: cst.Decorator, arguments: Arguments) -> Edit:
+    """`@name` gets the arguments that `name` needs."""
+
+    def change(node: cst.CSTNode) -> cst.CSTNode:
+        new = cst.ensure_type(node, cst.Decorator)
+        return new.with_changes(decorator=arguments(cst.Call(new.decorator)))
+
+    return NodeChange(decorator, change)

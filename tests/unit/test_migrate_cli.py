@@ -1,0 +1,335 @@
+"""`hpc-amp migrate` as a user calls it: files, folders, notebooks, bytes, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from support.environment import clean_environ
+
+from hpc_amp.cli.app import app
+from hpc_amp.errors import UsageError
+
+CLEAN = "import torch\nscaler = torch.amp.GradScaler('cuda')\n"
+OLD = "import torch\nscaler = torch.cuda.amp.GradScaler()  # amp\n"
+NEW = 'import torch\nscaler = torch.amp.GradScaler("cuda")  # amp\n'
+BOTH = OLD + "make = torch.cuda.amp.autocast\n"
+BROKEN = "import torch.cuda.amp\nprint 'old'\n"
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {"clean.py": CLEAN, "old.py": OLD, "both.py": BOTH, "broken.py": BROKEN}
+    for name, text in files.items():
+        Path(name).write_text(text)
+
+
+def migrate(*words: str) -> Result:
+    return CliRunner().invoke(app, ["migrate", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["clean.py"], 0),
+        (["old.py"], 1),
+        (["both.py"], 1),
+        (["--diff", "clean.py"], 0),
+        (["--diff", "old.py"], 1),
+        (["--json", "clean.py"], 0),
+        (["--json", "old.py"], 1),
+        (["--write", "clean.py"], 0),
+        (["--write", "old.py"], 0),
+        (["--write", "both.py"], 1),
+        (["--write", "--ignore", "old-autocast", "both.py"], 0),
+        (["--write", "--json", "old.py"], 0),
+        (["broken.py"], 2),
+        (["clean.py", "broken.py"], 2),
+        ([], 2),
+    ],
+)
+def test_exit_codes(words: list[str], status: int) -> None:
+    assert migrate(*words).exit_code == status
+
+
+def test_nothing_is_changed_without_write() -> None:
+    for words in ([], ["--diff"], ["--json"], ["--to", "native"]):
+        migrate(*words, "old.py")
+        assert Path("old.py").read_text() == OLD
+
+
+def test_a_finding_says_where_what_and_what_to_write() -> None:
+    assert migrate("clean.py", "both.py").output.splitlines() == [
+        "both.py:2:10: old-grad-scaler `torch.cuda.amp.GradScaler()`: deprecated since torch 2.4; "
+        "torch.amp has it since 2.3",
+        '    write: torch.amp.GradScaler("cuda")  [--write]',
+        "both.py:3:8: old-autocast `torch.cuda.amp.autocast`: deprecated since torch 2.4; in "
+        "torch.amp the device comes first, so arguments by position need their names",
+        "    write: torch.amp.autocast; left alone: `torch.cuda.amp.autocast` is used without "
+        "being called",
+        "2 places in 1 file: 1 for --write, 1 for you",
+    ]
+    assert migrate("clean.py").output == "nothing found in 1 file\n"
+
+
+def test_write_changes_the_file_and_tells_what_is_left() -> None:
+    result = migrate("--write", "both.py")
+
+    assert Path("both.py").read_text() == NEW + "make = torch.cuda.amp.autocast\n"
+    assert "old-grad-scaler" not in result.output
+    assert "both.py:3:8: old-autocast" in result.output
+    assert result.output.endswith("2 places in 1 file: 1 changed, 1 for you\n")
+    assert {path.name for path in Path().iterdir()} == {
+        "clean.py",
+        "old.py",
+        "both.py",
+        "broken.py",
+    }
+
+
+def test_a_second_run_changes_nothing() -> None:
+    migrate("--write", "old.py")
+    before = os.stat("old.py")
+
+    assert migrate("--write", "old.py").output == "nothing found in 1 file\n"
+    assert (os.stat("old.py").st_ino, os.stat("old.py").st_mtime_ns) == (
+        before.st_ino,
+        before.st_mtime_ns,
+    )
+
+
+def test_the_diff_is_a_patch() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "hpc_amp", "migrate", "--diff", "old.py", "both.py"],
+        capture_output=True,
+        text=True,
+        env=clean_environ(),
+    )
+    subprocess.run(["git", "apply", "-"], input=result.stdout, text=True, check=True)
+
+    assert Path("old.py").read_text() == NEW
+    assert Path("both.py").read_text() == NEW + "make = torch.cuda.amp.autocast\n"
+    assert result.stderr == "3 places in 2 files: 2 for --write, 1 for you\n"
+
+
+def test_a_patch_for_a_file_without_a_last_line_end() -> None:
+    Path("old.py").write_text(OLD.rstrip("\n"))
+    patch = migrate("--diff", "old.py").stdout
+
+    subprocess.run(["git", "apply", "-"], input=patch, text=True, check=True)
+
+    assert Path("old.py").read_text() == NEW.rstrip("\n")
+
+
+def test_json() -> None:
+    assert json.loads(migrate("--json", "clean.py").output) == []
+    first, second = json.loads(migrate("--json", "both.py").output)
+
+    assert set(first) == {
+        "file", "cell", "line", "column", "rule", "message", "instead", "mechanical",
+    }  # fmt: skip
+    assert (first["file"], first["cell"], first["line"], first["column"]) == (
+        "both.py",
+        None,
+        2,
+        10,
+    )
+    assert (first["rule"], first["mechanical"]) == ("old-grad-scaler", True)
+    assert (second["rule"], second["mechanical"]) == ("old-autocast", False)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        OLD.encode(),
+        OLD.replace("\n", "\r\n").encode(),
+        OLD.rstrip("\n").encode(),
+        b"\xef\xbb\xbf" + OLD.encode(),
+        b"# -*- coding: latin-1 -*-\n# caf\xe9\n" + OLD.encode(),
+        "# é €\n".encode() + OLD.encode() + b"\tif_ = [ 1,2 ]\n"[1:],
+        b"#!/usr/bin/env python\n\n\n" + OLD.encode() + b"if scaler :\n\t  pass ;\n\n# end",
+    ],
+    ids=["lf", "crlf", "no last line end", "bom", "latin-1", "utf-8", "odd layout"],
+)
+def test_all_other_bytes_stay(data: bytes) -> None:
+    Path("old.py").write_bytes(data)
+    old, new = b"torch.cuda.amp.GradScaler()", b'torch.amp.GradScaler("cuda")'
+
+    assert migrate("--write", "old.py").exit_code == 0
+    assert Path("old.py").read_bytes() == data.replace(old, new)
+
+
+def test_a_file_that_would_not_keep_its_bytes_is_reported_only() -> None:
+    data = b"\x0c" + OLD.encode()
+    Path("old.py").write_bytes(data)
+    result = migrate("--write", "old.py")
+
+    assert result.exit_code == 1
+    assert "left alone: this file has control characters" in result.output
+    assert Path("old.py").read_bytes() == data
+
+
+def test_mode_and_links_stay() -> None:
+    os.chmod("old.py", 0o751)
+    os.symlink("old.py", "link.py")
+
+    migrate("--write", "link.py")
+
+    assert Path("link.py").is_symlink()
+    assert Path("old.py").read_text() == NEW
+    assert os.stat("old.py").st_mode & 0o777 == 0o751
+
+
+def test_what_is_no_python_is_one_line_and_stays() -> None:
+    result = migrate("--write", "broken.py", "old.py")
+
+    assert result.stderr == (
+        "hpc-amp: broken.py:2:1: not valid Python 3: Missing parentheses in call to 'print'. Did "
+        "you mean print(...)?\n"
+    )
+    assert Path("broken.py").read_text() == BROKEN
+    assert Path("old.py").read_text() == NEW
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\xff\xfe", "not valid Python 3: "),
+        (b"x = 1\0", "not valid Python 3: "),
+        (b"# coding: nonsense\n", "not valid Python 3: "),
+    ],
+)
+def test_other_bytes_are_one_line(data: bytes, message: str) -> None:
+    Path("odd.py").write_bytes(data)
+    result = migrate("odd.py")
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("hpc-amp: odd.py") and message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["none.py"], "none.py does not exist"),
+        (["--ignore", "nonsense", "old.py"], "there is no rule 'nonsense'"),
+        (["--torch", "new", "old.py"], "--torch new is no version"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        CliRunner().invoke(app, ["migrate", *words], catch_exceptions=False, standalone_mode=False)
+
+
+def test_the_oldest_torch_can_be_named() -> None:
+    assert migrate("--torch", "2.3", "--write", "old.py").exit_code == 0
+    Path("old.py").write_text(OLD)
+    assert migrate("--torch", "2.2.1", "--write", "old.py").exit_code == 1
+    assert Path("old.py").read_text() == OLD
+
+
+def test_folders_without_hidden_ones_and_environments() -> None:
+    for name in ("src/a.py", "src/b/c.py", "src/.git/d.py", "src/venv/lib/e.py", "src/f.txt"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(OLD)
+    Path("src/venv/pyvenv.cfg").touch()
+    result = migrate("--write", "src")
+
+    assert result.output == "2 places in 2 files: 2 changed, 0 for you\n"
+    changed = {str(path) for path in Path("src").rglob("*.py") if path.read_text() == NEW}
+    assert changed == {"src/a.py", "src/b/c.py"}
+
+
+def test_a_file_that_is_named_twice_is_looked_at_once() -> None:
+    assert migrate("old.py", "old.py", "old.py").output.count("old-grad-scaler") == 1
+
+
+def test_odd_letters_do_not_reach_the_terminal() -> None:
+    Path("odd.py").write_text("import torch\ntorch.cuda.amp.autocast('\x1b[31m')\n")
+
+    assert "\x1b" not in migrate("odd.py").output
+
+
+def test_a_script_without_a_suffix_is_read_if_it_is_named() -> None:
+    Path("train").write_text("#!/usr/bin/env python3\n" + OLD)
+
+    assert migrate("--write", "train").exit_code == 0
+    assert Path("train").read_text() == "#!/usr/bin/env python3\n" + NEW
+
+
+def notebook(*cells: str) -> str:
+    made = [{"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in cells]
+    return json.dumps({"nbformat": 4, "cells": [{"cell_type": "markdown", "source": ["#"]}, *made]})
+
+
+def test_a_notebook_is_reported_by_cell_and_never_changed() -> None:
+    text = notebook(
+        "!pip install x\nimport torch\n%matplotlib inline",
+        "%%bash\nls | while read x; do echo torch.cuda.amp.GradScaler(); done",
+        "files = !ls\ntorch?\n\nscaler = torch.cuda.amp.GradScaler()",
+    )
+    Path("nb.ipynb").write_text(text)
+    result = migrate("--write", "nb.ipynb")
+
+    assert result.exit_code == 1
+    assert result.output.startswith("nb.ipynb:cell 3:4:10: old-grad-scaler")
+    assert result.output.endswith("1 place in 1 file: 0 changed, 1 for you\n")
+    assert Path("nb.ipynb").read_text() == text
+    (finding,) = json.loads(migrate("--json", "nb.ipynb").output)
+    assert (finding["cell"], finding["line"], finding["mechanical"]) == (3, 4, False)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "no JSON", '{"cells": [{"cell_type": "code"}]}'])
+def test_what_is_no_notebook_is_one_line(text: str) -> None:
+    Path("nb.ipynb").write_text(text)
+    result = migrate("nb.ipynb")
+
+    assert result.exit_code == 2
+    assert result.stderr == "hpc-amp: nb.ipynb is no notebook of version 4\n"
+
+
+def test_an_expression_of_a_thousand_terms_is_one_line() -> None:
+    Path("deep.py").write_text(OLD + "x = " + " + ".join(["1"] * 3000) + "\n")
+    result = migrate("deep.py")
+
+    assert result.exit_code == 2
+    assert result.stderr == "hpc-amp: deep.py holds an expression that is nested too deeply\n"
+
+
+def test_a_cell_that_is_no_python_is_named() -> None:
+    Path("nb.ipynb").write_text(notebook("x = 1", "print 'x'"))
+
+    assert migrate("nb.ipynb").stderr.startswith("hpc-amp: nb.ipynb:cell 2:1:1: not valid Python")
+
+
+def test_without_libcst_one_line_says_how_to_install_it() -> None:
+    hide = "import sys; sys.modules['libcst'] = None; from hpc_amp.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", hide, "migrate", "old.py"],
+        capture_output=True,
+        text=True,
+        env=clean_environ(),
+    )
+
+    assert result.returncode == 2
+    assert result.stderr == ("hpc-amp: libcst is not installed; pip install 'hpc-amp[migrate]'\n")
+
+
+def test_it_needs_no_torch() -> None:
+    loaded = (
+        "import sys; sys.argv[1:] = ['migrate', 'both.py']\n"
+        "from hpc_amp.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    print(end.code, 'torch' in sys.modules)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", loaded], capture_output=True, text=True, env=clean_environ()
+    )
+
+    assert result.stdout.splitlines()[-1] == "1 False", result.stderr

@@ -1,0 +1,286 @@
+"""The rules of `hpc-amp migrate` about old names and apex, on scripts that break them and on
+scripts that do not; and what holds for all rules."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hpc_amp.migrate.document import with_table
+from hpc_amp.migrate.rules import RULES
+from hpc_amp.migrate.scan import scan
+
+ROOT = Path(__file__).parents[2]
+APEX = "import torch\nfrom hpc_amp import amp\noptimizer = torch.optim.SGD(model.parameters())\n"
+LOSS = "with amp.scale_loss(loss, optimizer) as scaled:\n    "
+
+# rule: (scripts with the finding, each with the line of it; scripts without any finding)
+EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
+    "old-amp-import": (
+        [
+            (1, "from torch.cuda.amp import autocast\nautocast()\n"),
+            (1, "from torch.cuda import amp\n"),
+            (1, "import torch.cuda.amp as amp\nprint(amp)\n"),
+            (2, "import torch\nprint(torch.cuda.amp)\n"),
+        ],
+        ["from torch.amp import autocast\n", "from torch import amp\n", "import torch.cuda\n"],
+    ),
+    "old-autocast": (
+        [
+            (2, "import torch\nwith torch.cuda.amp.autocast():\n    pass\n"),
+            (2, "import torch\nwith torch.cpu.amp.autocast():\n    pass\n"),
+        ],
+        ["import torch\nwith torch.autocast('cuda'):\n    pass\n"],
+    ),
+    "old-grad-scaler": (
+        [(2, "import torch\ntorch.cuda.amp.GradScaler()\n")],
+        ["import torch\ntorch.amp.GradScaler('cuda')\n", "import torch\ntorch.GradScaler()\n"],
+    ),
+    "old-custom-function": (
+        [(2, "import torch\n@torch.cuda.amp.custom_fwd\ndef forward(ctx): ...\n")],
+        ["import torch\n@torch.amp.custom_fwd(device_type='cuda')\ndef forward(ctx): ...\n"],
+    ),
+    "old-autocast-state": (
+        [
+            (2, "import torch\ntorch.get_autocast_gpu_dtype()\n"),
+            (2, "import torch\ntorch.is_autocast_cpu_enabled()\n"),
+        ],
+        ["import torch\ntorch.get_autocast_dtype('cuda')\n"],
+    ),
+    "old-amp-name": (
+        [(2, "import torch\ntorch.cuda.amp.common.amp_definitely_not_available()\n")],
+        ["import torch\ntorch.cuda.is_available()\n"],
+    ),
+    "star-import": (
+        [
+            (1, "from torch.cuda.amp import *\n"),
+            (1, "from apex.fp16_utils import *\n"),
+        ],
+        ["from torch.amp import *\n"],
+    ),
+    "apex-import": (
+        [
+            (1, "from apex import amp\namp.initialize(model, optimizer)\n"),
+            (1, "from apex import amp\n"),
+        ],
+        ["from hpc_amp import amp\namp.initialize(model, optimizer)\n", "from . import amp\n"],
+    ),
+    "apex-amp": (
+        [(2, "import apex\napex.amp.initialize(model, optimizer)\n")],
+        ["import hpc_amp.amp\nhpc_amp.amp.initialize(model, optimizer)\n"],
+    ),
+    "apex-ddp": (
+        [(2, "from apex.parallel import DistributedDataParallel as DDP\nDDP(model)\n")],
+        ["from torch.nn.parallel import DistributedDataParallel as DDP\nDDP(model)\n"],
+    ),
+    "apex-syncbn": (
+        [(2, "import apex\napex.parallel.convert_syncbn_model(model)\n")],
+        ["import torch\ntorch.nn.SyncBatchNorm.convert_sync_batchnorm(model)\n"],
+    ),
+    "apex-amp-name": (
+        [(2, "from apex import amp\namp._amp_state.loss_scalers[0].loss_scale()\n")],
+        ["from hpc_amp import amp\namp.state_dict()\n"],
+    ),
+    "apex-old-api": (
+        [
+            (2, "from apex import amp\namp.init()\n"),
+            (3, "from apex import amp\nhandle = amp.init()\nhandle.scale_loss(loss, optimizer)\n"),
+            (4, "from apex import amp\nh = amp.init()\no = h.wrap_optimizer(o)\no.scale_loss(l)\n"),
+        ],
+        ["from hpc_amp import amp\nmodel.scale_loss(loss)\n"],
+    ),
+    "apex-optimizer": (
+        [
+            (2, "from apex.optimizers import FusedAdam\nFusedAdam(model.parameters())\n"),
+            (2, "from apex import optimizers\noptimizers.FusedSGD(model.parameters(), lr=0.1)\n"),
+            (2, "import apex\nmake = apex.optimizers.FusedLAMB\n"),
+        ],
+        ["from torch.optim import AdamW\nAdamW(model.parameters(), amp=1)\n"],
+    ),
+    "apex-fp16-utils": (
+        [
+            (2, "from apex.fp16_utils import FP16_Optimizer\no = FP16_Optimizer(o)\n"),
+            (3, "from apex.fp16_utils import FP16_Optimizer as P\no = P(o)\no.backward(l)\n"),
+            (2, "from apex import fp16_utils\nfp16_utils.network_to_half(model)\n"),
+        ],
+        ["from mine import FP16_Optimizer  # not apex\no = FP16_Optimizer(o)\n"],
+    ),
+    "apex-unused": (
+        [(1, "import apex\n"), (1, "from apex.parallel import convert_syncbn_model\n")],
+        ["import apexlike\n"],
+    ),
+    "apex-other": (
+        [
+            (2, "from apex.normalization import FusedLayerNorm\nFusedLayerNorm(8)\n"),
+            (2, "from apex.parallel.LARC import LARC\no = LARC(o)\n"),
+            (2, "import apex\napex.contrib.thing()\n"),
+            (2, "import apex\nprint(apex)\n"),
+        ],
+        ["from torch.nn import LayerNorm  # apex had its own\nLayerNorm(8)\n"],
+    ),
+    "apex-opt-level": (
+        [(4, APEX + "amp.initialize(model, optimizer, opt_level='01')\n")],
+        [
+            APEX + "amp.initialize(model, optimizer, opt_level='O1')\n",
+            APEX + "amp.initialize(model, optimizer, opt_level=args.opt_level)\n",
+        ],
+    ),
+    "apex-o1-override": (
+        [
+            (4, APEX + "amp.initialize(model, optimizer, keep_batchnorm_fp32=False)\n"),
+            (4, APEX + "amp.initialize(model, optimizer, opt_level='O1', master_weights=True)\n"),
+        ],
+        [
+            APEX + "amp.initialize(model, optimizer, opt_level='O2', keep_batchnorm_fp32=True)\n",
+            APEX + "amp.initialize(model, optimizer, keep_batchnorm_fp32=None)\n",
+            APEX + "amp.initialize(model, optimizer, keep_batchnorm_fp32=args.keep)\n",
+            APEX + "amp.initialize(model, optimizer, opt_level=args.o, master_weights=True)\n",
+        ],
+    ),
+    "apex-initialize-order": (
+        [
+            (5, APEX + "net = torch.nn.DataParallel(net)\nnet = amp.initialize(net)\n"),
+            (5, APEX + "net = Net().cuda().half()\nnet = amp.initialize(net)\n"),
+            (5, APEX + "net.half()\nnet, o = amp.initialize([a, net], o)\n"),
+            (
+                8,
+                "from hpc_amp import amp\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "def main(net):\n"
+                "    if args.distributed:\n"
+                "        net = DDP(net)\n"
+                "    if args.fp32:\n"
+                "        return net\n"
+                "    return amp.initialize(net)\n",
+            ),
+        ],
+        [
+            APEX + "net = amp.initialize(net)\nnet = torch.nn.DataParallel(net)\n",
+            APEX + "other = torch.nn.DataParallel(other)\nnet = amp.initialize(net)\n",
+            APEX
+            + "if args.amp:\n    net = amp.initialize(net)\n"
+            + "else:\n    net = torch.nn.DataParallel(net)\n",
+            APEX
+            + "if not args.amp:\n    net = torch.nn.DataParallel(net)\n"
+            + "if args.amp:\n    net = amp.initialize(net)\n",
+        ],
+    ),
+    "apex-inside-scale-loss": (
+        [
+            (5, APEX + LOSS + "optimizer.step()\n"),
+            (5, APEX + LOSS + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1)\n"),
+        ],
+        [APEX + LOSS + "scaled.backward()\noptimizer.step()\n"],
+    ),
+    "apex-unscaled-backward": (
+        [(5, APEX + LOSS + "loss.backward()\n")],
+        [
+            APEX + LOSS + "scaled.backward(retain_graph=True)\n",
+            APEX + LOSS + "(scaled / 2).backward()\n",
+            APEX + LOSS + "engine.backward(scaled)\n",
+        ],
+    ),
+    "apex-clip": (
+        [
+            (
+                5,
+                APEX
+                + "amp.initialize(model, optimizer, opt_level='O2')\n"
+                + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            ),
+            (
+                5,
+                APEX
+                + "amp.initialize(model, optimizer, opt_level=level)\n"
+                + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            ),
+        ],
+        [
+            APEX
+            + "amp.initialize(model, optimizer, opt_level='O2')\n"
+            + "torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)\n",
+            APEX
+            + "amp.initialize(model, optimizer, opt_level='O1')\n"
+            + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+        ],
+    ),
+    "apex-state-not-saved": (
+        [
+            (
+                5,
+                APEX
+                + "amp.initialize(model, optimizer)\n"
+                + "torch.save({'optimizer': optimizer.state_dict()}, path)\n",
+            ),
+            (
+                5,
+                APEX
+                + "amp.initialize(model, optimizer)\n"
+                + "state = dict(model=model.state_dict(), optimizer=optimizer.state_dict())\n",
+            ),
+        ],
+        [
+            APEX
+            + "amp.initialize(model, optimizer)\n"
+            + "torch.save({'o': optimizer.state_dict(), 'amp': amp.state_dict()}, path)\n",
+            APEX
+            + "amp.initialize(model, optimizer)\n"
+            + "torch.save({'model': model.state_dict()}, path)\n",
+        ],
+    ),
+    "apex-to-native": ([], []),  # only with --to native: test_migrate_apex.py
+}  # fmt: skip
+
+BAD = [(rule, line, text) for rule, (bad, _) in EXAMPLES.items() for line, text in bad]
+GOOD = [(rule, text) for rule, (_, good) in EXAMPLES.items() for text in good]
+
+
+def rules_in(text: str) -> list[tuple[int, str]]:
+    findings, _ = scan(text, "x.py", "drop-in", (2, 4))
+    return [(finding.line, finding.rule) for finding in findings]
+
+
+@pytest.mark.parametrize(("rule", "line", "text"), BAD)
+def test_what_is_wrong_is_found(rule: str, line: int, text: str) -> None:
+    assert (line, rule) in rules_in(text)
+
+
+@pytest.mark.parametrize(("rule", "text"), GOOD)
+def test_what_is_right_has_no_finding(rule: str, text: str) -> None:
+    assert rules_in(text) == []
+
+
+def test_every_rule_has_examples_of_both_kinds() -> None:
+    groups = ("Hand-made fp16", "torch.amp, used wrongly")  # test_migrate_rules_torch.py
+    assert set(EXAMPLES) == {name for name, rule in RULES.items() if rule.group not in groups}
+    assert {rule for rule, (bad, good) in EXAMPLES.items() if not (bad and good)} == {
+        "apex-to-native"
+    }
+
+
+def test_texts_are_filled() -> None:
+    for rule, _, text in BAD:
+        for finding in scan(text, "x.py", "drop-in", (2, 4))[0]:
+            assert "{" not in finding.message + finding.instead, rule
+            assert finding.message and finding.instead
+
+
+def test_the_document_has_the_rules() -> None:
+    document = (ROOT / "docs" / "migrate.md").read_text()
+
+    assert with_table(document) == document, "python -m hpc_amp.migrate.document"
+    assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", document, re.MULTILINE)) >= set(RULES)
+
+
+@pytest.mark.parametrize("folder", ["hpc_amp", "examples", "benchmarks"])
+def test_our_own_code_has_nothing_to_change(folder: str) -> None:
+    found = [
+        finding
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for finding in scan(path.read_text(), str(path), "drop-in", (2, 4))[0]
+        if finding.mechanical
+    ]
+
+    assert found == []
