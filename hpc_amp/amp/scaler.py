@@ -41,6 +41,11 @@ class LossScaler:
         """`loss` in fp32 times the scale: a scaled half-precision loss would overflow by itself."""
         return loss.float() * self.value
 
+    @property
+    def dynamic(self) -> bool:
+        """Whether the scale moves."""
+        return self.config.static_scale is None
+
     @torch.no_grad()
     def unscale(self, gradients: Sequence[Tensor]) -> Tensor:
         """Divide `gradients` by the scale in place. Returns a scalar tensor on their device that is
@@ -49,11 +54,7 @@ class LossScaler:
         finite: Tensor | None = None
         for group in _by_device_and_dtype(gradients):
             torch._foreach_mul_(group, 1.0 / self.value)
-            # A sum is finite only if no term is infinite or NaN; the norm of each tensor is one
-            # fused pass over all of them. It may overflow to inf for huge finite gradients, which
-            # could not be used either.
-            norms = torch.stack(torch._foreach_norm(group)).sum(dtype=torch.float32)
-            ok = torch.isfinite(norms)
+            ok = torch.isfinite(_magnitude(group))
             finite = ok if finite is None else finite & ok.to(finite.device)
         return torch.zeros((), dtype=torch.bool) if finite is None else ~finite
 
@@ -66,7 +67,7 @@ class LossScaler:
         if not overflow:
             self.skipped_in_a_row = 0
             self.clean_steps += 1
-            if self.config.static_scale is None and self.clean_steps >= self.config.growth_interval:
+            if self.dynamic and self.clean_steps >= self.config.growth_interval:
                 self.value = min(self.value * 2.0, self.config.max_scale)
                 self.clean_steps = 0
             return
@@ -80,7 +81,7 @@ class LossScaler:
                 f"with the loss scale at its floor of {floor:g}: the loss is not finite, or the "
                 "learning rate too high; try bf16, a lower rate, or clip_norm"
             )
-        if self.config.static_scale is None:
+        if self.dynamic:
             self.value = max(self.value / 2.0, self.config.min_scale)
 
     def state_dict(self) -> dict[str, Any]:
@@ -98,6 +99,17 @@ class LossScaler:
         self.clean_steps = int(state["clean_steps"])
         self.skipped_steps = int(state["skipped_steps"])
         self.skipped_in_a_row = int(state["skipped_in_a_row"])
+
+
+def _magnitude(tensors: list[Tensor]) -> Tensor:
+    """A scalar tensor that is finite only if every value of `tensors` is; they share a type."""
+    if tensors[0].dtype is torch.float16:
+        # The fused norm of fp16 tensors is fp16 and overflows for good gradients; this sum is fp32,
+        # where no number of finite fp16 values can overflow.
+        return torch.stack([tensor.sum(dtype=torch.float32) for tensor in tensors]).sum()
+    # One fused pass over all of them. It may overflow to inf for huge finite gradients, which could
+    # not be used either.
+    return torch.stack(torch._foreach_norm(tensors)).sum(dtype=torch.float32)
 
 
 def _by_device_and_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:

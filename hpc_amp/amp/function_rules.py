@@ -1,0 +1,103 @@
+"""The rules of apex's O1 that torch.autocast does not carry out by itself.
+
+Functions compute in half precision, in fp32, or in the widest type that they are given. On a GPU
+few are missing, on a CPU most. Sources: the documentation of apex.amp 1.0 and of torch.autocast.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hpc_amp.amp.casting import HALF_TYPES, map_leaves
+
+Cast = Callable[[Any, torch.dtype, str], Any]
+"""Casts arguments: (arguments, the half type, the device type that casts are for)."""
+
+_OWNERS = (torch, torch.Tensor, F)
+
+_HALF_ON_CPU = ("addmv", "addr", "mv")
+_RECURRENT_ON_CPU = (
+    "gru", "gru_cell", "lstm", "lstm_cell", "rnn_relu", "rnn_relu_cell", "rnn_tanh", "rnn_tanh_cell"
+)  # fmt: skip
+_FP32 = (
+    "cpu", "ctc_loss", "gelu", "grid_sample", "interpolate", "local_response_norm",
+    "multilabel_soft_margin_loss", "std", "var",
+)  # fmt: skip
+_FP32_ON_CPU = (
+    "__pow__", "__rpow__", "acos", "asin", "binary_cross_entropy_with_logits", "cosh",
+    "cosine_embedding_loss", "cosine_similarity", "cross_entropy", "cumprod", "cumsum", "dist",
+    "erfinv", "exp", "expm1", "group_norm", "hinge_embedding_loss", "kl_div", "l1_loss",
+    "layer_norm", "log", "log10", "log1p", "log2", "log_softmax", "margin_ranking_loss", "mse_loss",
+    "multi_margin_loss", "multilabel_margin_loss", "nll_loss",
+    "norm", "normalize", "poisson_nll_loss", "pow", "prod", "reciprocal", "renorm", "rsqrt", "sinh",
+    "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "sum", "tan",
+    "triplet_margin_loss",
+)  # fmt: skip
+_WIDEST = ("vdot",)  # newer than apex; spectral norms use it, and older autocasts forgot it
+_WIDEST_ON_CPU = ("bilinear", "cross", "dot")
+
+
+def to_half(arguments: Any, half: torch.dtype, device_type: str) -> Any:
+    """fp32 tensors become `half`."""
+    return _cast((torch.float32, *HALF_TYPES), half, arguments, device_type)
+
+
+def to_fp32(arguments: Any, half: torch.dtype, device_type: str) -> Any:
+    """Half-precision tensors become fp32."""
+    return _cast(HALF_TYPES, torch.float32, arguments, device_type)
+
+
+def to_widest(arguments: Any, half: torch.dtype, device_type: str) -> Any:
+    """Floating-point tensors of several types become the widest of them."""
+    found: list[torch.dtype] = []
+
+    def note(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            found.append(leaf.dtype)
+        return leaf
+
+    map_leaves(note, arguments)
+    if len(set(found)) < 2:
+        return arguments
+    return _cast(set(found), functools.reduce(torch.promote_types, found), arguments, device_type)
+
+
+def _cast(sources: Any, dtype: torch.dtype, arguments: Any, device_type: str) -> Any:
+    def cast(leaf: Any) -> Any:
+        eligible = isinstance(leaf, Tensor) and leaf.dtype in sources
+        return leaf.to(dtype) if eligible and leaf.device.type == device_type else leaf
+
+    return map_leaves(cast, arguments)
+
+
+def rules_for(device_type: str) -> dict[tuple[Any, str], Cast]:
+    """`(where, name) -> cast` of each function of torch that has to be cast on this device."""
+    rules = {**_everywhere(_FP32, to_fp32), **_everywhere(_WIDEST, to_widest)}
+    if device_type == "cpu":
+        rules |= _everywhere(_HALF_ON_CPU, to_half)
+        rules |= {(torch._VF, name): to_half for name in _RECURRENT_ON_CPU}
+        rules |= _everywhere(_FP32_ON_CPU, to_fp32)
+        rules |= _everywhere(_WIDEST_ON_CPU, to_widest)
+    return rules
+
+
+def in_place_fp32_functions() -> dict[str, Callable[..., Any]]:
+    """`name -> method` of the tensor methods that compute in fp32 and write to their tensor."""
+    names = (f"{name}_" for name in (*_FP32, *_FP32_ON_CPU))
+    return {name: getattr(Tensor, name) for name in names if hasattr(Tensor, name)}
+
+
+def is_of_torch(owner: Any) -> bool:
+    """Whether functions of `owner` are torch's own."""
+    return owner in (*_OWNERS, torch._VF)
+
+
+def _everywhere(names: tuple[str, ...], cast: Cast) -> dict[tuple[Any, str], Cast]:
+    """A rule for each name in each place of torch that has it."""
+    return {(owner, name): cast for owner in _OWNERS for name in names if hasattr(owner, name)}

@@ -1,0 +1,63 @@
+"""What `amp.initialize` refuses: models and optimizers that it could not prepare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from hpc_amp.amp.casting import HALF_TYPES
+
+_WRAPPERS = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"}
+_OPTIMIZER_METHODS = (
+    "param_groups", "state", "step", "zero_grad", "add_param_group", "state_dict", "load_state_dict"
+)  # fmt: skip
+
+
+def models_of(value: Any) -> list[nn.Module]:
+    """A model or a list of them, as a list. TypeError for anything else; RuntimeError for one that
+    is wrapped or in half precision already."""
+    models = _as_list(value, "models", lambda model: isinstance(model, nn.Module))
+    for model in models:
+        _check_model(model)
+    return models
+
+
+def optimizers_of(value: Any) -> list[Any]:
+    """An optimizer or a list of them, as a list; None is an empty one. A wrapper that acts like an
+    optimizer (LARC) is one, too. TypeError for anything else, RuntimeError for one that is there
+    twice or that scales losses by itself."""
+    optimizers = [] if value is None else _as_list(value, "optimizers", _can_optimize)
+    if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
+        raise RuntimeError("an optimizer is in the list twice")
+    for optimizer in optimizers:
+        if type(optimizer).__name__ == "FP16_Optimizer":
+            raise RuntimeError("amp takes the place of FP16_Optimizer: pass the optimizer in it")
+    return optimizers
+
+
+def _as_list(value: Any, what: str, fits: Callable[[Any], bool]) -> list[Any]:
+    items = value if isinstance(value, list) else [value]
+    for item in items:
+        if not fits(item):
+            raise TypeError(f"{what} is one or a list; it has a {type(item).__name__}")
+    return items
+
+
+def _can_optimize(optimizer: Any) -> bool:
+    return all(hasattr(optimizer, name) for name in _OPTIMIZER_METHODS)
+
+
+def _check_model(model: nn.Module) -> None:
+    if _WRAPPERS & {cls.__name__ for cls in type(model).__mro__}:
+        raise RuntimeError(
+            f"a model is already wrapped in {type(model).__name__}: call amp.initialize first, "
+            "then wrap what it returns"
+        )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.dtype in HALF_TYPES:
+            raise RuntimeError(
+                f"{name} of a {type(model).__name__} is {tensor.dtype} already: leave casts of the "
+                "model (.half()) to amp.initialize, which wants it in fp32"
+            )

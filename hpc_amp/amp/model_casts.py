@@ -1,0 +1,129 @@
+"""A model with its weights in another type: it takes and gives what an fp32 model would, and so do
+its checkpoints."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from hpc_amp.amp.casting import cast_floats
+from hpc_amp.amp.master_weights import MasterWeights
+
+
+def cast_model(
+    model: nn.Module,
+    dtype: torch.dtype,
+    *,
+    keep_batchnorm_fp32: bool,
+    outputs: torch.dtype = torch.float32,
+    masters: MasterWeights | None = None,
+    undo: ExitStack,
+) -> None:
+    """Cast `model` to `dtype` for good, in place, so that its optimizers keep their parameters.
+
+    Its inputs are cast to `dtype` and its results to `outputs` from now on; `state_dict` gives fp32
+    tensors, and `load_state_dict` takes them. With `masters` both mean the master weights, which
+    have the digits that half precision has not: a resumed run goes on bit by bit as before. Batch
+    norm with weights stays fp32 where `keep_batchnorm_fp32` says so. `undo` gets what takes it all
+    back.
+    """
+    for module in model.modules():
+        if not (keep_batchnorm_fp32 and isinstance(module, _BatchNorm) and module.affine):
+            _cast_own_tensors(module, dtype, masters, undo)
+        _keep_checkpoints_fp32(module, masters, undo)
+    _pack_recurrent_weights(model)
+    undo.callback(_pack_recurrent_weights, model)
+    before = functools.partial(_cast_inputs, dtype)
+    undo.callback(model.register_forward_pre_hook(before, with_kwargs=True).remove)
+    cast_outputs(model, outputs, undo=undo)
+
+
+def cast_outputs(model: nn.Module, dtype: torch.dtype, *, undo: ExitStack) -> None:
+    """Cast what `model` returns to `dtype` from now on."""
+    after = functools.partial(_cast_results, dtype)
+    undo.callback(model.register_forward_hook(after, prepend=True).remove)
+
+
+# Hooks and not a new `forward`: copies of the model (an average of the weights, the replicas of
+# DataParallel) take hooks along, while a new `forward` would still run the original's weights.
+def _cast_inputs(
+    dtype: torch.dtype, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return cast_floats(dtype, args), cast_floats(dtype, kwargs)
+
+
+def _cast_results(dtype: torch.dtype, model: nn.Module, args: Any, results: Any) -> Any:
+    return cast_floats(dtype, results)
+
+
+def _cast_own_tensors(
+    module: nn.Module, dtype: torch.dtype, masters: MasterWeights | None, undo: ExitStack
+) -> None:
+    for tensor in _own_tensors(module).values():
+        if tensor.is_floating_point() and tensor.dtype is not dtype:
+            if masters is not None and isinstance(tensor, nn.Parameter):
+                masters.keep(tensor)
+            undo.callback(_set_dtype, tensor, tensor.dtype)
+            _set_dtype(tensor, dtype)
+
+
+def _set_dtype(tensor: Tensor, dtype: torch.dtype) -> None:
+    tensor.data = tensor.data.to(dtype)
+    if tensor.grad is not None:
+        tensor.grad.data = tensor.grad.data.to(dtype)
+
+
+def _own_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers of `module` itself, by name."""
+    return {
+        **dict(module.named_parameters(recurse=False, remove_duplicate=False)),
+        **dict(module.named_buffers(recurse=False, remove_duplicate=False)),
+    }
+
+
+def _pack_recurrent_weights(model: nn.Module) -> None:
+    """cuDNN wants the weights of an RNN in one piece of memory; a cast leaves them in many."""
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()
+
+
+def _keep_checkpoints_fp32(
+    module: nn.Module, masters: MasterWeights | None, undo: ExitStack
+) -> None:
+    """For the tensors of `module` itself: children have hooks of their own, so that the state of a
+    part of the model is right too."""
+    save = functools.partial(_save_fp32, masters)
+    undo.callback(module._register_state_dict_hook(save).remove)
+    if masters is not None:
+        load = functools.partial(_load_masters, masters)
+        handle = module._register_load_state_dict_pre_hook(load, with_module=True)
+        undo.callback(handle.remove)
+
+
+def _save_fp32(
+    masters: MasterWeights | None,
+    module: nn.Module,
+    state: dict[str, Any],
+    prefix: str,
+    metadata: Any,
+) -> None:
+    for name, tensor in _own_tensors(module).items():
+        if prefix + name in state and tensor.is_floating_point():
+            master = masters.get(tensor) if masters is not None else None
+            state[prefix + name] = (tensor if master is None else master).detach().float()
+
+
+def _load_masters(
+    masters: MasterWeights, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any
+) -> None:
+    for name, tensor in _own_tensors(module).items():
+        master, saved = masters.get(tensor), state.get(prefix + name)
+        if master is not None and saved is not None and saved.shape == master.shape:
+            with torch.no_grad():
+                master.copy_(saved)

@@ -1,0 +1,141 @@
+"""An optimizer that skips a step whose gradients overflowed, and keeps master weights in order."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import torch
+
+from hpc_amp.amp.loss_gradients import LossGradients
+from hpc_amp.amp.master_weights import MasterWeights
+from hpc_amp.amp.scaler import LossScaler
+
+
+class PatchedOptimizer:
+    """An optimizer whose `step`, `zero_grad` and `add_param_group` amp took over.
+
+    `without_casts` makes the context in which a step runs. `stepped` says whether the last call of
+    `step` changed the weights. `undo` gets what gives the optimizer back as it was.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        masters: MasterWeights | None,
+        without_casts: Callable[[], AbstractContextManager[object]],
+        undo: ExitStack,
+    ) -> None:
+        self.optimizer = optimizer
+        self.skip_next = False
+        self.stepped = False
+        self.gradients = LossGradients(optimizer, masters)
+        undo.callback(self.gradients.release)
+        self._has_masters = masters is not None
+        self._without_casts = without_casts
+        self._pending_scale: float | None = None
+        for name in ("step", "zero_grad", "add_param_group"):
+            self._take_over(name, getattr(self, f"_{name}"), undo)
+
+    def _take_over(self, name: str, replacement: Callable[..., Any], undo: ExitStack) -> None:
+        original = getattr(self.optimizer, name)
+        instance = vars(self.optimizer)
+        undo.callback(_restore, instance, name, instance.get(name))
+
+        # Bound to the optimizer and with the marks of the original, which is what learning rate
+        # schedulers look at when they wrap `step`, before this or after.
+        @functools.wraps(original)
+        def method(_: Any, *args: Any, **kwargs: Any) -> Any:
+            return replacement(original, *args, **kwargs)
+
+        instance[name] = types.MethodType(method, self.optimizer)
+
+    # -- around a backward pass -------------------------------------------------------------------
+
+    def before_backward(self, scaler: LossScaler) -> None:
+        """Set gradients aside, unless those that are there still have the scale on them: then this
+        pass adds to them. Raises RuntimeError where it has another scale."""
+        if self._pending_scale is None:
+            self.gradients.set_aside()
+        elif self._pending_scale != scaler.value:
+            raise RuntimeError(
+                f"an optimizer has gradients at scale {self._pending_scale:g} from a backward pass "
+                f"with delay_unscale=True, and this one is at scale {scaler.value:g}: they cannot "
+                "be added up. Use one loss_id for all of them, or delay_unscale=False"
+            )
+
+    def after_backward(self, scaler: LossScaler) -> torch.Tensor:
+        """Unscale the gradients. Returns the verdict of `LossScaler.unscale`."""
+        self._pending_scale = None
+        return self.gradients.unscale(scaler)
+
+    def delay_unscale(self, scaler: LossScaler) -> None:
+        """Leave the scale on the gradients until a later pass."""
+        self._pending_scale = scaler.value
+
+    def backward_failed(self) -> None:
+        """Go back to the unscaled gradients from before; delayed ones are lost with the pass."""
+        self._pending_scale = None
+        self.gradients.put_back()
+
+    # -- in place of the optimizer's methods ------------------------------------------------------
+
+    def _step(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        closure = args[0] if args else kwargs.get("closure")
+        if closure is not None and (self._has_masters or self.skip_next):
+            raise RuntimeError(
+                "amp cannot pass a closure to optimizer.step(): compute the loss and its gradients "
+                "before, and call step() without one"
+            )
+        if self._pending_scale is not None:
+            raise RuntimeError(
+                "optimizer.step() was called while gradients have the loss scale on them: the last "
+                "backward pass before it has to be without delay_unscale=True"
+            )
+        self.stepped = not self.skip_next
+        if self.skip_next:
+            self.skip_next = False
+            self.gradients.drop_master_gradients()
+            _count_call(step, self.optimizer)
+            return None
+        with self._without_casts():
+            result = step(*args, **kwargs)
+        self.gradients.masters_stepped()
+        return result
+
+    def _zero_grad(self, zero_grad: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        zero_grad(*args, **kwargs)
+        self.gradients.zero(set_to_none=args[0] if args else kwargs.get("set_to_none", True))
+        self._pending_scale = None
+
+    def _add_param_group(self, add_param_group: Callable[..., None], group: Any) -> None:
+        if not isinstance(group, dict):
+            raise AssertionError(f"a parameter group is a dict, not a {type(group).__name__}")
+        if isinstance(group.get("params"), set):
+            raise TypeError("the parameters of a group need an order: give a list, not a set")
+        add_param_group(group)
+        try:
+            self.gradients.adopt(self.optimizer.param_groups[-1])
+        except (TypeError, ValueError):
+            self.optimizer.param_groups.pop()
+            raise
+
+
+def _restore(instance: dict[str, Any], name: str, own: Any) -> None:
+    """Give an object its attribute `name` back: one of its own, or its class's."""
+    if own is None:
+        instance.pop(name, None)
+    else:
+        instance[name] = own
+
+
+def _count_call(step: Callable[..., Any], optimizer: Any) -> None:
+    """Tell a scheduler that has wrapped `step` that it was called, though skipped: it would warn
+    that it is itself called too early."""
+    if hasattr(step, "_wrapped_by_lr_sched"):
+        optimizer._opt_called = True
+    elif hasattr(step, "_with_counter"):  # before torch 2.4
+        optimizer._step_count += 1

@@ -1,0 +1,70 @@
+"""Functions of the user that take part in O1: by decorator, or by module and name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from hpc_amp.amp import state
+from hpc_amp.amp.function_rules import Cast, to_fp32, to_half, to_widest
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+registered: dict[tuple[Any, str], Cast] = {}
+"""What `register_*` noted for the next `initialize`."""
+
+
+def half_function(function: Function) -> Function:
+    """Decorator: cast the tensors that `function` is given to half precision while O1 is on."""
+    return _decorate(function, to_half)
+
+
+def float_function(function: Function) -> Function:
+    """Decorator: cast the tensors that `function` is given to fp32 while O1 is on. Functions that
+    it calls have their own rules all the same; `disable_casts` in it turns these off."""
+    return _decorate(function, to_fp32)
+
+
+def promote_function(function: Function) -> Function:
+    """Decorator: cast the tensors that `function` is given to the widest type among them while O1
+    is on."""
+    return _decorate(function, to_widest)
+
+
+def register_half_function(module: Any, name: str) -> None:
+    """Let `module.name` be a half function, from `initialize` on: for code that you cannot
+    decorate. Raises ValueError where there is no such function, RuntimeError after `initialize`."""
+    _register(module, name, to_half)
+
+
+def register_float_function(module: Any, name: str) -> None:
+    """Let `module.name` be a float function, as `register_half_function`."""
+    _register(module, name, to_fp32)
+
+
+def register_promote_function(module: Any, name: str) -> None:
+    """Let `module.name` be a promote function, as `register_half_function`."""
+    _register(module, name, to_widest)
+
+
+def _decorate(function: Function, cast: Cast) -> Function:
+    @functools.wraps(function)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        casts = state.function_casts()
+        if casts is None:
+            return function(*args, **kwargs)
+        return casts.call(function, cast, args, kwargs, whole=False)
+
+    return decorated  # type: ignore[return-value]
+
+
+def _register(module: Any, name: str, cast: Cast) -> None:
+    if not hasattr(module, name):
+        raise ValueError(f"{module.__name__} has no function {name!r}")
+    if state.is_initialized():
+        raise RuntimeError(
+            f"{module.__name__}.{name} was registered after amp.initialize, which has already "
+            "looked: register functions before it"
+        )
+    registered[module, name] = cast
