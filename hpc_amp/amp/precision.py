@@ -16,24 +16,35 @@ class PrecisionError(RuntimeError):
     """This torch or this device cannot compute in the precision asked for."""
 
 
-_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "O1": torch.float16}
+_HALF_WEIGHTS = {"O2": torch.float16, "O3": torch.float16}
+_SCALES_LOSS = ("fp16", "O1", "O2")
 
 
 @dataclass(frozen=True, slots=True)
 class PrecisionPolicy:
-    """`autocast_dtype` is None where everything runs in fp32; `scales_loss` where gradients could
-    underflow (fp16)."""
+    """`autocast_dtype` is None where there is no autocast, `weight_dtype` where weights stay fp32;
+    `scales_loss` where gradients could underflow (fp16)."""
 
     mode: str
     device_type: str
     autocast_dtype: torch.dtype | None
     scales_loss: bool
+    weight_dtype: torch.dtype | None = None
+
+    @property
+    def master_weights(self) -> bool:
+        """Whether optimizers work on fp32 copies of half-precision weights."""
+        return self.mode == "O2"
 
     @classmethod
     def create(cls, config: schema.Precision, device: torch.device) -> PrecisionPolicy:
         """The policy of `precision.mode` on `device`. Raises PrecisionError where the device or
         this torch cannot do it: torch would fall back to fp32 with a warning."""
-        policy = cls(config.mode, device.type, _AUTOCAST.get(config.mode), config.mode == "fp16")
+        mode = config.mode
+        policy = cls(
+            mode, device.type, _AUTOCAST.get(mode), mode in _SCALES_LOSS, _HALF_WEIGHTS.get(mode)
+        )
         policy._verify(device)
         return policy
 
@@ -63,9 +74,9 @@ class PrecisionPolicy:
                 return None
 
     def configure_backends(self) -> None:
-        """Set the process-wide TF32 switches: on in `tf32`, off in `fp32`, where torch would leave
-        convolutions in TF32. Under autocast the little that stays fp32 may use TF32."""
-        allow = self.mode != "fp32"
+        """Set the process-wide TF32 switches: on in `tf32`, off in `fp32` and `O0`, where torch would
+        leave convolutions in TF32. Under autocast the little that stays fp32 may use TF32."""
+        allow = self.mode not in ("fp32", "O0")
         torch.set_float32_matmul_precision("high" if allow else "highest")
         torch.backends.cudnn.allow_tf32 = allow
 

@@ -26,6 +26,8 @@ _LOADED_FROM = {
     *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64"),
 }
 _TITLES = {"slurm": "Slurm", "pbs": "PBS", "cobalt": "Cobalt", "local": "the local scheduler"}
+_UNUSED = {"classification": ("gan",), "dcgan": ("model", "optimizer", "label_smoothing")}
+"""Keys of `train` that are another task's."""
 _GPU_REQUESTS = {
     "slurm": ("auto", "gpus-per-node", "gres", "none"),
     "pbs": ("auto", "ngpus", "none"),
@@ -87,6 +89,7 @@ def check_job(loaded: LoadedJob, site: Site | None = None) -> None:
     _check_container(loaded, loaded.job)
     _check_code(loaded, loaded.job)
     if loaded.job.train:
+        _check_task(loaded, loaded.job.train)
         _check_batch(loaded, loaded.job, loaded.job.train)
         _check_training(loaded, loaded.job, loaded.job.train)
 
@@ -203,6 +206,18 @@ def _missing(path: str, kind: str) -> tuple[str, str]:
     return f"there is no {kind} {path}", hint
 
 
+def _check_task(loaded: LoadedJob, train: Train) -> None:
+    """What was written for another task would be ignored in silence."""
+    section = loaded.tree.get("train")
+    assert isinstance(section, Table)
+    for key in _UNUSED[train.task]:
+        if key in section.entries:
+            hint = "set train.gan instead" if train.task == "dcgan" else "add task: dcgan"
+            raise loaded.error(
+                f"train.{key}", f"{train.task} does not use it", f"{hint}, or remove it"
+            )
+
+
 def _check_batch(loaded: LoadedJob, job: Job, train: Train) -> None:
     step = job.world_size * train.accumulate
     below = train.batch_size // step * step
@@ -218,6 +233,13 @@ def _check_batch(loaded: LoadedJob, job: Job, train: Train) -> None:
 
 
 def _check_training(loaded: LoadedJob, job: Job, train: Train) -> None:
+    mode = train.precision.mode
+    if mode in ("O2", "O3") and train.ema is not None:
+        raise loaded.error(
+            "train.ema",
+            f"an average of weights needs them in fp32, and {mode} has them in fp16",
+            "use precision fp16 or O1, or leave ema out",
+        )
     scale = train.precision
     if not scale.min_scale <= scale.init_scale <= scale.max_scale:
         raise loaded.error(

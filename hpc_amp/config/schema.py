@@ -63,6 +63,24 @@ def averaging(value: tuple[float, ...]) -> None:
         raise ValueError(f"{list(value)} must each be at least 0 and below 1")
 
 
+def image_side(value: int) -> None:
+    """A check that a side in pixels can be halved down to 4 pixels."""
+    if value < 16 or value & (value - 1):
+        raise ValueError(f"{value} is not a power of two from 16 on")
+
+
+def step_range(value: tuple[int, int]) -> None:
+    """A check that the first of two steps is at least 1 and the last one not before it."""
+    if not 1 <= value[0] <= value[1]:
+        raise ValueError(f"{list(value)} is not a first and a last step, such as [20, 25]")
+
+
+def rank_numbers(value: list[int]) -> None:
+    """A check that there is a rank, and none below 0."""
+    if not value or min(value) < 0:
+        raise ValueError(f"{value} is not a list of ranks, such as [0]")
+
+
 def printable(value: str) -> None:
     """A check that text has no control character: no scheduler or mount option can carry one."""
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in value):
@@ -144,6 +162,9 @@ class Resources:
     shell on purpose and reach the script as they are."""
     stop_margin: Duration = "2m"
     """How long before the time limit the run saves a checkpoint and stops."""
+    grace: Duration | None = None
+    """Time between the scheduler's SIGTERM and its SIGKILL, in which a run that is preempted or
+    cancelled has to save. Default: what Slurm says (KillWait); PBS 10 s, Cobalt 300 s, here 30 s."""
     max_restarts: Natural = 10
     """How often a run that stopped at a checkpoint may go on by itself in a new attempt."""
     chain: Natural = 0
@@ -227,7 +248,9 @@ class Model:
 
     name: Word = "resnet18"
     """`resnet8`, `resnet20`, `resnet56` (narrow, for small images), `resnet18`, `resnet34`,
-    `resnet50`, or any classification model of torchvision (`convnext_tiny`, `vit_b_16`, ...)."""
+    `resnet50`, a network without shortcuts (`fc`, `lenet5`, `conv2`, `conv4`, `conv6`,
+    `small_vgg11`, ...), or any classification model of torchvision (`convnext_tiny`, `vit_b_16`,
+    ...)."""
     stem: Literal["auto", "small", "imagenet"] = "auto"
     """First layers of resnet18/34/50. `small`: 3x3 stride 1 without pooling. `auto`: `small` for
     images up to 64 pixels."""
@@ -273,7 +296,9 @@ class Data:
 
     SHORTHAND: ClassVar[str] = "name"
 
-    name: Literal["cifar10", "cifar100", "fashion_mnist", "imagefolder", "synthetic"] = "cifar10"
+    name: Literal["cifar10", "cifar100", "fashion_mnist", "mnist", "imagefolder", "synthetic"] = (
+        "cifar10"
+    )
     """`imagefolder` reads `root/train/<class>/*` and `root/test/<class>/*` (or `val`)."""
     root: Path = "data"
     """Folder of the files, relative to where `submit` was called."""
@@ -303,8 +328,8 @@ class Optimizer:
 
     SHORTHAND: ClassVar[str] = "name"
 
-    name: Literal["sgd", "adamw"] = "sgd"
-    """`sgd` has momentum; `adamw` decouples the weight decay."""
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    """`sgd` has momentum; `adamw` decouples the weight decay, `adam` adds it to the gradient."""
     lr: NonNegative = 0.1
     """Peak learning rate."""
     momentum: Fraction = 0.9
@@ -312,9 +337,9 @@ class Optimizer:
     nesterov: bool = True
     """Nesterov's form of the momentum."""
     betas: Annotated[tuple[float, float], averaging] = (0.9, 0.999)
-    """AdamW's averaging coefficients."""
+    """Adam's averaging coefficients."""
     eps: NonNegative = 1e-8
-    """AdamW's term for numerical stability."""
+    """Adam's term for numerical stability."""
     weight_decay: NonNegative = 5e-4
     """Weight decay."""
     decay_norm_and_bias: bool = True
@@ -347,9 +372,10 @@ class Precision:
 
     SHORTHAND: ClassVar[str] = "mode"
 
-    mode: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    mode: Literal["fp32", "tf32", "bf16", "fp16", "O0", "O1", "O2", "O3"] = "fp32"
     """`tf32`: fp32 with TF32 matrix products. `bf16`, `fp16`: autocast; weights stay fp32, and
-    `fp16` scales the loss."""
+    `fp16` scales the loss. `O0` to `O3`: the [levels of apex.amp](apex.md): fp32; autocast with
+    apex's rules; fp16 weights with fp32 master weights; fp16 throughout."""
     init_scale: Annotated[float, at_least(1)] = 65536.0
     """fp16: first loss scale."""
     growth_interval: Count = 2000
@@ -383,13 +409,71 @@ class Checkpoint:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
+class Timing:
+    """Measurement of single steps: each rank writes `attempts/N/timing/rank-*.json`. Set by
+    `hpc-amp bench` and `hpc-amp scale`."""
+
+    SHORTHAND: ClassVar[str] = "steps"
+
+    warmup: Natural = 20
+    """Steps of an attempt before the first one that is measured."""
+    steps: Count = 100
+    """Steps that are measured."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Profile:
+    """A recording of some steps: `attempts/N/profile` gets a trace of torch's profiler for each
+    chosen rank, and where the time of a step goes. See [profiling](profiling.md)."""
+
+    steps: Annotated[tuple[int, int], step_range] = (20, 25)
+    """First and last step that is recorded."""
+    ranks: Annotated[list[int], rank_numbers] = field(default_factory=lambda: [0])
+    """Ranks that record."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Gan:
+    """The two networks of `dcgan`, and how Adam updates them."""
+
+    image_size: Annotated[int, image_side] = 64
+    """Side of the images in pixels: 16, 32, 64, ... Images of another size are scaled to it; of
+    `data.augment`, `flip` alone counts."""
+    latent: Count = 100
+    """Length of the random vectors that the generator makes images from."""
+    generator_width: Count = 64
+    """Channels of the generator before its last layer; each layer before has twice as many."""
+    discriminator_width: Count = 64
+    """Channels of the discriminator after its first layer; each further layer has twice as many."""
+    norm: Literal["batch", "group"] = "batch"
+    """Normalisation of both networks. `group` makes the result independent of how a batch is
+    divided among ranks."""
+    lr: NonNegative = 2e-4
+    """Peak learning rate."""
+    betas: Annotated[tuple[float, float], averaging] = (0.5, 0.999)
+    """Adam's averaging coefficients."""
+    pictures: Count = 64
+    """Made-up images in the picture that is written after each evaluation."""
+    evaluation_images: Annotated[int, at_least(2)] = 10_000
+    """Made-up images that an evaluation compares with the test images."""
+    generator_weights: Path | None = None
+    """File of weights that the generator starts with: a state dict, or `networks.pt` of a
+    checkpoint. Default: random weights."""
+    discriminator_weights: Path | None = None
+    """The same for the discriminator."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
 class Train:
     """A built-in task."""
 
-    task: Literal["classification"] = "classification"
-    """What is trained."""
+    task: Literal["classification", "dcgan"] = "classification"
+    """What is trained. `dcgan`: a generator of images and its discriminator, with the settings of
+    `gan`; `model`, `optimizer` and `label_smoothing` are those of a classification."""
     model: Model = field(default_factory=Model)
     """The network."""
+    gan: Gan = field(default_factory=Gan)
+    """The networks of `dcgan`."""
     data: Data = field(default_factory=Data)
     """The data set."""
     epochs: Count = 10
@@ -426,6 +510,10 @@ class Train:
     """Steps between two lines of the log and two points of the curves."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     """When the state of the run is saved."""
+    timing: Timing | None = None
+    """Measure single steps. Default: no."""
+    profile: Profile | None = None
+    """Record some steps. Default: none."""
     seed: Natural = 0
     """Seed of everything random."""
     deterministic: bool = False

@@ -105,9 +105,9 @@ class FashionMnist(PublicSet):
     torchvision_name = "FashionMNIST"
 
     def find(self, root: Path) -> Path | None:
-        """torchvision's `root`/FashionMNIST/raw, or `root` with the files in it, which is where
+        """torchvision's `root`/`folder`/raw, or `root` with the files in it, which is where
         Debian's package `dataset-fashion-mnist` puts them: /usr/share/datasets/fashion-mnist."""
-        for folder in (root / "FashionMNIST" / "raw", root):
+        for folder in (root / self.folder / "raw", root):
             if any(folder.glob("train-images-idx3-ubyte*")):
                 return folder
         return None
@@ -125,10 +125,17 @@ class FashionMnist(PublicSet):
         return ImageSet(self.name, 10, split("train"), split("t10k"))
 
 
+class Mnist(FashionMnist):
+    """MNIST (LeCun et al., 1998)."""
+
+    name = folder = torchvision_name = "MNIST"
+
+
 PUBLIC_SETS: dict[str, PublicSet] = {
     "cifar10": Cifar(10),
     "cifar100": Cifar(100),
     "fashion_mnist": FashionMnist(),
+    "mnist": Mnist(),
 }
 
 

@@ -1,4 +1,5 @@
-"""Networks by name: the ResNets here, and every classification model of torchvision."""
+"""Networks by name: the ResNets and the plain networks here, and every classification model of
+torchvision."""
 
 from __future__ import annotations
 
@@ -8,11 +9,15 @@ import torchvision
 from torch import nn
 
 from hpc_amp.config import schema
+from hpc_amp.models.plain import PLAIN
 from hpc_amp.models.resnet import FAMILY, ResNet, group_norm
 from hpc_amp.tasks.base import ModelError
 
 SMALL_IMAGE = 64
 """Largest side in pixels of what counts as a small image."""
+
+# In training these two give further logits, for losses of their own.
+_SEVERAL_OUTPUTS = ("googlenet", "inception_v3")
 
 
 def build_model(model: schema.Model, *, classes: int, channels: int, image_size: int) -> nn.Module:
@@ -23,8 +28,19 @@ def build_model(model: schema.Model, *, classes: int, channels: int, image_size:
     """
     if model.name in FAMILY:
         return _resnet(model, classes, channels, image_size)
+    if model.name in PLAIN:
+        _check_settings(model, "plain")
+        return _plain(model.name, classes, channels, image_size)
     _check_torchvision(model, channels)
-    return torchvision.models.get_model(model.name, weights=None, num_classes=classes)
+    more = {"aux_logits": False, "init_weights": True} if model.name in _SEVERAL_OUTPUTS else {}
+    return torchvision.models.get_model(model.name, weights=None, num_classes=classes, **more)
+
+
+def _plain(name: str, classes: int, channels: int, image_size: int) -> nn.Module:
+    least = 32 if name.startswith("small_vgg") else 16
+    if name != "fc" and image_size < least:
+        raise ModelError(f"model.name: {name} wants images of {least} pixels or more")
+    return PLAIN[name](classes, channels, image_size)
 
 
 def _resnet(model: schema.Model, classes: int, channels: int, image_size: int) -> ResNet:
@@ -48,19 +64,23 @@ def _check_torchvision(model: schema.Model, channels: int) -> None:
     # The classification models alone: those of torchvision.models.detection etc. want other inputs.
     known = torchvision.models.list_models(module=torchvision.models)
     if model.name not in known:
-        near = difflib.get_close_matches(model.name, sorted({*FAMILY, *known}), n=3, cutoff=0.5)
+        names = sorted({*FAMILY, *PLAIN, *known})
+        near = difflib.get_close_matches(model.name, names, n=3, cutoff=0.5)
         hint = f"did you mean {', '.join(near)}?" if near else f"try one of {', '.join(FAMILY)}"
         raise ModelError(f"model.name: there is no model {model.name!r}; {hint}")
-    default = schema.Model()
-    for key in ("stem", "norm", "width"):
-        if getattr(model, key) == getattr(default, key):
-            continue
-        raise ModelError(
-            f"model.{key}: {model.name} is torchvision's and has no such setting; "
-            f"it exists for {', '.join(FAMILY)}"
-        )
+    _check_settings(model, "torchvision's")
     if channels != 3:
         raise ModelError(
             f"model.name: {model.name} wants images of 3 channels, and these have {channels}; "
             f"use one of {', '.join(FAMILY)}"
         )
+
+
+def _check_settings(model: schema.Model, kind: str) -> None:
+    default = schema.Model()
+    for key in ("stem", "norm", "width"):
+        if getattr(model, key) != getattr(default, key):
+            raise ModelError(
+                f"model.{key}: {model.name} is {kind} and has no such setting; "
+                f"it exists for {', '.join(FAMILY)}"
+            )

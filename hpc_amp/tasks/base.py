@@ -102,6 +102,11 @@ class Task(ABC):
         """Sums over one evaluation batch (float64 or int64 scalars), always with the same keys. The
         engine adds them up over batches and ranks. Runs without gradient and under autocast."""
 
+    def pictures(self, networks: Networks) -> Tensor | None:
+        """Images [N, C, H, W] from 0 to 1 that show what the networks make, or None. Called after
+        an evaluation, on rank 0 alone, without gradient and under autocast."""
+        return None
+
     @abstractmethod
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """Metrics from the added sums, such as `accuracy` and `loss`."""

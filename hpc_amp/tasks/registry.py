@@ -11,7 +11,10 @@ from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import Task
 
 # By path, not by class: a job imports the task that it runs and no other.
-_TASKS = {"classification": ("hpc_amp.tasks.classification", "Classification")}
+_TASKS = {
+    "classification": ("hpc_amp.tasks.classification", "Classification"),
+    "dcgan": ("hpc_amp.tasks.dcgan", "Dcgan"),
+}
 
 
 def build_task(train: Train, world: World, device: torch.device) -> Task:

@@ -6,6 +6,7 @@ input is wrong, 1 anything else. The outcome file says the same: some launchers 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -69,20 +70,23 @@ def _number(name: str) -> float | None:
     return float(text) if text else None
 
 
-def _die(status: int) -> NoReturn:
-    """Leave at once: other ranks may be waiting for this one in a collective operation, and an
-    orderly exit would wait for them in turn."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+def run_as_process(arguments: list[str]) -> NoReturn:
+    """Run this rank, and end the process at once: other ranks may be waiting for this one in a
+    collective operation, and an orderly exit would wait for them in turn."""
+    # A log that cannot be written, on a full disk, must not change the exit status.
+    with contextlib.suppress(OSError):
+        try:
+            status = main(arguments)
+        except KeyboardInterrupt:
+            status = 128 + signal.SIGINT
+        except BaseException:
+            status = 1
+            traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     os._exit(status)
 
 
 if __name__ == "__main__":
-    try:
-        status = main(sys.argv[1:])
-    except KeyboardInterrupt:
-        _die(128 + signal.SIGINT)
-    except BaseException:
-        traceback.print_exc()
-        _die(1)
-    _die(status)
+    run_as_process(sys.argv[1:])

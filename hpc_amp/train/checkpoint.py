@@ -26,16 +26,17 @@ from typing import Any
 import torch
 
 from hpc_amp.train.durable import digest_of, sync_folder, write_durably
+from hpc_amp.train.manifest import (
+    MANIFEST,
+    OWN_FIELDS,
+    DamagedCheckpoint,
+    read_manifest,
+    write_manifest,
+)
 
-FORMAT_VERSION = 2
-MANIFEST = "MANIFEST.json"
 TRAINER = "trainer.json"
 _NAME = re.compile(r"step-([0-9]{8,})")
 _TEMPORARY = re.compile(r"\.tmp-step-[0-9]{8,}-[0-9a-f]{8}")
-
-
-class DamagedCheckpoint(RuntimeError):
-    """A checkpoint is incomplete, altered, or of a format that this version does not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,15 +151,9 @@ class CheckpointStore:
             )
         text = json.dumps(checkpoint.trainer, indent=1).encode()
         files[TRAINER] = write_durably(stage / TRAINER, lambda out: out.write(text))
-        manifest = {
-            "format": FORMAT_VERSION,
-            "run": self.run,
-            "step": checkpoint.step,
-            **checkpoint.facts,
-            "files": files,
-        }
-        described = json.dumps(manifest, indent=1).encode()
-        write_durably(stage / MANIFEST, lambda out: out.write(described))
+        write_manifest(
+            stage, run=self.run, step=checkpoint.step, facts=checkpoint.facts, files=files
+        )
         sync_folder(stage)
 
     def _retire(self, step: int) -> None:
@@ -193,7 +188,7 @@ class CheckpointStore:
         if step not in self._metrics:
             manifest: dict[str, Any] = {}
             try:
-                manifest = _read_manifest(self.path(step))
+                manifest = read_manifest(self.path(step))
             except DamagedCheckpoint:
                 self._damaged.add(step)
             self._metrics[step] = manifest.get("metric")
@@ -231,8 +226,7 @@ class CheckpointStore:
             for name in manifest["files"]
             if name.endswith(".pt")
         }
-        known = ("format", "run", "step", "files")
-        facts = {name: value for name, value in manifest.items() if name not in known}
+        facts = {name: value for name, value in manifest.items() if name not in OWN_FIELDS}
         return Checkpoint(step, trainer, tensors, facts)
 
     def _is_valid(self, path: Path) -> bool:
@@ -243,7 +237,7 @@ class CheckpointStore:
         return True
 
     def _verify(self, path: Path) -> dict[str, Any]:
-        manifest = _read_manifest(path)
+        manifest = read_manifest(path)
         if path != self.path(manifest["step"]):
             raise DamagedCheckpoint(f"{MANIFEST} is of step {manifest['step']}")
         files = manifest["files"]
@@ -258,22 +252,6 @@ class CheckpointStore:
         return manifest
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    """A checkpoint's manifest, with the fields that reading relies on. Raises DamagedCheckpoint."""
-    try:
-        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
-        version, manifest["step"] = manifest["format"], int(manifest["step"])
-        for entry in manifest["files"].values():
-            int(entry["bytes"]), str(entry["sha256"])
-    except FileNotFoundError:
-        raise DamagedCheckpoint(f"{MANIFEST} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedCheckpoint(f"{MANIFEST} cannot be read ({error!r})") from None
-    if version != FORMAT_VERSION:
-        raise DamagedCheckpoint(f"format {version} is not {FORMAT_VERSION}, which we read")
-    return manifest
-
-
 def _load(path: Path) -> Any:
     """Tensors, numbers and containers of them. Code that a file would run is never run."""
     try:
@@ -281,6 +259,8 @@ def _load(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
         raise DamagedCheckpoint(f"{path.name} holds more than tensors ({reason})") from None
+    except (RuntimeError, EOFError) as error:
+        raise DamagedCheckpoint(f"{path.name} cannot be read ({error})") from None
 
 
 def _remove(path: Path) -> None:

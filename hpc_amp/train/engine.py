@@ -6,8 +6,11 @@ or stop.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from hpc_amp.amp.model_precision import ModelPrecision
 from hpc_amp.amp.precision import PrecisionPolicy
 from hpc_amp.amp.scaler import ScaleFloorError
 from hpc_amp.config.schema import Train
@@ -27,6 +31,7 @@ from hpc_amp.train.agreement import Agreement
 from hpc_amp.train.checkpoint import CheckpointStore, DamagedCheckpoint, Retention
 from hpc_amp.train.ema import WeightAverage
 from hpc_amp.train.errors import Superseded, TrainingError
+from hpc_amp.train.observer import Observer
 from hpc_amp.train.pace import Pace
 from hpc_amp.train.report import Report
 from hpc_amp.train.rundir import RunDirectory
@@ -34,14 +39,20 @@ from hpc_amp.train.saver import CheckpointSaver
 from hpc_amp.train.schedule import rate_factor
 from hpc_amp.train.sentry import Sentry
 from hpc_amp.train.stopping import StopReason, StopWatch
+from hpc_amp.train.timing import StepTimer
 from hpc_amp.train.tracking import Tracker
 from hpc_amp.train.update import PhaseUpdate
 
 _EVALUATING_SECONDS = 0.25
 
 
+RateFactor = Callable[[int, int], float]
+"""The learning rate of a step (from 0 on) of so many, as a part of the peak rate."""
+
+
 class Engine:
-    """Trains one task on this rank, together with the others. `sentry` hears of every step."""
+    """Trains one task on this rank, together with the others. `sentry` hears of every step. `rate`
+    takes the place of the schedule of `train`."""
 
     def __init__(
         self,
@@ -52,9 +63,16 @@ class Engine:
         run: RunDirectory,
         watch: StopWatch,
         sentry: Sentry | None = None,
+        *,
+        observers: Sequence[Observer] = (),
+        rate: RateFactor | None = None,
     ) -> None:
         self.task, self.train, self.world, self.device = task, train, world, device
+        self.run = run
         self.sentry = sentry
+        self.observers = observers
+        self.rate = rate or partial(rate_factor, train.schedule)
+        self.timer = StepTimer(train.timing, world, device) if train.timing is not None else None
         self.policy = PrecisionPolicy.create(train.precision, device)
         self.policy.configure_backends()
         self.data = task.prepare_data()
@@ -64,11 +82,15 @@ class Engine:
 
         randomness.seed_everything(train.seed)
         self.networks = {n: self._place(net) for n, net in task.build_networks().items()}
+        self.precision = ModelPrecision(self.policy)
+        for network in self.networks.values():
+            self.precision.cast(network)
         randomness.seed_everything(train.seed, rank=1 + world.rank)
         wrapped = {name: self._wrap(network) for name, network in self.networks.items()}
         self.updates = [
-            PhaseUpdate(task, phase, wrapped, self.policy, train) for phase in task.phases()
+            PhaseUpdate(task, phase, wrapped, self.precision, train) for phase in task.phases()
         ]
+        self.precision.complete()
         names = [name for update in self.updates for name in update.losses]
         if len(names) > len(set(names)):
             raise ValueError(f"task {task.name} has two losses of one name: {names}")
@@ -133,9 +155,12 @@ class Engine:
         # torch 2.14 renames the switch.
         known = inspect.signature(DistributedDataParallel.__init__).parameters
         switch = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-        return DistributedDataParallel(
+        wrapped = DistributedDataParallel(
             network, device_ids=devices, gradient_as_bucket_view=True, **{switch: False}
         )
+        if self.timer is not None:
+            self.timer.watch_exchange(wrapped)
+        return wrapped
 
     # -- the loop ---------------------------------------------------------------------------------
 
@@ -143,10 +168,16 @@ class Engine:
         """Train to the end, or until the ranks agree to stop. Returns the reason, NONE at the end.
         A checkpoint of the last step is on disk in both cases. Raises Superseded, without saving,
         where a later attempt works on the run."""
+        for observer in self.observers:
+            observer.begin(self)
         try:
             reason = self._train()
             if reason is StopReason.SUPERSEDED:
                 raise Superseded(f"{reason.text}: {self.agreement.watch.successor} is there")
+            for observer in self.observers:
+                observer.end(self)
+            if self.timer is not None:
+                self.timer.write(self, self.run.timing, hurry=bool(reason))
             self._moved("saving")
             self.save()
             return reason
@@ -158,8 +189,11 @@ class Engine:
         reason, _ = self._evaluate_if_due()
         while self.step < self.total_steps and not reason:
             epoch, start = divmod(self.step, self.data.steps_per_epoch)
-            for micro_batches in self.data.epoch(epoch, start):
+            batches = self.data.epoch(epoch, start)
+            for micro_batches in batches if self.timer is None else self.timer.watch(batches):
                 self.train_step(micro_batches)
+                if self.timer is not None:
+                    self.timer.step_done()
                 if self.step % self.train.log_every == 0 or self.step == self.total_steps:
                     self.report.log()
                 reason, save = self._agree()
@@ -178,7 +212,7 @@ class Engine:
         first = not self._rehearsed
         if first:
             self._rehearse(micro_batches)
-        factor = rate_factor(self.train.schedule, self.step, self.total_steps)
+        factor = self.rate(self.step, self.total_steps)
         taken = False
         try:
             for update in self.updates:
@@ -270,6 +304,9 @@ class Engine:
         for network in networks.values():
             network.eval()
         sums, reason = self._evaluation_sums(networks)
+        if not reason and self.world.is_main:
+            with self.policy.autocast():
+                self.tracker.pictures(self.step, self.task.pictures(networks))
         for network in networks.values():
             network.train()
         if not reason:
@@ -279,7 +316,7 @@ class Engine:
             if accuracy is not None:
                 self.best_accuracy = max(accuracy, self.best_accuracy or 0.0)
             self.report.evaluation()
-        self.pace.resume()
+        self._resume_clocks()
         return reason
 
     def _evaluation_sums(
@@ -300,6 +337,7 @@ class Engine:
                         return sums, reason
         while True:
             reason, all_done = self.agreement.exchange_evaluating(done=True)
+            self._moved("evaluation")
             if all_done:  # there is nothing left to give up
                 return sums, StopReason.NONE
             if reason:
@@ -320,9 +358,16 @@ class Engine:
         """Seconds of training over all attempts."""
         return self.seconds_before + time.monotonic() - self.started
 
+    def _resume_clocks(self) -> None:
+        """What was not training is over."""
+        self.pace.resume()
+        if self.timer is not None:
+            self.timer.restart()
+
     def _warn(self, text: str) -> None:
         if self.world.is_main:
-            print(f"WARNING: {text}", flush=True)
+            with contextlib.suppress(OSError):  # the log may be on the disk that is full
+                print(f"WARNING: {text}", flush=True)
 
     def save(self) -> None:
         """Save a checkpoint of the current step: the state is copied, and written while the
@@ -341,7 +386,7 @@ class Engine:
             else:
                 self._warn(f"no checkpoint of step {self.step}: the loss is not finite")
         self._last_save = time.monotonic()
-        self.pace.resume()
+        self._resume_clocks()
 
     def _resume(self) -> list[str]:
         """Go on from the newest valid checkpoint, which rank 0 chooses for all. Returns lines for

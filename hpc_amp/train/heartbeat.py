@@ -1,8 +1,9 @@
 """`attempts/N/heartbeat/rank-00003`: a sign of life of each rank, a line of JSON.
 
-{"rank", "host", "pid", "born", "step", "phase", "moved", "time"}: `time` is that of this line and
-`moved` that of the last step, both in seconds since the epoch; `born` is the process's start as
-/proc tells it, since process numbers come back.
+{"rank", "host", "pid", "pids", "born", "step", "phase", "moved", "time"}: `time` is that of this
+line and `moved` that of the last step, both in seconds since the epoch. `born` is the process's
+start as /proc tells it, since process numbers come back, and `pids` the namespace in which `pid`
+means something: a container may have its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Heartbeat:
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder = folder
         self.who = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid()}
-        self.who["born"] = born(os.getpid())
+        self.who |= {"pids": _pid_namespace(), "born": _born(_stat(os.getpid()))}
         self._file: int | None = None
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -50,17 +51,39 @@ def read_heartbeats(folder: Path) -> list[dict[str, Any]]:
     return beats
 
 
-def born(pid: int) -> int | None:
-    """When a process of this machine started, in clock ticks since its boot; None if there is no
-    such process."""
-    fields = _stat(pid)
+def dead_ranks(folder: Path) -> list[str]:
+    """The ranks whose processes have died on this machine, in words."""
+    beats = read_heartbeats(folder)
+    return [in_words(beat, "dead") for beat in beats if process_state(beat) == "dead"]
+
+
+def in_words(beat: dict[str, Any], state: str) -> str:
+    """Which rank gave a sign of life, and what has become of it."""
+    where = f"{beat['host']}, process {beat['pid']}, step {beat['step']}"
+    return f"rank {beat['rank']} ({where}: {state})"
+
+
+def process_state(beat: dict[str, Any]) -> str | None:
+    """What has become of the process that gave a sign of life: `running`, `stopped` (by SIGSTOP or
+    a debugger) or `dead`; None where that cannot be seen from here."""
+    if beat["host"] != socket.gethostname() or beat["pids"] != _pid_namespace():
+        return None
+    fields = _stat(beat["pid"])
+    if _born(fields) != beat["born"] or fields[0] in ("Z", "X"):
+        return "dead"
+    return "stopped" if fields[0] in ("T", "t") else "running"
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _born(fields: list[str]) -> int | None:
+    """The start of a process, in clock ticks since the machine's."""
     return int(fields[19]) if fields else None
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process of this machine was stopped, by SIGSTOP or a debugger."""
-    fields = _stat(pid)
-    return bool(fields) and fields[0] in ("T", "t")
 
 
 def _stat(pid: int) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import SGD, AdamW
+from torch.optim import SGD, Adam, AdamW
 from torch.optim import Optimizer as TorchOptimizer
 
 from hpc_amp.config.schema import Optimizer
@@ -22,8 +22,9 @@ def build_optimizer(
     if fused:
         common["fused"] = True
     groups = _groups(config, networks)
-    if config.name == "adamw":
-        optimizer: TorchOptimizer = AdamW(groups, betas=config.betas, eps=config.eps, **common)
+    if config.name in ("adam", "adamw"):
+        kind = Adam if config.name == "adam" else AdamW
+        optimizer: TorchOptimizer = kind(groups, betas=config.betas, eps=config.eps, **common)
     else:
         nesterov = config.nesterov and config.momentum > 0
         optimizer = SGD(groups, momentum=config.momentum, nesterov=nesterov, **common)
@@ -49,4 +50,4 @@ def _has_fused(name: str, device: torch.device) -> bool:
         return False
     import inspect
 
-    return name == "adamw" or "fused" in inspect.signature(SGD.__init__).parameters
+    return name in ("adam", "adamw") or "fused" in inspect.signature(SGD.__init__).parameters

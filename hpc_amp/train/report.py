@@ -36,6 +36,8 @@ class Report:
             values |= {"train/loss_scale": scale, "train/skipped_steps": self.skipped_steps()}
         engine.tracker.scalars(engine.step, values)
         self._say_progress(means, learning_rate, rate)
+        for observer in engine.observers:
+            observer.reported(engine, values)
         if not engine.policy.scales_loss:
             for name, value in means.items():
                 if not math.isfinite(value):
@@ -89,6 +91,8 @@ class Report:
         engine.tracker.scalars(engine.step, values)
         text = "  ".join(f"{name} {value:.4f}" for name, value in engine.metrics.items())
         engine.tracker.say(f"evaluation at step {engine.step}: {text}")
+        for observer in engine.observers:
+            observer.evaluated(engine)
 
     def loss_scale(self) -> float | None:
         """The smallest current loss scale, or None where the loss is not scaled."""

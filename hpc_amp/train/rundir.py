@@ -39,6 +39,11 @@ class RunDirectory:
         return self.attempt_path / "heartbeat"
 
     @property
+    def timing(self) -> Path:
+        """Folder of what this attempt's ranks measured of their steps."""
+        return self.attempt_path / "timing"
+
+    @property
     def successor(self) -> Path:
         """Folder of the attempt after this one. Where it exists, this one has lost the run."""
         return self.path / "attempts" / str(self.attempt + 1)

@@ -90,6 +90,11 @@ class CheckpointSaver:
         self.seconds = time.monotonic() - begun
         return path
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is on its way to the disk."""
+        return self._pending is not None and not self._pending.done()
+
     def poll(self) -> None:
         """Report a checkpoint whose writing has ended meanwhile."""
         if self._pending is not None and self._pending.done():
@@ -120,9 +125,12 @@ def lack_of_room(folder: Path, size: int, count: int) -> str | None:
     """What to tell a user whose disk has no room for `count` checkpoints of `size` bytes and one
     more, since a new one is published before an old one goes; None where there is. Quotas cannot be
     seen from here."""
-    while not folder.exists():
-        folder = folder.parent
-    disk = os.statvfs(folder)
+    try:
+        while not folder.exists():
+            folder = folder.parent
+        disk = os.statvfs(folder)
+    except OSError:
+        return None  # the first checkpoint will tell more
     free, needed = disk.f_bavail * disk.f_frsize, size * (count + 1)
     if free < needed:
         return (

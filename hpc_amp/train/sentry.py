@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from hpc_amp.train.heartbeat import Heartbeat, born, is_stopped, read_heartbeats
+from hpc_amp.train.heartbeat import Heartbeat, in_words, process_state, read_heartbeats
 from hpc_amp.train.outcome import AFTERMATH_SECONDS, write_first_outcome
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.stopping import StopReason, StopWatch
@@ -66,6 +66,8 @@ class Sentry(threading.Thread):
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         # Shows all stacks without Python's help: for another rank's sentry to ask for.
         faulthandler.register(signal.SIGQUIT, file=sys.__stderr__, all_threads=True)
+        # At once: a rank without any sign of life would not be missed.
+        self._heartbeat.write(0, self.phase, time.time())
         self.start()
 
     def limit(self, seconds: float) -> None:
@@ -91,8 +93,7 @@ class Sentry(threading.Thread):
 
     def run(self) -> None:
         """Look around until the rank is done."""
-        seen = time.monotonic()
-        next_beat = 0.0
+        seen = beaten = time.monotonic()
         while not self._closed:
             tick = min(_TICK, (self.hang_limit or 4 * _TICK) / 4)
             if select.select([self._signals], [], [], tick)[0]:
@@ -103,9 +104,9 @@ class Sentry(threading.Thread):
                 # The whole process slept: suspended jobs are no hung jobs.
                 self._moved += now - seen
             seen = now
-            if now >= next_beat:
+            if now - beaten >= min(_HEARTBEAT, (self.hang_limit or 4 * _HEARTBEAT) / 4):
                 self._heartbeat.write(self.step or 0, self.phase, time.time() - (now - self._moved))
-                next_beat = now + min(_HEARTBEAT, (self.hang_limit or 4 * _HEARTBEAT) / 4)
+                beaten = now
             if self._is_late(now):
                 self._exit_by_force()
             elif self.hang_limit is not None and now - self._moved > self.hang_limit:
@@ -118,7 +119,7 @@ class Sentry(threading.Thread):
             return True
         if end_at is None or stop_at is None:
             return False
-        return time.time() > end_at - min(3 * _LATEST_EXIT, (end_at - stop_at) / 4)
+        return self.watch.now() > end_at - min(3 * _LATEST_EXIT, (end_at - stop_at) / 4)
 
     def _exit_by_force(self) -> None:
         if self._closed:
@@ -144,8 +145,9 @@ class Sentry(threading.Thread):
             reason += "; silent: " + ", ".join(text for text, _ in silent)
         write_first_outcome(self.run_directory, "failed", reason, self.step, StopReason.NONE)
         self._say(f"{reason} (launch.timeout). Its stacks:\n{stacks()}")
-        for _, pid in silent:
+        for text, pid in silent:
             if pid is not None:
+                self._say(f"the stacks of {text}:")
                 _wake_and_end(pid)
         # The others notice at about the same time, and a launcher kills them when this one ends.
         time.sleep(AFTERMATH_SECONDS)
@@ -160,13 +162,10 @@ class Sentry(threading.Thread):
             age = time.time() - beat["time"]
             if beat["rank"] == self.rank or age < max(limit / 2, 2 * _TICK):
                 continue
-            here = beat["host"] == self._heartbeat.who["host"]
-            pid = beat["pid"] if here and born(beat["pid"]) == beat["born"] else None
-            state = "stopped" if pid and is_stopped(pid) else f"since {age:.0f} s"
-            if here and pid is None:
-                state = "dead"
-            where = f"{beat['host']}, process {beat['pid']}"
-            found.append((f"rank {beat['rank']} ({where}, step {beat['step']}: {state})", pid))
+            state = process_state(beat)
+            told = state if state in ("stopped", "dead") else f"since {age:.0f} s"
+            pid = beat["pid"] if state in ("stopped", "running") else None
+            found.append((in_words(beat, told), pid))
         return found
 
     def _say(self, text: str) -> None:

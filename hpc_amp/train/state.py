@@ -189,7 +189,8 @@ def weights_digest(networks: dict[str, nn.Module]) -> str:
     """sha256 over all parameters of all networks, in order: equal means bit-equal weights."""
     digest = hashlib.sha256()
     for name, network in networks.items():
-        for key, parameter in network.named_parameters():
+        values = network.state_dict()  # at O2, those of the master weights
+        for key, _ in network.named_parameters():
             digest.update(f"{name}.{key}".encode())
-            digest.update(memoryview(parameter.detach().cpu().contiguous().numpy()).cast("B"))
+            digest.update(memoryview(values[key].cpu().contiguous().numpy()).cast("B"))
     return digest.hexdigest()

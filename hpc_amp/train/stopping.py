@@ -7,11 +7,13 @@ the handlers must stand before that takes its seconds.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 
 class StopReason(IntEnum):
@@ -69,11 +71,17 @@ class StopWatch:
         """When the process was told to terminate, by the monotonic clock."""
         self._signalled = StopReason.NONE
         self._interrupts = 0
+        self._epoch = time.time() - time.monotonic()
 
-    def install_handlers(self) -> None:
-        """Turn the signals of schedulers and terminals into a flag. A second SIGINT interrupts."""
-        for number in _SIGNALS:
-            signal.signal(number, self._on_signal)
+    def now(self) -> float:
+        """Seconds since the epoch, by the clock as it was at the start: one that is set meanwhile
+        must not end a run."""
+        return self._epoch + time.monotonic()
+
+    def install_handlers(self) -> dict[int, Any]:
+        """Turn the signals of schedulers and terminals into a flag. A second SIGINT interrupts.
+        Returns the handlers that there were before."""
+        return {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
@@ -95,12 +103,13 @@ class StopWatch:
             self.stop_at = min(self.stop_at, self.end_at - seconds)
 
     def look(self) -> StopReason:
-        """The highest reason to stop as this process sees it now. Looks at the file system."""
+        """The highest reason to stop as this process sees it now. Looks at the file system; what
+        that does not let it see is no reason."""
         reason = self._signalled
-        if self.stop_file is not None and self.stop_file.exists():
+        if self.stop_file is not None and os.path.exists(self.stop_file):
             reason = max(reason, StopReason.ASKED)
-        if self.stop_at is not None and time.time() >= self.stop_at:
+        if self.stop_at is not None and self.now() >= self.stop_at:
             reason = max(reason, StopReason.DEADLINE)
-        if self.successor is not None and self.successor.exists():
+        if self.successor is not None and os.path.exists(self.successor):
             reason = StopReason.SUPERSEDED
         return reason

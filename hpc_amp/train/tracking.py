@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpc_amp.distributed.world import World
 from hpc_amp.train.rundir import RunDirectory, replace_text, write_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Tracker:
@@ -60,6 +64,22 @@ class Tracker:
             with self._unless_disk_is_full():
                 for name, value in values.items():
                     self._board.add_scalar(name, value, step)
+
+    def pictures(self, step: int, images: Tensor | None) -> None:
+        """Images [N, C, H, W] from 0 to 1 made at `step`, as one picture: in TensorBoard, and in
+        samples/step-XXXXXXXX.png."""
+        if not self._active or images is None:
+            return
+        from torchvision.utils import make_grid, save_image
+
+        grid = make_grid(images, nrow=math.ceil(math.sqrt(len(images))))
+        with self._unless_disk_is_full():
+            folder = self._run.path / "samples"
+            folder.mkdir(exist_ok=True)
+            save_image(grid, folder / f"step-{step:08d}.png")
+        if self._board is not None:
+            with self._unless_disk_is_full():
+                self._board.add_image("samples", grid, step)
 
     def progress(self, **facts: Any) -> None:
         """Overwrite the progress file of this attempt, which `status` reads. It follows within a

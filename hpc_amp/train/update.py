@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hpc_amp.amp.precision import PrecisionPolicy
+from hpc_amp.amp.loss_gradients import parameters_of
+from hpc_amp.amp.model_precision import ModelPrecision
 from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.config.schema import Train
 from hpc_amp.tasks.base import Networks, Phase, Task
@@ -25,17 +26,18 @@ class PhaseUpdate:
     """
 
     def __init__(
-        self, task: Task, phase: Phase, networks: Networks, policy: PrecisionPolicy, train: Train
+        self, task: Task, phase: Phase, networks: Networks, precision: ModelPrecision, train: Train
     ) -> None:
         self.phase = phase
         self._task = task
         self._networks = networks
-        self._policy = policy
+        self._policy = policy = precision.policy
         self._clip_norm = train.clip_norm
         updated = [networks[name] for name in phase.networks]
         self._distributed = [n for n in updated if isinstance(n, DistributedDataParallel)]
         self.optimizer = build_optimizer(phase.optimizer, updated, task.device)
-        self._parameters = [p for g in self.optimizer.param_groups for p in g["params"]]
+        self._gradients = precision.gradients(self.optimizer)
+        self._parameters = list(parameters_of(self.optimizer))
         self.scalers: Mapping[str, LossScaler] = {
             name: LossScaler(train.precision, name=f"{phase.name}/{name}")
             for name in (phase.losses if policy.scales_loss else ())
@@ -53,20 +55,26 @@ class PhaseUpdate:
         """Update the phase's networks from `micro_batches`. Calls `before_step` before anything
         changes that optimizers change. Returns whether the step was taken: an overflow under a loss
         scaler skips it."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self._zero_gradients()
         for losses in self.losses.values():
             losses.begin()
         if len(self.scalers) > 1:
             taken = self._backward_several(micro_batches)
         else:
-            self._backward_one(micro_batches)
-            taken = self._unscale()
-        if taken:
-            if self._clip_norm is not None:
-                nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
-            before_step()
-            self.optimizer.step()
-        return taken
+            taken = self._backward_one(micro_batches)
+        if not taken:
+            self._gradients.drop_master_gradients()
+            return False
+        if self._clip_norm is not None:
+            nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
+        before_step()
+        self.optimizer.step()
+        self._gradients.masters_stepped()
+        return True
+
+    def _zero_gradients(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self._gradients.zero(set_to_none=True)
 
     def rehearse(self, micro_batches: Sequence[Any]) -> None:
         """Forward and backward, without an update of anything."""
@@ -76,10 +84,13 @@ class PhaseUpdate:
             loss.backward()
         for losses in self.losses.values():
             losses.forget_step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self._zero_gradients()
 
-    def _backward_one(self, micro_batches: Sequence[Any]) -> None:
-        """Accumulate gradients at one scale; ranks exchange them with the last micro-batch."""
+    def _backward_one(self, micro_batches: Sequence[Any]) -> bool:
+        """Accumulate gradients at one scale; ranks exchange them with the last micro-batch. Returns
+        whether they can be used."""
+        if self.scalers:
+            self._gradients.set_aside()
         *first, last = micro_batches
         with contextlib.ExitStack() as stack:
             for network in self._distributed if first else ():
@@ -87,39 +98,26 @@ class PhaseUpdate:
             for batch in first:
                 self._backward(batch, len(micro_batches))
         self._backward(last, len(micro_batches))
+        for scaler in self.scalers.values():
+            overflow = bool(self._gradients.unscale(scaler))
+            scaler.update(overflow)
+            return not overflow
+        return True
 
     def _backward(self, batch: Any, parts: int) -> None:
         for name, loss in self._losses(batch, parts):
             scaler = self.scalers.get(name)
             (scaler.scale(loss) if scaler else loss).backward()
 
-    def _unscale(self) -> bool:
-        for scaler in self.scalers.values():
-            overflow = bool(scaler.unscale(self._gradients()))
-            scaler.update(overflow)
-            return not overflow
-        return True
-
     def _backward_several(self, micro_batches: Sequence[Any]) -> bool:
         """Losses with scales of their own: each backward's gradients are alone when they are
         unscaled, then added to what the others left. Ranks exchange at every backward."""
-        stash: dict[nn.Parameter, Tensor] = {}
         overflows = dict.fromkeys(self.scalers, False)
         for batch in micro_batches:
             for name, loss in self._losses(batch, len(micro_batches)):
-                scaler = self.scalers[name]
-                scaler.scale(loss).backward()
-                overflows[name] |= bool(scaler.unscale(self._gradients()))
-                for parameter in self._parameters:
-                    if parameter.grad is None:
-                        continue
-                    if parameter in stash:
-                        stash[parameter] += parameter.grad
-                    else:
-                        stash[parameter] = parameter.grad.clone()
-                    parameter.grad = None
-        for parameter, gradient in stash.items():
-            parameter.grad = gradient
+                self._gradients.set_aside()
+                self.scalers[name].scale(loss).backward()
+                overflows[name] |= bool(self._gradients.unscale(self.scalers[name]))
         for name, scaler in self.scalers.items():
             scaler.update(overflows[name])
         return not any(overflows.values())
@@ -137,6 +135,3 @@ class PhaseUpdate:
                 loss = loss / parts
             self.losses[name].add(loss)
             yield name, loss
-
-    def _gradients(self) -> list[Tensor]:
-        return [p.grad for p in self._parameters if p.grad is not None]

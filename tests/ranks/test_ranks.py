@@ -146,7 +146,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         made.plan(f"gan-{size}", GAN, size, task="gan")
     made.plan("stopped-4", COMMON, 4, attempt=1, by="SIGTERM", rank=3, step=3)
     made.plan("stopped-4", COMMON, 4, attempt=2)
-    made.plan("changing", COMMON, 2, attempt=1, by="file", rank=1, step=5)
+    made.plan("changing", COMMON, 2, attempt=1, by="file", rank=0, step=5)
     made.plan("changing", COMMON, 1, attempt=2, by="SIGTERM", rank=0, step=14)
     made.plan("changing", COMMON, 2, attempt=3)
     made.launch(4)

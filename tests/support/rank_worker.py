@@ -18,9 +18,13 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.train import agreement, engine, session
+# Every attempt would import these anew, torch._dynamo when it makes an optimizer.
+import torch._dynamo
+import torch.utils.tensorboard  # noqa: F401
+
+from hpc_amp.tasks import classification, registry  # noqa: F401
+from hpc_amp.train import agreement, engine
 from hpc_amp.train.__main__ import main
-from support.gan import TinyGan
 
 RANK = int(sys.argv[2])
 
@@ -59,7 +63,7 @@ def attempt(entry: dict[str, Any]) -> None:
     PlannedAgreement.stop_file = folder / "stop"
     engine.Agreement = PlannedAgreement  # type: ignore[misc]
     if entry["task"] == "gan":
-        session.build_task = TinyGan  # type: ignore[assignment]
+        registry._TASKS["classification"] = ("support.gan", "TinyGan")
     status = main([entry["job"]])
     noted = {"status": status, "pid": os.getpid(), "exchanges": PlannedAgreement.steps}
     (folder / f"rank{RANK}.json").write_text(json.dumps(noted))

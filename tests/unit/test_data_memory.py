@@ -51,6 +51,22 @@ def test_any_step_can_be_the_first() -> None:
                 assert torch.equal(mine, theirs)
 
 
+def test_a_resume_walks_through_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It prepares the batches from there on and no other."""
+    prepared: list[int] = []
+    move = EpochAugmentation.move
+
+    def counted(self: EpochAugmentation, images: torch.Tensor, samples: torch.Tensor) -> object:
+        prepared.append(len(images))
+        return move(self, images, samples)
+
+    monkeypatch.setattr(EpochAugmentation, "move", counted)
+    for start in range(7):
+        prepared.clear()
+        list(training().epoch(4, start))
+        assert sum(prepared) == 8 * (6 - start)
+
+
 def test_epochs_differ_in_order_and_in_augmentation() -> None:
     by_label = []
     for epoch in (0, 1):

@@ -47,13 +47,22 @@ def write_fashion(folder: Path, compress: bool) -> numpy.ndarray:
     return images
 
 
-@pytest.mark.parametrize("layout", [".", "FashionMNIST/raw"])
+@pytest.mark.parametrize(
+    ("name", "title", "layout"),
+    [
+        ("fashion_mnist", "Fashion-MNIST", "."),
+        ("fashion_mnist", "Fashion-MNIST", "FashionMNIST/raw"),
+        ("mnist", "MNIST", "MNIST/raw"),
+    ],
+)
 @pytest.mark.parametrize("compress", [True, False])
-def test_fashion_mnist_from_idx_files(tmp_path: Path, layout: str, compress: bool) -> None:
+def test_mnist_and_fashion_mnist_from_idx_files(
+    tmp_path: Path, name: str, title: str, layout: str, compress: bool
+) -> None:
     root = tmp_path / "data"
     images = write_fashion(root / layout, compress)
-    data = load(root, "fashion_mnist")
-    assert (data.name, data.synthetic) == ("Fashion-MNIST", False)
+    data = load(root, name)
+    assert (data.name, data.synthetic) == (title, False)
     assert (data.classes, data.channels, data.image_size) == (10, 1, 28)
     assert data.training.samples == 20
     pixels = data.training.images.pixels

@@ -29,11 +29,14 @@ def test_sgd_gets_its_settings() -> None:
     assert not group["fused"], "fused is for GPUs unless it was asked for"
 
 
-def test_adamw_gets_its_settings() -> None:
-    config = Optimizer(name="adamw", lr=1e-3, betas=(0.8, 0.9), eps=1e-6, fused=True)
+@pytest.mark.parametrize(
+    ("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
+)
+def test_adam_gets_its_settings(name: str, kind: type) -> None:
+    config = Optimizer(name=name, lr=1e-3, betas=(0.8, 0.9), eps=1e-6, fused=True)
     made = build_optimizer(config, [network()], CPU)
     (group,) = made.param_groups
-    assert isinstance(made, torch.optim.AdamW)
+    assert type(made) is kind
     assert (group["betas"], group["eps"], group["fused"]) == ((0.8, 0.9), 1e-6, True)
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import CPU, Regression, engine
+from support.training import CPU, Regression, engine, fit_until
 from torch import Tensor
 
 from hpc_amp.amp.precision import PrecisionError, PrecisionPolicy
 from hpc_amp.config.schema import Precision
 from hpc_amp.tasks.base import Networks
 from hpc_amp.train.errors import TrainingError
+from hpc_amp.train.state import weights_digest
 
 INSIDE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -115,3 +116,54 @@ def test_under_a_loss_scaler_it_is_a_skipped_step(tmp_path: Path) -> None:
     made.fit()
     assert (made.report.skipped_steps(), made.report.loss_scale()) == (1, 2.0)
     assert all(p.isfinite().all() for p in made.networks["model"].parameters())
+
+
+LEVELS = {
+    "O0": (torch.float32, torch.float32, False),
+    "O1": (torch.float32, torch.float16, True),
+    "O2": (torch.float16, torch.float32, True),
+    "O3": (torch.float16, torch.float32, False),
+}
+"""Of weights, of what a model returns, and whether the loss is scaled."""
+
+
+@pytest.mark.parametrize("mode", LEVELS)
+def test_the_levels_of_apex_train_and_resume_bit_by_bit(mode: str, tmp_path: Path) -> None:
+    """Overflows included: the first scales are too large."""
+    weights, returned, scales = LEVELS[mode]
+    precision = {"mode": mode, "init_scale": 2.0**24, "growth_interval": 3}
+    made = {}
+    for name, stops in (("whole", []), ("stopped", [1, 3, 8])):
+        for attempt, stop in enumerate([*stops, None], 1):
+            part = engine(tmp_path / name, Watching, attempt=attempt, precision=precision)
+            if stop is None:
+                part.fit()
+            else:
+                fit_until(part, stop)
+            part.precision.undo.close() if mode == "O1" else None
+        made[name] = part
+    whole, stopped = made["whole"], made["stopped"]
+    assert {p.dtype for p in whole.networks["model"].parameters()} == {weights}
+    assert whole.task.seen[0] is returned
+    assert weights_digest(whole.networks) == weights_digest(stopped.networks)
+    assert (whole.report.loss_scale() is not None) == scales
+    assert whole.report.skipped_steps() == stopped.report.skipped_steps()
+    assert (whole.report.skipped_steps() > 0) == scales
+    saved = whole.store.load(whole.step).tensors["networks"]["model"]
+    assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+
+
+def test_master_weights_keep_what_half_precision_cannot(tmp_path: Path) -> None:
+    """Steps of a ten-thousandth of the last digit of fp16 add up at O2 and are lost at O3."""
+    moved = {}
+    for mode in ("O2", "O3"):
+        made = engine(
+            tmp_path / mode, epochs=4, precision=mode, schedule="constant",
+            optimizer={"lr": 1e-5, "momentum": 0.0, "weight_decay": 0.0, "nesterov": False},
+        )  # fmt: skip
+        before = {k: v.clone() for k, v in made.networks["model"].state_dict().items()}
+        made.fit()
+        after = made.networks["model"].state_dict()
+        moved[mode] = sum(bool((after[key] != before[key]).any()) for key in before)
+    assert moved["O2"] == len(before)
+    assert moved["O3"] < moved["O2"]

@@ -1,0 +1,184 @@
+"""What a checkpoint costs the training loop, for a state of about 205 MB.
+
+    python benchmarks/checkpoint.py [--rounds 9] [--json]
+
+The state is that of a ResNet-50 with SGD's momentum. Each round trains a few steps and saves in
+three ways, in turn, in one process:
+
+    torch.save        to a file, without fsync: what most loops do
+    durable           ours without `background`: hashed, fsynced, manifest, rename
+    background        ours: the loop goes on, and a thread does the same
+
+The stall is the time by which the loop is held up: the call itself, and for `background` the wait
+before the next optimizer step, where the copy must be complete. It does not include that the steps
+meanwhile are slower because the writer uses memory bandwidth and a core; those are printed beside
+it, as the time of the steps while the writer is at work over the time of the others.
+
+Ends with 1 where the background save does not stall at least 12 times less than torch.save.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpc_amp.config.schema import Model
+from hpc_amp.models import build_model
+from hpc_amp.train.checkpoint import Checkpoint, CheckpointStore, Retention
+from hpc_amp.train.saver import CheckpointSaver
+
+WANTED_RATIO = 12.0
+STEPS = 4
+"""Steps after each save, in which the writer has the time to end."""
+
+
+class Loop:
+    """A small training of a large network."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.network: nn.Module = build_model(
+            Model(name="resnet50"), classes=1000, channels=3, image_size=64
+        )
+        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=1e-4, momentum=0.9)
+        self.images = torch.randn(1, 3, 64, 64)
+        self.step(lambda: None)
+
+    def step(self, before_step: Callable[[], None]) -> tuple[float, float]:
+        """Train one step; returns its seconds and those that `before_step` took of them."""
+        begun = time.perf_counter()
+        self.optimizer.zero_grad()
+        self.network(self.images).sum().backward()
+        waiting = time.perf_counter()
+        before_step()
+        waited = time.perf_counter() - waiting
+        self.optimizer.step()
+        return time.perf_counter() - begun, waited
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "networks": {"model": self.network.state_dict()},
+            "optimizers": {"train": self.optimizer.state_dict()},
+        }
+
+    def state_bytes(self) -> int:
+        tensors = list(self.network.state_dict().values())
+        tensors += [s["momentum_buffer"] for s in self.optimizer.state.values()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def measure(rounds: int, folder: Path) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds of stall of each way by round, and of the steps with and without a writer."""
+    torch.set_num_threads(1)
+    loop = Loop()
+    savers = {
+        name: CheckpointSaver(
+            CheckpointStore(folder / name, run="benchmark", retention=Retention(2), warn=_fail),
+            background=name == "background",
+            say=lambda text: None,
+            warn=_fail,
+        )
+        for name in ("durable", "background")
+    }
+    savers["background"].reserve(loop.state())
+    savers["background"].finish()
+    stalls: dict[str, list[float]] = {"torch.save": [], "durable": [], "background": []}
+    steps: dict[str, list[float]] = {"alone": [], "beside the writer": []}
+    for number in range(1, rounds + 1):
+        for name in list(stalls)[:: 1 if number % 2 else -1]:
+            stalls[name].append(_save(name, number, loop, savers, folder, steps))
+    return stalls, steps
+
+
+def _save(
+    name: str,
+    number: int,
+    loop: Loop,
+    savers: dict[str, CheckpointSaver],
+    folder: Path,
+    steps: dict[str, list[float]],
+) -> float:
+    """Save in one way and train on; returns the stall."""
+    begun = time.perf_counter()
+    if name == "torch.save":
+        torch.save(loop.state(), folder / "plain.pt")
+        stall = time.perf_counter() - begun
+    else:
+        buffers = list(loop.network.buffers())
+        savers[name].save(Checkpoint(number, {}, loop.state()), {}, changing=buffers)
+        stall = time.perf_counter() - begun
+    saver = savers["background"]
+    for _ in range(STEPS):
+        writing = saver.is_writing
+        seconds, waited = loop.step(saver.settle)
+        stall += waited
+        steps["beside the writer" if writing else "alone"].append(seconds - waited)
+    saver.finish()
+    return stall
+
+
+def _fail(text: str) -> None:
+    raise SystemExit(f"the measurement is worth nothing: {text}")
+
+
+def _row(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(second * 1e3 for second in seconds)
+    return {
+        "median_ms": round(statistics.median(ordered), 2),
+        "lowest_ms": round(ordered[0], 2),
+        "highest_ms": round(ordered[-1], 2),
+    }
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--folder", type=Path, help="where to write; default: a temporary folder")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        stalls, steps = measure(arguments.rounds, Path(folder))
+    # Of the same round: the disk and the machine change from one to the next.
+    pairs = zip(stalls["torch.save"], stalls["background"], strict=True)
+    ratio = statistics.median(plain / background for plain, background in pairs)
+    facts: dict[str, Any] = {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "state_mb": round(Loop().state_bytes() / 1e6, 1),
+        "rounds": arguments.rounds,
+        "ratio": round(ratio, 1),
+    }
+    if arguments.json:
+        print(json.dumps({**facts, "stall_seconds": stalls, "step_seconds": steps}, indent=1))
+    else:
+        print("  ".join(f"{name} {value}" for name, value in facts.items()))
+        for what, rows in (("stall", stalls), ("step", steps)):
+            for name, seconds in rows.items():
+                values = "".join(f"{key} {value:>9}  " for key, value in _row(seconds).items())
+                print(f"{what:6}{name:20}{values}")
+        print(f"The background save stalls {ratio:.1f} times less than torch.save.")
+    if ratio < WANTED_RATIO:
+        print(f"That is less than the {WANTED_RATIO:g} times that are promised.", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""DCGAN (Radford, Metz & Chintala, 2016): a generator of images and a discriminator that judges
+them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hpc_amp.config.schema import Optimizer
+from hpc_amp.data.gan import (
+    Batch,
+    GanTraining,
+    evaluation_latents,
+    fixed_latents,
+    prepare_unlabelled,
+    signed_images,
+)
+from hpc_amp.data.prepare import Prepared
+from hpc_amp.models.dcgan import Discriminator, Generator
+from hpc_amp.models.weights import load_weights
+from hpc_amp.tasks.base import Networks, Phase, Task, TrainingData
+from hpc_amp.tasks.frechet import FeatureNetwork, add_over_ranks, frechet_distance, moments
+
+REAL, MADE = "real", "made"
+
+
+class Dcgan(Task):
+    """Two networks, two optimizers, three losses: the discriminator's for real and for made-up
+    images, and the generator's, for being found out. All are binary cross entropies of logits.
+
+    A batch is images [B, C, S, S] and latent vectors [B, latent]. Both phases of a step make images
+    from the same latent vectors.
+    """
+
+    name: ClassVar[str] = "dcgan"
+    data: Prepared
+    judged: dict[str, Tensor]
+    """What the discriminator thought of the images of the newest batch, by the name of the loss:
+    the mean probability that they are real."""
+
+    def prepare_data(self) -> TrainingData:
+        """Find, download or make the images."""
+        self.data = prepare_unlabelled(self.train, self.world, self.device)
+        self.data_name = self.data.name
+        self.synthetic = self.data.synthetic
+        self.normalization = self.data.training.normalization
+        self.judged = {}
+        self._features = FeatureNetwork(self.data.channels).to(self.device)
+        return GanTraining(self.data.training, self.normalization, self.train, self.world)
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        """Both networks, for the channels of the data, with weights from files where they are."""
+        gan, channels = self.train.gan, self.data.channels
+        common = {"channels": channels, "image_size": gan.image_size, "norm": gan.norm}
+        networks = {
+            "generator": Generator(latent=gan.latent, width=gan.generator_width, **common),
+            "discriminator": Discriminator(width=gan.discriminator_width, **common),
+        }
+        files = {"generator": gan.generator_weights, "discriminator": gan.discriminator_weights}
+        for name, file in files.items():
+            if file is not None:
+                load_weights(networks[name], file, name)
+        return networks
+
+    def phases(self) -> tuple[Phase, ...]:
+        """The discriminator's update, then the generator's, both with Adam."""
+        gan = self.train.gan
+        # AdamW without weight decay is Adam.
+        adam = Optimizer(name="adamw", lr=gan.lr, betas=gan.betas, weight_decay=0.0)
+        return (
+            Phase("discriminator", ("discriminator",), ("d_real", "d_fake"), adam),
+            Phase("generator", ("generator",), ("g",), adam),
+        )
+
+    def losses(self, phase: str, batch: Batch, networks: Networks) -> Iterator[tuple[str, Tensor]]:
+        """`d_real` and `d_fake`, or `g`, the generator's loss in the form that does not saturate
+        (Goodfellow et al., 2014, section 3)."""
+        images, latents = batch
+        generator, discriminator = networks["generator"], networks["discriminator"]
+        if phase == "discriminator":
+            with torch.no_grad():
+                made = generator(latents)
+            yield self._loss("d_real", discriminator(images), 1.0)
+            yield self._loss("d_fake", discriminator(made), 0.0)
+        else:
+            with _frozen(discriminator) as judge:
+                logits = judge(generator(latents))
+            yield self._loss("g", logits, 1.0)
+
+    def evaluation_batches(self) -> Iterator[tuple[str, Tensor]]:
+        """This rank's share of the test images, and of the latent vectors of made-up ones."""
+        self._moments = {kind: self._features.no_moments() for kind in (REAL, MADE)}
+        for images, _ in self.data.evaluation():
+            yield REAL, signed_images(images, self.normalization, self.train)
+        for latents in evaluation_latents(self.train, self.world, self.device):
+            yield MADE, latents
+
+    def evaluate(self, batch: tuple[str, Tensor], networks: Networks) -> dict[str, Tensor]:
+        """The number of images by kind. The moments of their features stay here until `summarize`,
+        since they are no scalars."""
+        kind, images = batch
+        if kind == MADE:
+            images = networks["generator"](images)
+        self._moments[kind] += moments(self._features(images))
+        return {name: torch.tensor(len(images) * (name == kind)) for name in (REAL, MADE)}
+
+    def pictures(self, networks: Networks) -> Tensor:
+        """Made-up images from always the same latent vectors."""
+        latents = fixed_latents(self.train, "pictures", self.train.gan.pictures)
+        return networks["generator"](latents.to(self.device)).float().cpu() / 2 + 0.5
+
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        """`frechet_small`: how far the made-up images are from the test images, as
+        `hpc_amp.tasks.frechet` measures it. A collective call."""
+        real, made = add_over_ranks(torch.stack(list(self._moments.values())), self.world)
+        return {"frechet_small": frechet_distance(real, made)}
+
+    def _loss(self, name: str, logits: Tensor, label: float) -> tuple[str, Tensor]:
+        """The mean binary cross entropy of `logits` [B], in fp32, where all have the same label: 1
+        is real, 0 is made up."""
+        logits = logits.float()
+        self.judged[name] = logits.detach().sigmoid().mean()
+        return name, F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, label))
+
+
+@contextlib.contextmanager
+def _frozen(network: nn.Module) -> Iterator[nn.Module]:
+    """`network` as a function alone: its parameters get no gradient, so DDP, which would wait for
+    them, is left out."""
+    bare = network.module if isinstance(network, DistributedDataParallel) else network
+    bare.requires_grad_(False)
+    try:
+        yield bare
+    finally:
+        bare.requires_grad_(True)

@@ -1,0 +1,50 @@
+"""What a training runs on, for whoever compares times."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hpc_amp.train.state import environment
+
+
+def device_name(device: torch.device) -> str:
+    """The model of the GPU, or of the CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+
+
+def processor() -> str:
+    """The model of the CPU, as the kernel names it."""
+    for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return f"{os.uname().machine} CPU"
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: on a GPU what torch had allocated at most since that was last reset, on a CPU the
+    largest resident size of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def tf32(device: torch.device) -> dict[str, bool] | None:
+    """Which fp32 operations may use TF32; None on CPUs, which have none."""
+    if device.type != "cuda":
+        return None
+    return {
+        "matmul": torch.get_float32_matmul_precision() != "highest",
+        "convolution": torch.backends.cudnn.allow_tf32,
+    }
+
+
+def versions(device: torch.device) -> dict[str, Any]:
+    """Of all that a speed depends on."""
+    cudnn = torch.backends.cudnn.version() if device.type == "cuda" else None
+    threads = torch.get_num_threads()
+    return {**environment(device), "cudnn": cudnn, "cpu": processor(), "threads": threads}

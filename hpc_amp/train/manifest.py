@@ -1,0 +1,58 @@
+"""`MANIFEST.json`: what a checkpoint consists of and where it comes from.
+
+It is written last, and sealed with a digest of its own: a flipped bit is found in it as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpc_amp.train.durable import write_durably
+
+FORMAT_VERSION = 2
+MANIFEST = "MANIFEST.json"
+OWN_FIELDS = ("format", "run", "step", "files")
+_SEAL = "sha256"
+
+
+class DamagedCheckpoint(RuntimeError):
+    """A checkpoint is incomplete, altered, or of a format that this version does not read."""
+
+
+def write_manifest(
+    folder: Path, *, run: str, step: int, facts: Mapping[str, Any], files: Mapping[str, Any]
+) -> None:
+    """Describe the checkpoint in `folder`. `files` maps each file's name to its `bytes` and
+    `sha256`, `facts` are further fields. Raises OSError."""
+    manifest = {"format": FORMAT_VERSION, "run": run, "step": step, **facts, "files": files}
+    sealed = _text({**manifest, _SEAL: _seal(manifest)})
+    write_durably(folder / MANIFEST, lambda out: out.write(sealed))
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint, as it was written. Raises DamagedCheckpoint."""
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+        version, seal = manifest["format"], manifest.pop(_SEAL, None)
+    except FileNotFoundError:
+        raise DamagedCheckpoint(f"{MANIFEST} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpoint(f"{MANIFEST} cannot be read ({error!r})") from None
+    # Before the seal, which another format may not have.
+    if version != FORMAT_VERSION:
+        raise DamagedCheckpoint(f"{MANIFEST}: format {version} is not {FORMAT_VERSION}, ours")
+    if seal != _seal(manifest):
+        raise DamagedCheckpoint(f"{MANIFEST} is not what was written (sha256 differs)")
+    return manifest
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_text(manifest)).hexdigest()
+
+
+def _text(manifest: Mapping[str, Any]) -> bytes:
+    return json.dumps(manifest, indent=1).encode()

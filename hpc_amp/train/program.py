@@ -1,0 +1,72 @@
+"""How a program that trains ends. Nothing here imports torch before the program does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from hpc_amp.distributed.world import World, resolve
+from hpc_amp.train.outcome import write_first_outcome
+from hpc_amp.train.rundir import RunDirectory
+from hpc_amp.train.stopping import StopReason
+
+
+def run_program(main: Callable[[], int]) -> NoReturn:
+    """Run a program's `main`, which returns the exit status, and end the process: an error for the
+    user is one line, and the status 2 where the input is wrong. It ends at once, since other ranks
+    may be waiting for this one, and an orderly exit would wait for them in turn."""
+    try:
+        status = main()
+    except SystemExit as end:
+        status = _status_of(end)
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+    except BaseException as error:
+        status = _tell_failure(error)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(status)
+
+
+def _status_of(end: SystemExit) -> int:
+    if isinstance(end.code, int) or end.code is None:
+        return end.code or 0
+    print(end.code, file=sys.stderr, flush=True)
+    return 1
+
+
+def _tell_failure(error: BaseException) -> int:
+    try:
+        world = resolve(os.environ)
+    except RuntimeError:
+        world = World()  # which is the error itself, then
+    if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):
+        print(f"hpc-amp: {sys.executable} has no {error.name}", file=sys.stderr, flush=True)
+        return 2
+    from hpc_amp.train.stages import explain, failure_status
+
+    reason, explained = explain(error, world)
+    job = job_of_program()
+    if job is not None:
+        write_first_outcome(job, "failed", reason, None, StopReason.NONE)
+    if explained:
+        print(f"hpc-amp: {reason}", file=sys.stderr, flush=True)
+    else:
+        traceback.print_exception(error)
+    return failure_status(error)
+
+
+def job_of_program() -> RunDirectory | None:
+    """The run directory of the job whose `run` this program is."""
+    outcome = os.environ.get("HPC_AMP_OUTCOME_FILE")
+    if not outcome:
+        return None
+    attempt = Path(outcome).parent
+    return RunDirectory(attempt.parents[1], int(attempt.name))

@@ -1,0 +1,61 @@
+"""Checking a configuration that was not read from a job file: there the submit side has done it."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any, Literal
+
+from hpc_amp.config.keys import Key, keys_of
+from hpc_amp.config.schema import Train
+from hpc_amp.distributed.world import World
+
+
+class SettingError(ValueError):
+    """A value that a key cannot have. The message, which names the key, is for the user."""
+
+
+def check_settings(train: Train, world: World) -> None:
+    """Raise SettingError for the first value that is not what the schema allows, and for a batch
+    that cannot be divided among the ranks."""
+    _check_section(train, "train")
+    parts = world.size * train.accumulate
+    if train.batch_size % parts:
+        below = train.batch_size // parts * parts
+        sizes = " or ".join(str(size) for size in (below, below + parts) if size)
+        raise SettingError(
+            f"train.batch_size: {train.batch_size} does not divide by {world.size} ranks x "
+            f"{train.accumulate} parts; {sizes} does"
+        )
+
+
+def _check_section(section: Any, path: str) -> None:
+    for name, key in keys_of(type(section)).items():
+        value, where = getattr(section, name), f"{path}.{name}"
+        if value is None and key.optional:
+            continue
+        if not _is_a(value, key):
+            raise SettingError(f"{where}: {value!r} is not {_described(key)}")
+        if dataclasses.is_dataclass(value):
+            _check_section(value, where)
+        for check in key.checks:
+            try:
+                check(value)
+            except ValueError as error:
+                raise SettingError(f"{where}: {error}") from None
+
+
+def _is_a(value: Any, key: Key) -> bool:
+    origin = typing.get_origin(key.type)
+    if origin is Literal:
+        return value in typing.get_args(key.type)
+    kind = origin or key.type
+    if kind is float:
+        return type(value) in (int, float)
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+
+
+def _described(key: Key) -> str:
+    if typing.get_origin(key.type) is Literal:
+        return f"one of {', '.join(map(str, typing.get_args(key.type)))}"
+    return f"of the type {getattr(key.type, '__name__', key.type)}"

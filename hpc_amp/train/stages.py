@@ -1,0 +1,126 @@
+"""How a training begins and how it ends: the same in a job and in a program of one's own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from hpc_amp.amp.precision import PrecisionError
+from hpc_amp.config.schema import Train
+from hpc_amp.distributed import setup
+from hpc_amp.distributed.world import World, WorldError
+from hpc_amp.tasks.base import DataError, ModelError, Task
+from hpc_amp.tasks.registry import build_task
+from hpc_amp.train.engine import Engine, RateFactor
+from hpc_amp.train.errors import Superseded, TrainingError
+from hpc_amp.train.heartbeat import dead_ranks
+from hpc_amp.train.observer import Observer
+from hpc_amp.train.outcome import AFTERMATH_SECONDS, is_aftermath, write_outcome
+from hpc_amp.train.rundir import RunDirectory, write_json
+from hpc_amp.train.sentry import Sentry
+from hpc_amp.train.settings import SettingError
+from hpc_amp.train.stopping import StopReason, StopWatch
+
+# Errors whose message is for the user; anything else is a defect and shows its traceback.
+_BAD_INPUT = (SettingError, DataError, ModelError, PrecisionError, setup.DeviceError)
+_EXPLAINED = (*_BAD_INPUT, TrainingError, Superseded, WorldError)
+_SENTRY_FIRST = 30.0
+
+TaskFactory = Callable[[Train, World, torch.device], Task]
+"""A class of tasks, or a function that makes one."""
+
+
+def prepare_device(train: Train, world: World) -> torch.device:
+    """This rank's device, with torch set up for it. Raises DeviceError."""
+    device = setup.choose_device(train.device, world)
+    if train.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = not train.deterministic
+    return device
+
+
+def begin(
+    train: Train,
+    world: World,
+    device: torch.device,
+    run: RunDirectory,
+    watch: StopWatch,
+    sentry: Sentry | None,
+    *,
+    timeout: float,
+    task: TaskFactory | None = None,
+    observers: Sequence[Observer] = (),
+    rate: RateFactor | None = None,
+) -> Engine:
+    """Join the other ranks, unless that has been done, and make the engine, with the newest
+    checkpoint of the run. `timeout` is how long ranks wait for each other, in seconds; `task` is
+    used in place of the one that `train` names."""
+    if not dist.is_initialized():
+        # Later than the sentry, which has more to say about a rank that hangs.
+        setup.join(world, device, timeout + _SENTRY_FIRST)
+    made = build_task(train, world, device) if task is None else task(train, world, device)
+    return Engine(made, train, world, device, run, watch, sentry, observers=observers, rate=rate)
+
+
+def announce(name: str, engine: Engine) -> None:
+    """Say what is about to run."""
+    train, world, say = engine.train, engine.world, engine.tracker.say
+    on = f"{world.size} rank{'s' * (world.size > 1)} on {world.nodes} node{'s' * (world.nodes > 1)}"
+    parameters = sum(p.numel() for n in engine.networks.values() for p in n.parameters())
+    what = train.model.name if train.task == "classification" else train.task
+    say(
+        f"{name}: {what} ({parameters:,} parameters) on {engine.task.data_name}, "
+        f"{on} ({engine.device.type}), precision {engine.policy.mode}, torch {torch.__version__}"
+    )
+    say(
+        f"{engine.total_steps} steps of {train.batch_size} samples, "
+        f"{engine.data.steps_per_epoch} an epoch"
+    )
+
+
+def conclude(name: str, run: RunDirectory, engine: Engine, reason: StopReason) -> str:
+    """Write summary and outcome, say it, and return the outcome: finished, checkpointed or failed.
+    A run whose last step is on no disk has not finished. Called by rank 0, which alone knows."""
+    outcome = "checkpointed" if reason else "finished"
+    words = reason.text if reason else "all steps done"
+    if engine.saver.saved_step != engine.step:
+        outcome = outcome if reason else "failed"
+        words += f", but step {engine.step} could not be saved: see the warnings in the log"
+    facts = engine.report.summary()
+    try:
+        write_json(run.path / "summary.json", {"outcome": outcome, "name": name, **facts})
+        write_outcome(run, outcome, words, engine.step, reason)
+    except OSError as error:
+        engine.tracker.say(f"WARNING: how the run ended cannot be written: {error}")
+    engine.tracker.progress(step=engine.step, total_steps=engine.total_steps)
+    engine.tracker.say(f"{outcome} at step {engine.step} of {engine.total_steps}: {words}")
+    return outcome
+
+
+def explain(error: BaseException, world: World, heartbeats: Path | None = None) -> tuple[str, bool]:
+    """Why this rank failed, as one line, and whether that says it all: else it is a defect, and the
+    traceback belongs beside it. A rank that only lost another one leaves the first word to that,
+    and waits here; with `heartbeats`, it names those that were killed and cannot say so."""
+    explained = isinstance(error, _EXPLAINED)
+    reason = f"rank {world.rank}: " if world.size > 1 else ""
+    reason += str(error) if explained else f"{type(error).__name__}: {error}"
+    if is_aftermath(error):
+        time.sleep(AFTERMATH_SECONDS)
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = f"rank {world.rank} lost contact to another rank: {first_line}"
+        dead = dead_ranks(heartbeats) if heartbeats is not None else []
+        if dead:
+            reason = f"{', '.join(dead)}; {reason}"
+        explained = True
+    return " ".join(reason.split()), explained
+
+
+def failure_status(error: BaseException) -> int:
+    """The exit status for an error: 2 where the input is wrong, 1 for anything else."""
+    return 2 if isinstance(error, _BAD_INPUT) else 1

@@ -1,0 +1,157 @@
+"""The time of single steps, for `hpc-amp bench` and `hpc-amp scale`.
+
+Each rank writes `attempts/N/timing/rank-00000.json` in the form that `hpc_amp.study.timing`
+describes, and rank 0 `allreduce.json` beside it. Beyond that form a rank's file holds
+
+    device_type         text: cuda or cpu
+    peak_memory_bytes   int: on a GPU what torch had allocated at most from the first measured step
+                        on; on a CPU the largest resident size of the process
+    tf32                null on CPUs; else {"matmul": bool, "convolution": bool}
+    channels_last       bool
+    task                text: its name
+    model               text: the network's name, or null for tasks that have one of their own
+    environment         versions and hardware
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from hpc_amp.config.schema import Timing
+from hpc_amp.distributed.world import World
+from hpc_amp.train import machine
+from hpc_amp.train.clock import Mark, clock_of
+from hpc_amp.train.exchange import ExchangeTimer, time_alone
+from hpc_amp.train.rundir import write_json
+
+if TYPE_CHECKING:
+    from hpc_amp.train.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """When the step before ended, the batch was asked for and came, and this one ended; and the
+    exchanges of gradients in it."""
+
+    begin: Mark
+    asked: Mark
+    ready: Mark
+    end: Mark
+    exchanges: list[tuple[Mark, Mark]]
+
+
+class StepTimer:
+    """Takes the times of the steps of one rank. What lies between two steps belongs to the second
+    one, except evaluations and checkpoints (see `restart`). Nothing waits for the device."""
+
+    def __init__(self, config: Timing, world: World, device: torch.device) -> None:
+        self._config = config
+        self._world = world
+        self._device = device
+        self._clock = clock_of(device)
+        self._exchanges = ExchangeTimer(self._clock, world)
+        self._steps: list[_Step] = []
+        self._passed = 0
+        self._asked = self._ready = self._end = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps that were asked for are measured."""
+        return len(self._steps) == self._config.steps
+
+    def watch_exchange(self, network: DistributedDataParallel) -> None:
+        """Time the exchange of a network's gradients."""
+        self._exchanges.watch(network)
+
+    def watch(self, batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
+        """The same batches, with the time that each one is waited for."""
+        while not self.is_done:
+            self._asked = self._clock.mark()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            self._ready = self._clock.mark()
+            yield batch
+        yield from batches
+
+    def step_done(self) -> None:
+        """The step with the last batch is over; on a GPU, it is queued."""
+        exchanges = self._exchanges.take()
+        if self.is_done:
+            return
+        end = self._clock.mark()
+        self._passed += 1
+        if self._passed > self._config.warmup:
+            begin = self._asked if self._end is None else self._end
+            self._steps.append(_Step(begin, self._asked, self._ready, end, exchanges))
+        elif self._passed == self._config.warmup and self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        self._end = end
+
+    def restart(self) -> None:
+        """What happened since the last step belongs to no step."""
+        self._end = None
+
+    def write(self, engine: Engine, folder: Path, *, hurry: bool) -> None:
+        """Write what was measured, if anything was; where all of it was, measure the exchange
+        alone, too, unless there is a `hurry`. Every rank calls this. A disk that does not take a
+        file costs that file."""
+        if not self._steps:
+            return
+        facts = self._facts(engine)
+        _write(folder / f"rank-{self._world.rank:05d}.json", facts)
+        if hurry or self._world.size == 1 or not self.is_done:
+            return
+        size = facts["gradient_bytes"]
+        alone = {
+            "bytes": size,
+            "seconds": time_alone(size, self._clock, self._device),
+            "world_size": self._world.size,
+            "nodes": self._world.nodes,
+        }
+        if self._world.is_main:
+            _write(folder / "allreduce.json", alone)
+
+    def _facts(self, engine: Engine) -> dict[str, Any]:
+        train, world, device = engine.train, self._world, self._device
+        learning = [p for n in engine.networks.values() for p in n.parameters() if p.requires_grad]
+        seconds = self._clock.seconds
+        return {
+            "rank": world.rank,
+            "world_size": world.size,
+            "nodes": world.nodes,
+            "gpus_per_node": world.local_size if device.type == "cuda" else 0,
+            "host": os.uname().nodename,
+            "device": machine.device_name(device),
+            "device_type": device.type,
+            "torch": torch.__version__,
+            "precision": engine.policy.mode,
+            "data": engine.task.data_name,
+            "batch_size": train.batch_size,
+            "gradient_bytes": sum(p.numel() * p.element_size() for p in learning),
+            "warmup_steps": self._config.warmup,
+            "steps": [seconds(step.begin, step.end) for step in self._steps],
+            "data_wait": [seconds(step.asked, step.ready) for step in self._steps],
+            "communication": [sum(seconds(*p) for p in step.exchanges) for step in self._steps],
+            "peak_memory_bytes": machine.peak_memory(device),
+            "tf32": machine.tf32(device),
+            "channels_last": train.channels_last,
+            "task": train.task,
+            "model": train.model.name if train.task == "classification" else None,
+            "environment": machine.versions(device),
+        }
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, content)
+    except OSError as error:
+        print(f"WARNING: {path} cannot be written: {error}", flush=True)

@@ -1,0 +1,209 @@
+"""Where the time of steps goes, read from a trace of torch's profiler (Chrome's trace format).
+
+The host's timeline has marks (`hpc_amp.train.marks`): a whole step, and in it the wait for the
+batch (data), what the engine does with it (update) and, in that, forward. What is in an update and
+not forward is backward up to the last of its gradients, which autograd marks itself, and optimizer
+after that: unscaling, clipping, the step, averages.
+
+Of each moment of a step, by what keeps the device busy:
+
+    forward, backward, optimizer, data   it computes or copies; which, says the place on the host
+                                         where that work was launched
+    communication                        it only communicates: this is not hidden behind compute
+    data                                 it does nothing, and the host waits for a batch
+    idle                                 it does nothing of these: the host is too slow in giving it
+                                         work, or between two steps
+
+A GPU's work are its kernels and copies, and NCCL's kernels are communication. A CPU's work are
+torch's operators, and gloo's exchanges, in threads of their own, are communication.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpc_amp.train.marks import DATA, FORWARD, STEP, UPDATE
+
+PARTS = ("data", "forward", "backward", "communication", "optimizer", "idle")
+
+_GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+_GRADIENT = "autograd::engine::evaluate_function"
+_MICROSECONDS = 1e-6
+
+Span = tuple[float, float]
+"""Begin and end, in the trace's microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Seconds of one step, on average over the profiled ones. `parts` has the time of each of
+    PARTS; together they are `step`. `exchange` is all communication, hidden or not."""
+
+    steps: int
+    step: float
+    parts: dict[str, float]
+    exchange: float
+
+
+class NoSteps(Exception):
+    """The trace has no whole step."""
+
+
+def break_down(trace: dict[str, Any]) -> Breakdown:
+    """What a trace says. Raises NoSteps."""
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    updates = _marked(events, UPDATE)
+    # One without an update was given up for an evaluation.
+    steps = [span for span in _marked(events, STEP) if any(_clip(updates, *span))]
+    if not steps:
+        raise NoSteps
+    host = _host_timeline(events)
+    launches = {
+        event["args"]["correlation"]: event["ts"]
+        for event in events
+        if event.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in event["args"]
+    }
+    on_gpu = any(event.get("cat") in _GPU_WORK for event in events)
+    work: list[tuple[Span, str]] = []
+    exchange: list[Span] = []
+    for event in events:
+        span = _span(event)
+        if _communicates(event):
+            exchange.append(span)
+        elif event.get("cat") in (_GPU_WORK if on_gpu else ("cpu_op",)):
+            launched = launches.get(event.get("args", {}).get("correlation"), span[0])
+            part = host.part(launched)
+            if part is not None:
+                work.append((span, part))
+    if on_gpu:
+        # The device may still work on the last step when the host is done with it.
+        done = max([steps[-1][1], *(last for (_, last), _ in work)])
+        steps[-1] = (steps[-1][0], done)
+    work.sort()
+    exchange = _union(exchange)
+    seconds = dict.fromkeys(PARTS, 0.0)
+    for step in steps:
+        _divide(step, work, exchange, host, seconds)
+    scale = _MICROSECONDS / len(steps)
+    return Breakdown(
+        steps=len(steps),
+        step=_length(steps) * scale,
+        parts={part: seconds[part] * scale for part in PARTS},
+        exchange=sum(_length(_clip(exchange, *step)) for step in steps) * scale,
+    )
+
+
+def _divide(
+    step: Span,
+    work: Sequence[tuple[Span, str]],
+    exchange: Sequence[Span],
+    host: _Timeline,
+    seconds: dict[str, float],
+) -> None:
+    """Add the time of each part of a step. Where two kernels overlap, the moment belongs to the
+    earlier one."""
+    at = step[0]
+    covered = []
+    for span, part in work:
+        for first, last in _clip([span], at, step[1]):
+            seconds[part] += last - first
+            covered.append((first, last))
+            at = last
+    for gap in _rest(step, covered):
+        communication = _clip(exchange, *gap)
+        seconds["communication"] += _length(communication)
+        for first, last in _rest(gap, communication):
+            waiting = host.overlap(first, last, "data")
+            seconds["data"] += waiting
+            seconds["idle"] += last - first - waiting
+
+
+class _Timeline:
+    """What the host is doing when: sorted spans that do not overlap, each with its part."""
+
+    def __init__(self, spans: Iterable[tuple[float, float, str]]) -> None:
+        self._spans = sorted(spans)
+        self._begins = [begin for begin, _, _ in self._spans]
+
+    def part(self, moment: float) -> str | None:
+        """The part that a moment belongs to, if any."""
+        index = bisect_right(self._begins, moment) - 1
+        if index < 0 or moment > self._spans[index][1]:
+            return None
+        return self._spans[index][2]
+
+    def overlap(self, first: float, last: float, part: str) -> float:
+        """How much of a span belongs to a part."""
+        return sum(
+            max(0.0, min(last, end) - max(first, begin))
+            for begin, end, name in self._spans
+            if name == part
+        )
+
+
+def _host_timeline(events: Sequence[dict[str, Any]]) -> _Timeline:
+    spans = [(*span, "data") for span in _marked(events, DATA)]
+    forwards = _marked(events, FORWARD)
+    gradients = sorted(_span(event) for event in events if event["name"].startswith(_GRADIENT))
+    for begin, end in _marked(events, UPDATE):
+        inside = _clip(forwards, begin, end)
+        spans += [(*span, "forward") for span in inside]
+        for gap in _rest((begin, end), inside):
+            found = [last for first, last in gradients if gap[0] <= first < gap[1]]
+            turn = min(max(found), gap[1]) if found else gap[0]
+            spans += [(gap[0], turn, "backward"), (turn, gap[1], "optimizer")]
+    return _Timeline(span for span in spans if span[1] > span[0])
+
+
+def _communicates(event: dict[str, Any]) -> bool:
+    name = event["name"].lower()
+    return name.startswith("gloo:") or (event.get("cat") == "kernel" and "nccl" in name)
+
+
+def _span(event: dict[str, Any]) -> Span:
+    return float(event["ts"]), float(event["ts"]) + float(event["dur"])
+
+
+def _marked(events: Iterable[dict[str, Any]], name: str) -> list[Span]:
+    """The spans of an annotation on the host; a GPU's timeline repeats it."""
+    return sorted(
+        _span(event)
+        for event in events
+        if event["name"] == name and event.get("cat") == "user_annotation"
+    )
+
+
+def _length(spans: Iterable[Span]) -> float:
+    return sum(last - first for first, last in spans)
+
+
+def _union(spans: Iterable[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for begin, end in sorted(spans):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _clip(spans: Iterable[Span], begin: float, end: float) -> list[Span]:
+    """The parts of spans that lie within two moments."""
+    clipped = ((max(first, begin), min(last, end)) for first, last in spans)
+    return [(first, last) for first, last in clipped if last > first]
+
+
+def _rest(whole: Span, covered: Sequence[Span]) -> list[Span]:
+    """What is left of a span."""
+    left = []
+    at = whole[0]
+    for first, last in covered:
+        if first > at:
+            left.append((at, first))
+        at = max(at, last)
+    if at < whole[1]:
+        left.append((at, whole[1]))
+    return left

@@ -1,0 +1,29 @@
+"""Fixtures of the chaos suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.ranks import Run, Zygote
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """The process that forks ranks, one for all tests."""
+    made = Zygote()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def new_run(zygote: Zygote, tmp_path: Path) -> Callable[..., Run]:
+    """Makes runs: new_run(name, train..., timeout=...)."""
+
+    def make(name: str = "run", *, timeout: str = "10m", **train: Any) -> Run:
+        return Run(zygote, tmp_path / name, train, timeout)
+
+    return make

@@ -1,0 +1,162 @@
+"""The DCGAN task on several ranks, and its example script as users start it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.dcgan import GAN, TRAIN
+from support.environment import REPOSITORY, clean_environ
+from support.training import curve
+
+pytestmark = pytest.mark.ranks
+
+SCRIPT = REPOSITORY / "examples" / "dcgan" / "main_amp.py"
+CURVES = ("train/d_real", "train/d_fake", "train/g")
+COMMON: dict[str, Any] = {
+    **TRAIN,
+    # Norms that do not depend on how a batch is divided; `batch` is below.
+    "gan": {**GAN, "norm": "group"},
+    "epochs": 3,
+    "log_every": 1,
+    "device": "cpu",
+}
+# Overflows at once, and again each time that a scale has grown back.
+FP16: dict[str, Any] = {
+    **COMMON,
+    "gan": GAN,
+    "precision": {"mode": "fp16", "init_scale": 2.0**22, "growth_interval": 2},
+    "accumulate": 2,
+    "epochs": 5,
+}
+
+TRAINING = """
+import json, sys
+from hpc_amp.config.schema import Train, from_plain
+from hpc_amp.train import Observer, fit, run_program
+
+class Stop(Observer):
+    def __init__(self, step):
+        self.step = step
+
+    def reported(self, engine, values):
+        if engine.step == self.step:
+            engine.agreement.due = lambda step: True
+            engine.agreement.watch.stop_at = 0.0
+
+def main():
+    for folder, train, stop in json.load(open(sys.argv[1])):
+        fit(from_plain(Train, train), folder, observers=[Stop(stop)])
+    return 0
+
+run_program(main)
+"""
+"""Trainings one after another in the same processes: importing torch takes seconds."""
+
+
+def torchrun(ranks: int, *command: str | Path, cwd: Path | None = None) -> str:
+    """Start ranks and return what they say; fails where one fails."""
+    launcher = [sys.executable]
+    if ranks > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    environ = clean_environ(OMP_NUM_THREADS="1")
+    done = subprocess.run(
+        [*launcher, *command], env=environ, cwd=cwd, text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run directories of trainings on one and two ranks, one of which was stopped twice."""
+    made = tmp_path_factory.mktemp("dcgan")
+    script = made / "training.py"
+    script.write_text(TRAINING)
+    stopped = [(str(made / "stopped"), FP16, stop) for stop in (3, 13, 0)]
+    plans = {
+        1: [(str(made / "parity-1"), COMMON, 0)],
+        2: [(str(made / "parity-2"), COMMON, 0), (str(made / "whole"), FP16, 0), *stopped],
+    }
+    for ranks, trainings in plans.items():
+        plan = made / f"plan-{ranks}.json"
+        plan.write_text(json.dumps(trainings))
+        torchrun(ranks, script, plan)
+    return made
+
+
+def test_two_ranks_train_as_one(folder: Path) -> None:
+    """The same images and latent vectors in each step, the same losses, the same distance."""
+    one, two = folder / "parity-1", folder / "parity-2"
+    for name in CURVES:
+        expected, seen = (curve(run, name) for run in (one, two))
+        assert len(expected) == 12
+        assert [loss for _, loss in seen] == pytest.approx([loss for _, loss in expected], abs=1e-4)
+        assert abs(expected[-1][1] - expected[0][1]) > 0.02, "it trains"
+    expected, seen = (curve(run, "eval/frechet_small") for run in (one, two))
+    assert [step for step, _ in seen] == [4, 8, 12]
+    assert [value for _, value in seen] == pytest.approx([v for _, v in expected], rel=1e-2)
+    assert len(list((two / "samples").iterdir())) == 3
+
+
+def test_a_resume_on_two_ranks_is_bit_exact(folder: Path) -> None:
+    """fp16, batch norm with two forward passes and more of one network in a step, accumulation."""
+    stopped, whole = folder / "stopped", folder / "whole"
+    seen, expected = (json.loads((run / "summary.json").read_text()) for run in (stopped, whole))
+    for name in ("outcome", "weights_sha256", "loss_scale", "skipped_steps", "steps"):
+        assert seen[name] == expected[name], name
+    assert (expected["outcome"], expected["world_size"]) == ("finished", 2)
+    assert expected["skipped_steps"] > 3
+    for name in (*CURVES, "eval/frechet_small", "train/loss_scale"):
+        assert curve(stopped, name) == curve(whole, name)
+    for attempt, step in ((1, 3), (2, 13)):
+        outcome = json.loads((stopped / "attempts" / str(attempt) / "outcome.json").read_text())
+        assert (outcome["outcome"], outcome["step"]) == ("checkpointed", step)
+    saved = json.loads((stopped / "checkpoints" / "step-00000013" / "trainer.json").read_text())
+    scales = {n: s["scale"] for phase in saved["scalers"].values() for n, s in phase.items()}
+    assert set(scales) == {"d_real", "d_fake", "g"}
+
+
+SMALL = ("--imageSize", "16", "--nz", "4", "--ngf", "4", "--ndf", "4", "--device", "cpu")
+
+
+def test_the_example_runs_one_step_on_request(tmp_path: Path) -> None:
+    said = torchrun(1, SCRIPT, *SMALL, "--dry-run", "--precision", "fp16", cwd=tmp_path)
+    assert "finished at step 1 of 1" in said
+    assert "D(x) 0." in said
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["precision"], summary["synthetic"], summary["world_size"]) == ("fp16", True, 1)
+
+
+def test_the_example_runs_on_two_ranks_and_is_resumed_where_it_is_asked_to(tmp_path: Path) -> None:
+    flags = (*SMALL, "--batchSize", "1024", "--outf", str(tmp_path))
+    said = torchrun(2, SCRIPT, *flags, "--ngpu", "2", "--niter", "1")
+    assert said.count("finished at step 4 of 4") == 1, "one rank speaks"
+    assert "2 ranks on 1 node" in said
+    refused = subprocess.run(
+        [sys.executable, SCRIPT, *flags], env=clean_environ(), text=True, capture_output=True
+    )
+    assert refused.returncode == 2
+    assert f"{tmp_path} has checkpoints: add --resume" in refused.stderr.splitlines()[-1]
+    said = torchrun(1, SCRIPT, *flags, "--niter", "2", "--resume")
+    assert "at step 4 (saved by 2 ranks)" in said
+    assert "finished at step 8 of 8" in said
+    assert [step for step, _ in curve(tmp_path, "eval/frechet_small")] == [4, 8]
+    names = [path.name for path in sorted((tmp_path / "samples").iterdir())]
+    assert names == ["step-00000004.png", "step-00000008.png"]
+
+
+def test_the_example_is_a_job_too(tmp_path: Path) -> None:
+    """As shipped, but small, on two ranks of the local scheduler."""
+    words = ["python", "main_amp.py", *SMALL, "--batchSize", "1024", "--niter", "1"]
+    settings = ["site=local", "job.gpus_per_node=0", "job.ranks_per_node=2", "job.cpus_per_gpu=1"]
+    settings += [f"runs_dir={tmp_path / 'runs'}", f"run={json.dumps([*words, '--outf', 'out'])}"]
+    job = "examples/dcgan/job.yaml"
+    said = torchrun(1, "-m", "hpc_amp", "run", job, *settings, cwd=REPOSITORY)
+    assert "finished at step 4 of 4" in said
+    (pictures,) = (tmp_path / "runs").rglob("samples")
+    assert [path.name for path in pictures.iterdir()] == ["step-00000004.png"]
