@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.events import record_event
+from hpc_amp.jobs.attempts import newest_attempt
+from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.links import read_chain
-from hpc_amp.jobs.status import RunStatus, run_statuses
+from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
 from hpc_amp.schedulers import Scheduler, get_scheduler
 
 SAVE_SECONDS = 60
 _POLL_SECONDS = 1.0
+_ASK_SECONDS = 15.0
+_UNDER_WAY = ("pending", "running", "unknown")
 
 
 def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunStatus:
@@ -27,7 +32,7 @@ def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunSt
     (status,) = run_statuses([run_dir])
     scheduler = None if status.job_id is None else get_scheduler(status.scheduler)
     if scheduler is not None and status.job_id is not None:
-        if status.state in ("pending", "running", "unknown"):
+        if status.state in _UNDER_WAY:
             # Recorded before: the script reads it when its ranks have saved, and does not go on.
             record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
             _drop_links(scheduler, run_dir, status.job_id)
@@ -41,6 +46,51 @@ def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunSt
     return status
 
 
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What became of a run that was to save and stop."""
+
+    before: RunStatus
+    how: Literal["saved", "cancelled", "asked", "ended before"]
+    """`cancelled`: it was not at work; `asked`: a program of the user's own, which may look for the
+    stop file or not."""
+    after: RunStatus
+
+
+def save_and_stop(run_dir: Path, on_wait: Callable[[RunStatus], object]) -> Stopped:
+    """Have a run save a checkpoint and stop, and wait until it has (`on_wait` is told its status);
+    nothing is killed. It does not go on by itself then, even if it is preempted meanwhile. A
+    pending run is cancelled; one that has ended is left as it is.
+    """
+    (before,) = run_statuses([run_dir])
+    if before.state not in _UNDER_WAY:
+        return Stopped(before, "ended before", before)
+    if before.state == "pending" or before.attempt == 0:
+        cancel(run_dir)
+        return Stopped(before, "cancelled", before)
+    # For this attempt, and for the next if this one is just ending.
+    record_event(run_dir, "stopping", reason="by hpc-amp cancel --save")
+    _touch_stop_file(run_dir)
+    if rundir.read_resolved(run_dir)["job"].get("train") is None:
+        return Stopped(before, "asked", before)
+    on_wait(before)
+    return Stopped(before, "saved", _wait_for_end(run_dir))
+
+
+def _wait_for_end(run_dir: Path) -> RunStatus:
+    """The files say nearly everything; the scheduler is asked now and then, for jobs that
+    vanish."""
+    next_ask = time.monotonic() + _ASK_SECONDS
+    while True:
+        time.sleep(_POLL_SECONDS)
+        if time.monotonic() >= next_ask or read_events(run_dir)[-1]["state"] in FINAL:
+            (status,) = run_statuses([run_dir])
+            if status.state in FINAL:
+                return status
+            _touch_stop_file(run_dir)
+            next_ask = time.monotonic() + _ASK_SECONDS
+
+
 def _drop_links(scheduler: Scheduler, run_dir: Path, job_id: str) -> None:
     """Delete the jobs that wait for this one, the last one first: none shall start meanwhile."""
     for link in reversed(read_chain(run_dir)):
@@ -48,15 +98,23 @@ def _drop_links(scheduler: Scheduler, run_dir: Path, job_id: str) -> None:
             scheduler.cancel(link)
 
 
+def _touch_stop_file(run_dir: Path) -> None:
+    """Ask the ranks of the newest attempt to save and stop."""
+    newest = newest_attempt(run_dir)
+    if newest is None:
+        return
+    try:
+        (newest / "stop").touch()
+    except OSError as error:
+        raise UsageError(f"the run cannot be asked to save: {error}") from None
+
+
 def _let_save(scheduler: Scheduler, status: RunStatus, on_wait: Callable[[], object]) -> None:
     """Ask the ranks of a built-in task to save and stop, and wait for the job to end."""
     run_dir = Path(status.run_dir)
     if rundir.read_resolved(run_dir)["job"].get("train") is None:
         return  # a program of the user's own knows no stop file
-    try:
-        (run_dir / "attempts" / str(status.attempt) / "stop").touch()
-    except OSError as error:
-        raise UsageError(f"the run cannot be asked to save: {error}") from None
+    _touch_stop_file(run_dir)
     on_wait()
     deadline = time.monotonic() + SAVE_SECONDS
     while time.monotonic() < deadline:

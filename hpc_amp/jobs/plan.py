@@ -56,6 +56,12 @@ class Plan:
         return parse_duration(self.job.job.stop_margin)
 
     @property
+    def grace(self) -> int:
+        """Seconds between the scheduler's SIGTERM and its SIGKILL, as far as is known here."""
+        given = self.job.job.grace
+        return parse_duration(given) if given is not None else self.scheduler.grace
+
+    @property
     def fabric_env(self) -> dict[str, str]:
         """What the network between the nodes needs."""
         return self.fabric.settings(self.job.job.nodes) if self.fabric is not None else {}

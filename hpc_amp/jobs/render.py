@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from hpc_amp.config.units import parse_duration
@@ -108,16 +109,24 @@ def _context(plan: Plan) -> dict[str, Any]:
         "node_launch": plan.launcher.node_command(plan, verbatim('"${preflight[@]}"')),
         "prepare": plan.launcher.prepare(plan),
         "launch": plan.launcher.command(plan),
+        "launch_indented": verbatim(textwrap.indent(plan.launcher.command(plan), "  ")),
         "launch_timeout": parse_duration(job.launch.timeout),
         "mpi": job.launch.mpi != "none",
         "version_command": verbatim(plan.launcher.version_command),
         "forwards": [(verbatim(a), verbatim(b)) for a, b in plan.launcher.forwards(plan).items()],
-        "chains": plan.scheduler.chains,
+        "limited_by_scheduler": plan.scheduler.limits,
+        "grace": _grace(plan),
+        "grace_is_given": job.job.grace is not None,
         "session": False,
         "own_command": job.run is not None,
         "max_restarts": job.job.max_restarts,
         "retries": job.restarts.on_failure,
     }
+
+
+def _grace(plan: Plan) -> int:
+    """Seconds between SIGTERM and SIGKILL. torchrun kills its ranks by itself after 30."""
+    return min(plan.grace, 30) if plan.launcher.name == "torchrun" else plan.grace
 
 
 def _option_lines(options: list[str]) -> list[ShellText]:

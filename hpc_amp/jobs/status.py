@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import SchedulerError
+from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.links import read_chain
 from hpc_amp.schedulers import JobStatus, get_scheduler
@@ -80,7 +80,7 @@ class _View:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.resolved = _read_json(folder / "job.json")
+        self.resolved = read_json(folder / "job.json")
         self.scheduler: str = self.resolved.get("scheduler", "unknown")
         events = read_events(folder)
         since = max((i for i, e in enumerate(events) if e["state"] == "submitted"), default=0)
@@ -95,6 +95,7 @@ class _View:
         # `queued` only brings the job id: the script may have recorded more before it.
         changes = [event for event in current if event["state"] != "queued"]
         self.last = changes[-1] if changes else {"state": "unknown"}
+        self.stopping = any(event["state"] == "stopping" for event in current)
         self.attempt = max((int(event.get("attempt", 0)) for event in events), default=0)
 
     @property
@@ -103,8 +104,8 @@ class _View:
 
     def status(self, answers: dict[str, JobStatus] | None) -> RunStatus:
         attempt_path = self.folder / "attempts" / str(self.attempt)
-        progress = _read_json(attempt_path / "progress.json")
-        ended = _read_json(attempt_path / "outcome.json")
+        progress = read_json(attempt_path / "progress.json")
+        ended = read_json(attempt_path / "outcome.json")
         outcome = ended.get("outcome")
         state, reason = self._state(answers)
         if state == outcome == "failed":
@@ -147,19 +148,10 @@ class _View:
             return ("cancelled" if text.startswith("cancelled") else "lost"), answer.reason
         if answer.state == "pending":
             return "pending", answer.reason
-        return "running", ""
+        return "running", "it was asked to save and stop" if self.stopping else ""
 
     def _last_words(self) -> JobStatus:
         try:
             return get_scheduler(self.scheduler).last_words(self.job_id or "", self.folder)
         except SchedulerError:
             return NOT_IN_QUEUE
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that may be missing or be replaced at this moment."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -95,6 +95,11 @@ class Scheduler(ABC):
     signals_ranks: ClassVar[bool] = True
     """Whether ranks can count on hearing of a cancellation and having time to save."""
 
+    limits: ClassVar[bool] = True
+    """Whether it ends jobs at their time limit."""
+    grace: ClassVar[int]
+    """Seconds between its SIGTERM and its SIGKILL, unless it says so itself."""
+
     allocation: ClassVar[str] = ""
     """The variable that has the job's id inside an allocation."""
 

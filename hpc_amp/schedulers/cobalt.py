@@ -65,6 +65,7 @@ class Cobalt(QsubScheduler):
     name = "cobalt"
     template = "cobalt.sh.j2"
     marker = "#COBALT"
+    grace = 300  # the default of force_kill_delay
     allocation = "COBALT_JOBID"
 
     def directives(self, plan: Plan) -> list[str]:

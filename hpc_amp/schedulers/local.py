@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.plan import Plan
 
-_GRACE_SECONDS = 30.0
-
 
 class Local(Scheduler):
     """A job id is `local-<pid>-<start>`: the start time in clock ticks since boot tells a process
@@ -36,6 +34,8 @@ class Local(Scheduler):
     template = "local.sh.j2"
     marker = "#"
     launchers = ("torchrun", "single", "mpirun", "mpiexec")
+    limits = False
+    grace = 30
 
     def default_launcher(self, job: Job) -> str:
         """torchrun for several ranks."""
@@ -100,7 +100,7 @@ class Local(Scheduler):
         if not _alive(job_id):
             return
         _send(pid, signal.SIGTERM)
-        deadline = time.monotonic() + _GRACE_SECONDS
+        deadline = time.monotonic() + self.grace
         while _alive(job_id) and time.monotonic() < deadline:
             time.sleep(0.1)
         if _alive(job_id):

@@ -56,6 +56,7 @@ class Pbs(QsubScheduler):
     name = "pbs"
     template = "pbs.sh.j2"
     marker = "#PBS"
+    grace = 10  # the default of kill_delay
     allocation = "PBS_JOBID"
 
     def directives(self, plan: Plan) -> list[str]:

@@ -56,6 +56,7 @@ class Slurm(Scheduler):
     template = "slurm.sh.j2"
     marker = "#SBATCH"
     launchers = ("srun", "mpirun", "mpiexec", "torchrun", "single")
+    grace = 30  # the default of KillWait
     allocation = "SLURM_JOB_ID"
 
     def default_launcher(self, job: Job) -> str:

@@ -22,33 +22,162 @@ set -eo pipefail
 
 run_dir=/projects/me/runs/golden/20261127-223455-kqzf
 cd "$run_dir"
+trap : USR1 USR2 # a warning before this script listens must not end it: the clock says the same
 
 # ---- state of the run, for `hpc-amp status` and for whoever reads it later -----------------------
 job_id=unknown
 attempt=0
+outcome=
+status=2
+stop_signal=
+launch_pid=
+deadline=$(($(date +%s) + 7200))
 
-# record STATE REASON: one line of state.jsonl. Both are our own words: plain text without quotes.
+# record STATE REASON [JOB_ID]: one line of state.jsonl. All are our own words: plain text without
+# quotes. A disk that is full costs the line, not what comes after it.
 record() {
   printf '{"time": %s, "state": "%s", "attempt": %s, "job_id": "%s", "reason": "%s"}\n' \
-    "$(date +%s)" "$1" "$attempt" "$job_id" "$2" >>state.jsonl
-}
-
-# end STATUS: nothing is to come after this attempt.
-end() {
-  exit "$1"
-}
-
-# fail MESSAGE [REASON]: an error of the launch itself, not of the training.
-fail() {
-  echo "hpc-amp: $1" >&2
-  record failed "${2:-the launch script could not start the job, see the log}" || true
-  end 2
+    "$(date +%s)" "$1" "$attempt" "${3:-$job_id}" "$2" >>state.jsonl || true
 }
 
 # How often STATE was recorded since the job was last submitted.
 count() {
-  awk -v state="\"state\": \"$1\"" \
-    '/"state": "submitted"/ { n = 0 } index($0, state) { n++ } END { print n + 0 }' state.jsonl
+  { cat state.jsonl 2>/dev/null || true; } | awk -v state="\"state\": \"$1\"" \
+    '/"state": "submitted"/ { n = 0 } index($0, state) { n++ } END { print n + 0 }'
+}
+
+# newest_step: of the checkpoints.
+newest_step() {
+  { find checkpoints -maxdepth 1 -regex 'checkpoints/step-[0-9]+' 2>/dev/null || true; } |
+    awk -F - '$NF > newest { newest = $NF } END { print newest + 0 }'
+}
+
+# ---- how an attempt ends -------------------------------------------------------------------------
+# end STATUS: nothing is to come after it.
+end() {
+  exit "$1"
+}
+
+# go_on: have the script started again; returns where that cannot be had.
+go_on() {
+  # From the host: scontrol does not exist inside the image. Slurm terminates this script when it
+  # requeues the job, so it waits for that: leaving first might complete the job. A controller that
+  # does not answer is asked again; while it is away, nobody ends this job either.
+  local said pause accepted=no last_try=$((SECONDS + 3600))
+  # At the time limit Slurm terminates, too, and can be asked until it kills.
+  trap '[ "$accepted" = yes ] || [ "$(date +%s)" -lt "$deadline" ] || starts_again || scontrol requeue "$SLURM_JOB_ID" || true; exit 0' TERM
+  while [ "$SECONDS" -lt "$last_try" ]; do
+    if said=$(scontrol requeue "$SLURM_JOB_ID" 2>&1); then
+      accepted=yes
+      pause=30
+    else
+      echo "$said" >&2
+      pause=5
+    fi
+    case $said in
+      *disabled* | *denied* | *Invalid*) break ;;
+      *"pending execution"*) exit 0 ;; # it was requeued before this script was told to end
+    esac
+    sleep "$pause" &
+    wait $! || true
+  done
+  record "${outcome:-failed}" "Slurm did not requeue the job"
+}
+
+# another_attempt STATE REASON: this one is over and recorded, and the run goes on in the next.
+another_attempt() {
+  record "$1" "$2"
+  leave
+  go_on
+  # It could not.
+  [ "$outcome" = checkpointed ] || exit "$status"
+  exit 75
+}
+
+# another_unless_stuck STATE REASON: the same, where a next attempt can be expected to come further.
+another_unless_stuck() {
+  local step before
+  step=$(newest_step)
+  before=$(cat "attempts/$((attempt - 1))/from" 2>/dev/null) || before=-1
+  if [ "$(count started)" -ge 2 ] && [ "$step" -le "$before" ]; then
+    record failed "no progress in 2 attempts: still at step $step; the cause is in the log"
+    end "$status"
+  fi
+  another_attempt "$1" "$2"
+}
+
+# ended_from_outside: the whole job is being ended. Whether it was cancelled or shall start again
+# cannot be told from the signal.
+ended_from_outside() { [ "$stop_signal" = TERM ] || [ "$stop_signal" = INT ]; }
+
+# come_back REASON: what looks like a failure is none where the scheduler takes the nodes away: it
+# starts the job again.
+come_back() {
+  if starts_again; then
+    record requeued "$1"
+    exit "$status"
+  elif ! ended_from_outside && preempted; then
+    another_attempt preempted "$1"
+  fi
+}
+
+# fail MESSAGE [REASON]: an error of the launch itself, not of the training. Nothing is recorded
+# before this is an attempt: another job may be at work on the run.
+fail() {
+  local reason=${2:-the launch script could not start the job, see the log}
+  echo "hpc-amp: $1" >&2
+  if [ "$attempt" -gt 0 ]; then
+    come_back "$reason"
+    record failed "$reason"
+  fi
+  end 2
+}
+
+# ---- the job, and what its scheduler says of jobs ------------------------------------------------
+[ -n "${SLURM_JOB_ID:-}" ] || fail "this script runs under Slurm: sbatch $run_dir/launch.sh"
+job_id=$SLURM_JOB_ID
+
+# job_state JOB_ID HOST: running or ended; nothing where Slurm does not say.
+job_state() {
+  local said
+  if said=$(timeout 60 squeue -h -j "$1" -o %T 2>&1); then
+    case $said in
+      RUNNING | SUSPENDED | STOPPED | SIGNALING | RESIZING | STAGE_OUT) echo running ;;
+      COMPLETING) ;; # its script may be at work
+      *) echo ended ;; # also one that waits to be started once more
+    esac
+  elif [[ $said == *"Invalid job id"* ]]; then
+    echo ended
+  fi
+}
+
+# starts_again: whether the scheduler has decided to start this very job once more.
+starts_again() {
+  # Slurm counts that at once (our own number is that of this start), unless it has forgotten in a
+  # crash that the job had begun.
+  local restarts
+  [ "$(fact_of_job JobState)" != PENDING ] || return 0
+  restarts=$(fact_of_job Restarts)
+  [ "${restarts:-0}" -gt "${SLURM_RESTART_COUNT:-0}" ]
+}
+
+# preempted: whether this job has only the grace time left of a preemption.
+preempted() {
+  [[ $(fact_of_job PreemptTime) == [0-9]* ]]
+}
+
+# fact_of_job KEY: of this job, as Slurm has it now.
+fact_of_job() {
+  timeout 20 scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -nE "s/^(.* )?$1=([^ ]*).*/\2/p" || true
+}
+
+# turn: whether it is this job's, after what the ones before came to.
+turn() {
+  if [ "$(count stopping)" -gt 0 ] && [ "$(count finished)" -eq 0 ]; then
+    echo "a stop was asked for before job $job_id began: go on with hpc-amp resume"
+    record checkpointed "a stop was asked for"
+    end 75
+  fi
 }
 
 # ---- software: no leftovers of the login shell, then what site and user set up -------------------
@@ -60,10 +189,140 @@ set -u
 export PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1
 export OMP_NUM_THREADS=8
 
+# ---- attempt: one at a time ----------------------------------------------------------------------
+# attempts/N has its owner in it from the first moment: it is made aside and renamed, which only one
+# job can do. `alive` is touched as long as this script lives, and `ended` says that nothing of the
+# attempt is at work any more. A job that dies with its node leaves no `ended`: then the scheduler
+# says what has become of it, or, where it cannot, the age of `alive`.
+heartbeat=5
+quiet=15  # so long without, and a job that has ended has left nothing behind
+lease=180 # so long without, and a job of which nobody knows has ended
+
+# owner_of N KEY: who made attempt N; nothing where nobody did.
+owner_of() {
+  sed -nE "s/.*\"$2\": \"?([^\",}]*).*/\1/p" "attempts/$1/owner" 2>/dev/null || true
+}
+
+# silence N: seconds since attempt N gave a sign of life, by the file server's clock alone.
+silence() {
+  touch "$own/alive"
+  : <"attempts/$1/alive" || true # asks the server, where file attributes are cached
+  echo $(($(stat -c %Y "$own/alive") - $(stat -c %Y "attempts/$1/alive" || echo 0)))
+} 2>/dev/null
+
+# give_way_to N: return when attempt N is over; end this job where it is at work.
+give_way_to() {
+  local owner host limit beat first_beat=
+  owner=$(owner_of "$1" job_id)
+  host=$(owner_of "$1" host)
+  # The scheduler has ended a job that it starts once more.
+  while [ -n "$owner" ] && [ "$owner" != "$job_id" ] && [ ! -e "attempts/$1/ended" ]; do
+    case $(job_state "$owner" "$host") in
+      running) refuse "$1" ;;
+      ended) limit=$quiet ;;
+      *) limit=$lease ;;
+    esac
+    [ "$(silence "$1")" -lt "$limit" ] || return 0
+    # Whatever the scheduler says: it may not show the jobs of others.
+    beat=$(stat -c %Y "attempts/$1/alive")
+    [ "$beat" = "${first_beat:-$beat}" ] || refuse "$1"
+    [ -n "$first_beat" ] ||
+      echo "job $owner on $host has not said that it has ended: waiting for a sign of life"
+    first_beat=$beat
+    sleep "$heartbeat"
+  done
+}
+
+# refuse N: another job is at work on this run. What it records shall stand.
+refuse() {
+  echo "hpc-amp: job $(owner_of "$1" job_id) on $(owner_of "$1" host) has been at work on this run since $(date -d "@$(owner_of "$1" time)" '+%F %T') (attempt $1); two at once would spoil it" >&2
+  exit 2
+}
+
+# claim N: make attempt N ours. The owner tells whether that was done; a file server may have lost
+# its answer.
+claim() {
+  mv -T "$own" "attempts/$1" 2>/dev/null || true
+  [ "$(cat "attempts/$1/owner" 2>/dev/null)" = "$me" ]
+}
+
+# outlive N: wait for what an earlier start of this job has left behind, on a node that has lost only
+# its daemon. The folder of this attempt tells it to stop.
+outlive() {
+  local until=$((SECONDS + lease)) waits=no
+  while [ ! -e "attempts/$1/ended" ] && [ "$(silence "$1")" -lt "$quiet" ] && [ "$SECONDS" -lt "$until" ]; do
+    [ "$waits" = yes ] || echo "attempt $1 was at work a moment ago: waiting for its end"
+    waits=yes
+    sleep 2
+  done
+}
+
+# superseded: whether the scheduler took this attempt for dead, and another has the run now.
+superseded() { [ -e "attempts/$((attempt + 1))" ]; }
+
+# keep_alive: the sign of life. Deaf to signals that all processes of a job get.
+keep_alive() {
+  local self=$BASHPID pause
+  trap '' HUP INT TERM USR1 USR2
+  exec {pause}<> <(:) # to wait without a child that would outlive this one
+  while [ "$(awk '/^PPid:/ { print $2 }' "/proc/$self/status")" = $$ ]; do
+    ! superseded || kill -s TERM $$
+    touch "attempts/$attempt/alive"
+    read -r -t "$heartbeat" -u "$pause" _ || true
+  done
+}
+
+# leave: nothing of this attempt is at work any more.
+leave() {
+  [ -z "$launch_pid" ] || return 0
+  kill -s KILL "$keeper" || true
+  keeper=
+  touch "attempts/$attempt/ended" || true
+} 2>/dev/null
+
+# ask_to_stop SIGNAL: the ranks look for the stop file; launchers that forward signals are faster.
+# shellcheck disable=SC2317 # traps call it
+ask_to_stop() {
+  stop_signal=$1
+  touch "attempts/$attempt/stop" || true
+  [ -n "$launch_pid" ] || return 0
+  ! superseded || kill -s TERM "$launch_pid" 2>/dev/null || true
+  case $1 in
+    USR1) kill -s USR1 "$launch_pid" 2>/dev/null || true ;;
+    USR2) kill -s USR2 "$launch_pid" 2>/dev/null || true ;;
+  esac
+}
+
+mkdir -p attempts logs 2>/dev/null || fail "cannot write in $run_dir: no space, or no permission"
+own=attempts/.claim-$job_id-$$
+me=$(printf '{"job_id": "%s", "host": "%s", "pid": %s, "time": %s}' "$job_id" "$HOSTNAME" $$ "$(date +%s)")
+trap 'rm -rf "$own"' EXIT
+{ mkdir -p "$own" && echo "$me" >"$own/owner" && touch "$own/alive"; } 2>/dev/null ||
+  fail "cannot write in $run_dir/attempts: no space, or no permission"
+while :; do
+  newest=$(find attempts -maxdepth 1 -regex 'attempts/[0-9]+' | sed 's|.*/||' | sort -n | tail -n 1)
+  newest=${newest:-0}
+  [ "$newest" -eq 0 ] || give_way_to "$newest"
+  turn
+  ! claim "$((newest + 1))" || break
+  [ -d "attempts/$((newest + 1))" ] ||
+    fail "cannot write in $run_dir/attempts: no space, or no permission"
+done
+attempt=$((newest + 1))
+keep_alive </dev/null >/dev/null 2>&1 &
+keeper=$!
+disown "$keeper"
+trap leave EXIT
+own=attempts/$attempt
+for name in USR1 USR2 TERM INT; do
+  # shellcheck disable=SC2064 # the name of this round is meant
+  trap "ask_to_stop $name" "$name"
+done
+[ "$newest" -eq 0 ] || outlive "$newest"
+newest_step >"attempts/$attempt/from"
+
 # ---- allocation ----------------------------------------------------------------------------------
 # What Slurm gave us. Names come from scontrol on the host: it does not exist inside an image.
-[ -n "${SLURM_JOB_ID:-}" ] || fail "this script runs under Slurm: sbatch $run_dir/launch.sh"
-job_id=$SLURM_JOB_ID
 hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || fail "scontrol does not name the nodes"
 allocated=$(wc -l <<<"$hosts")
 [ "$allocated" -eq 2 ] || fail "the job has $allocated nodes, but was made for 2"
@@ -72,26 +331,22 @@ master_addr=${hosts%%$'\n'*}
 master_addr=${master_addr%%.*}-ib0
 # The time limit as it really is: sbatch's command line may have changed it.
 end=$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null) || end=
-deadline=$(date -d "$end" +%s 2>/dev/null) || deadline=
-[ -n "$end" ] && [ -n "$deadline" ] || deadline=$(($(date +%s) + 7200))
+[[ $end != [0-9]* ]] || deadline=$(date -d "$end" +%s)
 port_seed=$SLURM_JOB_ID
 # srun must not inherit options of whoever submitted; it gets its own below.
 export SLURM_EXPORT_ENV=ALL SRUN_CPUS_PER_TASK=32
-
-# ---- attempt: numbered by making its folder, which only one can -----------------------------------
-mkdir -p attempts logs 2>/dev/null || fail "cannot write in $run_dir: no space, or no permission"
-attempt=1
-until mkdir "attempts/$attempt" 2>/dev/null; do
-  [ -d "attempts/$attempt" ] || fail "cannot write in $run_dir/attempts: no space, or no permission"
-  attempt=$((attempt + 1))
-done
+echo "$deadline" >"attempts/$attempt/end_at"
 record started "on $HOSTNAME"
 
 export HPC_AMP_WORLD_SIZE=8 HPC_AMP_NNODES=2 HPC_AMP_PPN=4
 export HPC_AMP_ATTEMPT=$attempt
 export HPC_AMP_OUTCOME_FILE="$run_dir/attempts/$attempt/outcome.json"
 # The run saves and stops before the scheduler ends it, with or without a signal.
-export HPC_AMP_STOP_AT=$((deadline - 120))
+export HPC_AMP_STOP_AT=$((deadline - 120)) HPC_AMP_END_AT=$deadline
+# Seconds between the scheduler's SIGTERM and its SIGKILL.
+export HPC_AMP_GRACE=30
+grace=$(scontrol show config 2>/dev/null | sed -nE 's/^KillWait *= *([0-9]+).*/\1/p') || grace=
+HPC_AMP_GRACE=${grace:-$HPC_AMP_GRACE}
 export MASTER_ADDR=$master_addr
 # Above the range of ephemeral ports, and another one for each job and attempt.
 export MASTER_PORT=$((61000 + (port_seed * 13 + attempt) % 4536))
@@ -118,7 +373,7 @@ export TMPDIR=/tmp HPC_AMP_CONTAINER=1
 HPC_AMP_LD_LIBRARY_PATH=${APPTAINERENV_LD_LIBRARY_PATH:-${SINGULARITYENV_LD_LIBRARY_PATH:-}}
 [ -z "$HPC_AMP_LD_LIBRARY_PATH" ] || export HPC_AMP_LD_LIBRARY_PATH
 unset APPTAINERENV_LD_LIBRARY_PATH SINGULARITYENV_LD_LIBRARY_PATH
-container=("$runtime" exec "${no_eval[@]}"
+container=("$runtime" exec ${no_eval[@]+"${no_eval[@]}"}
   --nv
   -B /scratch
   -B /projects/data:/data:ro
@@ -158,34 +413,28 @@ verdict=$(cat "attempts/$attempt"/preflight.json "attempts/$attempt"/preflight-*
 [ -z "$verdict" ] ||
   fail "preflight: $verdict; no rank was started (launch.preflight=false leaves this check out)" "preflight: $verdict"
 echo "attempt $attempt of job $job_id: 8 rank(s) on 2 node(s), first $master_addr:$MASTER_PORT, stops by $(date -d "@$HPC_AMP_STOP_AT" '+%F %T')"
-stop_signal=
-launch_pid=
-# ask_to_stop SIGNAL: the ranks look for the stop file; launchers that forward signals are faster.
-# shellcheck disable=SC2317 # traps call it
-ask_to_stop() {
-  stop_signal=$1
-  touch "attempts/$attempt/stop"
-  case $1 in
-    USR1) [ -z "$launch_pid" ] || kill -s USR1 "$launch_pid" 2>/dev/null || true ;;
-    USR2) [ -z "$launch_pid" ] || kill -s USR2 "$launch_pid" 2>/dev/null || true ;;
-  esac
+run_ranks() {
+  mpirun -n "$HPC_AMP_WORLD_SIZE" --map-by ppr:4:node --bind-to none "${carried[@]}" \
+      "${container[@]}" "$python" "${program[@]}" </dev/null &
+  launch_pid=$!
+  # A trap interrupts `wait`; the launcher may still be saving then.
+  while kill -0 "$launch_pid" 2>/dev/null; do
+    wait "$launch_pid" || true
+  done
+  status=0
+  wait "$launch_pid" || status=$?
+  launch_pid=
 }
-for name in USR1 USR2 TERM INT; do
-  # shellcheck disable=SC2064 # the name of this round is meant
-  trap "ask_to_stop $name" "$name"
-done
-
-mpirun -n "$HPC_AMP_WORLD_SIZE" --map-by ppr:4:node --bind-to none "${carried[@]}" \
-    "${container[@]}" "$python" "${program[@]}" </dev/null &
-launch_pid=$!
-# A trap interrupts `wait`; the launcher may still be saving then.
-while kill -0 "$launch_pid" 2>/dev/null; do
-  wait "$launch_pid" || true
-done
-status=0
-wait "$launch_pid" || status=$?
+status=143
+ended_from_outside || run_ranks
 
 # ---- outcome -------------------------------------------------------------------------------------
+if superseded; then
+  echo "attempt $attempt ended: attempt $((attempt + 1)) has taken the run over"
+  exit "$status"
+fi
+# At its time limit a job gets the same signal as when it is deleted.
+[ -z "$stop_signal" ] || [ "$(date +%s)" -lt "$deadline" ] || stop_signal=LIMIT
 # The job says how it ended in a file, since some launchers hide exit codes.
 outcome=$(sed -nE 's/.*"outcome" *: *"(finished|checkpointed|failed)".*/\1/p' "$HPC_AMP_OUTCOME_FILE" 2>/dev/null) || outcome=
 cause=$(sed -n 's/.*"cause": "\([A-Z]*\)".*/\1/p' "$HPC_AMP_OUTCOME_FILE" 2>/dev/null) || cause=
@@ -194,23 +443,15 @@ echo "attempt $attempt ended: ${outcome:-failed} (status $status)"
 # The job writes its summary itself, unless it is your own program, or died.
 if [ ! -e summary.json ]; then
   printf '{"outcome": "%s", "name": "%s", "data": null, "synthetic": null, "accuracy": null, "images_per_second": null, "world_size": %s, "nodes": %s, "precision": null, "loss_scale": null, "skipped_steps": null, "steps": null, "seconds": %s}\n' \
-    "${outcome:-failed}" golden 8 2 "$SECONDS" >summary.json
+    "${outcome:-failed}" golden 8 2 "$SECONDS" >summary.json || true
 elif [ -z "$outcome" ] || [ "$outcome" = failed ]; then
-  sed -i '0,/"outcome": "[a-z]*"/s//"outcome": "failed"/' summary.json
+  sed -i '0,/"outcome": "[a-z]*"/s//"outcome": "failed"/' summary.json || true
 fi
+[ "$outcome" = finished ] || [ "$status" -ne 0 ] || status=1
 
-go_on() {
-    # From the host: scontrol does not exist inside the image. Slurm terminates this script when it
-    # requeues the job, so it waits for that: leaving first might complete the job.
-    trap 'exit 0' TERM
-    if scontrol requeue "$SLURM_JOB_ID"; then
-      sleep 300 &
-      wait
-    fi
-    record "${outcome:-failed}" "Slurm did not requeue the job"
-    [ "$outcome" = checkpointed ] || exit "$status"
-    exit 75
-}
+# terminated: whether only the ranks were told to terminate, which is how preemption begins. Your
+# own program does not say what made it stop.
+terminated() { [ "$cause" = TERMINATED ] || { [ -z "$cause" ] && preempted; }; }
 
 case $outcome in
   finished)
@@ -220,16 +461,20 @@ case $outcome in
   checkpointed)
     if [ "$(count cancelled)" -gt 0 ]; then
       end 0
-    elif [ "$stop_signal" = TERM ] || [ "$stop_signal" = INT ]; then
-      # The whole job is being ended. If it was preempted, the scheduler starts it again; if it was
-      # cancelled, it shall not start again.
-      record terminated "saved at SIG$stop_signal"
+    elif ended_from_outside; then
+      # If it was cancelled, it shall not start again.
+      if starts_again; then
+        record requeued "saved at SIG$stop_signal"
+      else
+        record terminated "saved at SIG$stop_signal"
+      fi
       end 75
-    elif [ "$cause" = TERMINATED ]; then
-      # Only the ranks were told to terminate: that is how preemption begins. It does not count as
-      # a restart: it may come any number of times.
-      record preempted "the ranks were terminated"
-      go_on
+    elif [ "$(count stopping)" -gt 0 ]; then
+      record checkpointed "a stop was asked for"
+      end 75
+    elif [ "$stop_signal" != LIMIT ] && terminated; then
+      # It does not count as a restart: it may come any number of times.
+      another_unless_stuck preempted "the ranks were terminated"
     elif [ -e "attempts/$attempt/stop" ] && [ -z "$stop_signal" ]; then
       record checkpointed "a stop was asked for"
       end 75
@@ -237,17 +482,15 @@ case $outcome in
       record checkpointed "job.max_restarts reached"
       end 75
     fi
-    record continued "stopped at a checkpoint"
-    go_on
+    another_unless_stuck continued "stopped at a checkpoint"
     ;;
   *)
-    [ "$status" -ne 0 ] || status=1
     [ "$(count cancelled)" -eq 0 ] || end "$status"
-    if [ -n "${stop_signal#LIMIT}" ] || [ "$(count retried)" -ge 1 ]; then
+    come_back "exit status $status"
+    if ended_from_outside || [ "$(count stopping)" -gt 0 ] || [ "$(count retried)" -ge 1 ]; then
       record failed "exit status $status"
       end "$status"
     fi
-    record retried "exit status $status"
-    go_on
+    another_unless_stuck retried "exit status $status"
     ;;
 esac

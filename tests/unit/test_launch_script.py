@@ -35,6 +35,11 @@ def last_reason(run_dir: Path) -> str:
     return str(read_events(run_dir)[-1]["reason"])
 
 
+def requeues(host: StubHost) -> list[list[str]]:
+    """What Slurm was asked to start again."""
+    return [call for call in host.calls("scontrol") if call[0] == "requeue"]
+
+
 def run_again(host: StubHost, run_dir: Path, times: int) -> list[Ended]:
     """What Slurm does with a job that is requeued."""
     return [host.run(run_dir) for _ in range(times)]
@@ -51,7 +56,7 @@ def test_finished(host: StubHost) -> None:
     assert ended.status == 0
     assert events(run_dir) == ["started", "finished"]
     assert ended.output.splitlines()[-1] == "attempt 1 ended: finished (status 0)"
-    assert host.calls("scontrol") == [["show", "hostnames", "n1"]]
+    assert requeues(host) == []
 
 
 def test_an_own_program_gets_a_summary(host: StubHost) -> None:
@@ -86,7 +91,7 @@ def test_a_stop_at_a_checkpoint_is_requeued(host: StubHost) -> None:
 
     ended = host.run(run_dir)
 
-    assert host.calls("scontrol")[1:] == [["requeue", "42"]]
+    assert requeues(host) == [["requeue", "42"]]
     assert events(run_dir) == ["started", "continued"]
     assert ended.status == 0  # of a script that Slurm ended on its way to the next attempt
 
@@ -99,7 +104,7 @@ def test_requeueing_is_bounded(host: StubHost) -> None:
     assert events(run_dir) == ["started", "continued"] * 2 + ["started", "checkpointed"]
     assert last_reason(run_dir) == "job.max_restarts reached"
     assert last.status == 75
-    assert [call[0] for call in host.calls("scontrol")].count("requeue") == 2
+    assert len(requeues(host)) == 2
 
 
 def test_submitting_again_counts_anew(host: StubHost) -> None:
@@ -133,7 +138,7 @@ def test_a_failure_is_final(host: StubHost) -> None:
     assert ended.status == 3
     assert events(run_dir) == ["started", "failed"]
     assert last_reason(run_dir) == "exit status 3"
-    assert host.calls("scontrol") == [["show", "hostnames", "n1"]]
+    assert requeues(host) == []
 
 
 def test_a_failure_is_retried_as_often_as_asked(host: StubHost) -> None:
@@ -236,7 +241,6 @@ def test_a_run_directory_that_cannot_be_written_ends_the_script(host: StubHost) 
 
     assert ended.status == 2
     assert ended.output == (f"hpc-amp: cannot write in {run_dir}: no space, or no permission\n")
-    assert events(run_dir) == ["failed"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not write")
@@ -303,7 +307,7 @@ def test_a_warning_saves_and_goes_on(host: StubHost) -> None:
     assert events(run_dir) == ["started", "continued"]
     assert received(host) == "USR1\n"
     assert (run_dir / "attempts" / "1" / "stop").exists()
-    assert host.calls("scontrol")[1:] == [["requeue", "42"]]
+    assert requeues(host) == [["requeue", "42"]]
     assert ended.status == 0
 
 
@@ -346,7 +350,7 @@ def test_termination_is_not_requeued(host: StubHost) -> None:
     assert last_reason(run_dir) == "saved at SIGTERM"
     assert received(host) == "TERM\n"
     assert ended.status == 75
-    assert host.calls("scontrol")[1:] == []
+    assert requeues(host) == []
 
 
 def test_termination_leaves_srun_to_slurm(host: StubHost) -> None:
@@ -401,7 +405,7 @@ def test_a_cancelled_run_does_not_start_again(host: StubHost, outcome: str, stat
 
     assert events(run_dir) == ["started", "cancelled"]
     assert ended.status == status
-    assert host.calls("scontrol")[1:] == []
+    assert requeues(host) == []
 
 
 def test_a_stop_file_by_hand_stops_for_good(host: StubHost) -> None:
@@ -490,9 +494,8 @@ def test_no_container_program_on_the_node(host: StubHost) -> None:
     # The machine may have a real one: leave the script only what it needs.
     tools = host.folder / "tools"
     tools.mkdir()
-    for name in ("bash", "awk", "date", "mkdir", "wc", "head", "cat", "tr", "basename", "dirname"):
-        (tools / name).symlink_to(f"/usr/bin/{name}")
-    for name in ("realpath", "env"):
+    names = "awk basename bash cat date dirname env find head mkdir mv realpath rm sed sort stat"
+    for name in f"{names} tail timeout touch tr wc".split():
         (tools / name).symlink_to(f"/usr/bin/{name}")
     for name in ("apptainer", "singularity"):
         (host.bin / name).unlink(missing_ok=True)

@@ -1,0 +1,127 @@
+"""`hpc-amp status`: a line for each run, or all about those named."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpc_amp.cli.options import json_option, runs_dir_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpc_amp.jobs.attempts import Attempt
+    from hpc_amp.jobs.details import RunDetails
+    from hpc_amp.jobs.status import RunStatus
+
+
+@click.command()
+@click.argument("targets", nargs=-1, metavar="[RUN]...")
+@runs_dir_option
+@json_option
+def status(targets: tuple[str, ...], runs_dir: Path, as_json: bool) -> None:
+    """Show where runs stand: a line for each, or those named with all their attempts."""
+    from hpc_amp.jobs import rundir
+
+    if targets:
+        from hpc_amp.jobs.details import run_details
+
+        found = run_details([rundir.find_run(target, runs_dir) for target in targets])
+        if as_json:
+            click.echo(json.dumps([entry.to_plain() for entry in found], indent=1))
+        else:
+            click.echo("\n\n".join(_details(entry) for entry in found))
+        return
+    from hpc_amp.jobs.status import run_statuses
+
+    statuses = run_statuses(rundir.all_runs(runs_dir))
+    if as_json:
+        click.echo(json.dumps([entry.to_plain() for entry in statuses], indent=1))
+    elif not statuses:
+        click.echo(f"no runs in {runs_dir}")
+    else:
+        click.echo(_overview(statuses))
+
+
+def _overview(statuses: list[RunStatus]) -> str:
+    rows = [("NAME", "STATE", "STEP", "ATTEMPT", "JOB", "RUN DIRECTORY")]
+    for entry in statuses:
+        step = "-" if entry.step is None else f"{entry.step}/{entry.total_steps}"
+        where = Path(entry.run_dir)
+        here = where.relative_to(Path.cwd()) if where.is_relative_to(Path.cwd()) else where
+        rows.append(
+            (entry.name, entry.state, step, str(entry.attempt), entry.job_id or "-", str(here))
+        )
+    first, *lines = _table(rows)
+    text = [first]
+    for entry, line in zip(statuses, lines, strict=True):
+        text.append(line)
+        if entry.reason and entry.state != "finished":
+            text.append(f"    {entry.reason}")
+    return "\n".join(text)
+
+
+def _details(found: RunDetails) -> str:
+    entry = found.status
+    reason = f" ({entry.reason})" if entry.reason else ""
+    rows = [("run", entry.run_dir), ("job", f"{entry.job_id or '-'} ({entry.scheduler})")]
+    if entry.step is not None and entry.total_steps:
+        text = f"step {entry.step} of {entry.total_steps} ({entry.step / entry.total_steps:.0%})"
+        if found.seconds_to_go is not None:
+            text += f", about {_duration(found.seconds_to_go)} to go"
+        rows.append(("progress", text))
+    if found.time_left is not None:
+        rows.append(("time left", f"{_duration(found.time_left)} to the job's limit"))
+    if (beat := found.heartbeat) is not None:
+        ranks = f"{beat.ranks} rank{'s' * (beat.ranks != 1)}"
+        oldest = f"rank {beat.rank} on {beat.host}, step {beat.step}, {beat.phase}"
+        rows.append(
+            ("alive", f"{ranks}, the last sign of life {beat.age} s ago or less ({oldest})")
+        )
+    lines = [f"{entry.name}: {entry.state}{reason}"]
+    lines += [f"  {name:<9}  {value}" for name, value in rows]
+    if found.attempts:
+        header = ("ATTEMPT", "JOB", "HOST", "STARTED", "TOOK", "STEPS", "ENDED")
+        table = [header, *(_attempt(attempt) for attempt in found.attempts)]
+        lines += ["", *(f"  {line}" for line in _table(table))]
+    return "\n".join(lines)
+
+
+def _attempt(attempt: Attempt) -> tuple[str, ...]:
+    started = "-" if attempt.start is None else _date(attempt.start)
+    took = "-"
+    if attempt.start is not None:
+        end = attempt.end if attempt.end is not None else int(time.time())
+        took = _duration(max(0, end - attempt.start))
+    steps = "-"
+    if attempt.to_step is not None:
+        steps = f"{attempt.from_step or 0} to {attempt.to_step}"
+    return (
+        *(str(attempt.number), attempt.job_id or "-", attempt.host or "-", started, took, steps),
+        attempt.ending or attempt.state,
+    )
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Columns of the width of their widest cell; the last one is as long as it likes."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return [
+        "  ".join(
+            [*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _date(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _duration(seconds: int) -> str:
+    from hpc_amp.config.units import format_duration
+
+    return format_duration(seconds)

@@ -1,0 +1,101 @@
+"""All that there is to know of one run: its attempts, its progress, its time, its ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpc_amp.jobs.attempts import Attempt, read_attempts, read_json, read_number
+from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.status import RunStatus, run_statuses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """The least recent sign of life among the ranks of an attempt that is at work."""
+
+    ranks: int
+    """Ranks that have given one."""
+    rank: int
+    host: str
+    step: int | None
+    phase: str
+    age: int
+    """In seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDetails:
+    """What `hpc-amp status RUN` shows. Times are in seconds, None where they are not known or the
+    run is not running."""
+
+    status: RunStatus
+    attempts: list[Attempt]
+    seconds_to_go: int | None
+    """To the last step, at the latest speed."""
+    time_left: int | None
+    """To the time limit of the job."""
+    heartbeat: Heartbeat | None
+
+    def to_plain(self) -> dict[str, Any]:
+        """For JSON: one flat object."""
+        beat = self.heartbeat
+        return {
+            **self.status.to_plain(),
+            "attempts": [attempt.to_plain() for attempt in self.attempts],
+            "seconds_to_go": self.seconds_to_go,
+            "time_left": self.time_left,
+            "heartbeat": {name: getattr(beat, name) for name in beat.__slots__} if beat else None,
+        }
+
+
+def run_details(folders: Sequence[Path]) -> list[RunDetails]:
+    """The details of runs, with one request to each scheduler."""
+    return [
+        _details(folder, status)
+        for folder, status in zip(folders, run_statuses(folders), strict=True)
+    ]
+
+
+def _details(folder: Path, status: RunStatus) -> RunDetails:
+    running = status.state in ("running", "unknown")
+    attempts = read_attempts(folder, read_events(folder), at_work=running)
+    at_work = bool(attempts) and attempts[-1].state == "running"
+    newest = folder / "attempts" / str(attempts[-1].number if attempts else 0)
+    end = read_number(newest / "end_at")
+    return RunDetails(
+        status=status,
+        attempts=attempts,
+        seconds_to_go=_seconds_to_go(folder, newest) if at_work else None,
+        time_left=max(0, end - int(time.time())) if at_work and end is not None else None,
+        heartbeat=_heartbeat(newest) if at_work else None,
+    )
+
+
+def _seconds_to_go(folder: Path, attempt: Path) -> int | None:
+    progress = read_json(attempt / "progress.json")
+    train = (read_json(folder / "job.json").get("job") or {}).get("train") or {}
+    try:
+        steps = progress["total_steps"] - progress["step"]
+        return int(steps * train["batch_size"] / progress["images_per_second"])
+    except (KeyError, TypeError, ZeroDivisionError):
+        return None  # it has not come so far, or is a program that tells no progress
+
+
+def _heartbeat(attempt: Path) -> Heartbeat | None:
+    beats = [read_json(path) for path in (attempt / "heartbeat").glob("rank-*")]
+    beats = [beat for beat in beats if isinstance(beat.get("time"), (int, float))]
+    if not beats:
+        return None
+    oldest = min(beats, key=lambda beat: float(beat["time"]))
+    return Heartbeat(
+        ranks=len(beats),
+        rank=int(oldest.get("rank", 0)),
+        host=str(oldest.get("host", "")),
+        step=oldest.get("step"),
+        phase=str(oldest.get("phase", "")),
+        age=max(0, int(time.time() - oldest["time"])),
+    )

@@ -1,0 +1,400 @@
+"""What a launch script does at the end of an attempt where things go wrong around it: a scheduler
+that is away, nodes that are taken away, crash loops, a stop that was asked for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.stubs import Ended, StubHost, events, wait, write_outcome
+
+from hpc_amp.jobs.events import read_events, record_event
+
+LISTENER = "trap 'exit 75' TERM; touch ready; while :; do sleep 0.05; done"
+REPORT = 'echo "$HPC_AMP_GRACE $((HPC_AMP_END_AT - HPC_AMP_STOP_AT))" >grace'
+
+
+def shell(text: str) -> list[str]:
+    return ["bash", "-c", text]
+
+
+def reason(run_dir: Path) -> str:
+    return str(read_events(run_dir)[-1]["reason"])
+
+
+def requeues(host: StubHost) -> int:
+    return [call[0] for call in host.calls("scontrol")].count("requeue")
+
+
+def until_exists(path: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < deadline, f"no {path}"
+        time.sleep(0.02)
+
+
+def terminated(host: StubHost, run_dir: Path) -> Ended:
+    """The end of a run whose whole job got SIGTERM while its program was at work."""
+    process = host.start(run_dir)
+    until_exists(host.work / "ready")
+    os.kill(process.pid, signal.SIGTERM)
+    return wait(process)
+
+
+# ---- a controller that is away -------------------------------------------------------------------
+
+
+def test_a_controller_that_does_not_answer_is_asked_again(host: StubHost) -> None:
+    run_dir = host.create({"run": shell("exit 75")})
+    silence = "Unexpected message received\nUnable to contact slurm controller (connect failure)\n"
+    (host.state / "fail-requeue").write_text(silence)
+
+    ended = host.run(run_dir)
+
+    assert requeues(host) == 3
+    assert events(run_dir) == ["started", "continued"]
+    assert "scontrol: error: Unexpected message received" in ended.output
+    assert ended.status == 0
+
+
+def test_a_job_that_slurm_has_requeued_already_is_left_to_it(host: StubHost) -> None:
+    run_dir = host.create({"run": shell("exit 75")})
+    (host.state / "fail-requeue").write_text("Job is pending execution for job 42")
+
+    ended = host.run(run_dir)
+
+    assert (requeues(host), ended.status) == (1, 0)
+    assert events(run_dir) == ["started", "continued"]
+
+
+# ---- nodes that are taken away -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "content"), [("restarts", "1"), ("job-state", "PENDING")])
+@pytest.mark.parametrize("program", ["exit 1", "exit 143"])
+def test_a_failure_of_a_job_that_slurm_starts_again_is_none(
+    host: StubHost, name: str, content: str, program: str
+) -> None:
+    """A node has died; srun ended before the script heard of it."""
+    run_dir = host.create({"run": shell(program)})
+    (host.state / name).write_text(content)
+
+    host.run(run_dir)
+
+    assert events(run_dir) == ["started", "requeued"]
+    assert requeues(host) == 0
+
+
+def test_a_launch_that_fails_because_of_that_is_none_either(host: StubHost) -> None:
+    run_dir = host.create({"run": ["true"], "job": {"nodes": 2}})
+    (host.state / "restarts").write_text("1")
+
+    assert host.run(run_dir).status == 2
+
+    assert events(run_dir) == ["requeued"]
+
+
+def test_slurm_counts_from_the_start_of_this_attempt(host: StubHost) -> None:
+    run_dir = host.create({"run": shell("exit 1")})
+    (host.state / "restarts").write_text("3")
+
+    host.run(run_dir, SLURM_RESTART_COUNT="3")
+
+    assert events(run_dir) == ["started", "failed"]
+
+
+@pytest.mark.parametrize("status", [143, 75])
+def test_a_program_that_is_preempted_is_requeued(host: StubHost, status: int) -> None:
+    """Whether it dies of that or stops at a checkpoint: it cannot tell why it was terminated. The
+    script has to ask for the requeue: its own end would be the job's."""
+    run_dir = host.create({"run": shell(f"exit {status}"), "job": {"max_restarts": 0}})
+    (host.state / "preempt-time").write_text("2026-11-27T22:40:00")
+
+    host.run(run_dir)
+
+    assert events(run_dir) == ["started", "preempted"]
+    assert requeues(host) == 1
+
+
+def test_a_deleted_job_is_not_brought_back_by_a_preemption(host: StubHost) -> None:
+    run_dir = host.create({"run": shell(LISTENER.replace("75", "3")), "launch": "single"})
+    (host.state / "preempt-time").write_text("2026-11-27T22:40:00")
+
+    terminated(host, run_dir)
+
+    assert events(run_dir) == ["started", "failed"]
+    assert requeues(host) == 0
+
+
+def test_a_job_that_is_terminated_to_start_again_says_so(host: StubHost) -> None:
+    run_dir = host.create({"run": shell(LISTENER), "launch": "single"})
+    (host.state / "restarts").write_text("1")
+
+    terminated(host, run_dir)
+
+    assert events(run_dir) == ["started", "requeued"]
+    assert reason(run_dir) == "saved at SIGTERM"
+
+
+# ---- the time limit ------------------------------------------------------------------------------
+
+
+def test_at_the_limit_slurm_terminates_like_a_deletion(host: StubHost) -> None:
+    run_dir = host.create({"run": shell(LISTENER), "launch": "single"})
+    (host.state / "end").write_text("-1 minute")
+
+    terminated(host, run_dir)
+
+    assert events(run_dir) == ["started", "continued"]
+    assert requeues(host) == 1
+
+
+def test_a_failure_at_the_limit_is_a_failure(host: StubHost) -> None:
+    config = {"run": shell(LISTENER.replace("75", "3")), "launch": "single", "restarts": 1}
+    run_dir = host.create(config)
+    (host.state / "end").write_text("-1 minute")
+
+    terminated(host, run_dir)
+
+    assert events(run_dir) == ["started", "retried"]
+
+
+def test_a_local_run_has_no_limit_that_somebody_enforces(host: StubHost) -> None:
+    job = {"walltime": "2s", "stop_margin": "1s"}
+    config = {"site": "local", "run": shell(LISTENER), "launch": "single", "job": job}
+    run_dir = host.create(config)
+    process = host.start(run_dir)
+    until_exists(host.work / "ready")
+    time.sleep(3)
+    os.kill(process.pid, signal.SIGTERM)
+    wait(process)
+
+    assert events(run_dir) == ["started", "terminated"]
+
+
+@pytest.mark.parametrize(
+    ("config", "grace"),
+    [
+        ({}, 20),  # the stub's KillWait
+        ({"job": {"grace": "90s"}}, 90),
+        ({"site": "local"}, 30),
+    ],
+)
+def test_the_ranks_know_how_long_they_have(
+    host: StubHost, config: dict[str, Any], grace: int
+) -> None:
+    job = {"stop_margin": "50s", **config.get("job", {})}
+    run_dir = host.create({"run": shell(REPORT), **config, "job": job})
+
+    host.run(run_dir)
+
+    assert (host.work / "grace").read_text() == f"{grace} 50\n"
+
+
+def test_torchrun_leaves_its_ranks_no_more_than_30_s(host: StubHost) -> None:
+    config = {"run": ["true"], "launch": "torchrun", "job": {"ranks_per_node": 2}}
+
+    scripts = [
+        (host.create({**config, "name": name, "job": {**config["job"], **more}}) / "launch.sh")
+        for name, more in (("short", {"grace": "9s"}), ("long", {"grace": "9m"}))
+    ]
+
+    assert "\nexport HPC_AMP_GRACE=9\n" in scripts[0].read_text()
+    assert "\nexport HPC_AMP_GRACE=30\n" in scripts[1].read_text()
+
+
+# ---- crash loops ---------------------------------------------------------------------------------
+
+
+def built_in(host: StubHost, *ends: str, **more: Any) -> Path:
+    """A run of a built-in task, with a stub in the place of Python: an attempt an end, each `STEP
+    OUTCOME CAUSE STATUS` with the step of its newest checkpoint, 0 for none."""
+    python = host.folder / "python"
+    python.write_text(
+        "#!/usr/bin/env bash\n# Stub of a built-in task.\n"
+        f"end=$(sed -n ${{HPC_AMP_ATTEMPT}}p {host.folder}/ends)\n"
+        'read -r step outcome cause status <<<"$end"\n'
+        'run_dir=$(dirname "$1")\n'
+        '[ "$step" = 0 ] || mkdir -p "$run_dir/checkpoints/step-$(printf %08d "$step")"\n'
+        '[ "$outcome" = none ] ||\n'
+        '  printf \'{\\n "outcome": "%s",\\n "cause": "%s"\\n}\\n\' "$outcome" "$cause" '
+        '>"$HPC_AMP_OUTCOME_FILE"\n'
+        'exit "$status"\n'
+    )
+    python.chmod(0o755)
+    (host.folder / "ends").write_text("".join(f"{end}\n" for end in ends))
+    return host.create(
+        {
+            "train": {"data": "synthetic", "batch_size": 8},
+            "container": {"python": str(python)},
+            "launch": "single",
+            "restarts": 9,
+            **more,
+        }
+    )
+
+
+def run_to_the_end(host: StubHost, run_dir: Path) -> list[str]:
+    """As often as Slurm is asked for another attempt."""
+    while True:
+        before = requeues(host)
+        host.run(run_dir)
+        if requeues(host) == before:
+            return events(run_dir)
+
+
+def test_failures_without_progress_end_the_run(host: StubHost) -> None:
+    run_dir = built_in(host, *["120 none NONE 1"] * 9)
+
+    states = run_to_the_end(host, run_dir)
+
+    # The first attempt came from 0 to 120, the second and the third to nothing.
+    assert states == ["started", "retried"] * 2 + ["started", "failed"]
+    assert reason(run_dir) == (
+        "no progress in 2 attempts: still at step 120; the cause is in the log"
+    )
+
+
+def test_failures_with_progress_do_not(host: StubHost) -> None:
+    ends = [f"{step} failed NONE 1" for step in (10, 10, 20, 20, 30, 30)]
+    run_dir = built_in(host, *ends, "40 finished NONE 0")
+
+    assert run_to_the_end(host, run_dir) == ["started", "retried"] * 6 + ["started", "finished"]
+
+
+@pytest.mark.parametrize(("cause", "state"), [("DEADLINE", "continued"),
+                                              ("TERMINATED", "preempted")])  # fmt: skip
+def test_stops_without_a_checkpoint_end_the_run(host: StubHost, cause: str, state: str) -> None:
+    run_dir = built_in(host, *[f"0 checkpointed {cause} 75"] * 9)
+
+    assert run_to_the_end(host, run_dir) == ["started", state, "started", "failed"]
+
+
+def test_a_person_who_resumes_a_run_may_try_again(host: StubHost) -> None:
+    run_dir = built_in(host, *["0 failed NONE 1"] * 3)
+    assert run_to_the_end(host, run_dir)[-1] == "failed"
+    record_event(run_dir, "submitted")
+
+    host.run(run_dir)
+
+    assert events(run_dir)[-2:] == ["started", "retried"]
+
+
+def test_a_program_of_ones_own_may_have_checkpoints_elsewhere(host: StubHost) -> None:
+    run_dir = host.create({"run": shell("exit 3"), "restarts": 3})
+
+    assert run_to_the_end(host, run_dir) == ["started", "retried"] * 3 + ["started", "failed"]
+
+
+# ---- a stop that was asked for -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cause", ["ASKED", "TERMINATED", "DEADLINE"])
+def test_a_run_that_is_to_stop_does_not_go_on(host: StubHost, cause: str) -> None:
+    run_dir = host.create({"run": write_outcome("checkpointed", cause)})
+    record_event(run_dir, "stopping")
+
+    ended = host.run(run_dir)
+
+    assert ended.status == 75
+    assert events(run_dir) == ["stopping", "checkpointed"]
+    assert reason(run_dir) == "a stop was asked for"
+    assert not list((run_dir / "attempts").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"), [("exit 75", "checkpointed"), ("exit 3", "failed")]
+)
+def test_nor_does_one_that_is_asked_while_it_works(
+    host: StubHost, program: str, expected: str
+) -> None:
+    run = shell(f"touch ready; until [ -e go ]; do sleep 0.05; done; {program}")
+    run_dir = host.create({"run": run, "restarts": 5})
+    process = host.start(run_dir)
+    until_exists(host.work / "ready")
+    record_event(run_dir, "stopping")
+    (host.work / "go").touch()
+    wait(process)
+
+    assert events(run_dir) == ["started", "stopping", expected]
+    assert requeues(host) == 0
+
+
+# ---- a full disk ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(host: StubHost) -> Iterator[Path]:
+    """A folder with little space."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a file system needs root")
+    folder = host.folder / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "test", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk_does_not_keep_a_run_from_going_on(host: StubHost, small_disk: Path) -> None:
+    fill = f"cat /dev/zero >{small_disk}/all 2>/dev/null; exit 75"
+    run_dir = host.create({"run": shell(fill), "runs_dir": str(small_disk / "runs")})
+
+    ended = host.run(run_dir)
+
+    assert small_disk in run_dir.parents
+    assert "No space left on device" in ended.output
+    assert (requeues(host), ended.status) == (1, 0)
+
+
+# ---- the next job of a chain ---------------------------------------------------------------------
+
+
+def start_on_pbs(host: StubHost, *answers: str) -> tuple[Path, Ended]:
+    """A run that stops at a checkpoint where qsub gives these answers in turn: `out|err`."""
+    (host.folder / "answers").write_text("".join(f"{answer}\n" for answer in answers))
+    (host.folder / "nodes").write_text("n1\n")
+    qsub = host.bin / "qsub"
+    qsub.write_text(
+        "#!/usr/bin/env bash\n# Stub of PBS's qsub.\n"
+        f"cd {host.folder} && echo >>asked\n"
+        'IFS="|" read -r out err <answers; sed -i 1d answers\n'
+        'echo "$err" >&2; [ -z "$out" ] || { echo "$out"; exit 0; }; exit 162\n'
+    )
+    qsub.chmod(0o755)
+    site = host.folder / "pbs.yaml"
+    site.write_text(yaml.safe_dump({"scheduler": "pbs"}))
+    run_dir = host.create({"site": str(site), "run": shell("exit 75"), "launch": "single"})
+    process = host.start(run_dir, PBS_JOBID="7.head", PBS_NODEFILE=str(host.folder / "nodes"))
+    return run_dir, wait(process)
+
+
+def asked(host: StubHost) -> int:
+    return len((host.folder / "asked").read_text().splitlines())
+
+
+def test_a_server_that_is_not_reached_is_asked_again(host: StubHost) -> None:
+    away = "|qsub: cannot connect to server head (errno=15010)"
+
+    run_dir, ended = start_on_pbs(host, away, "8.head|")
+
+    assert asked(host) == 2
+    assert "> qsub: cannot connect to server head (errno=15010)" in ended.output
+    assert events(run_dir) == ["started", "continued", "queued"]
+    assert read_events(run_dir)[-1]["job_id"] == "8.head"
+    assert ended.status == 0
+
+
+def test_an_answer_that_may_hide_a_job_is_not_asked_for_twice(host: StubHost) -> None:
+    run_dir, ended = start_on_pbs(host, "|qsub: End of File", "9.head|")
+
+    assert asked(host) == 1
+    assert events(run_dir) == ["started", "continued", "checkpointed"]
+    assert "could not submit the next job" in reason(run_dir)
+    assert ended.status == 75
