@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check docs cluster-up cluster-down clean
+.PHONY: demo test chaos check docs cluster-up cluster-down clean
 
 demo: $(VENV)/.train
 	$(BIN)/hpc-amp submit configs/cifar_resnet.yaml --follow site=local
 
 test: $(VENV)/.dev
 	tests/run $(BIN)
+
+# The whole chaos suite, of which `make test` runs a short version.
+chaos: $(VENV)/.dev
+	tests/run $(BIN) -m 'chaos or not chaos' tests/chaos tests/cluster/test_survival.py
 
 # Everything but pytest: what an editor would show.
 check: $(VENV)/.dev
@@ -19,6 +23,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m hpc_amp.config.reference
 	$(BIN)/python -m hpc_amp.explain.document
 	$(BIN)/python -m hpc_amp.doctor.catalogue
+	$(BIN)/python -m hpc_amp.migrate.document
 
 cluster-up:
 	tests/cluster/up

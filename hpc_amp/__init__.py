@@ -1,3 +1,14 @@
 """hpc-amp: one YAML file in, a multi-node mixed-precision PyTorch run out."""
 
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`hpc_amp.executor`, which most programs do not need, and images cannot import."""
+    if name == "executor":
+        import importlib
+
+        return importlib.import_module("hpc_amp.functions").executor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

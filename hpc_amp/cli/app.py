@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpc_amp import __version__
+from hpc_amp.cli.bench import bench
 from hpc_amp.cli.container import container
 from hpc_amp.cli.doctor import doctor
 from hpc_amp.cli.explain import explain
+from hpc_amp.cli.migrate import migrate
 from hpc_amp.cli.options import json_option, runs_dir_option
+from hpc_amp.cli.scale import scale
 from hpc_amp.cli.shell import shell
+from hpc_amp.cli.status import status
+from hpc_amp.cli.sweep import sweep
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
@@ -40,10 +45,15 @@ def app() -> None:
     """
 
 
+app.add_command(bench)
 app.add_command(container)
 app.add_command(doctor)
 app.add_command(explain)
+app.add_command(migrate)
+app.add_command(scale)
 app.add_command(shell)
+app.add_command(status)
+app.add_command(sweep)
 
 
 @app.command()
@@ -259,48 +269,6 @@ class _Waiting:
 
 
 @app.command()
-@click.argument("targets", nargs=-1, metavar="[RUN]...")
-@runs_dir_option
-@json_option
-def status(targets: tuple[str, ...], runs_dir: Path, as_json: bool) -> None:
-    """Show where runs stand: all of them, or those named."""
-    from hpc_amp.jobs import rundir
-    from hpc_amp.jobs.status import run_statuses
-
-    if targets:
-        folders = [rundir.find_run(target, runs_dir) for target in targets]
-    else:
-        folders = rundir.all_runs(runs_dir)
-    statuses = run_statuses(folders)
-    if as_json:
-        click.echo(json.dumps([entry.to_plain() for entry in statuses], indent=1))
-    elif not statuses:
-        click.echo(f"no runs in {runs_dir}")
-    else:
-        click.echo(_status_table(statuses))
-
-
-def _status_table(statuses: list[RunStatus]) -> str:
-    rows = [("NAME", "STATE", "STEP", "ATTEMPT", "JOB", "RUN DIRECTORY")]
-    for entry in statuses:
-        step = "-" if entry.step is None else f"{entry.step}/{entry.total_steps}"
-        where = Path(entry.run_dir)
-        here = where.relative_to(Path.cwd()) if where.is_relative_to(Path.cwd()) else where
-        rows.append(
-            (entry.name, entry.state, step, str(entry.attempt), entry.job_id or "-", str(here))
-        )
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    lines = []
-    for index, row in enumerate(rows):
-        cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)]
-        lines.append("  ".join([*cells, row[5]]).rstrip())
-        shown = statuses[index - 1] if index else None
-        if shown is not None and shown.reason and shown.state not in ("finished", "running"):
-            lines.append(f"    {shown.reason}")
-    return "\n".join(lines)
-
-
-@app.command()
 @click.argument("target", metavar="RUN")
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on until the run ends.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last lines.")
@@ -344,27 +312,69 @@ def _say_that_ranks_save() -> None:
 
 @app.command()
 @click.argument("targets", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--save", is_flag=True, help="Let them save a checkpoint and stop by themselves; kill nothing."
+)
 @runs_dir_option
 @json_option
-def cancel(targets: tuple[str, ...], runs_dir: Path, as_json: bool) -> None:
-    """End runs. The ranks save a checkpoint first, as far as the scheduler's grace allows."""
+def cancel(targets: tuple[str, ...], save: bool, runs_dir: Path, as_json: bool) -> None:
+    """End runs for good; `resume` takes them up again.
+
+    The ranks save first, as far as the scheduler's grace allows; with --save they have the time
+    they need.
+    """
     from hpc_amp.jobs import rundir
-    from hpc_amp.jobs.control import cancel as cancel_run
 
     facts: list[dict[str, Any]] = []
     for target in targets:
         run_dir = rundir.find_run(target, runs_dir)
-        before = cancel_run(run_dir, on_wait=_say_that_ranks_save)
+        before, text = _save(run_dir) if save else _cancel(run_dir)
         facts.append({"run_dir": str(run_dir), "job_id": before.job_id, "state": before.state})
         if not as_json:
-            ended = before.state not in ("pending", "running", "unknown")
-            click.echo(
-                f"{run_dir} has ended already ({before.state})"
-                if ended
-                else f"cancelled job {before.job_id} of {run_dir}"
-            )
+            click.echo(text)
     if as_json:
         click.echo(json.dumps(facts, indent=1))
+
+
+def _cancel(run_dir: Path) -> tuple[RunStatus, str]:
+    """End a run; returns its status before and a line about it."""
+    from hpc_amp.jobs.control import cancel as cancel_run
+
+    before = cancel_run(run_dir, on_wait=_say_that_ranks_save)
+    if before.state not in ("pending", "running", "unknown"):
+        return before, f"{run_dir} has ended already ({before.state})"
+    return before, f"cancelled job {before.job_id} of {run_dir}"
+
+
+def _save(run_dir: Path) -> tuple[RunStatus, str]:
+    """Let a run save and stop; returns its status before and a line about it."""
+    from hpc_amp.jobs.control import save_and_stop
+
+    def say_that_it_was_asked(status: RunStatus) -> None:
+        click.echo(
+            f"asked job {status.job_id} to save and stop; it will not go on by itself (Ctrl-C: do "
+            "not wait for that)",
+            err=True,
+        )
+
+    try:
+        stopped = save_and_stop(run_dir, on_wait=say_that_it_was_asked)
+    except KeyboardInterrupt:
+        click.echo(f"no longer waiting; see: hpc-amp status {run_dir}", err=True)
+        raise SystemExit(130) from None
+    before, after = stopped.before, stopped.after
+    if stopped.how == "ended before":
+        return before, f"{run_dir} has ended already ({before.state})"
+    if stopped.how == "cancelled":
+        saved = "its checkpoints stay" if before.attempt else "there was nothing to save"
+        return before, f"cancelled job {before.job_id} of {run_dir}, which was not running: {saved}"
+    if stopped.how == "asked":
+        return before, (
+            f"{run_dir} runs a program of your own: it stops when it looks for attempts/"
+            f"{before.attempt}/stop, or when its time is up, and does not go on then"
+        )
+    step = f" at step {after.step}" if after.step is not None else ""
+    return before, f"{run_dir} is {after.state}{step}: {after.reason}"
 
 
 @app.command()

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpc_amp.cli.options import json_option
+
+if TYPE_CHECKING:
+    from hpc_amp.study.cost import Cost
+    from hpc_amp.study.folder import Study
+    from hpc_amp.study.progress import Progress
+    from hpc_amp.study.recipe import Measurement, Recipe
 
 studies_dir_option = click.option(
     "--studies-dir",
@@ -39,6 +49,305 @@ class DefaultGroup(click.Group):
 @click.group(cls=DefaultGroup)
 def scale() -> None:
     """Measure how a job scales over nodes, and show it."""
+
+
+def _node_counts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+    """`1,2,4` as numbers."""
+    words = [word.strip() for word in value.split(",")]
+    if not all(word.isdecimal() and 0 < int(word) <= 10**6 for word in words):
+        raise click.BadParameter(f"{value!r} is not a list of numbers of nodes, such as 1,2,4.")
+    return tuple(int(word) for word in words)
+
+
+max_queued_option = click.option(
+    "--max-queued",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Have no more than N runs in the queue, and wait here until all are submitted.",
+)
+ask_above_option = click.option(
+    "--ask-above",
+    type=click.FloatRange(min=0),
+    metavar="NODE-HOURS",
+    default=100,
+    show_default=True,
+    help="Ask before more than so much may be spent.",
+)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+@scale.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--nodes",
+    callback=_node_counts,
+    metavar="LIST",
+    default="1,2,4,8",
+    show_default=True,
+    help="Numbers of nodes to measure.",
+)
+@click.option(
+    "--kind",
+    type=click.Choice(["strong", "weak", "both"]),
+    default="strong",
+    show_default=True,
+    help="What stays the same: the whole batch (strong), or that of a rank (weak).",
+)
+@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option(
+    "--steps", type=click.IntRange(min=1), metavar="N", help="Steps to measure.  [default: 100]"
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Measure for about so long instead.",
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="Steps before the first one measured.",
+)
+@click.option("--evaluate", is_flag=True, help="Evaluate as the job says; without it, do not.")
+@click.option(
+    "--checkpoints", is_flag=True, help="Save as the job says; without it, only at the end."
+)
+@click.option(
+    "--in-allocation",
+    is_flag=True,
+    help="One job of the largest size makes all runs, one after the other.",
+)
+@max_queued_option
+@ask_above_option
+@yes_option
+@click.option("--dry-run", is_flag=True, help="Say what would be submitted, and stop.")
+@json_option
+@studies_dir_option
+def start(
+    config: Path,
+    overrides: tuple[str, ...],
+    nodes: tuple[int, ...],
+    kind: str,
+    repeats: int,
+    steps: int | None,
+    seconds: float | None,
+    warmup: int,
+    evaluate: bool,
+    checkpoints: bool,
+    in_allocation: bool,
+    max_queued: int | None,
+    ask_above: float,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+    studies_dir: Path,
+) -> None:
+    """Submit CONFIG on each number of nodes, --repeats times.
+
+    The study gets a folder of its own. Whatever interrupts this command, `scale continue` submits
+    what is missing. docs/scaling.md has the rest.
+    """
+    if steps is not None and seconds is not None:
+        raise click.UsageError("Give either --steps or --seconds.")
+    from hpc_amp.study.cost import estimate
+    from hpc_amp.study.draft import Wishes, draft_study
+    from hpc_amp.study.folder import KINDS
+    from hpc_amp.study.lock import exclusive
+    from hpc_amp.study.overview import describe_draft
+    from hpc_amp.study.recipe import measurements
+
+    wishes = Wishes(
+        kinds=tuple(one for one in KINDS if kind in (one, "both")),
+        nodes=nodes,
+        repeats=repeats,
+        warmup=warmup,
+        steps=steps or (100 if seconds is None else None),
+        seconds=seconds,
+        evaluate=evaluate,
+        checkpoints=checkpoints,
+        in_allocation=in_allocation,
+    )
+    draft = draft_study(config, overrides, studies_dir, wishes)
+    _refuse_bound(draft.recipe.in_allocation, max_queued)
+    wanted = measurements(draft.study, draft.recipe)
+    for remark in draft.plan.remarks:
+        click.echo(f"note: {remark}", err=True)
+    click.echo(describe_draft(draft), err=as_json)
+    cost = estimate(wanted, draft.plan.walltime, in_allocation=draft.recipe.in_allocation)
+    click.echo(str(cost), err=as_json)
+    if dry_run:
+        return
+    _ask(cost, ask_above, yes)
+    draft.write()
+    with _interruptible(draft.study), exclusive(draft.study):
+        _submit(draft.study, draft.recipe, wanted, max_queued, as_json)
+
+
+@scale.command("continue")
+@click.argument("target", metavar="STUDY")
+@max_queued_option
+@ask_above_option
+@yes_option
+@json_option
+@studies_dir_option
+def continue_(
+    target: str,
+    max_queued: int | None,
+    ask_above: float,
+    yes: bool,
+    as_json: bool,
+    studies_dir: Path,
+) -> None:
+    """Submit the runs of STUDY that are missing, have failed, or ended too early.
+
+    Its job file and settings are those of its start; what is queued, runs or is measured stays as
+    it is.
+    """
+    from hpc_amp.study.cost import estimate
+    from hpc_amp.study.folder import find_study
+    from hpc_amp.study.lock import exclusive
+    from hpc_amp.study.progress import progress, to_be_made
+    from hpc_amp.study.recipe import read_recipe
+    from hpc_amp.study.submission import base_plan, share_runs, working_in
+    from hpc_amp.study.unsettled import settle
+
+    study = find_study(target, studies_dir)
+    recipe = read_recipe(study)
+    _refuse_bound(recipe.in_allocation, max_queued)
+    with _interruptible(study), exclusive(study), working_in(recipe):
+        settle(study, _say_that_it_waits)
+        items = progress(study, recipe)
+        share_runs(study, items)
+        wanted = to_be_made(items)
+        if not wanted:
+            click.echo(_nothing_to_do(items), err=as_json)
+        else:
+            plan, _ = base_plan(study, recipe)
+            cost = estimate(wanted, plan.walltime, in_allocation=recipe.in_allocation, before=items)
+            click.echo(str(cost), err=as_json)
+            _ask(cost, ask_above, yes)
+        _submit(study, recipe, wanted, max_queued, as_json)
+
+
+@scale.command()
+@click.argument("target", metavar="STUDY")
+@json_option
+@studies_dir_option
+def status(target: str, as_json: bool, studies_dir: Path) -> None:
+    """Show which runs of STUDY are measured, under way, or missing."""
+    import json
+
+    from hpc_amp.study.folder import find_study
+    from hpc_amp.study.overview import describe, to_plain
+    from hpc_amp.study.progress import progress
+    from hpc_amp.study.recipe import read_recipe
+
+    study = find_study(target, studies_dir)
+    items = progress(study, read_recipe(study))
+    click.echo(json.dumps(to_plain(study, items), indent=1) if as_json else describe(study, items))
+
+
+@scale.command()
+@click.argument("target", metavar="STUDY")
+@json_option
+@studies_dir_option
+def cancel(target: str, as_json: bool, studies_dir: Path) -> None:
+    """End all runs of STUDY that are queued or running. `scale continue` makes them again."""
+    import json
+
+    from hpc_amp.study.ending import cancel_runs
+    from hpc_amp.study.folder import find_study
+    from hpc_amp.study.lock import exclusive
+    from hpc_amp.study.progress import progress
+    from hpc_amp.study.recipe import read_recipe
+    from hpc_amp.study.unsettled import settle
+
+    study = find_study(target, studies_dir)
+    recipe = read_recipe(study)
+    with exclusive(study):
+        settle(study, _say_that_it_waits)
+        ended = cancel_runs(progress(study, recipe))
+    if as_json:
+        click.echo(json.dumps({"study": str(study.folder), "cancelled": ended}))
+    else:
+        click.echo(f"cancelled {ended} runs of {study.folder}")
+
+
+def _refuse_bound(in_allocation: bool, max_queued: int | None) -> None:
+    if in_allocation and max_queued is not None:
+        raise click.UsageError("The runs share a single job: leave --max-queued out.")
+
+
+def _ask(cost: Cost, ask_above: float, yes: bool) -> None:
+    """Let the user confirm what is expensive. Raises UsageError where nobody can answer."""
+    if yes or cost.most <= ask_above:
+        return
+    if not sys.stdin.isatty():
+        from hpc_amp.errors import UsageError
+
+        raise UsageError(
+            f"{cost.most:,.0f} node-hours at most are above --ask-above {ask_above:g}, and nobody "
+            "can be asked",
+            hint="give --yes",
+        )
+    click.confirm("Submit?", abort=True, err=True)
+
+
+@contextmanager
+def _interruptible(study: Study) -> Iterator[None]:
+    """Ctrl-C ends the submitting, not what was submitted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nno longer submitting; the rest: hpc-amp scale continue {study.folder}", err=True
+        )
+        raise SystemExit(130) from None
+
+
+def _say_that_it_waits() -> None:
+    click.echo(
+        "a submission was interrupted: waiting until it is known what became of it", err=True
+    )
+
+
+def _nothing_to_do(items: Sequence[Progress]) -> str:
+    under_way = sum(one.is_under_way for one in items)
+    return f"{under_way} runs are under way" if under_way else "all runs are measured"
+
+
+def _submit(
+    study: Study,
+    recipe: Recipe,
+    wanted: Sequence[Measurement],
+    max_queued: int | None,
+    as_json: bool,
+) -> None:
+    """Submit runs, and say what was submitted."""
+    import json
+
+    from hpc_amp.study.allocation import submit_allocation
+    from hpc_amp.study.submission import submit_runs
+
+    job_ids: list[str] = []
+
+    def tell(measurement: Measurement, job_id: str) -> None:
+        job_ids.append(job_id)
+        click.echo(f"{measurement.first.folder_name}: submitted job {job_id}", err=as_json)
+
+    if wanted and recipe.in_allocation:
+        job_ids.append(submit_allocation(study, recipe, wanted).job_id)
+        click.echo(f"submitted job {job_ids[0]}, which makes them all", err=as_json)
+    else:
+        submit_runs(study, recipe, wanted, max_queued=max_queued, tell=tell)
+    if as_json:
+        click.echo(json.dumps({"study": str(study.folder), "job_ids": job_ids}))
+    else:
+        click.echo(f"study {study.folder}; see hpc-amp scale status, then hpc-amp scale report")
 
 
 @scale.command()

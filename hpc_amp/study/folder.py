@@ -1,10 +1,12 @@
 """The folder of a study: what it plans, and which run measures which point.
 
 studies/<name>/<UTC time>-<4 letters>/
-    study.json      name, kind, nodes, repeats, created, ...
+    study.json      name, kind, nodes, repeats, created, and how its runs are made (see `recipe`)
     config.yaml     the job, as given
     points/strong-n0004-r02/run     the path of the run directory of the second run on four nodes;
                                     a relative one counts from the folder it stands in
+    runs/<name>/<run id>/           the run directories
+    allocations/1/                  script and log of a job that makes several runs
 """
 
 from __future__ import annotations
@@ -12,15 +14,17 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from hpc_amp.config.schema import run_name
 from hpc_amp.errors import UsageError
 
 Kind = Literal["strong", "weak"]
 KINDS: tuple[Kind, ...] = ("strong", "weak")
+T = TypeVar("T")
 _POINT = re.compile(r"(strong|weak)-n(\d{4,9})-r(\d{2,9})")
 
 
@@ -79,7 +83,15 @@ class Study:
             text = (point / "run").read_text(encoding="utf-8").strip()
         except (OSError, ValueError):
             return None
-        return point / text if text else None
+        return Path(os.path.normpath(point / text)) if text else None
+
+    def point_to(self, run: PlannedRun, run_dir: Path) -> None:
+        """Note the run directory of a run, in one step. Raises OSError."""
+        path = self.folder / "points" / run.folder_name / "run"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".run.{os.getpid()}")
+        temporary.write_text(f"{os.path.relpath(run_dir, path.parent)}\n", encoding="utf-8")
+        os.replace(temporary, path)
 
 
 def find_study(target: str, studies_dir: Path) -> Study:
@@ -100,6 +112,12 @@ def find_study(target: str, studies_dir: Path) -> Study:
 
 def read_study(folder: Path) -> Study:
     """The study in a folder. Raises UsageError where its `study.json` is damaged."""
+    return read_description(folder, lambda content: _study(folder, content))
+
+
+def read_description(folder: Path, read: Callable[[Any], T]) -> T:
+    """What `read` makes of the content of a study's `study.json`. Raises UsageError where there is
+    none, and for a KeyError, TypeError or ValueError of `read`."""
     path = folder / "study.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -108,7 +126,7 @@ def read_study(folder: Path) -> Study:
     except (ValueError, RecursionError):
         raise UsageError(f"{path} is not JSON") from None
     try:
-        return _study(folder, content)
+        return read(content)
     except (KeyError, TypeError, ValueError) as error:
         said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise UsageError(f"{path} does not describe a study: {said}") from None

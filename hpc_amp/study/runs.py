@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpc_amp.jobs.status import run_statuses
+from hpc_amp.jobs.status import RunStatus, run_statuses
 from hpc_amp.study.folder import PlannedRun, Study
 from hpc_amp.study.timing import (
     AllReduceTiming,
@@ -28,6 +28,7 @@ class StudyRun:
     `state` is measured (all ranks), partial (some ranks), unsubmitted, gone (its run directory does
     not exist), or the state of a run without measurements, as in `hpc-amp status`. `reason` says
     more where there is more to say. `damaged` has a line for every file that cannot be used.
+    `status` is that of its run directory, None where it was not looked at.
     """
 
     planned: PlannedRun
@@ -37,23 +38,27 @@ class StudyRun:
     ranks: tuple[RankTiming, ...] = ()
     allreduce: AllReduceTiming | None = None
     damaged: tuple[str, ...] = ()
+    status: RunStatus | None = None
 
 
-def read_runs(study: Study) -> list[StudyRun]:
-    """All runs of a study. The scheduler is asked for those that have measured nothing and have not
-    ended."""
+def read_runs(study: Study, *, with_measured: bool = False) -> list[StudyRun]:
+    """All runs of a study. The scheduler is asked once, for those that have measured nothing and
+    have not ended; `with_measured`, the status of those that have is found out as well."""
     found = [_read_run(planned, study.run_dir(planned)) for planned in study.planned_runs()]
-    silent = [run.run_dir for run in found if run.state == "silent" and run.run_dir is not None]
-    statuses = {status.run_dir: status for status in run_statuses(silent)}
-    runs = []
-    for run in found:
-        status = statuses.get(str(run.run_dir))
-        if status is None:
-            runs.append(run)
-            continue
-        reason = "it measured nothing" if status.state == "finished" else status.reason
-        runs.append(replace(run, state=status.state, reason=reason))
-    return runs
+    there = {
+        run.run_dir
+        for run in found
+        if run.run_dir is not None and (run.state == "silent" or (with_measured and run.ranks))
+    }
+    statuses = {status.run_dir: status for status in run_statuses(sorted(there))}
+    return [_with_status(run, statuses.get(str(run.run_dir))) for run in found]
+
+
+def _with_status(run: StudyRun, status: RunStatus | None) -> StudyRun:
+    if status is None or run.state != "silent":
+        return replace(run, status=status)
+    reason = "it measured nothing" if status.state == "finished" else status.reason
+    return replace(run, status=status, state=status.state, reason=reason)
 
 
 def distinct(runs: Iterable[StudyRun], key: str) -> list[str]:

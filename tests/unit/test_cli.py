@@ -666,7 +666,7 @@ def test_a_local_run_that_does_not_listen_is_killed_with_all_that_it_started(
     while not (here.work / "pid").exists() or not (here.work / "pid").read_text():
         time.sleep(0.05)
     pid = int((here.work / "pid").read_text())
-    monkeypatch.setattr(local, "_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(local.Local, "grace", 0.5)
 
     local.Local().cancel(facts["job_id"])
 

@@ -258,8 +258,8 @@ def test_hostile_names_are_text_in_latex(tmp_path: Path) -> None:
         (["scale", "report", "STUDY", "--latex", "--json"], "Give either --latex or --json."),
         (["scale", "report", "STUDY", "--out", "/dev/null"], "/dev/null/report.txt cannot be"),
         (["scale", "report", "STUDY", "--csv", "/proc/x.csv"], "/proc/x.csv cannot be written"),
-        (["scale", "nope"], "No such command 'nope'."),
-        (["scale", "--nope"], "No such command '--nope'."),
+        (["scale", "nope"], "nope: there is no such job file"),
+        (["scale", "--nope"], "No such option"),
         (["scale", "report", "STUDY", "--nope"], "No such option"),
     ],
 )

@@ -1,0 +1,153 @@
+"""`hpc-amp bench`: the same job in each precision, measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpc_amp.cli.options import json_option
+from hpc_amp.cli.scale import DefaultGroup
+
+if TYPE_CHECKING:
+    from hpc_amp.bench.folder import Bench
+    from hpc_amp.bench.results import Result
+
+benches_dir_option = click.option(
+    "--benches-dir",
+    type=click.Path(path_type=Path),
+    default=Path("benches"),
+    envvar="HPC_AMP_BENCHES",
+    show_default=True,
+    help="Folder of all benchmarks.",
+)
+
+
+@click.group(cls=DefaultGroup)
+def bench() -> None:
+    """Measure a job in each precision: `bench job.yaml`, then a table."""
+
+
+@bench.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--precisions",
+    metavar="LIST",
+    help="Such as fp32,bf16. The first one is what the others are compared with. "
+    "Default: all that the devices have.",
+)
+@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--steps", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("--warmup", type=click.IntRange(min=0), default=20, show_default=True)
+@click.option(
+    "--submit",
+    "submitted",
+    is_flag=True,
+    help="Hand one job with all runs to the scheduler, and do not wait.",
+)
+@json_option
+@benches_dir_option
+def start(
+    config: Path,
+    overrides: tuple[str, ...],
+    precisions: str | None,
+    repeats: int,
+    steps: int,
+    warmup: int,
+    submitted: bool,
+    as_json: bool,
+    benches_dir: Path,
+) -> None:
+    """Run CONFIG in each precision here, one after the other, and show how they compare.
+
+    Each of --repeats rounds has every precision once; a run measures --steps steps after --warmup
+    others. Exits with 1 if a run could not be measured. docs/bench.md says how to read the table.
+    """
+    import json
+
+    from hpc_amp.bench.points import prepare_bench, submit_bench
+
+    names = [name.strip() for name in precisions.split(",")] if precisions is not None else None
+    if names is not None and not all(names):
+        raise click.UsageError("--precisions wants names with commas between: fp32,bf16.")
+    prepared = prepare_bench(
+        config, overrides, benches_dir,
+        precisions=names, repeats=repeats, warmup=warmup, steps=steps,
+        site=None if submitted else "local",
+    )  # fmt: skip
+    for remark in prepared.first.remarks:
+        click.echo(f"note: {remark}", err=True)
+    submission = submit_bench(prepared)
+    if submission.remarks:
+        click.echo(submission.remarks, err=True)
+    folder = prepared.bench.folder
+    if not submitted:
+        _wait(prepared.bench, submission.job_id, as_json)
+    elif as_json:
+        click.echo(json.dumps({"job_id": submission.job_id, "bench": str(folder)}))
+    else:
+        click.echo(f"submitted job {submission.job_id}; then: hpc-amp bench report {folder}")
+
+
+def _wait(bench: Bench, job_id: str, as_json: bool) -> None:
+    """Follow the runs to their end. Ctrl-C ends the one that is under way, and shows the others."""
+    from hpc_amp.bench.follow import follow
+    from hpc_amp.schedulers import get_scheduler
+
+    click.echo(f"{len(bench.points)} runs in {bench.folder}", err=True)
+    try:
+        follow(bench, _tell)
+    except KeyboardInterrupt:
+        click.echo("\nending the run that is under way", err=True)
+        get_scheduler("local").cancel(job_id)
+        _show(bench, as_json, None)
+        raise SystemExit(130) from None
+    _show(bench, as_json, None)
+
+
+def _tell(result: Result) -> None:
+    from hpc_amp.study.words import milliseconds
+
+    point = result.point
+    said = f"{result.state}: {result.reason}" if result.reason else result.state
+    if result.is_measured:
+        said = f"{milliseconds(result.step_seconds)} ms a step"
+    click.echo(f"{point.precision}, repeat {point.repeat}: {said}", err=True)
+
+
+def _show(bench: Bench, as_json: bool, out: Path | None) -> None:
+    """Print a benchmark as far as it is measured, and write the report. Exits with 1 unless all of
+    it is."""
+    from hpc_amp.bench.comparison import compare
+    from hpc_amp.bench.report import to_json, to_text, write_report
+    from hpc_amp.bench.results import read_results
+
+    comparison = compare(bench, read_results(bench))
+    written = write_report(comparison, out or bench.folder / "report")
+    click.echo(to_json(comparison) if as_json else to_text(comparison), nl=not as_json)
+    click.echo(written.describe(), err=as_json)
+    if comparison.missing:
+        raise SystemExit(1)
+
+
+@bench.command()
+@click.argument("target", metavar="BENCH")
+@json_option
+@click.option(
+    "--out",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Where table, JSON and picture go. Without it: `report` in the benchmark's folder.",
+)
+@benches_dir_option
+def report(target: str, as_json: bool, out: Path | None, benches_dir: Path) -> None:
+    """Show a benchmark as far as it is measured.
+
+    BENCH is its folder, or a name: then its newest benchmark. Exits with 1 unless all of its runs
+    are measured.
+    """
+    from hpc_amp.bench.folder import find_bench
+
+    _show(find_bench(target, benches_dir), as_json, out)

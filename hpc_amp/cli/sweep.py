@@ -1,0 +1,317 @@
+"""`hpc-amp sweep`: one job file at many points."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpc_amp.cli.options import json_option
+from hpc_amp.cli.scale import DefaultGroup
+
+if TYPE_CHECKING:
+    from hpc_amp.sweep.cut import Part
+    from hpc_amp.sweep.folder import Sweep
+    from hpc_amp.sweep.plan import SweepPlan
+
+sweeps_dir_option = click.option(
+    "--sweeps-dir",
+    type=click.Path(path_type=Path),
+    default=Path("sweeps"),
+    envvar="HPC_AMP_SWEEPS",
+    show_default=True,
+    help="Folder of all sweeps.",
+)
+max_parallel_option = click.option(
+    "--max-parallel",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The most points that run at once. Without it: as many as the scheduler lets, or, on "
+    "this machine, as its GPUs or cores allow.",
+)
+
+
+@click.group(cls=DefaultGroup)
+def sweep() -> None:
+    """Run a job file at many points, and rank what comes out.
+
+    \b
+      hpc-amp sweep job.yaml train.optimizer.lr=0.1,0.2 train.precision.mode=fp16,bf16
+      hpc-amp sweep status NAME       where its points stand
+      hpc-amp sweep report NAME       the points, best first, and a picture
+      hpc-amp sweep continue NAME     the points that are missing or have failed
+
+    Each point is an ordinary run, with checkpoints and restarts; on Slurm and PBS all together are
+    one job array. docs/sweeps.md says more.
+    """
+
+
+@sweep.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE[,VALUE]...]...")
+@click.option(
+    "--zip", "zipped", is_flag=True, help="Take the values of all keys one by one, not as a grid."
+)
+@click.option(
+    "--points",
+    "table",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="CSV file with keys as titles and a point a line.",
+)
+@max_parallel_option
+@click.option("--dry-run", is_flag=True, help="Print points and scripts, and stop.")
+@sweeps_dir_option
+@json_option
+def start(
+    config: Path,
+    overrides: tuple[str, ...],
+    zipped: bool,
+    table: Path | None,
+    max_parallel: int | None,
+    dry_run: bool,
+    sweeps_dir: Path,
+    as_json: bool,
+) -> None:
+    """Submit CONFIG at every point; on this machine, run it there.
+
+    A key with several values varies: job.yaml train.optimizer.lr=0.1,0.2 train.seed=0,1,2 makes six
+    points. A comma in brackets or quotes separates nothing.
+    """
+    from hpc_amp.sweep.plan import plan_sweep
+    from hpc_amp.sweep.points import read_space
+    from hpc_amp.sweep.submit import describe, parts_of, write
+
+    space = read_space(overrides, zipped=zipped, table=table)
+    plan = plan_sweep(config, space, sweeps_dir)
+    described = describe(plan, max_parallel)
+    everything = range(len(described.points))
+    parts = parts_of(described, everything, _at_once(described))
+    if dry_run:
+        _print_plan(plan, described, parts)
+        return
+    for remark in plan.remarks:
+        click.echo(f"note: {remark}", err=True)
+    write(described, plan)
+    _begin(described, parts, as_json=as_json, is_new=True)
+
+
+def _at_once(sweep: Sweep) -> int | None:
+    """The bound that arrays have; on this machine there is nobody to tell it to."""
+    return None if sweep.scheduler == "local" else sweep.at_once
+
+
+def _print_plan(plan: SweepPlan, sweep: Sweep, parts: Sequence[Part]) -> None:
+    from hpc_amp.study.tables import as_text
+    from hpc_amp.sweep.arrays import get_arrays
+    from hpc_amp.sweep.report import points_table
+    from hpc_amp.sweep.script import render_array
+
+    click.echo("\n".join(as_text(points_table(sweep.keys, sweep.points))))
+    arrays = get_arrays(sweep.scheduler)
+    scripts = [(part.script_name, render_array(sweep, part, arrays)) for part in parts]
+    scripts += [
+        (group.script, planned.launch_script())
+        for group, planned in zip(sweep.groups, plan.groups, strict=True)
+    ]
+    for name, text in scripts:
+        # As bytes: they are the script's, whatever the terminal's encoding.
+        click.echo(f"\n==== {sweep.folder / name}\n".encode() + text.encode(), nl=False)
+
+
+def _begin(sweep: Sweep, parts: Sequence[Part], *, as_json: bool, is_new: bool) -> None:
+    """Submit the parts, or run them here."""
+    from hpc_amp.errors import HpcAmpError
+    from hpc_amp.jobs import rundir
+    from hpc_amp.sweep.submit import submit
+
+    points = sum(len(part.points) for part in parts)
+    if sweep.scheduler == "local":
+        _run_here(sweep, parts, as_json=as_json)
+        return
+    try:
+        job_ids = submit(sweep, parts)
+    except HpcAmpError:
+        if is_new and not _was_taken(sweep):
+            rundir.discard(sweep.folder)
+        raise
+    if as_json:
+        facts = {"folder": str(sweep.folder), "points": points, "job_ids": job_ids}
+        click.echo(json.dumps({**facts, "scheduler": sweep.scheduler}))
+        return
+    shown = ", ".join(job_ids[:4]) + (", ..." if len(job_ids) > 4 else "")
+    click.echo(
+        f"submitted {points} points as {len(job_ids)} job{'s' * (len(job_ids) != 1)} "
+        f"({sweep.scheduler}): {shown}\nsweep {sweep.folder}"
+    )
+
+
+def _was_taken(sweep: Sweep) -> bool:
+    """Whether the scheduler has any job of the sweep."""
+    from hpc_amp.sweep.record import read_submitted
+
+    return any(submitted.job_ids for submitted in read_submitted(sweep))
+
+
+def _run_here(sweep: Sweep, parts: Sequence[Part], *, as_json: bool) -> None:
+    from hpc_amp.sweep.here import Interrupted, gpus_here, run_here, slots_here
+    from hpc_amp.sweep.status import point_statuses
+
+    slots = slots_here(sweep, gpus_here(), os.cpu_count() or 1)
+    points = sum(len(part.points) for part in parts)
+    click.echo(f"sweep {sweep.folder}: {points} points, {len(slots)} at once", err=as_json)
+    ended = 0
+
+    def say(index: int) -> None:
+        nonlocal ended
+        ended += 1
+        status = point_statuses(sweep)[index]
+        told = f"{status.state}: {status.reason}" if status.reason else status.state
+        settings = " ".join(sweep.settings(index))
+        click.echo(f"[{ended}/{points}] point {index} ({settings}) {told}", err=as_json)
+
+    try:
+        run_here(sweep, parts, slots, say)
+    except (Interrupted, KeyboardInterrupt):
+        click.echo(f"stopped; go on with: hpc-amp sweep continue {sweep.folder}", err=True)
+        raise SystemExit(130) from None
+    statuses = point_statuses(sweep)
+    if as_json:
+        plain = [status.to_plain(sweep.keys) for status in statuses]
+        click.echo(json.dumps({"folder": str(sweep.folder), "points": plain}, indent=1))
+    else:
+        click.echo(f"see: hpc-amp sweep report {sweep.folder}")
+    if any(status.state != "finished" for status in statuses):
+        raise SystemExit(1)
+
+
+@sweep.command()
+@click.argument("target", metavar="SWEEP")
+@sweeps_dir_option
+@json_option
+def status(target: str, sweeps_dir: Path, as_json: bool) -> None:
+    """Show where the points of a sweep stand.
+
+    SWEEP is a sweep's folder, or a name: then its newest sweep.
+    """
+    from hpc_amp.study.tables import as_text
+    from hpc_amp.sweep.folder import find_sweep
+    from hpc_amp.sweep.report import in_words, status_table
+    from hpc_amp.sweep.status import point_statuses
+
+    found = find_sweep(target, sweeps_dir)
+    statuses = point_statuses(found)
+    if as_json:
+        click.echo(json.dumps([status.to_plain(found.keys) for status in statuses], indent=1))
+        return
+    click.echo(f"{found.name}  {found.id}  {in_words(statuses)}")
+    click.echo("\n".join(as_text(status_table(found.keys, statuses))))
+
+
+@sweep.command()
+@click.argument("target", metavar="SWEEP")
+@click.option("--metric", default="accuracy", show_default=True, help="What to rank by.")
+@click.option("--highest/--lowest", "highest_first", default=None, help="Which is better.")
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show only the best N.")
+@json_option
+@click.option(
+    "--csv",
+    "csv_file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write all points to FILE, too.",
+)
+@click.option(
+    "--out",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Where table, CSV, JSON and picture go. Without it: `report` in the sweep.",
+)
+@sweeps_dir_option
+def report(
+    target: str,
+    metric: str,
+    highest_first: bool | None,
+    top: int | None,
+    as_json: bool,
+    csv_file: Path | None,
+    out: Path | None,
+    sweeps_dir: Path,
+) -> None:
+    """Rank the points of a sweep, best first, as far as they have finished.
+
+    A metric is a number of `summary.json` or the newest one in `metrics.jsonl`. Losses, errors and
+    times are better where they are lower; --highest and --lowest say it for others. With --json
+    only that is printed, and no files are written unless --out names a folder.
+    """
+    from hpc_amp.study.output import write_file
+    from hpc_amp.sweep.folder import find_sweep
+    from hpc_amp.sweep.output import write_report
+    from hpc_amp.sweep.ranking import rank
+    from hpc_amp.sweep.report import to_csv, to_json, to_text
+    from hpc_amp.sweep.status import point_statuses
+
+    found = find_sweep(target, sweeps_dir)
+    ranking = rank(found, point_statuses(found), metric, highest_first)
+    if as_json:
+        click.echo(to_json(ranking), nl=False)
+    else:
+        click.echo(to_text(ranking, top))
+    if csv_file is not None:
+        write_file(csv_file, to_csv(ranking).encode())
+    if as_json and out is None:
+        return
+    written = write_report(ranking, out or found.folder / "report")
+    click.echo(written.describe(), err=as_json)
+
+
+@sweep.command()
+@click.argument("target", metavar="SWEEP")
+@sweeps_dir_option
+@json_option
+def cancel(target: str, sweeps_dir: Path, as_json: bool) -> None:
+    """End a sweep: all of its points that are pending or running. They save first."""
+    from hpc_amp.jobs.control import SAVE_SECONDS
+    from hpc_amp.sweep.control import cancel as cancel_sweep
+    from hpc_amp.sweep.folder import find_sweep
+
+    def say_that_ranks_save() -> None:
+        click.echo(f"asked the ranks to save; they have {SAVE_SECONDS} s (Ctrl-C: none)", err=True)
+
+    found = find_sweep(target, sweeps_dir)
+    before = cancel_sweep(found, say_that_ranks_save)
+    if as_json:
+        click.echo(json.dumps([status.to_plain(found.keys) for status in before], indent=1))
+    elif before:
+        click.echo(f"cancelled {len(before)} points of {found.folder}")
+    else:
+        click.echo(f"no point of {found.folder} is pending or running")
+
+
+@sweep.command("continue")
+@click.argument("target", metavar="SWEEP")
+@max_parallel_option
+@sweeps_dir_option
+@json_option
+def continue_(target: str, max_parallel: int | None, sweeps_dir: Path, as_json: bool) -> None:
+    """Submit the points again that are missing or have not finished.
+
+    Those with a checkpoint go on from it. What the points are, and their code, is as it was.
+    """
+    from dataclasses import replace
+
+    from hpc_amp.sweep.control import unfinished
+    from hpc_amp.sweep.folder import find_sweep
+    from hpc_amp.sweep.status import point_statuses
+    from hpc_amp.sweep.submit import check_bound, parts_of
+
+    found = find_sweep(target, sweeps_dir)
+    if max_parallel is not None:
+        check_bound(found.scheduler, max_parallel)
+        found = replace(found, at_once=max_parallel)
+    wanted = unfinished(point_statuses(found))
+    _begin(found, parts_of(found, wanted, _at_once(found)), as_json=as_json, is_new=False)

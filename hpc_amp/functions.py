@@ -1,0 +1,211 @@
+"""Python functions as jobs: `hpc_amp.executor`.
+
+    executor = hpc_amp.executor("job.yaml", job={"nodes": 2})
+    job = executor.submit(train, lr=0.1)
+    print(job.result())
+
+It is submitit's executor, set up by a job file: resources, site, container, environment. The
+functions run inside the container; what they need of submitit is taken along.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc_amp.config.checks import check_job
+from hpc_amp.config.load import read_job
+from hpc_amp.config.overrides import apply_overrides
+from hpc_amp.config.schema import Job
+from hpc_amp.config.sites import find_site
+from hpc_amp.errors import SchedulerError, UsageError
+from hpc_amp.jobs import render, rundir
+from hpc_amp.jobs.plan import Plan, make_plan
+from hpc_amp.jobs.shell import templates, verbatim
+from hpc_amp.launchers import get_launcher
+
+if TYPE_CHECKING:
+    import submitit
+
+_TAKEN_ALONG = ("submitit", "cloudpickle", "typing_extensions")
+# What submitit has to say itself: where its logs are, and which signal it listens to.
+_OF_SUBMITIT = ("--output", "--open-mode", "--signal")
+# There is no scontrol in an image. What submitit asks of it there (`scontrol requeue ID`) is
+# written down, and done by the batch script on the host.
+_SCONTROL = """#!/bin/sh
+echo "$@" >"$HPC_AMP_REQUEUE"
+"""
+
+
+def executor(
+    config: str | Path, *, folder: str | Path = "functions", **overrides: Any
+) -> submitit.Executor:
+    """A submitit executor for the job of a job file.
+
+    `overrides` are keys of the job file, as sections (`job={"nodes": 2}`) or with dots
+    (`**{"job.nodes": 2}`). What is written goes to `folder`/<name>/<UTC time>-<4 letters>/. The
+    ranks of a function are those of the job; `submitit.JobEnvironment()` knows them, and
+    `submitit.helpers.TorchDistributedEnvironment().export()` tells torch.
+
+    Raises ConfigError for a job file that is wrong, UsageError where submitit is not installed or
+    has nothing for the site's scheduler: it knows Slurm and the machine at hand.
+    """
+    try:
+        import submitit  # noqa: F401  heavy, and optional
+    except ImportError:
+        raise UsageError(
+            "hpc_amp.executor needs submitit", hint="pip install 'hpc-amp[submitit]'"
+        ) from None
+    plan = _plan(Path(config), [*_flat(overrides)], Path(folder))
+    known = {"slurm": _on_slurm, "local": _here}
+    if plan.scheduler.name not in known:
+        raise UsageError(
+            f"submitit has no executor for {plan.scheduler.name}",
+            hint="hpc-amp submit and hpc-amp sweep run jobs there",
+        )
+    plan.scheduler.check(plan)
+    _write(plan)
+    return known[plan.scheduler.name](plan)
+
+
+def _flat(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Keyword arguments as overrides of a command line."""
+    for name, value in overrides.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            yield f"{prefix}{name}={text}"
+
+
+def _plan(config: Path, overrides: list[str], folder: Path) -> Plan:
+    source = read_job(config, overrides)
+    if source.tree.get("train") is None and source.tree.get("run") is None:
+        # The function is what runs.
+        tree = apply_overrides(source.tree, ["run=[python]"], Job)
+        source = replace(source, tree=tree)
+    node = source.tree.get("site")
+    site = find_site(source.site, where=node.where if node else str(config))
+    loaded = source.validate(site.defaults)
+    check_job(loaded, site)
+    where = Path(os.path.expanduser(folder)) / loaded.job.name / rundir.new_run_id()
+    return make_plan(loaded, site, where)
+
+
+def _write(plan: Plan) -> None:
+    """The folder of the executor: the interpreter that submitit starts, and what it needs inside.
+    Raises UsageError where it cannot be written; nothing stays behind then."""
+    folder = plan.run_dir
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    context = {**render._context(plan), "session": True, "pickled_by": verbatim(version)}
+    script = templates("jobs").get_template("python.sh.j2").render(context)
+    try:
+        folder.mkdir(parents=True)
+        try:
+            rundir.copy_package(folder)
+            for name in _TAKEN_ALONG:
+                _copy_module(name, folder / "lib" / name)
+            (folder / "job.json").write_text(json.dumps(rundir.resolved(plan), indent=1) + "\n")
+            _write_program(folder / "python", script)
+            _write_program(folder / "commands" / "scontrol", _SCONTROL)
+        except BaseException:
+            rundir.discard(folder)
+            raise
+    except OSError as error:
+        raise UsageError(f"the executor's folder cannot be written: {error}") from None
+
+
+def _copy_module(name: str, folder: Path) -> None:
+    """A module or package of this Python into a folder of its own."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None, f"submitit needs {name}"
+    assert spec.origin is not None, f"{name} is no module"
+    source = Path(spec.origin)
+    folder.mkdir(parents=True)
+    if spec.submodule_search_locations is None:
+        shutil.copy(source, folder)
+    else:
+        ignored = shutil.ignore_patterns("__pycache__", "test_*", "conftest.py")
+        shutil.copytree(source.parent, folder / name, ignore=ignored)
+
+
+def _write_program(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def _on_slurm(plan: Plan) -> submitit.Executor:
+    """One task a rank, and the header that a batch job of ours has."""
+    import submitit
+
+    if shutil.which("srun") is None:
+        raise SchedulerError(
+            "`srun` is not on this machine's PATH",
+            hint="use a login node, or site=local to run here",
+        )
+    request = plan.job.job
+    skipped = [*request.skip_directives, *_OF_SUBMITIT]
+    plan = replace(
+        plan,
+        launcher=get_launcher("srun"),
+        job=replace(plan.job, job=replace(request, skip_directives=skipped)),
+    )
+    made = submitit.SlurmExecutor(
+        plan.run_dir / "jobs",
+        request.max_restarts,
+        python=shlex.quote(str(plan.run_dir / "python")),
+    )
+    made.update_parameters(
+        nodes=request.nodes,
+        ntasks_per_node=plan.job.ranks_per_node,
+        time=-(-plan.walltime // 60),
+        signal_delay_s=plan.stop_margin,
+        stderr_to_stdout=True,
+        wckey=None,
+        # Before the first command, so they are directives; of two of a kind the last counts.
+        setup=[f"#SBATCH {line}" for line in plan.scheduler.directives(plan)],
+        srun_args=[
+            f"--cpus-per-task={request.cpus_per_gpu}",
+            *plan.site.launcher_args,
+            *plan.job.launch.args,
+        ],
+        teardown=_requeue_lines(plan.run_dir),
+    )
+    return made
+
+
+def _requeue_lines(folder: Path) -> list[str]:
+    """Shell for the end of the batch script: what a function asked for at a checkpoint."""
+    return [
+        f'asked={shlex.quote(str(folder))}/requeue-"$SLURM_JOB_ID"',
+        "id=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}",
+        '[ ! -e "$asked" ] || { rm -f "$asked" && scontrol requeue "$id" && sleep 60; }',
+    ]
+
+
+def _here(plan: Plan) -> submitit.Executor:
+    """Processes of this machine."""
+    import submitit
+
+    made = submitit.LocalExecutor(
+        plan.run_dir / "jobs",
+        plan.job.job.max_restarts,
+        python=shlex.quote(str(plan.run_dir / "python")),
+    )
+    made.update_parameters(
+        tasks_per_node=plan.job.world_size,
+        gpus_per_node=plan.job.job.gpus_per_node,
+        timeout_min=plan.walltime / 60,
+        signal_delay_s=plan.stop_margin,
+        stderr_to_stdout=True,
+    )
+    return made

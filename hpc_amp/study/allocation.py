@@ -1,0 +1,110 @@
+"""All runs of a study in one job, one after the other, where queues are long.
+
+The job has the nodes of the largest run. Each run is an ordinary one with its own launch script,
+which finds an allocation that looks as large as it needs: the first of the job's nodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from hpc_amp import __version__
+from hpc_amp.errors import HpcAmpError, UsageError
+from hpc_amp.jobs import rundir
+from hpc_amp.jobs.events import record_event
+from hpc_amp.jobs.plan import Plan
+from hpc_amp.jobs.render import render
+from hpc_amp.jobs.shell import comment, quote, templates, verbatim
+from hpc_amp.schedulers import Submission
+from hpc_amp.study.folder import Study
+from hpc_amp.study.recipe import Measurement, Recipe
+from hpc_amp.study.submission import plan_run, point_all, uninterrupted
+
+# The variables that name the file with the nodes of a job.
+_NODE_FILES = {"pbs": "PBS_NODEFILE", "cobalt": "COBALT_NODEFILE"}
+
+
+def submit_allocation(study: Study, recipe: Recipe, wanted: Sequence[Measurement]) -> Submission:
+    """Make the run directories of all `wanted`, and submit the job that works them off. Raises
+    SchedulerError where it is refused; nothing stays behind then."""
+    folder = _next_folder(study)
+    plans: list[Plan] = []
+    try:
+        for measurement in wanted:
+            plan, loaded = plan_run(study, recipe, measurement)
+            point_all(study, measurement, plan.run_dir)
+            rundir.create(plan, render(plan), loaded.text)
+            plans.append(plan)
+        script = _write_script(study, folder, wanted, plans)
+        # On this machine the script is a child, which has to hear signals.
+        scheduler = plans[0].scheduler
+        with nullcontext() if scheduler.name == "local" else uninterrupted():
+            for plan in plans:
+                record_event(
+                    plan.run_dir, "submitted", scheduler=scheduler.name, folder=str(folder)
+                )
+            submission = scheduler.submit(script, os.environ)
+            for plan in plans:
+                record_event(plan.run_dir, "queued", job_id=submission.job_id)
+    except HpcAmpError:
+        for path in (folder, *(plan.run_dir for plan in plans)):
+            rundir.discard(path)
+        raise
+    return submission
+
+
+def _next_folder(study: Study) -> Path:
+    """A folder for a further job. Raises UsageError."""
+    parent = study.folder / "allocations"
+    try:
+        parent.mkdir(exist_ok=True)
+        folder = parent / str(len(list(parent.iterdir())) + 1)
+        (folder / "logs").mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"{study.folder} cannot be written: {error.strerror}") from None
+    return folder
+
+
+def _write_script(
+    study: Study, folder: Path, wanted: Sequence[Measurement], plans: Sequence[Plan]
+) -> Path:
+    script = folder / "launch.sh"
+    try:
+        script.write_text(render_allocation(study, folder, wanted, plans))
+        script.chmod(0o755)
+    except OSError as error:
+        raise UsageError(f"{script} cannot be written: {error.strerror}") from None
+    return script
+
+
+def render_allocation(
+    study: Study, folder: Path, wanted: Sequence[Measurement], plans: Sequence[Plan]
+) -> str:
+    """The script of the job: the directives of the largest run, then the launch scripts of all."""
+    largest = max(plans, key=lambda plan: plan.job.job.nodes)
+    largest = dataclasses.replace(largest, run_dir=folder)
+    context = {
+        "marker": verbatim(largest.scheduler.marker),
+        "directives": [verbatim(line) for line in largest.scheduler.directives(largest)],
+        "name_comment": comment(study.name),
+        "version": verbatim(__version__),
+        "folder": quote(str(folder)),
+        "scheduler": verbatim(largest.scheduler.name),
+        "node_file": verbatim(_NODE_FILES.get(largest.scheduler.name, "")),
+        "walltime": largest.walltime,
+        "stop_margin": largest.stop_margin,
+        "tasks": largest.launcher.tasks_per_node(largest.job),
+        "runs": [
+            (
+                quote(f"{one.first.kind}-n{one.first.nodes:04d}"),
+                one.first.nodes,
+                quote(str(plan.run_dir)),
+            )
+            for one, plan in zip(wanted, plans, strict=True)
+        ],
+    }
+    return templates("jobs").get_template("study.sh.j2").render(context)

@@ -1,0 +1,1 @@
+"""Sweeps: one job file, many points, each an ordinary run. Submit side."""

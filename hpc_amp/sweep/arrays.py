@@ -1,0 +1,220 @@
+"""How each scheduler runs many jobs that differ only in a number: as one array where it has
+arrays, and one by one where it has none."""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from hpc_amp.errors import SchedulerError, UsageError
+from hpc_amp.schedulers import JobStatus, Scheduler, cobalt, get_scheduler, pbs, slurm
+from hpc_amp.schedulers.base import complaint, run_command, submission_environment
+
+Answers = Mapping[str, JobStatus]
+
+
+class Arrays(ABC):
+    """Arrays of one scheduler. Tasks of an array are counted from 0."""
+
+    name: ClassVar[str]
+    task: ClassVar[str]
+    """Shell: the number of the task that a script runs as."""
+    job_id: ClassVar[str]
+    """Shell: the id of its job, as the scheduler's commands take it."""
+    shell: ClassVar[str] = "bash -l"
+    """What runs a launch script."""
+    bounds: ClassVar[bool] = True
+    """Whether it can be told how many tasks may run at once."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Whose arrays these are."""
+        return get_scheduler(self.name)
+
+    def largest(self) -> int:
+        """The most tasks that one array may have, as the scheduler says or does by default."""
+        return 10_000
+
+    def header(self, directives: Sequence[str], tasks: int, at_once: int | None) -> list[str]:
+        """The directives of a script that runs as so many tasks."""
+        return list(directives)
+
+    @abstractmethod
+    def submit(self, script: Path, tasks: int) -> Iterator[str]:
+        """Hand in a script; the id of the array, or of every job, as soon as it is known. Raises
+        SchedulerError where one is refused."""
+
+    @abstractmethod
+    def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
+        """The id of a task's job, as `query` and `job_id` give it; None where there is none."""
+
+    @abstractmethod
+    def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
+        """The status of all tasks of arrays, and of jobs, in one request. Raises SchedulerError
+        where the scheduler does not answer."""
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """End what `submit` submitted."""
+        for job_id in job_ids:
+            self.scheduler.cancel(job_id)
+
+
+class SlurmArrays(Arrays):
+    """`sbatch --array`."""
+
+    name = "slurm"
+    task = "${SLURM_ARRAY_TASK_ID:-0}"
+    job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+
+    def largest(self) -> int:
+        """MaxArraySize, which is one more than the largest index; 1001 unless the site says so."""
+        try:
+            said = run_command(["scontrol", "show", "config"]).stdout
+        except SchedulerError:
+            said = ""
+        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
+        return int(found[1]) if found and int(found[1]) > 0 else 1001
+
+    def header(self, directives: Sequence[str], tasks: int, at_once: int | None) -> list[str]:
+        """Behind the others: of two `--array` the last counts."""
+        return [*directives, f"--array=0-{tasks - 1}{_bound(tasks, at_once)}"]
+
+    def submit(self, script: Path, tasks: int) -> Iterator[str]:
+        """One job with an id for all."""
+        yield self.scheduler.submit(script, os.environ).job_id
+
+    def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
+        """`41_7`."""
+        return f"{job_ids[0]}_{task}" if job_ids else None
+
+    def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
+        """`squeue -r`, which lists every task by itself, also those that wait."""
+        user = str(os.getuid())  # not every node knows everybody's name
+        result = run_command(["squeue", "-h", "-r", "-u", user, "--states=all", "-o", "%i|%T|%r"])
+        if result.returncode != 0:
+            raise SchedulerError(f"squeue does not answer: {complaint(result)}")
+        rows = (line.strip().split("|", 2) for line in result.stdout.splitlines())
+        return {row[0]: slurm._status(row[1], row[2]) for row in rows if len(row) == 3}
+
+
+class PbsArrays(Arrays):
+    """`qsub -J`, which takes no array of a single job: that is an ordinary one."""
+
+    name = "pbs"
+    task = "${PBS_ARRAY_INDEX:-0}"
+    job_id = "$PBS_JOBID"
+
+    def header(self, directives: Sequence[str], tasks: int, at_once: int | None) -> list[str]:
+        """A log for each task: PBS lets them all write into a file from its beginning."""
+        if tasks == 1:
+            return list(directives)
+        logs = [
+            re.sub(r"job\.log('?)$", r"^array_index^.log\1", line)
+            if line.startswith("-o ")
+            else line
+            for line in directives
+        ]
+        return [*logs, f"-J 0-{tasks - 1}{_bound(tasks, at_once)}"]
+
+    def submit(self, script: Path, tasks: int) -> Iterator[str]:
+        """One job, whose id has brackets: `490[].server`."""
+        yield _qsub([], script, r"^\d+(?:\[\])?\.\S+$", pbs._OWN_VARIABLES)
+
+    def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
+        """`490[7].server`."""
+        if not job_ids:
+            return None
+        return job_ids[0].replace("[]", f"[{task}]")
+
+    def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
+        """`qstat -f -t`, which lists every task by itself."""
+        result = run_command(["qstat", "-f", "-t", *arrays, *jobs])
+        # 35: one of them has ended; 153: one is not known any more.
+        if result.returncode not in (0, 35, 153):
+            raise SchedulerError(f"qstat does not answer: {complaint(result)}")
+        found = pbs._parse(result.stdout)
+        return {job_id: pbs._status(attributes) for job_id, attributes in found.items()}
+
+
+class CobaltArrays(Arrays):
+    """Cobalt has none: a job a point, whose number travels with `--env`."""
+
+    name = "cobalt"
+    task = "$HPC_AMP_TASK"
+    job_id = "$COBALT_JOBID"
+    bounds = False
+
+    def submit(self, script: Path, tasks: int) -> Iterator[str]:
+        """One job after the other, until the queue takes no more."""
+        for task in range(tasks):
+            own = ["--env", f"HPC_AMP_TASK={task}"]
+            yield _qsub(own, script, r"^\d+(?= |$)", cobalt._OWN_VARIABLES)
+
+    def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
+        """The job of that number."""
+        return job_ids[task] if task < len(job_ids) else None
+
+    def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
+        """One qstat for all."""
+        return self.scheduler.query([*arrays, *jobs])
+
+
+class LocalArrays(Arrays):
+    """This machine: the command that started the sweep runs its points, and is the array's job."""
+
+    name = "local"
+    task = "$HPC_AMP_TASK"
+    # As in the launch script, which this script becomes.
+    job_id = """local-$$-$(awk '{ print $22 }' "/proc/$$/stat")"""
+    shell = "bash"
+
+    def submit(self, script: Path, tasks: int) -> Iterator[str]:
+        """Nobody takes it: see `hpc_amp.sweep.here`."""
+        raise SchedulerError("on this machine a sweep runs in the foreground")
+
+    def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
+        """The command that will start it."""
+        return job_ids[0] if job_ids else None
+
+    def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
+        """Which processes are alive. While the command is, its points wait for their turn."""
+        answers = self.scheduler.query([*arrays, *jobs])
+        waiting = {job_id: JobStatus("pending") for job_id in arrays if _runs(answers[job_id])}
+        return {**answers, **waiting}
+
+
+def _runs(status: JobStatus) -> bool:
+    return status.state == "running"
+
+
+_ARRAYS: dict[str, type[Arrays]] = {
+    arrays.name: arrays for arrays in (SlurmArrays, PbsArrays, CobaltArrays, LocalArrays)
+}
+
+
+def get_arrays(scheduler: str) -> Arrays:
+    """The arrays of a scheduler. Raises UsageError for one that has no name here."""
+    if scheduler not in _ARRAYS:
+        raise UsageError(f"there is no scheduler {scheduler!r}")
+    return _ARRAYS[scheduler]()
+
+
+def _bound(tasks: int, at_once: int | None) -> str:
+    return f"%{at_once}" if at_once is not None and at_once < tasks else ""
+
+
+def _qsub(options: Sequence[str], script: Path, job_id: str, variables: Sequence[str]) -> str:
+    """Hand in a script; its job's id, which stands on a line of its own."""
+    result = run_command(
+        ["qsub", *options, str(script)],
+        environ=submission_environment(os.environ, *variables),
+        folder=script.parent,
+    )
+    ids = re.findall(job_id, result.stdout, re.MULTILINE)
+    if not ids:
+        raise SchedulerError(f"qsub refused the job: {complaint(result)}")
+    return str(ids[-1])

@@ -1,0 +1,80 @@
+"""Ending sweeps, and going on with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hpc_amp.errors import UsageError
+from hpc_amp.jobs.control import SAVE_SECONDS
+from hpc_amp.jobs.events import record_event
+from hpc_amp.sweep.arrays import get_arrays
+from hpc_amp.sweep.folder import Sweep
+from hpc_amp.sweep.record import read_submitted, record_cancelled
+from hpc_amp.sweep.status import UNDER_WAY, PointStatus, point_statuses
+
+_POLL_SECONDS = 1.0
+_REASON = "by hpc-amp sweep cancel"
+
+
+def unfinished(statuses: Sequence[PointStatus]) -> list[int]:
+    """The points that `continue` submits again: those that have not finished and are not under
+    way. Raises UsageError where there are none."""
+    wanted = [s.index for s in statuses if s.state != "finished" and s.state not in UNDER_WAY]
+    if not wanted:
+        under_way = sum(status.state in UNDER_WAY for status in statuses)
+        told = f"{under_way} points are under way" if under_way else "all points have finished"
+        raise UsageError(f"{told}; there is nothing to continue")
+    return wanted
+
+
+def cancel(sweep: Sweep, on_wait: Callable[[], object]) -> list[PointStatus]:
+    """End all points that are pending or running; returns their statuses before. They save first,
+    as far as the scheduler's grace allows; where signals do not reach the ranks, through the stop
+    file, for which they have 60 s (`on_wait` is told; an interrupt ends the wait)."""
+    before = [s for s in point_statuses(sweep) if s.state in UNDER_WAY]
+    if not before:
+        return []
+    arrays = get_arrays(sweep.scheduler)
+    started = [status for status in before if status.run is not None]
+    # Recorded before: the scripts read it when their ranks have saved, and do not go on.
+    record_cancelled(sweep, _REASON)
+    for status in started:
+        record_event(sweep.point_dir(status.index), "cancelled", reason=_REASON)
+    open_points = {status.index for status in before}
+    submitted = [one for one in read_submitted(sweep) if open_points & set(one.points)]
+    try:
+        if not arrays.scheduler.signals_ranks:
+            _let_save(sweep, [status for status in started if status.state == "running"], on_wait)
+    finally:
+        for one in submitted:
+            arrays.cancel(one.job_ids)
+        # Runs that went on in jobs of their own, or were resumed by themselves.
+        tasks = {
+            arrays.task_id(one.job_ids, task, len(one.points))
+            for one in submitted
+            for task in range(len(one.points))
+        }
+        for status in started:
+            if status.job_id is not None and status.job_id not in tasks:
+                arrays.scheduler.cancel(status.job_id)
+    return before
+
+
+def _let_save(sweep: Sweep, running: Sequence[PointStatus], on_wait: Callable[[], object]) -> None:
+    """Ask the ranks of all points to save and stop, and wait for that."""
+    asked = [status.run for status in running if status.run is not None]
+    for run in asked:
+        try:
+            (Path(run.run_dir) / "attempts" / str(run.attempt) / "stop").touch()
+        except OSError as error:
+            raise UsageError(f"{run.run_dir} cannot be asked to save: {error}") from None
+    if not asked:
+        return
+    on_wait()
+    deadline = time.monotonic() + SAVE_SECONDS
+    while time.monotonic() < deadline and any(
+        not (Path(run.run_dir) / "attempts" / str(run.attempt) / "ended").exists() for run in asked
+    ):
+        time.sleep(_POLL_SECONDS)

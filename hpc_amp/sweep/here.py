@@ -1,0 +1,165 @@
+"""A sweep on this machine: its points run here, so many at a time, until they have all ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from hpc_amp.jobs import rundir
+from hpc_amp.jobs.events import record_event
+from hpc_amp.schedulers import local
+from hpc_amp.sweep.arrays import LocalArrays
+from hpc_amp.sweep.cut import Part
+from hpc_amp.sweep.folder import Sweep
+from hpc_amp.sweep.record import record_cancelled, record_queued, record_submitted
+from hpc_amp.sweep.submit import write_script
+
+_POLL_SECONDS = 0.2
+_REASON = "hpc-amp sweep was interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A part of this machine for one point at a time. `gpus` is None where they are not divided."""
+
+    gpus: tuple[str, ...] | None = None
+
+
+def slots_here(sweep: Sweep, devices: Sequence[str], cores: int) -> list[Slot]:
+    """As many slots as the sweep says, or as this machine's GPUs allow, or, without any, its cores.
+    GPUs are divided among them."""
+    gpus = max(group.gpus for group in sweep.groups)
+    if gpus and devices:
+        most = max(1, len(devices) // gpus)
+        count = min(sweep.at_once or most, most)
+        return [Slot(tuple(devices[gpus * i : gpus * (i + 1)])) for i in range(count)]
+    most = max(1, cores // max(group.cores for group in sweep.groups))
+    return [Slot()] * (sweep.at_once or most)
+
+
+def gpus_here() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [device.strip() for device in visible.split(",") if device.strip()]
+    folder = Path("/proc/driver/nvidia/gpus")
+    return [str(index) for index in range(len(list(folder.iterdir())))] if folder.is_dir() else []
+
+
+class Interrupted(Exception):
+    """The sweep was stopped by Ctrl-C or a signal; the points that ran have saved and stopped, as
+    far as they can."""
+
+
+def run_here(
+    sweep: Sweep, parts: Sequence[Part], slots: Sequence[Slot], on_end: Callable[[int], object]
+) -> None:
+    """Run the parts' points in the slots; `on_end` is told the number of each that has ended.
+    Raises Interrupted."""
+    pool = _Pool(sweep, slots, on_end)
+    own_id = _job_id(os.getpid())
+    waiting: list[tuple[int, Path, int]] = []
+    for part in parts:
+        script = write_script(sweep, part, LocalArrays())
+        record_submitted(sweep, part)
+        record_queued(sweep, part, [own_id])
+        waiting += [(point, script, task) for task, point in enumerate(part.points)]
+    rundir.point_latest(sweep.folder)
+    with _signals_interrupt():
+        try:
+            pool.work_off(waiting)
+        except KeyboardInterrupt:
+            pool.stop()
+            raise Interrupted from None
+
+
+class _Pool:
+    """The points that run now, each in its slot."""
+
+    def __init__(
+        self, sweep: Sweep, slots: Sequence[Slot], on_end: Callable[[int], object]
+    ) -> None:
+        self._sweep = sweep
+        self._free = list(reversed(slots))
+        self._on_end = on_end
+        self._running: dict[int, tuple[subprocess.Popen[bytes], Slot]] = {}
+
+    def work_off(self, waiting: Sequence[tuple[int, Path, int]]) -> None:
+        """Run all of (point, script, task)."""
+        queue = iter(waiting)
+        upcoming = next(queue, None)
+        while upcoming is not None or self._running:
+            while upcoming is not None and self._free:
+                self._start(*upcoming)
+                upcoming = next(queue, None)
+            time.sleep(_POLL_SECONDS)
+            self._collect()
+
+    def _start(self, point: int, script: Path, task: int) -> None:
+        slot = self._free.pop()
+        environ = {**os.environ, "HPC_AMP_TASK": str(task)}
+        if slot.gpus is not None:
+            environ["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
+        with (self._sweep.folder / "logs" / "job.log").open("ab") as log:
+            process = subprocess.Popen(
+                ["bash", str(script)],
+                env=environ,
+                cwd=self._sweep.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for this process, which asks them to save
+            )
+        self._running[point] = (process, slot)
+
+    def _collect(self) -> None:
+        for point, (process, slot) in list(self._running.items()):
+            if process.poll() is not None:
+                del self._running[point]
+                self._free.append(slot)
+                self._on_end(point)
+
+    def stop(self) -> None:
+        """Let the points that run save and stop, all at once. Who interrupts this leaves them
+        alone with it."""
+        record_cancelled(self._sweep, _REASON)
+        for point, (process, _) in self._running.items():
+            run_dir = self._sweep.point_dir(point)
+            if (run_dir / "state.jsonl").exists():  # it has begun
+                record_event(run_dir, "cancelled", reason=_REASON)
+            ending = threading.Thread(
+                target=local.Local().cancel, args=[_job_id(process.pid)], daemon=True
+            )
+            ending.start()
+        while self._running:
+            time.sleep(_POLL_SECONDS)
+            self._collect()
+
+
+def _job_id(pid: int) -> str:
+    return f"local-{pid}-{local._start_time(pid) or 0}"
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP as Ctrl-C: what runs shall save in any case."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

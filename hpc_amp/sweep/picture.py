@@ -1,0 +1,141 @@
+"""The picture of a sweep: the metric against each parameter, one panel a parameter.
+
+Needs matplotlib, which is imported when a picture is drawn. A parameter whose values are numbers
+has an axis of numbers, logarithmic where they span decades; any other has a place for each value.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from hpc_amp.sweep.points import Point
+from hpc_amp.sweep.ranking import Ranking
+from hpc_amp.sweep.report import short_names
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which colour-blind readers tell apart.
+_POINT, _BEST, _LINE = "#0072B2", "#D55E00", "#555555"
+_DECADES = 100.0
+"""A ratio of largest to smallest value from which an axis is logarithmic."""
+_WIDTH, _HEIGHT, _COLUMNS = 3.2, 2.8, 3
+_LONGEST_LABEL = 16
+# The same sweep gives the same bytes.
+_SETTINGS: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "hpc-amp",
+    "text.parse_math": False,
+}
+
+
+def draw(ranking: Ranking) -> dict[str, bytes]:
+    """The picture as `png` and `svg`; nothing where no point is ranked, or nothing varies."""
+    keys = ranking.sweep.keys
+    if not ranking.ranked or not keys:
+        return {}
+    from matplotlib import rc_context, rcdefaults
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = min(_COLUMNS, len(keys))
+    lines = -(-len(keys) // columns)
+    with rc_context():
+        rcdefaults()
+        with rc_context(_SETTINGS):
+            size = (_WIDTH * columns, _HEIGHT * lines)
+            figure = Figure(figsize=size, layout="constrained")
+            FigureCanvasAgg(figure)
+            panels = figure.subplots(lines, columns, squeeze=False, sharey=True).flat
+            for index, (name, axes) in enumerate(zip(short_names(keys), panels, strict=False)):
+                _draw_panel(axes, ranking, index, name)
+            for axes in list(panels)[len(keys) :]:
+                axes.set_visible(False)
+            figure.suptitle(_title(ranking), fontsize=9)
+            return {"png": _bytes(figure, "png"), "svg": _bytes(figure, "svg")}
+
+
+def _title(ranking: Ranking) -> str:
+    note = ", SYNTHETIC data" if ranking.synthetic else ""
+    return f"{ranking.sweep.name}: {len(ranking.ranked)} points{note}"
+
+
+def _draw_panel(axes: Axes, ranking: Ranking, index: int, name: str) -> None:
+    texts = [_text(point.status.point, index) for point in ranking.ranked]
+    values = [point.value for point in ranking.ranked]
+    places = axis_numbers(texts)
+    if places is not None:
+        axes.plot(*_medians(places, values), lw=1, color=_LINE, label="median")
+        if spans_decades(places):
+            axes.set_xscale("log")
+            _plain_numbers(axes.xaxis)
+    else:
+        names = list(dict.fromkeys(_text(point, index) for point in ranking.sweep.points))
+        places = [float(names.index(text)) for text in texts]
+        labels = [text if len(text) <= _LONGEST_LABEL else f"{text[:15]}…" for text in names]
+        axes.set_xticks(range(len(names)), labels, rotation=30 if len(names) > 3 else 0)
+        axes.set_xlim(-0.5, len(names) - 0.5)
+    if spans_decades(values):
+        axes.set_yscale("log")
+        _plain_numbers(axes.yaxis)
+    axes.plot(places, values, ls="", marker="o", ms=4, alpha=0.6, color=_POINT)
+    axes.plot(places[:1], values[:1], ls="", marker="*", ms=10, color=_BEST, label="best")
+    axes.set_xlabel(name)
+    axes.grid(color="#dddddd", lw=0.6)
+    axes.set_axisbelow(True)
+    if index % _COLUMNS == 0:
+        axes.set_ylabel(ranking.metric)
+    if index == 0:
+        axes.legend(fontsize=7, frameon=False)
+
+
+def _plain_numbers(axis: Axis) -> None:
+    """`0.01` instead of a power of ten, which would need typesetting."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _text(point: Point, index: int) -> str:
+    """The value of a parameter; a point may leave it as the job file has it."""
+    value = point.values[index]
+    return "as in the job" if value is None else value
+
+
+def axis_numbers(texts: Sequence[str]) -> list[float] | None:
+    """The values of a parameter as numbers, where all of them are."""
+    try:
+        numbers = [float(text) for text in texts]
+    except ValueError:
+        return None
+    return numbers if all(map(math.isfinite, numbers)) else None
+
+
+def spans_decades(values: Sequence[float]) -> bool:
+    """Whether an axis of the values is better logarithmic."""
+    return min(values) > 0 and max(values) / min(values) >= _DECADES
+
+
+def _medians(places: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The middle of all points that share a value."""
+    at: dict[float, list[float]] = {}
+    for place, value in zip(places, values, strict=True):
+        at.setdefault(place, []).append(value)
+    ordered = sorted(at)
+    return ordered, [median(at[place]) for place in ordered]
+
+
+def _bytes(figure: Figure, suffix: str) -> bytes:
+    out = io.BytesIO()
+    nothing = {"Software": None} if suffix == "png" else {"Date": None, "Creator": None}
+    figure.savefig(out, format=suffix, dpi=150, metadata=nothing)
+    return out.getvalue()

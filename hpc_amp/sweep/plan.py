@@ -1,0 +1,186 @@
+"""From a job file and the points of a sweep to what will be written: a resolved job a point, and
+one launch script for all points that ask for the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from hpc_amp.config.checks import check_job
+from hpc_amp.config.load import JobSource, LoadedJob, read_job
+from hpc_amp.config.overrides import apply_overrides
+from hpc_amp.config.schema import Job
+from hpc_amp.config.site import Site
+from hpc_amp.config.sites import find_site
+from hpc_amp.errors import ConfigError
+from hpc_amp.jobs.plan import Plan, make_plan
+from hpc_amp.jobs.render import render
+from hpc_amp.jobs.rundir import new_run_id, resolved
+from hpc_amp.sweep.folder import Group, point_dir
+from hpc_amp.sweep.points import Point, Space
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup:
+    """Points that ask the scheduler for the same, so that one array can hold them."""
+
+    plan: Plan
+    """Of the point 0000, which stands in the script for whichever point it is."""
+    points: tuple[int, ...]
+
+    def launch_script(self) -> str:
+        """The launch script of point 0000."""
+        return render(self.plan)
+
+    def described(self, script: str) -> Group:
+        """The same as the sweep's description has it, with its launch script by name."""
+        sweep_dir = self.plan.run_dir.parents[1]
+        # The header is that of a script in the sweep's own folder, which has a log there.
+        header = self.plan.scheduler.directives(replace(self.plan, run_dir=sweep_dir))
+        job = self.plan.job
+        cores = job.ranks_per_node * job.job.cpus_per_gpu
+        return Group(script, tuple(header), self.points, job.job.gpus_per_node, cores)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """A sweep, ready to be written and submitted."""
+
+    folder: Path
+    config: Path
+    config_text: str
+    space: Space
+    jobs: tuple[str, ...]
+    """`job.json` of every point, each on one line."""
+    groups: tuple[PlannedGroup, ...]
+
+    @property
+    def plan(self) -> Plan:
+        """Of the first group, for what all have in common."""
+        return self.groups[0].plan
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return self.plan.job.name
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the user should know, although nothing is wrong."""
+        if not any(group.plan.job.job.chain for group in self.groups):
+            return self.plan.remarks
+        chain = "job.chain makes no chains in a sweep: `sweep continue` takes up what has stopped"
+        return (*self.plan.remarks, chain)
+
+
+def plan_sweep(config: Path, space: Space, sweeps_dir: Path) -> SweepPlan:
+    """Validate every point, and find out which of them one script can serve. Touches nothing on
+    disk. Raises ConfigError for the first point that is wrong."""
+    source = read_job(config, space.fixed)
+    node = source.tree.get("site")
+    site = find_site(source.site, where=node.where if node else str(config))
+    planner = _Planner(sweeps_dir, site)
+    for point in space.points:
+        try:
+            planner.add(point, _load(source, point.settings(space.keys), site))
+        except ConfigError as error:
+            raise _in_point(error, point, space) from None
+    return SweepPlan(
+        planner.folder, config, source.text, space, tuple(planner.jobs), planner.groups()
+    )
+
+
+def _load(source: JobSource, settings: Sequence[str], site: Site) -> LoadedJob:
+    tree = apply_overrides(source.tree, settings, Job)
+    loaded = replace(source, tree=tree).validate(site.defaults)
+    check_job(loaded, site)
+    return loaded
+
+
+def _in_point(error: ConfigError, point: Point, space: Space) -> ConfigError:
+    told = point.where or f"point {point.index}"
+    settings = " ".join(point.settings(space.keys))
+    return ConfigError(f"{error.message} ({told}: {settings})", where=error.where, hint=error.hint)
+
+
+class _Planner:
+    """Plans each group once: what its other points have in common with the first is most of it."""
+
+    def __init__(self, sweeps_dir: Path, site: Site) -> None:
+        self._parent = Path(os.path.expanduser(sweeps_dir)).resolve()
+        self._site = site
+        self._id = new_run_id()
+        self._plans: dict[str, Plan] = {}
+        self._common: dict[str, dict[str, Any]] = {}
+        self._points: dict[str, list[int]] = {}
+        self.folder = self._parent
+        self.jobs: list[str] = []
+
+    def add(self, point: Point, loaded: LoadedJob) -> None:
+        """Take one more point."""
+        self.folder = self._parent / loaded.job.name / self._id
+        key = repr(_what_scripts_depend_on(loaded.job))
+        if key not in self._plans:
+            plan = make_plan(loaded, self._site, point_dir(self.folder, 0))
+            plan = _with_sweep_visible(plan, self.folder)
+            plan.scheduler.check(replace(plan, run_dir=self.folder))
+            self._plans[key] = plan
+            self._common[key] = resolved(plan)
+        self._points.setdefault(key, []).append(point.index)
+        run_dir = point_dir(self.folder, point.index)
+        content = _resolved_point(self._plans[key], self._common[key], loaded.job, run_dir)
+        self.jobs.append(json.dumps(content, default=_fields_of))
+
+    def groups(self) -> tuple[PlannedGroup, ...]:
+        """All groups, in the order of their first points."""
+        return tuple(
+            PlannedGroup(self._plans[key], tuple(self._points[key])) for key in self._plans
+        )
+
+
+def _what_scripts_depend_on(job: Job) -> tuple[Any, ...]:
+    """Everything of a job but what only job.json carries: the training, the command and the
+    environment."""
+    return (
+        job.job,
+        replace(job.container, env={}),
+        job.launch,
+        job.restarts,
+        job.train.data.root if job.train is not None else None,
+        job.run is None,
+    )
+
+
+def _with_sweep_visible(plan: Plan, folder: Path) -> Plan:
+    """A point's `src` is a link to the copy that all points share, so a container needs to see the
+    sweep's folder."""
+    bind = [*plan.job.container.bind, str(folder)]
+    container = replace(plan.job.container, bind=bind)
+    return replace(plan, job=replace(plan.job, container=container))
+
+
+def _resolved_point(plan: Plan, common: dict[str, Any], job: Job, run_dir: Path) -> dict[str, Any]:
+    """`jobs.rundir.resolved` of another point of the plan's group: with its own training, command,
+    environment and places."""
+    train = job.train
+    if train is not None and plan.job.train is not None:
+        # Absolute there.
+        train = replace(train, data=replace(train.data, root=plan.job.train.data.root))
+    env = {**plan.fabric_env, **plan.site.env, **job.container.env}
+    container = {**common["job"]["container"], "env": env}
+    return {
+        **common,
+        "run_dir": str(run_dir),
+        "workdir": str(run_dir / "code") if job.code is not None else common["workdir"],
+        "job": {**common["job"], "train": train, "run": job.run, "container": container},
+    }
+
+
+def _fields_of(section: Any) -> dict[str, Any]:
+    """A section of a job for JSON. Much faster than `dataclasses.asdict`, which copies all that is
+    in it."""
+    return {field.name: getattr(section, field.name) for field in fields(section)}

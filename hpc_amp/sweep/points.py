@@ -1,0 +1,195 @@
+"""The points of a sweep: which keys vary, and the values that each point gives them.
+
+An override with several values, `train.optimizer.lr=0.1,0.2`, makes its key vary; one with a single
+value holds for all points. A comma inside brackets or quotes separates nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_amp.config.tree import shown
+from hpc_amp.errors import ConfigError, UsageError
+
+MOST_POINTS = 10_000
+# What the whole sweep shares: its folder, its scheduler, its copy of the code.
+_SAME_FOR_ALL = ("name", "site", "runs_dir", "code")
+_CLOSING = {"[": "]", "{": "}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point. `values` are texts as they stand in an override, in the order of the keys; None
+    leaves a key as the job file has it."""
+
+    index: int
+    values: tuple[str | None, ...]
+    where: str | None = None
+    """Its line of a CSV file."""
+
+    def settings(self, keys: Sequence[str]) -> list[str]:
+        """What it sets, as overrides."""
+        pairs = zip(keys, self.values, strict=True)
+        return [f"{key}={value}" for key, value in pairs if value is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """All points of a sweep, and the overrides that hold for each of them."""
+
+    keys: tuple[str, ...]
+    points: tuple[Point, ...]
+    fixed: tuple[str, ...]
+
+
+def read_space(
+    overrides: Sequence[str], *, zipped: bool = False, table: Path | None = None
+) -> Space:
+    """The points that command line and CSV file describe.
+
+    Keys with several values are combined with each other, or, `zipped`, taken value by value. The
+    rows of `table`, whose titles are keys, are combined with them. Raises UsageError, or
+    ConfigError for a line of the table.
+    """
+    fixed: list[str] = []
+    axes: dict[str, list[str]] = {}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        values = split_values(text)
+        if not equals or len(values) < 2:
+            fixed.append(override)
+            continue
+        _check_axis(key, values, taken=axes)
+        axes[key] = values
+    columns, rows = _read_table(table) if table is not None else ((), [(None, ())])
+    for key in columns:
+        _check_key(key, taken=axes)
+    for override in fixed:
+        key = override.partition("=")[0]
+        if key in axes or key in columns:
+            raise UsageError(f"{key} is given twice", hint="once with all its values")
+    if not axes and table is None:
+        raise UsageError(
+            "nothing varies in this sweep",
+            hint="give a key several values: train.optimizer.lr=0.1,0.2 (one job: hpc-amp submit)",
+        )
+    combinations = _zip(axes) if zipped else _grid(axes, len(rows))
+    cells = itertools.product(rows, combinations)
+    points = [
+        Point(index, (*row, *values), where) for index, ((where, row), values) in enumerate(cells)
+    ]
+    if not 0 < len(points) <= MOST_POINTS:
+        raise _too_many(len(points))
+    _refuse_equal(points)
+    return Space((*columns, *axes), tuple(points), tuple(fixed))
+
+
+def split_values(text: str) -> list[str]:
+    """The values of an override, which commas separate."""
+    values = [""]
+    closing: list[str] = []
+    quote = ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"" and (closing or not values[-1].strip()):
+            quote = letter
+        elif letter in _CLOSING:
+            closing.append(_CLOSING[letter])
+        elif closing and letter == closing[-1]:
+            closing.pop()
+        elif letter == "," and not closing:
+            values.append("")
+            continue
+        values[-1] += letter
+    return [value.strip() for value in values] if len(values) > 1 else [text]
+
+
+def _check_axis(key: str, values: list[str], taken: dict[str, list[str]]) -> None:
+    _check_key(key, taken)
+    if "" in values:
+        raise UsageError(f"{key}: there is an empty value between the commas", hint="remove it")
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{key}: {shown(twice)} stands there twice", hint="remove one")
+
+
+def _check_key(key: str, taken: dict[str, list[str]]) -> None:
+    if key in taken:
+        raise UsageError(f"{key} is given twice", hint="once with all its values")
+    if key in _SAME_FOR_ALL:
+        raise UsageError(
+            f"{key} is the same for all points of a sweep", hint="make a sweep for each value"
+        )
+
+
+def _grid(axes: dict[str, list[str]], rows: int) -> Iterator[tuple[str, ...]]:
+    count = rows * math.prod(map(len, axes.values()))
+    if count > MOST_POINTS:
+        raise _too_many(count)
+    return itertools.product(*axes.values())
+
+
+def _zip(axes: dict[str, list[str]]) -> list[tuple[str, ...]]:
+    lengths = {key: len(values) for key, values in axes.items()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+        raise UsageError(f"--zip takes one value of each key at a time, but {told}")
+    return list(zip(*axes.values(), strict=True)) or [()]
+
+
+def _too_many(count: int) -> UsageError:
+    if count == 0:
+        return UsageError("the sweep has no points", hint="the CSV file has titles only")
+    return UsageError(
+        f"the sweep has {count:,} points; the most is {MOST_POINTS:,}",
+        hint="give the points that matter in a CSV file: --points FILE",
+    )
+
+
+def _refuse_equal(points: Sequence[Point]) -> None:
+    seen: dict[tuple[str | None, ...], Point] = {}
+    for point in points:
+        first = seen.setdefault(point.values, point)
+        if first is not point:
+            told = f"{point.where}: this is" if point.where else f"point {point.index} is"
+            raise UsageError(
+                f"{told} point {first.index} once more",
+                hint="to repeat points, let train.seed vary",
+            )
+
+
+def _read_table(
+    path: Path,
+) -> tuple[tuple[str, ...], list[tuple[str | None, tuple[str | None, ...]]]]:
+    """Titles and rows of a CSV file, each row with its place."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as source:
+            reader = csv.reader(source, strict=True)
+            lines = [(f"{path}:{reader.line_num}", row) for row in reader if any(row)]
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} is no CSV file in UTF-8: {error}") from None
+    if not lines:
+        raise UsageError(f"{path} is empty", hint="its first line names the keys")
+    where, titles = lines[0]
+    keys = [title.strip() for title in titles]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"the key {shown(twice)} stands there twice", where=where)
+    if "" in keys:
+        raise ConfigError(
+            "a column has no title", where=where, hint="the first line names the keys"
+        )
+    rows: list[tuple[str | None, tuple[str | None, ...]]] = []
+    for where, row in lines[1:]:
+        if len(row) != len(keys):
+            raise ConfigError(f"{len(row)} values for {len(keys)} keys", where=where)
+        rows.append((where, tuple(cell.strip() or None for cell in row)))
+    return tuple(keys), rows

@@ -1,0 +1,43 @@
+"""Numbers of points in short: `0-3,7` for people and files, `{0..3} 7` for bash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+
+def to_text(numbers: Iterable[int]) -> str:
+    """`0-3,7` of 0, 1, 2, 3, 7."""
+    return ",".join(
+        str(first) if first == last else f"{first}-{last}" for first, last in _runs(numbers)
+    )
+
+
+def from_text(text: str) -> list[int]:
+    """What `to_text` made. Raises ValueError for anything else."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def to_bash(numbers: Iterable[int]) -> str:
+    """Words that bash expands to the numbers, in their order."""
+    return " ".join(
+        str(first) if first == last else f"{{{first}..{last}}}" for first, last in _runs(numbers)
+    )
+
+
+def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """First and last of every run of consecutive numbers."""
+    first: int | None = None
+    last = 0
+    for number in numbers:
+        if first is not None and number == last + 1:
+            last = number
+            continue
+        if first is not None:
+            yield first, last
+        first = last = number
+    if first is not None:
+        yield first, last

@@ -1,0 +1,125 @@
+"""The points of a sweep by what came out: best first."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpc_amp.errors import UsageError
+from hpc_amp.jobs.summary import read_summary
+from hpc_amp.sweep.folder import Sweep
+from hpc_amp.sweep.status import PointStatus
+
+_LOWER_IS_BETTER = re.compile(r"loss|error|perplexity|seconds|time")
+# A metric is written by the task (`eval/accuracy`); people say `accuracy`.
+_PREFIXES = ("", "eval/", "train/")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A finished point and its metric."""
+
+    status: PointStatus
+    value: float
+    synthetic: bool
+    """Whether it was trained on made-up data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """All points of a sweep: those that can be ranked, best first, and the others."""
+
+    sweep: Sweep
+    metric: str
+    highest_first: bool
+    ranked: tuple[Ranked, ...]
+    others: tuple[PointStatus, ...]
+    """Not finished, or without the metric: then the reason says so."""
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether any value comes from made-up data."""
+        return any(point.synthetic for point in self.ranked)
+
+
+def rank(
+    sweep: Sweep,
+    statuses: Sequence[PointStatus],
+    metric: str = "accuracy",
+    highest_first: bool | None = None,
+) -> Ranking:
+    """Rank the finished points. Without `highest_first`, the name of the metric decides: losses,
+    errors and times are better where they are lower. Raises UsageError where points have finished
+    and none has the metric."""
+    if highest_first is None:
+        highest_first = not _LOWER_IS_BETTER.search(metric)
+    ranked: list[Ranked] = []
+    others: list[PointStatus] = []
+    known: set[str] = set()
+    for status in statuses:
+        if status.state != "finished" or status.run is None:
+            others.append(status)
+            continue
+        run_dir = Path(status.run.run_dir)
+        summary = read_summary(run_dir)
+        value = _value(metric, summary, run_dir / "metrics.jsonl", known)
+        if value is None:
+            reason = f"it has no {metric}, or none that is a number"
+            others.append(replace(status, reason=reason))
+        else:
+            ranked.append(Ranked(status, value, summary.get("synthetic") is True))
+    if not ranked and any(status.state == "finished" for status in others):
+        hint = f"there are {', '.join(sorted(known))}" if known else None
+        raise UsageError(f"no point that has finished has a metric {metric!r}", hint=hint)
+    ranked.sort(key=lambda point: -point.value if highest_first else point.value)
+    return Ranking(sweep, metric, highest_first, tuple(ranked), tuple(others))
+
+
+def _value(metric: str, summary: dict[str, Any], lines: Path, known: set[str]) -> float | None:
+    """The metric of one run: of its summary, or the last one in `metrics.jsonl`. Adds the names of
+    all numbers that it comes across to `known`."""
+    known |= _numbers(summary)
+    found = _named(metric, summary)
+    if found is not None:
+        return found
+    for line in _newest_first(lines):
+        known |= _numbers(line) - {"step", "time"}
+        found = _named(metric, line)
+        if found is not None:
+            return found
+    return None
+
+
+def _named(metric: str, values: dict[str, Any]) -> float | None:
+    for prefix in _PREFIXES:
+        value: Any = values.get(prefix + metric)
+        if _is_number(value) and math.isfinite(value):
+            return float(value)
+    return None
+
+
+def _numbers(values: dict[str, Any]) -> set[str]:
+    return {name for name, value in values.items() if _is_number(value)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _newest_first(path: Path) -> Iterable[dict[str, Any]]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return
+    for line in reversed(lines):
+        try:
+            content = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(content, dict):
+            yield content

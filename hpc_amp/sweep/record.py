@@ -1,0 +1,56 @@
+"""What of a sweep was submitted as what: the events in the `state.jsonl` of its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hpc_amp.jobs.events import read_events, record_event
+from hpc_amp.sweep import ranges
+from hpc_amp.sweep.cut import Part
+from hpc_amp.sweep.folder import Sweep
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """Points that were submitted together. Task k is the point `points[k]`."""
+
+    number: int
+    points: tuple[int, ...]
+    job_ids: tuple[str, ...] = ()
+    """The id of the array, or those of its jobs. None while the submission has not ended."""
+    has_ended: bool = False
+    """Whether the submission came to an end."""
+    cancelled: bool = False
+
+
+def record_submitted(sweep: Sweep, part: Part) -> None:
+    """Recorded before: the first task may start before the scheduler's command returns."""
+    points = ranges.to_text(part.points)
+    record_event(sweep.folder, "submitted", array=part.number, points=points)
+
+
+def record_queued(sweep: Sweep, part: Part, job_ids: Sequence[str]) -> None:
+    """The scheduler has taken the array, or its first jobs."""
+    record_event(sweep.folder, "queued", array=part.number, job_ids=list(job_ids))
+
+
+def record_cancelled(sweep: Sweep, reason: str) -> None:
+    """All that was submitted up to now is ended."""
+    record_event(sweep.folder, "cancelled", reason=reason)
+
+
+def read_submitted(sweep: Sweep) -> list[Submitted]:
+    """All submissions, oldest first."""
+    found: dict[int, Submitted] = {}
+    for event in read_events(sweep.folder):
+        number = event.get("array")
+        if event["state"] == "cancelled":
+            found = {key: replace(one, cancelled=True) for key, one in found.items()}
+        elif event["state"] == "submitted":
+            points = tuple(ranges.from_text(event["points"]))
+            found[event["array"]] = Submitted(event["array"], points)
+        elif event["state"] == "queued" and number in found:
+            job_ids = tuple(event["job_ids"])
+            found[number] = replace(found[number], job_ids=job_ids, has_ended=True)
+    return list(found.values())

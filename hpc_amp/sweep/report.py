@@ -1,0 +1,146 @@
+"""The report of a sweep: text, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from hpc_amp.study.tables import Table, as_text
+from hpc_amp.study.words import NOT_KNOWN, count
+from hpc_amp.sweep.points import Point
+from hpc_amp.sweep.ranking import Ranking
+from hpc_amp.sweep.status import PointStatus
+
+SCHEMA = 1
+
+
+def short_names(keys: Sequence[str]) -> list[str]:
+    """Keys without what they need not to be told apart: `lr` of `train.optimizer.lr`."""
+    names = []
+    for key in keys:
+        parts = key.split(".")
+        ends = (".".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
+        others = [other for other in keys if other != key]
+        unique = (end for end in ends if not any(_ends(other, end) for other in others))
+        names.append(next(unique, key))
+    return names
+
+
+def _ends(key: str, end: str) -> bool:
+    return f".{key}".endswith(f".{end}")
+
+
+def points_table(keys: Sequence[str], points: Sequence[Point]) -> Table:
+    """Points with their values, before anything has run."""
+    names = short_names(keys)
+    rows = [(str(point.index), *_cells(point)) for point in points]
+    return Table(("point", *names), tuple(rows), words=frozenset(names))
+
+
+def in_words(statuses: Sequence[PointStatus]) -> str:
+    """`12 points: 10 finished, 1 failed, 1 missing`."""
+    states = Counter(status.state for status in statuses)
+    told = ", ".join(f"{number:,} {state}" for state, number in states.most_common())
+    return f"{count(len(statuses), 'point')}: {told}"
+
+
+def status_table(keys: Sequence[str], statuses: Sequence[PointStatus]) -> Table:
+    """Where points stand."""
+    names = short_names(keys)
+    rows = []
+    for status in statuses:
+        run = status.run
+        step = NOT_KNOWN if run is None or run.step is None else f"{run.step}/{run.total_steps}"
+        told = (status.state, step, status.job_id or NOT_KNOWN, status.reason or NOT_KNOWN)
+        rows.append((str(status.index), *_cells(status.point), *told))
+    words = frozenset((*names, "state", "job", "reason"))
+    return Table(("point", *names, "state", "step", "job", "reason"), tuple(rows), words=words)
+
+
+def _cells(point: Point) -> list[str]:
+    """What a point sets, for a table."""
+    return [NOT_KNOWN if value is None else value for value in point.values]
+
+
+def to_text(ranking: Ranking, top: int | None = None) -> str:
+    """The report for a terminal, with no more than the `top` best."""
+    sweep = ranking.sweep
+    statuses = [point.status for point in ranking.ranked] + list(ranking.others)
+    order = "highest" if ranking.highest_first else "lowest"
+    parts = [f"{sweep.name}  {sweep.id}  {in_words(statuses)}"]
+    if ranking.synthetic:
+        parts.append("SYNTHETIC data: the numbers say nothing about real data")
+    if ranking.ranked:
+        shown = ranking.ranked[:top]
+        names = short_names(sweep.keys)
+        rows = [
+            (str(place), f"{point.value:.6g}", *_cells(point.status.point),
+             str(point.status.index))
+            for place, point in enumerate(shown, start=1)
+        ]  # fmt: skip
+        table = Table(
+            ("rank", ranking.metric, *names, "point"), tuple(rows), words=frozenset(names)
+        )
+        title = f"{ranking.metric}, {order} first"
+        if len(shown) < len(ranking.ranked):
+            title += f": the first {len(shown)} of {len(ranking.ranked)}"
+        parts.append(_section(title, as_text(table)))
+        best = ranking.ranked[0].status
+        parts.append(f"best: point {best.index}, {sweep.point_dir(best.index)}")
+    if ranking.others:
+        table = status_table(sweep.keys, ranking.others)
+        parts.append(_section("not ranked", as_text(table)))
+    return "\n\n".join(parts)
+
+
+def _section(title: str, lines: Sequence[str]) -> str:
+    return "\n".join([title, *(f"  {line}" for line in lines)])
+
+
+def to_plain(ranking: Ranking) -> dict[str, Any]:
+    """The report for programs."""
+    sweep = ranking.sweep
+    return {
+        "schema": SCHEMA,
+        "name": sweep.name,
+        "id": sweep.id,
+        "folder": str(sweep.folder),
+        "created": sweep.created,
+        "metric": ranking.metric,
+        "highest_first": ranking.highest_first,
+        "synthetic": ranking.synthetic,
+        "fixed": list(sweep.fixed),
+        "ranked": [
+            {"rank": place, "value": point.value, **point.status.to_plain(sweep.keys)}
+            for place, point in enumerate(ranking.ranked, start=1)
+        ],
+        "others": [status.to_plain(sweep.keys) for status in ranking.others],
+    }
+
+
+def to_json(ranking: Ranking) -> str:
+    """`to_plain` as text."""
+    return json.dumps(to_plain(ranking), indent=1, allow_nan=False) + "\n"
+
+
+def to_csv(ranking: Ranking) -> str:
+    """One line a point, the ranked ones first."""
+    keys = ranking.sweep.keys
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["rank", "point", *keys, ranking.metric, "state", "reason", "run_dir"])
+    for place, point in enumerate(ranking.ranked, start=1):
+        writer.writerow(_csv_row(str(place), point.status, repr(point.value)))
+    for status in ranking.others:
+        writer.writerow(_csv_row("", status, ""))
+    return out.getvalue()
+
+
+def _csv_row(place: str, status: PointStatus, value: str) -> list[str]:
+    run_dir = status.run.run_dir if status.run is not None else ""
+    given = [text or "" for text in status.point.values]
+    return [place, str(status.index), *given, value, status.state, status.reason, run_dir]

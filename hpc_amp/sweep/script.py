@@ -1,0 +1,36 @@
+"""The script that is submitted for many points at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpc_amp import __version__
+from hpc_amp.jobs.shell import comment, quote, templates, verbatim
+from hpc_amp.sweep import ranges
+from hpc_amp.sweep.arrays import Arrays
+from hpc_amp.sweep.cut import Part
+from hpc_amp.sweep.folder import Sweep
+
+
+def render_array(sweep: Sweep, part: Part, arrays: Arrays) -> str:
+    """The very bytes that are submitted, or that run here, for the points of a part."""
+    directives: Sequence[str] = part.group.directives
+    directives = arrays.header(directives, len(part.points), part.at_once)
+    context = {
+        "marker": verbatim(arrays.scheduler.marker),
+        "directives": [verbatim(line) for line in directives],
+        "name_comment": comment(sweep.name),
+        "version": verbatim(__version__),
+        "array": part.number,
+        "tasks": len(part.points),
+        "sweep_dir": quote(str(sweep.folder)),
+        "sweep_id": verbatim(sweep.id),
+        "points": verbatim(ranges.to_bash(part.points)),
+        "task": verbatim(arrays.task),
+        "job_id": verbatim(arrays.job_id),
+        "scheduler": verbatim(arrays.name),
+        "own_code": sweep.own_code,
+        "launch_script": verbatim(part.group.script),
+        "shell": verbatim(arrays.shell),
+    }
+    return templates("jobs").get_template("sweep.sh.j2").render(context)

@@ -1,0 +1,48 @@
+"""One file with all the code of a sweep: the package as `src`, and the user's `code`. It is what
+`jobs.rundir` copies for a single run; the first point that starts unpacks it."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+from hpc_amp.jobs import rundir
+from hpc_amp.jobs.plan import Plan
+
+NAME = "snapshot.tar"
+
+
+def write_snapshot(folder: Path, plan: Plan) -> None:
+    """Write the code that the jobs of `plan` need into the folder of their sweep. Raises
+    ConfigError where the user's own is so large that nobody can have meant it."""
+    sweeps_dir = folder.parents[1]
+    with tarfile.open(folder / NAME, "w") as archive:
+        package = rundir._PACKAGE
+        archive.add(package, "src/hpc_amp", filter=_only_code("src/hpc_amp", package, None))
+        main = tarfile.TarInfo("src/__main__.py")
+        main.size = len(rundir._MAIN)
+        archive.addfile(main, io.BytesIO(rundir._MAIN.encode()))
+        if plan.job.code is not None:
+            code = Path(plan.job.code)
+            rundir._refuse_large(code, sweeps_dir)
+            archive.add(code, "code", filter=_only_code("code", code, sweeps_dir))
+
+
+def _only_code(
+    name: str, source: Path, sweeps_dir: Path | None
+) -> Callable[[tarfile.TarInfo], tarfile.TarInfo | None]:
+    """Leaves out what no run needs, and other sweeps."""
+    ignored = shutil.ignore_patterns(*rundir._NEVER_COPIED)
+
+    def keep(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        inside = Path(entry.name).relative_to(name)
+        if source / inside == sweeps_dir or ignored("", [inside.name]):
+            return None
+        entry.uid = entry.gid = 0  # whoever unpacks it owns it
+        entry.uname = entry.gname = ""
+        return entry
+
+    return keep

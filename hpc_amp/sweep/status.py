@@ -1,0 +1,170 @@
+"""Where the points of a sweep stand: what their files say, and one question to the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpc_amp.errors import SchedulerError
+from hpc_amp.jobs import status as run_status
+from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.status import RunStatus
+from hpc_amp.schedulers import JobStatus
+from hpc_amp.sweep.arrays import Arrays, get_arrays
+from hpc_amp.sweep.folder import Sweep
+from hpc_amp.sweep.points import Point
+from hpc_amp.sweep.record import Submitted, read_submitted
+
+UNDER_WAY = ("pending", "running", "unknown")
+"""States in which a point must not be submitted again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointStatus:
+    """`state` is that of a run (see `jobs.status`), or `missing`: it has no run yet, and nothing in
+    the queue will make one."""
+
+    point: Point
+    state: str
+    reason: str
+    job_id: str | None
+    run: RunStatus | None
+    """Of a point that has started."""
+
+    @property
+    def index(self) -> int:
+        """The number of the point."""
+        return self.point.index
+
+    def to_plain(self, keys: Sequence[str]) -> dict[str, Any]:
+        """For JSON."""
+        given = zip(keys, self.point.values, strict=True)
+        return {
+            "point": self.index,
+            "values": {key: value for key, value in given if value is not None},
+            "state": self.state,
+            "reason": self.reason,
+            "job_id": self.job_id,
+            "run_dir": self.run.run_dir if self.run is not None else None,
+            "attempt": self.run.attempt if self.run is not None else 0,
+            "step": self.run.step if self.run is not None else None,
+            "total_steps": self.run.total_steps if self.run is not None else None,
+        }
+
+
+def point_statuses(sweep: Sweep) -> list[PointStatus]:
+    """The status of all points, with one request to the scheduler; none where all have ended."""
+    arrays = get_arrays(sweep.scheduler)
+    points = _points(sweep, arrays)
+    answers = _ask(arrays, points)
+    statuses = [point.status(answers) for point in points]
+    gone = {status.index for status in statuses if status.state in ("missing", "cancelled")}
+    if answers and gone:
+        # They may have started, and even ended, between our look at the files and the answer.
+        newer = {view.point.index: view for view in _points(sweep, arrays)}
+        statuses = [
+            newer[status.index].status(answers) if status.index in gone else status
+            for status in statuses
+        ]
+    return statuses
+
+
+def _ask(arrays: Arrays, points: list[_PointView]) -> Mapping[str, JobStatus] | None:
+    """The scheduler's answer for all points that are not known to have ended; None where there is
+    none."""
+    open_points = [point for point in points if point.is_open]
+    job_ids = {job_id for point in open_points for job_id in point.own_job_ids}
+    array_ids = {job_id for point in open_points for job_id in point.array_ids}
+    if not job_ids and not array_ids:
+        return {}
+    tasks = {point.task_id for point in open_points}
+    try:
+        return arrays.query(sorted(array_ids), sorted(job_ids - tasks))
+    except SchedulerError:
+        return None
+
+
+def _points(sweep: Sweep, arrays: Arrays) -> list[_PointView]:
+    places = {
+        point: (submitted, task)
+        for submitted in read_submitted(sweep)
+        for task, point in enumerate(submitted.points)
+    }
+    return [
+        _PointView(sweep, point, arrays, *places.get(point.index, (None, 0)))
+        for point in sweep.points
+    ]
+
+
+class _PointView:
+    """What the files say of one point."""
+
+    def __init__(
+        self, sweep: Sweep, point: Point, arrays: Arrays, submitted: Submitted | None, task: int
+    ) -> None:
+        self.point = point
+        self.submitted = submitted
+        self.run_dir = sweep.point_dir(point.index)
+        self.view = run_status._View(self.run_dir) if _has_started(self.run_dir) else None
+        self.task_id: str | None = None
+        if submitted is not None:
+            self.task_id = arrays.task_id(submitted.job_ids, task, len(submitted.points))
+        # Its newest job may not have come to it yet.
+        self.waits = submitted is not None and submitted.number > _newest_array(self.run_dir)
+
+    @property
+    def is_open(self) -> bool:
+        return self.waits or (self.view is not None and not self.view.ended)
+
+    @property
+    def own_job_ids(self) -> list[str]:
+        return self.view.job_ids if self.view is not None and not self.view.ended else []
+
+    @property
+    def array_ids(self) -> tuple[str, ...]:
+        return self.submitted.job_ids if self.submitted is not None else ()
+
+    def status(self, answers: Mapping[str, JobStatus] | None) -> PointStatus:
+        run = None
+        if self.view is not None:
+            known = dict(answers) if answers is not None else None
+            run = run_status._status(self.view, known)
+        if self.waits:
+            state, reason = self._waiting(answers)
+            if state != "missing" or run is None:
+                return self._told(state, reason, self.task_id, run)
+        if run is None:
+            return self._told("missing", "it was not submitted", None, None)
+        return self._told(run.state, run.reason, run.job_id, run)
+
+    def _told(
+        self, state: str, reason: str, job_id: str | None, run: RunStatus | None
+    ) -> PointStatus:
+        return PointStatus(self.point, state, reason, job_id, run)
+
+    def _waiting(self, answers: Mapping[str, JobStatus] | None) -> tuple[str, str]:
+        """Of a point whose newest job has left no trace in its run directory."""
+        assert self.submitted is not None
+        if not self.submitted.has_ended:
+            return "unknown", "its submission did not come to an end: look for it in the queue"
+        if self.task_id is None:
+            return "missing", "the scheduler did not take it"
+        if answers is None:
+            return "unknown", "the scheduler does not answer"
+        answer = answers.get(self.task_id)
+        if answer is not None and answer.state != "ended":
+            return answer.state, answer.reason
+        if self.submitted.cancelled:
+            return "cancelled", "before it started"
+        return "missing", "its job left the queue before its run began"
+
+
+def _has_started(run_dir: Path) -> bool:
+    return (run_dir / "state.jsonl").exists()
+
+
+def _newest_array(run_dir: Path) -> int:
+    """The number of the newest array that has come to a point; 0 where none has."""
+    return max((int(event.get("array", 0)) for event in read_events(run_dir)), default=0)

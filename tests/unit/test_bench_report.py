@@ -1,0 +1,299 @@
+"""`hpc-amp bench`: what follows from the runs, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.stubs import StubHost
+from support.studies import rank_file, write_timing
+
+from hpc_amp.bench.comparison import Comparison, compare
+from hpc_amp.bench.folder import Bench, Point
+from hpc_amp.bench.report import to_json, to_text, write_report
+from hpc_amp.bench.results import read_results
+from hpc_amp.bench.sentences import CPU
+
+A100 = {
+    "device_type": "cuda",
+    "channels_last": True,
+    "task": "classification",
+    "model": "resnet50",
+    "environment": {"torch": "2.6.0", "cuda": "12.4", "cudnn": 90100, "python": "3.11.7"},
+}
+
+
+def make_bench(folder: Path, precisions: Sequence[str], repeats: int = 3, **more: Any) -> Bench:
+    """A benchmark whose runs were submitted and measured nothing yet."""
+    bench = Bench(
+        folder=folder / "benches" / "small" / "20261127-223455-kqzf",
+        name="small",
+        precisions=tuple(precisions),
+        repeats=repeats,
+        warmup=20,
+        steps=30,
+        created="2026-11-27 22:34:55 UTC",
+        gpus=more.get("gpus", True),
+    )
+    run_dirs = {point: bench.folder / "runs" / point.folder_name for point in bench.points}
+    bench.write("", "", run_dirs)
+    for run_dir in run_dirs.values():
+        run_dir.mkdir(parents=True)
+        (run_dir / "job.json").write_text(json.dumps({"scheduler": "local", "job": {}}))
+    return bench
+
+
+def ended(run_dir: Path, state: str, reason: str = "") -> None:
+    event = {"time": 1, "state": state, "attempt": 1, "reason": reason}
+    (run_dir / "state.jsonl").write_text(json.dumps(event) + "\n")
+
+
+def measure(
+    bench: Bench, precision: str, repeat: int, steps: float | list[float], **changes: Any
+) -> Path:
+    """A finished run on four GPUs, whose steps took so long."""
+    run_dir = bench.run_dir(Point(precision, repeat))
+    ended(run_dir, "finished")
+    facts = {**A100, "precision": precision, "tf32": {"matmul": False, "convolution": False}}
+    facts |= {"peak_memory_bytes": 2**30, **changes}
+    seconds = steps if isinstance(steps, list) else [steps] * 30
+    write_timing(run_dir, [rank_file(rank, 1, seconds, **facts) for rank in range(4)])
+    summary = {"accuracy": 0.5, "skipped_steps": 0, "synthetic": False}
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    lines = [{"step": 50, "train/loss": 2.0}, {"step": 50, "eval/loss": 1.5}]
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run_dir
+
+
+def compared(bench: Bench) -> Comparison:
+    return compare(bench, read_results(bench))
+
+
+def test_figures_are_medians_over_steps_ranks_and_runs(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, ["fp32"])
+    for repeat, seconds in enumerate(([0.1] * 29 + [9.0], [0.3] * 30, [0.2] * 30), 1):
+        measure(bench, "fp32", repeat, seconds)
+    (row,) = compared(bench).rows
+    assert row.step_seconds == 0.2
+    assert row.run_spread == (0.1, 0.3)
+    assert row.step_spread == (0.1, pytest.approx(0.3))
+    assert row.images_per_second == pytest.approx(512 / 0.2)
+    assert (row.loss, row.accuracy, row.skipped_steps) == (1.5, 0.5, 0)
+    assert row.peak_memory == 2**30
+    assert row.data_wait == pytest.approx(0.02)
+    assert row.communication == pytest.approx(0.08)
+
+
+def test_a_speedup_is_that_of_runs_in_one_round(tmp_path: Path) -> None:
+    """The machine became slower and slower; both precisions met it alike."""
+    bench = make_bench(tmp_path, ["fp32", "fp16"])
+    for repeat, slowness in enumerate((1, 3, 10), 1):
+        measure(bench, "fp32", repeat, 0.4 * slowness)
+        measure(bench, "fp16", repeat, 0.2 * slowness)
+    fp32, fp16 = compared(bench).rows
+    assert (fp32.speedup, fp32.speedup_spread) == (1.0, (1.0, 1.0))
+    assert fp16.speedup == pytest.approx(2.0)
+    assert fp16.speedup_spread == (pytest.approx(2.0), pytest.approx(2.0))
+
+
+def test_without_a_common_round_there_is_no_speedup(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, ["fp32", "fp16"], repeats=2)
+    measure(bench, "fp32", 1, 0.4)
+    measure(bench, "fp16", 2, 0.2)
+    ended(bench.run_dir(Point("fp32", 2)), "failed", "out of memory")
+    ended(bench.run_dir(Point("fp16", 1)), "failed")
+    comparison = compared(bench)
+    assert [row.speedup for row in comparison.rows] == [1.0, None]
+    text = to_text(comparison)
+    assert "fp32: 1 run not measured (failed: out of memory)" in text
+    assert "fp16: 1 run not measured (failed)" in text
+
+
+def test_the_first_precision_that_is_measured_is_the_reference(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, ["tf32", "fp32", "bf16"], repeats=1)
+    ended(bench.run_dir(Point("tf32", 1)), "failed", "precision tf32 is a mode of NVIDIA GPUs")
+    measure(bench, "fp32", 1, 0.2)
+    measure(bench, "bf16", 1, 0.1)
+    rows = compared(bench).rows
+    assert [(row.precision, row.speedup) for row in rows] == [("fp32", 1.0), ("bf16", 2.0)]
+
+
+def test_a_finished_run_without_all_of_its_files_is_damaged(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, ["fp32", "bf16", "fp16"], repeats=1)
+    ended(bench.run_dir(Point("fp32", 1)), "finished")
+    lost = measure(bench, "bf16", 1, 0.1)
+    (lost / "attempts" / "1" / "timing" / "rank-00002.json").unlink()
+    torn = measure(bench, "fp16", 1, 0.1)
+    (torn / "attempts" / "1" / "timing" / "rank-00000.json").write_text("{")
+    results = read_results(bench)
+    assert [result.state for result in results] == ["damaged"] * 3
+    assert [result.reason for result in results] == [
+        "it measured nothing", "3 of 4 ranks left their times", "it is not JSON",
+    ]  # fmt: skip
+
+
+def test_a_run_that_the_job_never_came_to_has_not_begun(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, ["fp32"], repeats=1)
+    gone = {"time": 1, "state": "queued", "job_id": "local-1-1"}
+    submitted = {"time": 1, "state": "submitted", "scheduler": "local"}
+    (bench.run_dir(Point("fp32", 1)) / "state.jsonl").write_text(
+        "".join(json.dumps(event) + "\n" for event in (submitted, gone))
+    )
+    (result,) = read_results(bench)
+    assert (result.state, result.has_ended) == ("not begun", True)
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def test_the_table_says_what_it_was_measured_with(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, ["fp32", "fp16"])
+    for repeat in (1, 2, 3):
+        measure(bench, "fp32", repeat, 0.4)
+        measure(bench, "fp16", repeat, 0.1, tf32={"matmul": True, "convolution": True})
+    text = to_text(compared(bench))
+    assert "classification: resnet50 on synthetic, batch of 512 on 4 ranks" in text
+    assert "20 steps of warm-up, 30 steps measured, 3 repeats in turn" in text
+    assert "NVIDIA A100-SXM4-40GB, host n1" in text
+    assert "torch 2.6.0, CUDA 12.4, cuDNN 90100, Python 3.11.7" in text
+    assert "channels-last (NHWC); TF32 off in fp32, on in fp16" in text
+    (row,) = (line for line in text.splitlines() if line.startswith("fp16"))
+    assert row.split() == [
+        "fp16", "3/3", "100", "100-100", "5,120", "4.00", "1,024", "1.5000", "50.00", "%", "0",
+    ]  # fmt: skip
+    assert "warnings" not in text
+
+
+def test_on_a_cpu_it_says_that_speed_means_nothing_there(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, ["fp32"], gpus=False)
+    assert CPU in to_text(compared(bench)), "whatever is measured"
+    for repeat in (1, 2, 3):
+        measure(bench, "fp32", repeat, 0.4, device_type="cpu", tf32=None)
+    comparison = compared(bench)
+    assert CPU in to_text(comparison)
+    assert json.loads(to_json(comparison))["speed_says_nothing_for_gpus"] is True
+    gpu = make_bench(tmp_path / "gpu", ["fp32"])
+    measure(gpu, "fp32", 1, 0.4)
+    assert CPU not in to_text(compared(gpu))
+
+
+def test_doubtful_figures_are_doubted(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, ["fp32", "bf16"], repeats=1)
+    run_dir = measure(bench, "fp32", 1, 0.4, data_wait=[0.2] * 30)
+    (run_dir / "summary.json").write_text(json.dumps({"synthetic": True}))
+    measure(bench, "bf16", 1, [0.4] * 12, data_wait=[0.0] * 12, communication=None,
+            device="another", channels_last=False)  # fmt: skip
+    text = to_text(compared(bench))
+    assert "not the same hardware in all runs: NVIDIA A100-SXM4-40GB and another" in text
+    assert "memory order not the same in all runs" in text
+    assert "only 1 repeat: how much runs differ is hardly known" in text
+    assert "steps wait for data (50 % in fp32)" in text
+    assert "made-up images" in text
+    assert "1 run with fewer measured steps than planned" in text
+
+
+def test_json_has_every_run(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, ["fp32", "fp16"], repeats=2)
+    measure(bench, "fp32", 1, 0.4)
+    measure(bench, "fp32", 2, 0.2)
+    measure(bench, "fp16", 1, 0.1, tf32={"matmul": True, "convolution": False})
+    ended(bench.run_dir(Point("fp16", 2)), "failed", "out of memory")
+    content = json.loads(to_json(compared(bench)))
+    fp32, fp16 = content["precisions"]
+    assert [run["step_seconds"] for run in fp32["runs"]] == [0.4, 0.2]
+    assert fp16["tf32"] == {"matmul": True, "convolution": False}
+    assert content["conditions"]["device"] == "NVIDIA A100-SXM4-40GB"
+    assert content["conditions"]["environment"]["cudnn"] == 90100
+    (missing,) = content["not_measured"]
+    assert (missing["precision"], missing["repeat"], missing["reason"]) == (
+        "fp16", 2, "out of memory",
+    )  # fmt: skip
+
+
+def test_the_report_has_a_picture_that_is_the_same_every_time(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    bench = make_bench(tmp_path, ["fp32", "fp16"], repeats=1)
+    measure(bench, "fp32", 1, 0.4)
+    measure(bench, "fp16", 1, 0.1, peak_memory_bytes=2**29)
+    comparison = compared(bench)
+    written = write_report(comparison, tmp_path / "a")
+    assert written.names == ("bench.txt", "bench.json", "bench.png", "bench.svg")
+    assert (tmp_path / "a" / "bench.png").read_bytes().startswith(b"\x89PNG")
+    write_report(comparison, tmp_path / "b")
+    for name in written.names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    empty = make_bench(tmp_path / "empty", ["fp32"], repeats=1)
+    ended(empty.run_dir(Point("fp32", 1)), "failed")
+    assert write_report(compared(empty), tmp_path / "c").names == ("bench.txt", "bench.json")
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_a_job_is_measured_here_in_each_precision(host: StubHost) -> None:
+    """Real runs, a precision that cannot be had among them: the others are measured all the same,
+    and the status tells."""
+    host.write_job(
+        {
+            "name": "small",
+            "site": "slurm",
+            "job": {"gpus_per_node": 0},
+            "train": {
+                "model": "fc",
+                "batch_size": 32,
+                "device": "cpu",
+                "data": {"name": "synthetic", "synthetic": {"train": 64, "test": 32}},
+            },
+        }
+    )
+    ended = host.hpc_amp(
+        "bench", "job.yaml", "--precisions", "fp32,tf32", "--steps", "4", "--warmup", "2",
+        "--repeats", "2", "--json",
+    )  # fmt: skip
+    assert ended.returncode == 1, ended.stderr
+    content = json.loads(ended.stdout)
+    (row,) = content["precisions"]
+    assert (row["precision"], len(row["runs"]), row["skipped_steps"]) == ("fp32", 2, 0)
+    assert len({run["loss"] for run in row["runs"]}) == 1, "the same job"
+    assert [entry["reason"] for entry in content["not_measured"]] == [
+        "precision tf32 is a mode of NVIDIA GPUs; on a CPU use fp32",
+        "not tried: this precision failed before",
+    ]
+    assert content["conditions"]["device_type"] == "cpu"
+    assert content["speed_says_nothing_for_gpus"] is True
+    assert "fp32, repeat 2: " in ended.stderr
+
+    again = host.hpc_amp("bench", "report", "small")
+    assert again.returncode == 1
+    assert CPU in again.stdout
+    assert "fp32        2/2" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bench", "report", "none"], "there is no benchmark 'none'"),
+        (["bench", "job.yaml", "--precisions", "fp32,"], "--precisions wants names"),
+        (["bench", "job.yaml", "--precisions", "fp61"], "'fp61' is not one of"),
+        (["bench", "other.yaml"], "other.yaml: there is no such job file"),
+    ],
+)
+def test_bad_input_is_one_line(host: StubHost, words: list[str], said: str) -> None:
+    host.write_job({"name": "x", "train": {}, "job": {"gpus_per_node": 0}})
+    ended = host.hpc_amp(*words)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("hpc-amp: ")
+    assert said in line
+
+
+def test_a_benchmark_can_be_left_to_the_scheduler(host: StubHost) -> None:
+    host.write_job({"name": "x", "site": "slurm", "train": {}, "job": {"gpus_per_node": 2}})
+    ended = host.hpc_amp("bench", "job.yaml", "--submit", "--json", "--repeats", "1")
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout)
+    assert len(host.calls("sbatch")) == 1
+    assert (Path(said["bench"]) / "bench.sh").is_file()

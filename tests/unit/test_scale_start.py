@@ -1,0 +1,275 @@
+"""Starting a scaling study: what is checked, estimated, asked and submitted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.stubs import StubHost
+from support.studies import rank_file, write_timing
+
+from hpc_amp.jobs.events import read_events, record_event
+from hpc_amp.study.analysis import analyse
+from hpc_amp.study.cost import estimate
+from hpc_amp.study.folder import KINDS, Study, find_study
+from hpc_amp.study.recipe import Measurement
+
+JOB: dict[str, Any] = {
+    "name": "cifar",
+    "site": "slurm",
+    "job": {"gpus_per_node": 4, "walltime": "30m"},
+    "train": {"batch_size": 512, "data": "synthetic"},
+}
+
+
+def newest(host: StubHost) -> Study:
+    return find_study("cifar", host.work / "studies")
+
+
+def jobs_of(study: Study) -> dict[str, dict[str, Any]]:
+    """The resolved job of each planned run that has a run directory."""
+    run_dirs = {run.folder_name: study.run_dir(run) for run in study.planned_runs()}
+    return {
+        name: json.loads((run_dir / "job.json").read_text())["job"]
+        for name, run_dir in run_dirs.items()
+        if run_dir is not None
+    }
+
+
+# ---- what is submitted ---------------------------------------------------------------------------
+
+
+def test_one_ordinary_job_for_each_point_and_repeat(host: StubHost) -> None:
+    host.write_job(JOB)
+
+    result = host.hpc_amp("scale", "job.yaml", "--nodes", "1,2", "--repeats", "2", "--json")
+
+    assert result.returncode == 0, result.stderr
+    facts = json.loads(result.stdout)
+    study = newest(host)
+    assert facts == {
+        "study": str(study.folder),
+        "job_ids": ["4242", "4243", "4244", "4245"],
+    }
+    jobs = jobs_of(study)
+    assert {name: job["job"]["nodes"] for name, job in jobs.items()} == {
+        "strong-n0001-r01": 1,
+        "strong-n0001-r02": 1,
+        "strong-n0002-r01": 2,
+        "strong-n0002-r02": 2,
+    }
+    assert {job["train"]["batch_size"] for job in jobs.values()} == {512}
+    # The small points first, then all once more.
+    submitted = [Path(call[-1]).parent for call in host.calls("sbatch")]
+    order = ["strong-n0001-r01", "strong-n0002-r01", "strong-n0001-r02", "strong-n0002-r02"]
+    planned = {run.folder_name: run for run in study.planned_runs()}
+    assert submitted == [study.run_dir(planned[name]) for name in order]
+    for run_dir, job_id in zip(submitted, facts["job_ids"], strict=True):
+        assert run_dir.is_relative_to(study.folder)
+        assert [event.get("job_id") for event in read_events(run_dir)] == [None, job_id]
+        assert (run_dir / "config.yaml").read_text() == (host.work / "job.yaml").read_text()
+
+
+def test_only_the_steps_are_measured_and_nothing_runs_beside_them(host: StubHost) -> None:
+    host.write_job(JOB)
+    host.hpc_amp(
+        *("scale", "job.yaml", "--nodes=1", "--repeats=1", "--warmup=7", "--steps=30"),
+        *("train.evaluate_every=2", "train.checkpoint=5steps", "restarts=3", "job.max_restarts=9"),
+    )
+
+    (job,) = jobs_of(newest(host)).values()
+
+    train = job["train"]
+    assert (train["timing"]["warmup"], train["timing"]["steps"]) == (7, 30)
+    assert (train["max_steps"], train["log_every"]) == (37, 37)
+    assert train["epochs"] >= 37
+    assert train["evaluate_every"] > 37
+    checkpoint = train["checkpoint"]
+    assert int(checkpoint["every"].removesuffix("steps")) > 37
+    assert (checkpoint["keep_best"], checkpoint["keep_every"]) == (0, None)
+    assert (job["restarts"]["on_failure"], job["job"]["max_restarts"]) == (0, 0)
+
+
+def test_evaluations_and_checkpoints_where_they_are_asked_for(host: StubHost) -> None:
+    host.write_job(JOB)
+    host.hpc_amp(
+        *("scale", "job.yaml", "--nodes=1", "--repeats=1", "--evaluate", "--checkpoints"),
+        *("train.evaluate_every=2", "train.checkpoint=5steps"),
+    )
+
+    (job,) = jobs_of(newest(host)).values()
+
+    assert job["train"]["evaluate_every"] == 2
+    assert job["train"]["checkpoint"]["every"] == "5steps"
+    assert job["train"]["checkpoint"]["keep_best"] == 1
+
+
+def test_weak_scaling_keeps_the_batch_of_a_rank(host: StubHost) -> None:
+    host.write_job(JOB)
+    host.hpc_amp("scale", "job.yaml", "--nodes=1,3,4", "--kind=weak", "--repeats=1", "job.nodes=2")
+
+    batches = {name: job["train"]["batch_size"] for name, job in jobs_of(newest(host)).items()}
+
+    # 512 on 2 nodes of 4 ranks are 64 a rank.
+    assert batches == {"weak-n0001-r01": 256, "weak-n0003-r01": 768, "weak-n0004-r01": 1024}
+
+
+def test_strong_and_weak_share_the_runs_that_are_the_same(host: StubHost) -> None:
+    host.write_job(JOB)
+    result = host.hpc_amp("scale", "job.yaml", "--nodes=1,2", "--kind=both", "--repeats=2")
+
+    assert "strong and weak share their runs on 1 node\n" in result.stdout
+    assert len(host.calls("sbatch")) == 6
+    study = newest(host)
+    runs = {run.folder_name: study.run_dir(run) for run in study.planned_runs()}
+    for repeat in ("r01", "r02"):
+        assert runs[f"strong-n0001-{repeat}"] == runs[f"weak-n0001-{repeat}"]
+    assert len(set(runs.values())) == 6
+    strong, weak = (jobs_of(study)[f"{kind}-n0002-r01"]["train"]["batch_size"] for kind in KINDS)
+    assert (strong, weak) == (512, 1024)
+
+
+def test_a_shared_run_counts_for_both_curves(host: StubHost) -> None:
+    host.write_job(JOB)
+    host.hpc_amp("scale", "job.yaml", "--nodes=1", "--kind=both", "--repeats=1")
+    study = newest(host)
+    run_dir = study.run_dir(study.planned_runs()[0])
+    assert run_dir is not None
+    write_timing(run_dir, [rank_file(rank, 1, [0.1] * 30) for rank in range(4)])
+
+    assert [curve.kind for curve in analyse(study).curves] == ["strong", "weak"]
+
+
+def test_a_job_file_elsewhere_and_a_study_that_outlives_it(host: StubHost) -> None:
+    """`continue` reads the frozen copy, and works in the folder of the start."""
+    (host.work / "data").mkdir()
+    path = host.write_job({**JOB, "train": {**JOB["train"], "data": {"root": "data"}}})
+    elsewhere = host.folder / "elsewhere.yaml"
+    path.rename(elsewhere)
+    words = ["scale", str(elsewhere), "train.seed=7", "--nodes=1", "--repeats=1"]
+    assert host.hpc_amp(*words).returncode == 0
+    elsewhere.unlink()
+    study = newest(host)
+    _record_all(study, "failed")
+
+    result = host.hpc_amp("scale", "continue", str(study.folder), cwd=host.folder)
+
+    assert result.returncode == 0, result.stderr
+    (job,) = jobs_of(newest(host)).values()
+    assert job["train"]["seed"] == 7
+    assert job["train"]["data"]["root"] == str(host.work / "data")
+
+
+def _record_all(study: Study, state: str) -> None:
+    for run in study.planned_runs():
+        run_dir = study.run_dir(run)
+        assert run_dir is not None
+        record_event(run_dir, state)
+
+
+# ---- what it may cost ----------------------------------------------------------------------------
+
+
+def test_the_estimate_is_an_upper_bound(host: StubHost) -> None:
+    host.write_job(JOB)
+
+    result = host.hpc_amp("scale", "job.yaml", "--nodes=1,2,4", "--kind=both", "--dry-run")
+
+    # Strong on 1, 2, 4 nodes and weak on 2, 4: 13 nodes, half an hour, three times.
+    assert "15 runs: 19.5 node-hours at most (each of 00:30:00)\n" in result.stdout
+    assert host.calls("sbatch") == []
+    assert not (host.work / "studies").exists()
+
+
+def test_in_one_allocation_the_largest_nodes_are_kept_all_the_time() -> None:
+    study = Study(Path("study"), "cifar", KINDS, (1, 2, 4), 3, "")
+    wanted = [Measurement((run,)) for run in study.planned_runs()]
+
+    assert estimate(wanted, 1800, in_allocation=True).most == 2
+
+
+def test_what_is_expensive_needs_a_yes(host: StubHost) -> None:
+    host.write_job(JOB)
+    words = ["scale", "job.yaml", "--nodes=1", "--repeats=3", "--ask-above=1.4"]
+
+    refused = host.hpc_amp(*words)
+    accepted = host.hpc_amp(*words, "--yes")
+
+    assert refused.returncode == 2
+    assert "above --ask-above 1.4" in refused.stderr and "give --yes" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert accepted.returncode == 0
+    assert len(host.calls("sbatch")) == 3
+
+
+def test_what_is_left_is_estimated_by_what_is_measured(host: StubHost) -> None:
+    host.write_job(JOB)
+    host.hpc_amp("scale", "job.yaml", "--nodes=2", "--repeats=2")
+    study = newest(host)
+    first, second = (study.run_dir(run) for run in study.planned_runs())
+    assert first is not None and second is not None
+    write_timing(first, [rank_file(rank, 2, [0.1] * 30) for rank in range(8)])
+    for state, time in (("started", 1000), ("finished", 1450)):
+        line = json.dumps({"time": time, "state": state, "job_id": "4242"})
+        with (first / "state.jsonl").open("a") as out:
+            out.write(line + "\n")
+    record_event(second, "failed")
+
+    result = host.hpc_amp("scale", "continue", str(study.folder))
+
+    # 450 s on two nodes.
+    assert "1 run: 1.00 node-hours at most (each of 00:30:00), 0.250 by the time" in result.stdout
+
+
+# ---- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["job.yaml", "--nodes", "1,3"], "512 does not divide by the 12 ranks of 3 nodes"),
+        (["job.yaml", "--nodes", "1,3"], "use 504 or 516, which 1 and 3 nodes divide"),
+        (["job.yaml", "--nodes", "0"], "is not a list of numbers of nodes"),
+        (["job.yaml", "--nodes", "1,,2"], "is not a list of numbers of nodes"),
+        (["job.yaml", "--steps=5", "--seconds=5"], "Give either --steps or --seconds."),
+        (["job.yaml", "--in-allocation", "--max-queued=1"], "leave --max-queued out"),
+        (["job.yaml", "train.batch=1"], "did you mean train.batch_size?"),
+        (["other.yaml"], "other.yaml: there is no such job file"),
+        (["own.yaml"], "scale measures a built-in task"),
+        (["continue", "nope"], "there is no study 'nope'"),
+        (["status", "nope"], "there is no study 'nope'"),
+        (["cancel", "nope"], "there is no study 'nope'"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    host: StubHost, words: list[str], said: str
+) -> None:
+    host.write_job(JOB)
+    own = {key: value for key, value in JOB.items() if key != "train"}
+    host.write_job({**own, "run": ["true"]}, "own.yaml")
+
+    result = host.hpc_amp("scale", *words)
+
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert host.calls("sbatch") == []
+    assert not (host.work / "studies").exists()
+
+
+@pytest.mark.parametrize(
+    "change", [{"overrides": [1]}, {"warmup": "20"}, {"shared": None}, {"workdir": 1}]
+)
+def test_a_damaged_recipe_says_so(host: StubHost, change: dict[str, Any]) -> None:
+    host.write_job(JOB)
+    host.hpc_amp("scale", "job.yaml", "--nodes=1", "--repeats=1")
+    path = newest(host).folder / "study.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+
+    result = host.hpc_amp("scale", "status", "cifar")
+
+    assert result.returncode == 2
+    assert f"{path} does not describe a study: " in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -1,0 +1,202 @@
+"""A sweep on this machine: real points, so many at a time."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.environment import clean_environ
+
+from hpc_amp.sweep.folder import Group, Sweep, find_sweep
+from hpc_amp.sweep.here import Slot, slots_here
+from hpc_amp.sweep.status import point_statuses
+
+
+class Machine:
+    """A folder to run sweeps in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, command: str, **job: Any) -> None:
+        """A job whose only rank runs this shell command, with the point's number in `$A`."""
+        request = {"gpus_per_node": 0, "walltime": "10m"}
+        config = {"name": "test", "site": "local", "job": request, "run": ["bash", "-c", command]}
+        config |= {"launch": {"preflight": False}, **job}
+        (self.folder / "job.yaml").write_text(yaml.safe_dump(config))
+
+    def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "hpc_amp", "sweep", *words],
+            cwd=self.folder,
+            env=clean_environ(**environ),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*words, **environ)
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    @property
+    def sweep(self) -> Sweep:
+        return find_sweep("test", self.folder / "sweeps")
+
+    def states(self) -> list[str]:
+        return [status.state for status in point_statuses(self.sweep)]
+
+    def wait_for(self, name: str) -> None:
+        """Until a file is there, which a point makes."""
+        deadline = time.monotonic() + 60
+        while not (self.folder / name).exists():
+            assert time.monotonic() < deadline, f"{name} did not come"
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_all_points_run_and_no_more_at_once_than_allowed(machine: Machine) -> None:
+    machine.write(
+        'mkdir -p now && touch "now/$A" && ls now | wc -l >>counts && sleep 0.5 && rm "now/$A"'
+    )
+
+    result = machine.run("job.yaml", "container.env.A=0,1,2,3,4", "--max-parallel=2")
+
+    assert result.returncode == 0, result.stderr
+    assert machine.states() == ["finished"] * 5
+    assert max(map(int, (machine.folder / "counts").read_text().split())) == 2
+    assert "[5/5] point" in result.stdout
+
+
+def test_a_point_that_fails_does_not_stop_the_others(machine: Machine) -> None:
+    machine.write('[ "$A" != 1 ] || [ -e mended ]')
+
+    first = machine.run("job.yaml", "container.env.A=0,1,2", "--json")
+
+    assert first.returncode == 1
+    facts = json.loads(first.stdout)
+    assert [point["state"] for point in facts["points"]] == ["finished", "failed", "finished"]
+    (machine.folder / "mended").touch()
+    second = machine.run("continue", "test")
+    assert second.returncode == 0, second.stderr
+    assert "[1/1] point 1 (container.env.A=1) finished" in second.stdout
+    assert machine.states() == ["finished"] * 3
+    third = machine.run("continue", "test")
+    assert third.returncode == 2
+    assert "all points have finished" in third.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_lets_what_runs_save_and_continue_goes_on(
+    machine: Machine, number: signal.Signals
+) -> None:
+    """Point 0 and 1 run until they are asked to stop, and finish when they go on."""
+    machine.write(
+        'trap "touch saved-$A; exit 75" TERM; touch "at-$A"\n'
+        'while [ ! -e "saved-$A" ]; do sleep 0.1; done'
+    )
+    process = machine.start("job.yaml", "container.env.A=0,1,2", "--max-parallel=2")
+    machine.wait_for("at-0")
+    machine.wait_for("at-1")
+
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert "hpc-amp sweep continue" in err
+    assert machine.states() == ["cancelled"] * 3
+    assert {path.name for path in machine.folder.glob("saved-*")} == {"saved-0", "saved-1"}
+    (machine.folder / "saved-2").touch()
+    assert machine.run("continue", "test").returncode == 0
+    assert machine.states() == ["finished"] * 3
+
+
+def test_cancel_from_elsewhere_ends_the_command_too(machine: Machine) -> None:
+    machine.write(
+        'touch "at-$A"; while [ ! -e "${HPC_AMP_OUTCOME_FILE%/*}/stop" ]; do sleep 0.1; done'
+    )
+    process = machine.start("job.yaml", "container.env.A=0,1", "--max-parallel=1")
+    machine.wait_for("at-0")
+
+    result = machine.run("cancel", "test")
+
+    assert result.returncode == 0, result.stderr
+    assert "cancelled 2 points" in result.stdout
+    assert process.wait(timeout=60) == 130
+    process.communicate()
+    assert machine.states() == ["cancelled", "cancelled"]
+    assert not (machine.folder / "at-1").exists()
+    again = machine.run("cancel", "test")
+    assert "no point" in again.stdout
+
+
+def test_a_second_command_does_not_start_what_runs(machine: Machine) -> None:
+    machine.write('touch "at-$A"; while [ ! -e go ]; do sleep 0.1; done')
+    process = machine.start("job.yaml", "container.env.A=0,1", "--max-parallel=1")
+    machine.wait_for("at-0")
+
+    result = machine.run("continue", "test")
+    shown = machine.run("status", "test")
+
+    assert result.returncode == 2
+    assert "2 points are under way" in result.stderr
+    assert "2 points: 1 running, 1 pending" in shown.stdout
+    (machine.folder / "go").touch()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_gpus_are_divided_among_points(machine: Machine) -> None:
+    machine.write('echo "$A $CUDA_VISIBLE_DEVICES" >>seen; sleep 0.5')
+
+    result = machine.run(
+        "job.yaml", "container.env.A=0,1,2,3", "job.gpus_per_node=2", "launch.method=single",
+        "job.ranks_per_node=1", CUDA_VISIBLE_DEVICES="4,5,6,7",
+    )  # fmt: skip
+
+    assert result.returncode == 0, result.stderr
+    assert "2 at once" in result.stdout
+    seen = [line.split() for line in (machine.folder / "seen").read_text().splitlines()]
+    assert {gpus for _, gpus in seen} == {"4,5", "6,7"}
+    assert {first for first, _ in seen} == {"0", "1", "2", "3"}
+
+
+# ---- slots ---------------------------------------------------------------------------------------
+
+
+def sweep_with(gpus: int, cores: int, at_once: int | None) -> Sweep:
+    groups = (Group("launch.sh", (), (0,), gpus, cores), Group("launch-2.sh", (), (1,), 0, 1))
+    return Sweep(
+        folder=Path(), name="test", created="", site="local", scheduler="local", fixed=(),
+        keys=(), points=(), groups=groups, at_once=at_once, own_code=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cores", "at_once", "devices", "here", "slots"),
+    [
+        (0, 2, None, [], 8, [Slot()] * 4),
+        (0, 16, None, [], 8, [Slot()]),
+        (0, 2, 20, [], 8, [Slot()] * 20),
+        (2, 2, None, [], 8, [Slot()] * 4),  # no GPU here: the job says what then
+        (2, 2, None, ["0", "1", "2", "3", "4"], 8, [Slot(("0", "1")), Slot(("2", "3"))]),
+        (2, 2, 1, ["0", "1", "2", "3"], 8, [Slot(("0", "1"))]),
+        (1, 2, 9, ["a", "b"], 8, [Slot(("a",)), Slot(("b",))]),
+    ],
+)
+def test_as_many_slots_as_there_is_room_for(
+    gpus: int, cores: int, at_once: int | None, devices: list[str], here: int, slots: list[Slot]
+) -> None:
+    assert slots_here(sweep_with(gpus, cores, at_once), devices, here) == slots

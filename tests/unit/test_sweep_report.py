@@ -1,0 +1,247 @@
+"""Which points are best, and how that is shown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_amp.errors import UsageError
+from hpc_amp.jobs.status import RunStatus
+from hpc_amp.study.tables import as_text
+from hpc_amp.sweep.folder import Group, Sweep
+from hpc_amp.sweep.output import write_report
+from hpc_amp.sweep.picture import axis_numbers, draw, spans_decades
+from hpc_amp.sweep.points import Point
+from hpc_amp.sweep.ranking import Ranking, rank
+from hpc_amp.sweep.report import points_table, short_names, to_csv, to_json, to_text
+from hpc_amp.sweep.status import PointStatus
+
+KEYS = ("train.optimizer.lr", "train.precision.mode")
+POINTS = [("0.001", "fp16"), ("0.01", "fp16"), ("0.1", "bf16"), ("1", None)]
+
+
+def sweep_in(folder: Path) -> Sweep:
+    points = tuple(Point(index, values) for index, values in enumerate(POINTS))
+    return Sweep(
+        folder=folder, name="test", created="2026-11-27T22:34:55+00:00", site="slurm",
+        scheduler="slurm", fixed=("train.epochs=3",), keys=KEYS, points=points,
+        groups=(Group("launch.sh", (), tuple(range(len(points))), 0, 1),), at_once=None,
+        own_code=False,
+    )  # fmt: skip
+
+
+def ended(sweep: Sweep, index: int, state: str = "finished", **summary: Any) -> PointStatus:
+    """A point with a run that has ended, and what it wrote."""
+    run_dir = sweep.point_dir(index)
+    run_dir.mkdir(parents=True)
+    (run_dir / "summary.json").write_text(json.dumps({"outcome": state, **summary}))
+    run = RunStatus(str(run_dir), "test", f"41_{index}", "slurm", state, "", 1, 8, 8, state)
+    return PointStatus(sweep.points[index], state, "", f"41_{index}", run)
+
+
+def missing(sweep: Sweep, index: int) -> PointStatus:
+    return PointStatus(sweep.points[index], "missing", "it was not submitted", None, None)
+
+
+def ranking_in(folder: Path, **changes: Any) -> Ranking:
+    sweep = sweep_in(folder)
+    statuses = [
+        ended(sweep, 0, accuracy=0.5, synthetic=True),
+        ended(sweep, 1, accuracy=0.75, **changes),
+        ended(sweep, 2, "failed"),
+        missing(sweep, 3),
+    ]
+    return rank(sweep, statuses)
+
+
+def test_finished_points_are_ranked_and_the_others_listed(tmp_path: Path) -> None:
+    ranking = ranking_in(tmp_path)
+
+    assert [(one.status.index, one.value) for one in ranking.ranked] == [(1, 0.75), (0, 0.5)]
+    assert [(one.index, one.state) for one in ranking.others] == [(2, "failed"), (3, "missing")]
+
+
+@pytest.mark.parametrize(
+    ("metric", "asked", "order"),
+    [
+        ("accuracy", None, [1, 0]),
+        ("accuracy", False, [0, 1]),
+        ("train/loss", None, [0, 1]),
+        ("loss", None, [0, 1]),
+        ("loss", True, [1, 0]),
+        ("seconds", None, [0, 1]),
+    ],
+)
+def test_what_is_better(tmp_path: Path, metric: str, asked: bool | None, order: list[int]) -> None:
+    sweep = sweep_in(tmp_path)
+    statuses = [
+        ended(sweep, 0, accuracy=0.1, seconds=1),
+        ended(sweep, 1, accuracy=0.2, seconds=2),
+    ]
+    for index, loss in enumerate((3.0, 5.0)):
+        lines = [{"step": 1, "train/loss": 9.0}, {"step": 2, "train/loss": loss}, {"step": 2}]
+        text = "".join(json.dumps(line) + "\n" for line in lines) + '{"torn'
+        (sweep.point_dir(index) / "metrics.jsonl").write_text(text)
+
+    ranking = rank(sweep, statuses, metric, asked)
+
+    assert [one.status.index for one in ranking.ranked] == order
+
+
+def test_a_value_that_is_no_number_is_not_ranked(tmp_path: Path) -> None:
+    sweep = sweep_in(tmp_path)
+    statuses = [ended(sweep, 0, accuracy=float("nan")), ended(sweep, 1, accuracy=0.2)]
+
+    ranking = rank(sweep, statuses)
+
+    assert [one.status.index for one in ranking.ranked] == [1]
+    assert ranking.others[0].reason == "it has no accuracy, or none that is a number"
+
+
+def test_a_metric_that_nobody_wrote(tmp_path: Path) -> None:
+    sweep = sweep_in(tmp_path)
+    statuses = [ended(sweep, 0, accuracy=0.1, steps=8, synthetic=True), missing(sweep, 1)]
+
+    with pytest.raises(UsageError) as caught:
+        rank(sweep, statuses, "accurracy")
+
+    assert str(caught.value).endswith("there are accuracy, steps")
+
+
+def test_nothing_has_finished_yet(tmp_path: Path) -> None:
+    sweep = sweep_in(tmp_path)
+
+    ranking = rank(sweep, [missing(sweep, 0), missing(sweep, 1)])
+
+    assert "2 points: 2 missing" in to_text(ranking)
+    assert draw(ranking) == {}
+
+
+def test_the_text(tmp_path: Path) -> None:
+    lines = to_text(ranking_in(tmp_path)).splitlines()
+
+    assert lines == [
+        f"test  {tmp_path.name}  4 points: 2 finished, 1 failed, 1 missing",
+        "",
+        "SYNTHETIC data: the numbers say nothing about real data",
+        "",
+        "accuracy, highest first",
+        "  rank  accuracy  lr     mode  point",
+        "     1      0.75  0.01   fp16      1",
+        "     2       0.5  0.001  fp16      0",
+        "",
+        f"best: point 1, {tmp_path}/points/0001",
+        "",
+        "not ranked",
+        "  point  lr   mode  state    step  job   reason",
+        "      2  0.1  bf16  failed    8/8  41_2  -",
+        "      3  1    -     missing     -  -     it was not submitted",
+    ]
+
+
+def test_only_the_best_are_shown_on_request(tmp_path: Path) -> None:
+    text = to_text(ranking_in(tmp_path), top=1)
+
+    assert "accuracy, highest first: the first 1 of 2" in text
+    assert "0.001" not in text
+
+
+def test_real_data_is_not_called_synthetic(tmp_path: Path) -> None:
+    sweep = sweep_in(tmp_path)
+
+    assert "SYNTHETIC" not in to_text(rank(sweep, [ended(sweep, 0, accuracy=1, synthetic=False)]))
+
+
+def test_csv_has_a_line_a_point(tmp_path: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(ranking_in(tmp_path)))))
+
+    assert [row["rank"] for row in rows] == ["1", "2", "", ""]
+    assert rows[0] == {
+        "rank": "1",
+        "point": "1",
+        "train.optimizer.lr": "0.01",
+        "train.precision.mode": "fp16",
+        "accuracy": "0.75",
+        "state": "finished",
+        "reason": "",
+        "run_dir": str(tmp_path / "points" / "0001"),
+    }
+    assert rows[3]["train.precision.mode"] == ""
+
+
+def test_json_is_complete(tmp_path: Path) -> None:
+    plain = json.loads(to_json(ranking_in(tmp_path)))
+
+    assert [(one["rank"], one["point"], one["value"]) for one in plain["ranked"]] == [
+        (1, 1, 0.75),
+        (2, 0, 0.5),
+    ]
+    assert [one["state"] for one in plain["others"]] == ["failed", "missing"]
+    assert plain["synthetic"] is True
+    assert plain["metric"] == "accuracy"
+    assert plain["fixed"] == ["train.epochs=3"]
+
+
+def test_files_of_a_report(tmp_path: Path) -> None:
+    written = write_report(ranking_in(tmp_path), tmp_path / "report")
+
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted(written.names)
+    assert set(written.names) == {
+        *("report.txt", "report.csv", "report.json", "sweep.png", "sweep.svg")
+    }
+
+
+def test_the_picture_is_the_same_for_the_same_sweep(tmp_path: Path) -> None:
+    ranking = ranking_in(tmp_path)
+
+    first, second = draw(ranking), draw(ranking)
+
+    assert first == second
+    assert first["png"].startswith(b"\x89PNG")
+    assert first["svg"].startswith(b"<?xml")
+
+
+def test_a_parameter_of_numbers_has_an_axis_of_numbers() -> None:
+    assert axis_numbers(["0.1", "1e-3", "5"]) == [0.1, 0.001, 5.0]
+    assert axis_numbers(["0.1", "fp16"]) is None
+    assert axis_numbers(["0.1", "nan"]) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "logarithmic"),
+    [
+        ([0.001, 0.01, 0.1], True),
+        ([1, 2, 4], False),
+        ([0, 0.001, 1], False),
+        ([-1, 100], False),
+        ([0.5], False),
+    ],
+)
+def test_an_axis_is_logarithmic_where_values_span_decades(
+    values: list[float], logarithmic: bool
+) -> None:
+    assert spans_decades(values) is logarithmic
+
+
+def test_short_names_are_told_apart() -> None:
+    assert short_names(["train.optimizer.lr", "train.seed"]) == ["lr", "seed"]
+    assert short_names(["train.model.name", "train.optimizer.name"]) == [
+        "model.name",
+        "optimizer.name",
+    ]
+    assert short_names(["name.name", "name"]) == ["name.name", "name"]
+
+
+def test_points_before_anything_has_run(tmp_path: Path) -> None:
+    assert as_text(points_table(KEYS, sweep_in(tmp_path).points)) == [
+        "point  lr     mode",
+        "    0  0.001  fp16",
+        "    1  0.01   fp16",
+        "    2  0.1    bf16",
+        "    3  1      -",
+    ]

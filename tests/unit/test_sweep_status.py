@@ -1,0 +1,342 @@
+"""Where the points of a sweep stand, and going on from there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.environment import working_directory
+from support.stubs import events
+
+from hpc_amp.errors import UsageError
+from hpc_amp.jobs.events import record_event
+from hpc_amp.sweep.arrays import PbsArrays, get_arrays
+from hpc_amp.sweep.control import cancel, unfinished
+from hpc_amp.sweep.folder import Sweep
+from hpc_amp.sweep.plan import plan_sweep
+from hpc_amp.sweep.points import read_space
+from hpc_amp.sweep.record import record_queued, record_submitted
+from hpc_amp.sweep.status import PointStatus, point_statuses
+from hpc_amp.sweep.submit import describe, parts_of, write
+
+
+class Queue:
+    """The command that tells of jobs: it says what it is told to say, and counts."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder = folder
+        self.folder.mkdir()
+        self.say("")
+        for command in (name, "scancel", "qdel"):
+            program = folder / command
+            said = "cat out" if command == name else ""
+            program.write_text(
+                f'#!/bin/sh\ncd {folder}\necho "$0 $*" >>calls\n{said}\nexit "$(cat status)"\n'
+            )
+            program.chmod(0o755)
+
+    def say(self, text: str, *, status: int = 0) -> None:
+        (self.folder / "out").write_text(text)
+        (self.folder / "status").write_text(f"{status}\n")
+
+    @property
+    def calls(self) -> list[str]:
+        path = self.folder / "calls"
+        text = path.read_text() if path.exists() else ""
+        return [line.removeprefix(f"{self.folder}/") for line in text.splitlines()]
+
+
+@pytest.fixture
+def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    return queue(tmp_path, monkeypatch, "squeue")
+
+
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Queue:
+    made = Queue(tmp_path / "bin", name)
+    monkeypatch.setenv("PATH", str(made.folder), prepend=":")
+    return made
+
+
+def sweep_of(folder: Path, points: int, site: str = "slurm", *overrides: str) -> Sweep:
+    """A sweep that is written, but of which nothing is submitted."""
+    job: dict[str, Any] = {"name": "test", "site": site, "train": {}}
+    job["job"] = {"gpus_per_node": 0, "walltime": "10m"}
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    seeds = "train.seed=" + ",".join(map(str, range(points)))
+    with working_directory(folder):
+        plan = plan_sweep(Path("job.yaml"), read_space([seeds, *overrides]), Path("sweeps"))
+    sweep = describe(plan, None)
+    write(sweep, plan)
+    return sweep
+
+
+def submit(sweep: Sweep, wanted: Any, *job_ids: str) -> None:
+    """Record that the points are in the queue."""
+    (part,) = parts_of(sweep, wanted, None)
+    record_submitted(sweep, part)
+    record_queued(sweep, part, job_ids)
+
+
+def start(sweep: Sweep, index: int, job_id: str, *states: str, array: int = 1) -> None:
+    """What the script of a point records."""
+    run_dir = sweep.point_dir(index)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    job = (sweep.folder / "jobs.jsonl").read_text().splitlines()[index]
+    (run_dir / "job.json").write_text(job)
+    record_event(run_dir, "submitted", array=array, scheduler=sweep.scheduler)
+    record_event(run_dir, "queued", job_id=job_id)
+    for state in ("started", *states):
+        record_event(run_dir, state, attempt=1, job_id=job_id, reason="")
+
+
+def states(statuses: list[PointStatus]) -> list[str]:
+    return [status.state for status in statuses]
+
+
+def test_a_thousand_points_cost_one_question(tmp_path: Path, squeue: Queue) -> None:
+    sweep = sweep_of(tmp_path, 1000)
+    submit(sweep, range(1000), "41")
+    for index in range(300):
+        start(sweep, index, f"41_{index}", *(["finished"] if index < 200 else []))
+    squeue.say(
+        "".join(f"41_{index}|RUNNING|None\n" for index in range(200, 300))
+        + "".join(f"41_{index}|PENDING|JobArrayTaskLimit\n" for index in range(300, 1000))
+    )
+
+    statuses = point_statuses(sweep)
+
+    assert Counter(states(statuses)) == {"finished": 200, "running": 100, "pending": 700}
+    assert statuses[999].reason == "JobArrayTaskLimit"
+    assert statuses[999].job_id == "41_999"
+    assert squeue.calls == [f"squeue -h -r -u {os.getuid()} --states=all -o %i|%T|%r"]
+
+
+def test_no_question_where_all_have_ended(tmp_path: Path, squeue: Queue) -> None:
+    sweep = sweep_of(tmp_path, 3)
+    submit(sweep, range(3), "41")
+    for index, state in enumerate(("finished", "failed", "checkpointed")):
+        start(sweep, index, f"41_{index}", state)
+
+    assert states(point_statuses(sweep)) == ["finished", "failed", "checkpointed"]
+    assert squeue.calls == []
+
+
+def test_what_became_of_points_that_never_started(tmp_path: Path, squeue: Queue) -> None:
+    sweep = sweep_of(tmp_path, 4)
+    submit(sweep, [0, 1, 2], "41")
+    squeue.say("41_0|CANCELLED|None\n41_2|PENDING|Priority\n")
+
+    assert states(point_statuses(sweep)) == ["missing", "missing", "pending", "missing"]
+    assert unfinished(point_statuses(sweep)) == [0, 1, 3]
+
+
+def test_a_scheduler_that_does_not_answer_is_no_end(tmp_path: Path, squeue: Queue) -> None:
+    sweep = sweep_of(tmp_path, 2)
+    submit(sweep, range(2), "41")
+    start(sweep, 1, "41_1")
+    squeue.say("slurm_load_jobs error: Unable to contact slurm controller\n", status=1)
+
+    statuses = point_statuses(sweep)
+
+    assert states(statuses) == ["unknown", "unknown"]
+    assert {status.reason for status in statuses} == {"the scheduler does not answer"}
+
+
+def test_a_submission_without_an_end_is_not_known(tmp_path: Path, squeue: Queue) -> None:
+    sweep = sweep_of(tmp_path, 2)
+    (part,) = parts_of(sweep, range(2), None)
+    record_submitted(sweep, part)
+
+    (first, _) = point_statuses(sweep)
+
+    assert first.state == "unknown"
+    assert "look for it in the queue" in first.reason
+
+
+def test_a_point_that_starts_while_we_ask_is_not_missing(
+    tmp_path: Path, squeue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job can have run and left the queue between our look at the files and the answer."""
+    sweep = sweep_of(tmp_path, 1 + 1)
+    submit(sweep, range(2), "41")
+    squeue.say("41_1|PENDING|Priority\n")
+    arrays = get_arrays("slurm")
+    ask = type(arrays).query
+
+    def finish_then_ask(self: Any, *asked: Any) -> Any:
+        start(sweep, 0, "41_0", "finished")
+        return ask(self, *asked)
+
+    monkeypatch.setattr(type(arrays), "query", finish_then_ask)
+
+    assert states(point_statuses(sweep)) == ["finished", "pending"]
+
+
+def test_a_point_that_is_submitted_again_waits(tmp_path: Path, squeue: Queue) -> None:
+    sweep = sweep_of(tmp_path, 3)
+    submit(sweep, range(3), "41")
+    for index, state in enumerate(("finished", "failed", "failed")):
+        start(sweep, index, f"41_{index}", state)
+    assert unfinished(point_statuses(sweep)) == [1, 2]
+    submit(sweep, [1, 2], "77")
+    squeue.say("77_0|PENDING|Priority\n")
+
+    statuses = point_statuses(sweep)
+
+    assert states(statuses) == ["finished", "pending", "failed"]
+    assert [status.job_id for status in statuses] == ["41_0", "77_0", "41_2"]
+    start(sweep, 1, "77_0", "finished", array=2)
+    assert states(point_statuses(sweep)) == ["finished", "finished", "failed"]
+
+
+def test_there_may_be_nothing_to_continue(tmp_path: Path, squeue: Queue) -> None:
+    sweep = sweep_of(tmp_path, 2)
+    submit(sweep, range(2), "41")
+    start(sweep, 0, "41_0", "finished")
+    squeue.say("41_1|PENDING|Priority\n")
+
+    with pytest.raises(UsageError) as caught:
+        unfinished(point_statuses(sweep))
+    assert "1 points are under way" in str(caught.value)
+
+    start(sweep, 1, "41_1", "finished")
+    with pytest.raises(UsageError) as caught:
+        unfinished(point_statuses(sweep))
+    assert "all points have finished" in str(caught.value)
+
+
+# ---- cancelling ----------------------------------------------------------------------------------
+
+
+def test_cancelling_ends_the_array_and_is_remembered(tmp_path: Path, squeue: Queue) -> None:
+    sweep = sweep_of(tmp_path, 4)
+    submit(sweep, range(4), "41")
+    start(sweep, 0, "41_0", "finished")
+    start(sweep, 1, "41_1")
+    start(sweep, 2, "41_2", "failed")
+    record_event(sweep.point_dir(2), "submitted", scheduler="slurm")  # by hpc-amp resume
+    record_event(sweep.point_dir(2), "queued", job_id="99")
+    squeue.say("41_1|RUNNING|None\n41_3|PENDING|Priority\n99|PENDING|Priority\n")
+
+    before = cancel(sweep, lambda: None)
+
+    assert [(status.index, status.state) for status in before] == [
+        (1, "running"),
+        (2, "pending"),
+        (3, "pending"),
+    ]
+    assert squeue.calls[1:] == ["scancel 41", "scancel 99"]
+    squeue.say("")
+    assert states(point_statuses(sweep)) == ["finished", "cancelled", "cancelled", "cancelled"]
+    assert events(sweep.point_dir(1))[-1] == "cancelled"
+    assert cancel(sweep, lambda: None) == []
+
+
+def test_where_signals_do_not_reach_ranks_they_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qstat = queue(tmp_path, monkeypatch, "qstat")
+    sweep = sweep_of(tmp_path, 2, "pbs")
+    submit(sweep, range(2), "490[].head")
+    start(sweep, 0, "490[0].head")
+    attempt = sweep.point_dir(0) / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    qstat.say("Job Id: 490[0].head\n    job_state = R\nJob Id: 490[1].head\n    job_state = Q\n")
+    asked = []
+
+    def saved() -> None:
+        asked.append((attempt / "stop").exists())
+        (attempt / "ended").touch()
+
+    cancel(sweep, saved)
+
+    assert asked == [True]
+    assert qstat.calls == ["qstat -f -t 490[].head", "qdel 490[].head"]
+
+
+# ---- PBS and Cobalt ------------------------------------------------------------------------------
+
+# The form that OpenPBS 23.06 was seen to print; a real array has not been tried with this code.
+QSTAT = """\
+Job Id: 490[].head
+    Job_Name = test
+    job_state = B
+    array = True
+Job Id: 490[0].head
+    job_state = X
+    Exit_status = 0
+Job Id: 490[1].head
+    job_state = R
+Job Id: 490[2].head
+    job_state = Q
+    comment = Not Running: Insufficient amount of resource: ncpus
+Job Id: 512.head
+    job_state = R
+"""
+
+
+def test_pbs_tells_of_every_task_in_one_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qstat = queue(tmp_path, monkeypatch, "qstat")
+    sweep = sweep_of(tmp_path, 4, "pbs")
+    submit(sweep, range(4), "490[].head")
+    start(sweep, 0, "490[0].head", "finished")
+    start(sweep, 1, "490[1].head")
+    start(sweep, 3, "490[3].head", "continued")
+    record_event(sweep.point_dir(3), "started", attempt=2, job_id="512.head")
+    qstat.say(QSTAT)
+
+    statuses = point_statuses(sweep)
+
+    assert states(statuses) == ["finished", "running", "pending", "running"]
+    assert statuses[2].reason == "Not Running: Insufficient amount of resource: ncpus"
+    assert qstat.calls == ["qstat -f -t 490[].head 512.head"]
+
+
+def test_pbs_knows_when_jobs_have_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    qstat = queue(tmp_path, monkeypatch, "qstat")
+    qstat.say("", status=153)
+
+    assert PbsArrays().query(["490[].head"], []) == {}
+
+
+def test_a_cobalt_queue_that_took_only_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qstat = queue(tmp_path, monkeypatch, "qstat")
+    sweep = sweep_of(tmp_path, 3, "cobalt")
+    submit(sweep, range(3), "7", "8")
+    qstat.say("JobID State\n=====\n7 running\n8 queued\n")
+
+    statuses = point_statuses(sweep)
+
+    assert states(statuses) == ["running", "pending", "missing"]
+    assert statuses[2].reason == "the scheduler did not take it"
+
+
+def test_json_has_what_the_table_has(tmp_path: Path, squeue: Queue) -> None:
+    sweep = sweep_of(tmp_path, 2)
+    submit(sweep, range(2), "41")
+    start(sweep, 1, "41_1", "finished")
+    squeue.say("41_0|PENDING|Priority\n")
+
+    plain = [status.to_plain(sweep.keys) for status in point_statuses(sweep)]
+
+    assert json.loads(json.dumps(plain))[0] == {
+        "point": 0,
+        "values": {"train.seed": "0"},
+        "state": "pending",
+        "reason": "Priority",
+        "job_id": "41_0",
+        "run_dir": None,
+        "attempt": 0,
+        "step": None,
+        "total_steps": None,
+    }
+    assert plain[1]["run_dir"] == str(sweep.point_dir(1))

@@ -1,0 +1,336 @@
+"""Handing a sweep to a scheduler: how often, with how many files, and cut how."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.environment import require_program, working_directory
+from support.standins import CobaltStandIn, wait_for
+from support.stubs import StubHost
+
+from hpc_amp.errors import UsageError
+from hpc_amp.lint.linter import lint
+from hpc_amp.sweep.arrays import PbsArrays, SlurmArrays, get_arrays
+from hpc_amp.sweep.cut import cut
+from hpc_amp.sweep.folder import Group, find_sweep, read_sweep
+from hpc_amp.sweep.plan import plan_sweep
+from hpc_amp.sweep.points import read_space
+from hpc_amp.sweep.record import read_submitted
+from hpc_amp.sweep.script import render_array
+from hpc_amp.sweep.status import point_statuses
+from hpc_amp.sweep.submit import describe, parts_of
+
+JOB: dict[str, Any] = {
+    "name": "test",
+    "site": "slurm",
+    "job": {"gpus_per_node": 0, "walltime": "10m"},
+    "train": {},
+}
+THOUSAND = "train.seed=" + ",".join(map(str, range(1000)))
+
+
+def files_below(folder: Path) -> list[str]:
+    """Everything in a folder and its folders, also links and folders."""
+    return sorted(
+        str(Path(at, name).relative_to(folder))
+        for at, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+    )
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> StubHost:
+    return StubHost(tmp_path)
+
+
+def test_a_thousand_points_are_one_array_and_ten_files_at_most(host: StubHost) -> None:
+    host.write_job(JOB)
+
+    result = host.hpc_amp("sweep", "job.yaml", THOUSAND, "--json")
+
+    facts = json.loads(result.stdout)
+    assert facts["points"] == 1000
+    assert facts["job_ids"] == ["4242"]
+    assert len(host.calls("sbatch")) == 1
+    written = files_below(host.work / "sweeps" / "test")
+    sweep_id = Path(facts["folder"]).name
+    assert written == sorted(
+        [
+            "latest",
+            sweep_id,
+            *(
+                f"{sweep_id}/{name}"
+                for name in (
+                    *("array-1.sh", "config.yaml", "jobs.jsonl", "launch.sh", "logs"),
+                    *("snapshot.tar", "state.jsonl", "sweep.json"),
+                )
+            ),
+        ]
+    )
+    assert len(written) <= 10
+    script = (Path(facts["folder"]) / "array-1.sh").read_text()
+    assert "#SBATCH --array=0-999\n" in script
+    assert [call[-1] for call in host.calls("sbatch")] == [f"{facts['folder']}/array-1.sh"]
+
+
+def test_what_is_written_is_read_back(host: StubHost) -> None:
+    host.write_job(JOB)
+    host.hpc_amp("sweep", "job.yaml", "train.seed=0,1,2", "job.nodes=1,2", "--max-parallel=5")
+
+    sweep = find_sweep("test", host.work / "sweeps")
+
+    assert sweep == find_sweep(str(sweep.folder), Path("elsewhere"))
+    assert sweep.keys == ("train.seed", "job.nodes")
+    assert [point.values for point in sweep.points][:2] == [("0", "1"), ("0", "2")]
+    assert [(group.script, group.points) for group in sweep.groups] == [
+        ("launch.sh", (0, 2, 4)),
+        ("launch-2.sh", (1, 3, 5)),
+    ]
+    assert [(one.number, one.points, one.job_ids) for one in read_submitted(sweep)] == [
+        (1, (0, 2, 4), ("4242",)),
+        (2, (1, 3, 5), ("4243",)),
+    ]
+    assert sweep.at_once == 5
+
+
+def test_a_dry_run_prints_points_and_the_bytes_to_be_submitted(host: StubHost) -> None:
+    host.write_job(JOB)
+
+    result = host.hpc_amp("sweep", "job.yaml", "train.seed=0,1", "job.nodes=2,4", "--dry-run")
+
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[:2] == ["point  seed  nodes", "    0  0     2"]
+    names = [line.rpartition("/")[2] for line in lines if line.startswith("==== ")]
+    assert names == ["array-1.sh", "array-2.sh", "launch.sh", "launch-2.sh"]
+    assert lines.count("#SBATCH --array=0-1") == 2
+    assert host.calls("sbatch") == []
+    assert not (host.work / "sweeps").exists()
+
+
+def test_a_refused_sweep_leaves_nothing_behind(host: StubHost) -> None:
+    host.write_job(JOB)
+    host.fail("sbatch", "Invalid account")
+
+    result = host.hpc_amp("sweep", "job.yaml", "train.seed=0,1")
+
+    assert result.returncode == 1
+    assert result.stderr.startswith(
+        "hpc-amp: sbatch refused the job: sbatch: error: Invalid account"
+    )
+    assert files_below(host.work / "sweeps") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train.seed=0"], "nothing varies in this sweep"),
+        (["train.seed=0,1", "--points", "none.csv"], "none.csv cannot be read"),
+        (["train.sed=0,1"], "did you mean train.seed?"),
+        (["train.seed=0,1", "job.nodes=1,2", "--max-parallel=1"], "give --max-parallel 2 or more"),
+    ],
+)
+def test_bad_input_is_one_line(host: StubHost, words: list[str], said: str) -> None:
+    host.write_job(JOB)
+
+    result = host.hpc_amp("sweep", "job.yaml", *words)
+
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not (host.work / "sweeps").exists()
+
+
+def test_the_users_code_is_taken_along_without_sweeps(host: StubHost, tmp_path: Path) -> None:
+    (host.work / "code.py").write_text("print(1)\n")
+    (host.work / "__pycache__").mkdir()
+    (host.work / "__pycache__" / "code.pyc").write_text("")
+    host.write_job({**JOB, "code": "."})
+    for _ in range(2):
+        assert host.hpc_amp("sweep", "job.yaml", "train.seed=0,1").returncode == 0
+
+    newest = find_sweep("test", host.work / "sweeps").folder
+    names = subprocess.run(
+        ["tar", "-tf", newest / "snapshot.tar"], text=True, capture_output=True, check=True
+    ).stdout.split()
+
+    assert "code/code.py" in names
+    assert "src/__main__.py" in names
+    assert "src/hpc_amp/train/engine.py" in names
+    assert not [name for name in names if "sweeps" in name.split("/")[1:2] or "__pycache__" in name]
+
+
+# ---- cutting -------------------------------------------------------------------------------------
+
+
+def group(*points: int) -> Group:
+    return Group("launch.sh", (), points, 0, 1)
+
+
+def test_arrays_are_no_larger_than_the_scheduler_takes() -> None:
+    parts = cut([group(*range(5)), group(5, 6)], range(7), largest=3, first_number=4, at_once=None)
+
+    assert [(part.number, part.points) for part in parts] == [
+        (4, (0, 1, 2)),
+        (5, (3, 4)),
+        (6, (5, 6)),
+    ]
+
+
+def test_only_wanted_points_are_in_them() -> None:
+    (part,) = cut([group(*range(5)), group(5)], {1, 4}, largest=9, first_number=1, at_once=None)
+
+    assert part.points == (1, 4)
+
+
+def test_together_they_stay_within_the_bound() -> None:
+    parts = cut([group(*range(9))], range(9), largest=3, first_number=1, at_once=5)
+
+    assert [part.at_once for part in parts] == [2, 2, 1]
+    with pytest.raises(UsageError):
+        cut([group(*range(9))], range(9), largest=3, first_number=1, at_once=2)
+
+
+def test_the_site_says_how_large_an_array_may_be(
+    host: StubHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = host.bin / "scontrol"
+    program.unlink()
+    program.write_text("#!/bin/sh\necho 'MaxArraySize            = 401'\n")
+    program.chmod(0o755)
+    host.write_job(JOB)
+
+    result = host.hpc_amp("sweep", "job.yaml", THOUSAND, "--max-parallel=9", "--json")
+
+    folder = Path(json.loads(result.stdout)["folder"])
+    assert json.loads(result.stdout)["job_ids"] == ["4242", "4243", "4244"]
+    headers = [
+        line
+        for number in (1, 2, 3)
+        for line in (folder / f"array-{number}.sh").read_text().splitlines()
+        if line.startswith(("#SBATCH --array", "points="))
+    ]
+    assert [header.partition(" #")[0] for header in headers if header[0] == "p"] == [
+        "points=({0..400})",
+        "points=({401..801})",
+        "points=({802..999})",
+    ]
+    assert [header for header in headers if header[0] == "#"] == [
+        "#SBATCH --array=0-400%3",
+        "#SBATCH --array=0-400%3",
+        "#SBATCH --array=0-197%3",
+    ]
+
+
+def test_slurms_default_counts_where_scontrol_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert SlurmArrays().largest() == 1001
+
+
+# ---- other schedulers ----------------------------------------------------------------------------
+
+
+def scripts(folder: Path, site: str, *overrides: str, at_once: int | None = None) -> list[str]:
+    (folder / "job.yaml").write_text(yaml.safe_dump({**JOB, "site": site, "code": str(folder)}))
+    with working_directory(folder):
+        plan = plan_sweep(Path("job.yaml"), read_space(overrides), Path("sweeps"))
+        sweep = describe(plan, at_once)
+        parts = parts_of(sweep, range(len(sweep.points)), at_once)
+    return [render_array(sweep, part, get_arrays(sweep.scheduler)) for part in parts]
+
+
+@pytest.mark.parametrize("site", ["slurm", "pbs", "cobalt", "local"])
+def test_array_scripts_pass_our_linter_and_shellcheck(tmp_path: Path, site: str) -> None:
+    (script,) = scripts(tmp_path, site, "train.seed=0,1,2")
+
+    assert [str(finding) for finding in lint(script.encode(), "array-1.sh")] == []
+    require_program("shellcheck")
+    result = subprocess.run(
+        ["shellcheck", "-"], input=script, text=True, capture_output=True, timeout=120
+    )
+    assert result.returncode == 0, result.stdout
+
+
+def test_pbs_gets_an_array_with_a_log_for_each_task(tmp_path: Path) -> None:
+    (script,) = scripts(tmp_path, "pbs", "train.seed=0,1,2", at_once=2)
+
+    header = [line for line in script.splitlines() if line.startswith("#PBS ")]
+    assert "#PBS -J 0-2%2" in header
+    (log,) = (line for line in header if line.startswith("#PBS -o "))
+    assert log.endswith("/logs/^array_index^.log")
+
+
+def test_pbs_takes_no_array_of_one(tmp_path: Path) -> None:
+    alone, other = scripts(tmp_path, "pbs", "job.nodes=1,2")
+
+    assert "#PBS -J" not in alone + other
+    assert "logs/job.log\n" in alone
+    assert PbsArrays().task_id(["490.head"], 0, 1) == "490.head"
+    assert PbsArrays().task_id(["490[].head"], 7, 9) == "490[7].head"
+
+
+def cobalt_sweep(cobalt: CobaltStandIn) -> subprocess.CompletedProcess[str]:
+    job = {**JOB, "site": "cobalt", "run": ["sh", "-c", "echo $A"], "launch": {"preflight": False}}
+    del job["train"]
+    (cobalt.work / "job.yaml").write_text(yaml.safe_dump(job))
+    words = ("-m", "hpc_amp", "sweep", "job.yaml", "container.env.A=x,y,z", "--json")
+    return cobalt.run(sys.executable, *words)
+
+
+def test_cobalt_runs_a_job_a_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with CobaltStandIn(tmp_path / "cobalt") as cobalt:
+        result = cobalt_sweep(cobalt)
+
+        assert result.returncode == 0, result.stderr
+        facts = json.loads(result.stdout)
+        assert len(set(facts["job_ids"])) == 3
+        sweep = read_sweep(Path(facts["folder"]))
+        monkeypatch.setenv("PATH", cobalt.environ()["PATH"])
+        wait_for(
+            lambda: [status.state for status in point_statuses(sweep)] == ["finished"] * 3,
+            "three points to finish",
+        )
+        logs = [(sweep.point_dir(index) / "logs" / "job.log").read_text() for index in range(3)]
+        assert [log.splitlines().count(word) for log, word in zip(logs, "xyz", strict=True)] == [
+            1
+        ] * 3
+
+
+def test_cobalts_queue_may_take_only_some(tmp_path: Path) -> None:
+    with CobaltStandIn(tmp_path / "cobalt") as cobalt:
+        real = (cobalt.bin / "qsub").rename(cobalt.bin / "real-qsub")
+        full = (
+            f'[ "$(ls {tmp_path}/taken | wc -l)" -lt 2 ] || {{ echo "queue is full" >&2; exit 1; }}'
+        )
+        (tmp_path / "taken").mkdir()
+        (cobalt.bin / "qsub").write_text(
+            f'#!/bin/sh\n{full}\ntouch {tmp_path}/taken/$$\nexec {real} "$@"\n'
+        )
+        (cobalt.bin / "qsub").chmod(0o755)
+
+        result = cobalt_sweep(cobalt)
+
+        assert result.returncode == 1
+        assert (
+            "queue is full; 2 jobs were submitted before; hpc-amp sweep continue" in result.stderr
+        )
+        (folder,) = (cobalt.work / "sweeps" / "test").glob("2*")
+        (submitted,) = read_submitted(read_sweep(folder))
+        assert len(submitted.job_ids) == 2
+
+
+def test_cobalt_cannot_be_told_how_many_run_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        scripts(tmp_path, "cobalt", "train.seed=0,1", at_once=1)
+
+    assert "cobalt has no arrays to bound" in str(caught.value)
