@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from hpc_amp.config.schema import Data, Train
 
 FOLDERS = ("folder", "imagenet", "lfw", "lsun")
-OPT_LEVELS = {"O0": "fp32", "O1": "fp16"}
-"""apex's names of what is `precision` here."""
 
 
 def parse() -> argparse.Namespace:
@@ -52,7 +50,8 @@ def parse() -> argparse.Namespace:
     flag("--netD", help="weights that the discriminator starts with")
     flag("--outf", type=Path, default=Path("."), help="folder of all that is written")
     flag("--manualSeed", type=int, default=2809, help="seed")
-    flag("--opt_level", choices=OPT_LEVELS, help="default: O1 on a GPU, O0 on a CPU")
+    levels = ("O0", "O1", "O2", "O3")
+    flag("--opt_level", choices=levels, help="as in apex; default: O1 on a GPU, O0 on a CPU")
     flag("--precision", choices=("fp32", "tf32", "bf16", "fp16"), help="in place of --opt_level")
     flag("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default %(default)s")
     flag("--resume", action="store_true", help="go on from the newest checkpoint in --outf")
@@ -118,7 +117,7 @@ def settings(flags: argparse.Namespace) -> Train:
     from hpc_amp.config.schema import Checkpoint, Gan, Precision, Schedule, Train
 
     on_gpu = flags.device == "cuda" or (flags.device == "auto" and torch.cuda.is_available())
-    level = flags.opt_level or ("O1" if on_gpu else "O0")
+    mode = flags.precision or flags.opt_level or ("O1" if on_gpu else "O0")
     gan = Gan(
         image_size=flags.imageSize,
         latent=flags.nz,
@@ -138,7 +137,7 @@ def settings(flags: argparse.Namespace) -> Train:
         max_steps=1 if flags.dry_run else None,
         batch_size=flags.batchSize,
         schedule=Schedule(name="constant", warmup=0.0),
-        precision=Precision(mode=flags.precision or OPT_LEVELS[level]),
+        precision=Precision(mode=mode),
         checkpoint=Checkpoint(every="1epoch"),
         seed=flags.manualSeed,
         device=flags.device,

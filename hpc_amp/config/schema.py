@@ -292,7 +292,7 @@ class Synthetic:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Data:
-    """The data set of a classification."""
+    """The images that are trained on."""
 
     SHORTHAND: ClassVar[str] = "name"
 

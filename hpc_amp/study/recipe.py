@@ -53,7 +53,7 @@ class Recipe:
     def settings(self, run: PlannedRun, job: Job, train: Train) -> list[str]:
         """What a run changes of the study's job, as overrides."""
         total = self.warmup + self.steps if self.steps is not None else _MANY
-        measured = f"steps={self.steps}" if self.steps is not None else f"seconds={self.seconds:g}"
+        measured = f"steps={self.steps}" if self.steps is not None else f"seconds={self.seconds}"
         settings = [
             f"job.nodes={run.nodes}",
             f"train.batch_size={batch_size(run, job, train)}",
@@ -61,7 +61,7 @@ class Recipe:
             f"train.timing.{measured}",
             f"train.max_steps={total}",
             f"train.epochs={total}",
-            f"train.log_every={total}",
+            f"train.log_every={min(total, 1000)}",
             # A run that ends early is made again as a whole.
             "job.max_restarts=0",
             "job.chain=0",

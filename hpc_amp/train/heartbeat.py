@@ -41,6 +41,12 @@ class Heartbeat:
             with contextlib.suppress(OSError):
                 os.pwrite(self._file, line.encode(), 0)
 
+    def close(self) -> None:
+        """The last line stays."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
 
 def read_heartbeats(folder: Path) -> list[dict[str, Any]]:
     """The signs of life of all ranks, by rank; those that cannot be read are left out."""

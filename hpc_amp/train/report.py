@@ -112,6 +112,7 @@ class Report:
             "data": engine.task.data_name,
             "synthetic": engine.task.synthetic,
             "accuracy": engine.metrics.get("accuracy"),
+            "metrics": engine.metrics,
             "best_accuracy": engine.best_accuracy,
             "images_per_second": round(rate, 2),
             "world_size": engine.world.size,

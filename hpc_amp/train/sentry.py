@@ -25,7 +25,9 @@ from hpc_amp.train.outcome import AFTERMATH_SECONDS, write_first_outcome
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.stopping import StopReason, StopWatch
 
-_TICK = 1.0
+_TICK = 0.5
+_ASLEEP = 5.0
+_SILENT = 2.0
 _HEARTBEAT = 10.0
 _LATEST_EXIT = 5.0
 EXIT_CHECKPOINTED = 75
@@ -52,7 +54,6 @@ class Sentry(threading.Thread):
         self.phase = "starting"
         self._leave = leave
         self._moved = time.monotonic()
-        self._asleep = 0.0
         self._closed = False
         self._heartbeat = Heartbeat(run.heartbeats, rank)
         self._signals, self._wake = socket.socketpair()
@@ -86,13 +87,23 @@ class Sentry(threading.Thread):
         self.hang_limit = None
 
     def close(self) -> None:
-        """The rank is done."""
+        """The rank is done: the thread ends, and hears no signals any more. Called by the main
+        thread."""
         self._closed = True
+        if self.is_alive():
+            signal.set_wakeup_fd(-1)
+            faulthandler.unregister(signal.SIGQUIT)
+            with contextlib.suppress(OSError):  # it has noticed by itself
+                self._wake.send(b"\0")
 
     # -- the thread -------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Look around until the rank is done."""
+        with self._signals, self._wake, contextlib.closing(self._heartbeat):
+            self._look_around()
+
+    def _look_around(self) -> None:
         seen = beaten = time.monotonic()
         while not self._closed:
             tick = min(_TICK, (self.hang_limit or 4 * _TICK) / 4)
@@ -100,7 +111,7 @@ class Sentry(threading.Thread):
                 for number in self._signals.recv(64):
                     self.watch.note(number)
             now = time.monotonic()
-            if now - seen > 5 * _TICK:
+            if now - seen > _ASLEEP:
                 # The whole process slept: suspended jobs are no hung jobs.
                 self._moved += now - seen
             seen = now
@@ -115,7 +126,7 @@ class Sentry(threading.Thread):
     def _is_late(self, now: float) -> bool:
         """Whether the stop has to be over, since the scheduler is about to kill."""
         begun, end_at, stop_at = self.watch.terminated_at, self.watch.end_at, self.watch.stop_at
-        if begun is not None and now - begun > self.grace - min(_LATEST_EXIT, self.grace / 4):
+        if begun is not None and now - begun >= self.grace - min(_LATEST_EXIT, self.grace / 4):
             return True
         if end_at is None or stop_at is None:
             return False
@@ -160,7 +171,7 @@ class Sentry(threading.Thread):
         limit = self.hang_limit or 0.0
         for beat in read_heartbeats(self.run_directory.heartbeats):
             age = time.time() - beat["time"]
-            if beat["rank"] == self.rank or age < max(limit / 2, 2 * _TICK):
+            if beat["rank"] == self.rank or age < max(limit / 2, _SILENT):
                 continue
             state = process_state(beat)
             told = state if state in ("stopped", "dead") else f"since {age:.0f} s"

@@ -72,6 +72,7 @@ class Tracker:
             return
         from torchvision.utils import make_grid, save_image
 
+        images = images.nan_to_num()  # a picture of lost weights is black
         grid = make_grid(images, nrow=math.ceil(math.sqrt(len(images))))
         with self._unless_disk_is_full():
             folder = self._run.path / "samples"

@@ -94,8 +94,9 @@ class Attempt:
             os.kill(self.pids[rank], signal.SIGKILL)
 
     def said(self) -> str:
-        """The log of all ranks."""
-        return self.run.log_of(self.number).read_text()
+        """The log of all ranks so far."""
+        log = self.run.log_of(self.number)
+        return log.read_text() if log.exists() else ""
 
     @property
     def outcome(self) -> dict[str, Any]:

@@ -26,7 +26,8 @@ outcome=
 status=2
 stop_signal=
 launch_pid=
-deadline=$(($(date +%s) + 7200))
+began=$(date +%s)
+deadline=$((began + 7200))
 
 # record STATE REASON [JOB_ID]: one line of state.jsonl. All are our own words: plain text without
 # quotes. A disk that is full costs the line, not what comes after it.
@@ -348,7 +349,7 @@ master_addr=${hosts%%$'\n'*}
 # The time limit as it really is, where this node can ask: qsub's command line may have changed it.
 limit=$(timeout 20 qstat --header WallTime "$COBALT_JOBID" 2>/dev/null | sed -nE 's/^ *([0-9]+:[0-9]{2}:[0-9]{2}) *$/\1/p') || limit=
 limit=$(awk -F: 'NF { for (i = 1; i <= NF; i++) s = s * 60 + $i; print s }' <<<"$limit")
-[ -z "$limit" ] || deadline=$(($(date +%s) + limit))
+[ -z "$limit" ] || deadline=$((began + limit))
 port_seed=$COBALT_JOBID
 echo "$deadline" >"attempts/$attempt/end_at"
 record started "on $HOSTNAME"

@@ -28,7 +28,8 @@ outcome=
 status=2
 stop_signal=
 launch_pid=
-deadline=$(($(date +%s) + 7200))
+began=$(date +%s)
+deadline=$((began + 7200))
 
 # record STATE REASON [JOB_ID]: one line of state.jsonl. All are our own words: plain text without
 # quotes. A disk that is full costs the line, not what comes after it.
@@ -359,7 +360,7 @@ master_addr=${master_addr%%.*}-ib0
 # The time limit as it really is: qsub's command line may have changed it.
 limit=$(timeout 20 qstat -f "$PBS_JOBID" 2>/dev/null | sed -nE 's/^ *Resource_List\.walltime = ([0-9:]+)$/\1/p') || limit=
 limit=$(awk -F: 'NF { for (i = 1; i <= NF; i++) s = s * 60 + $i; print s }' <<<"$limit")
-[ -z "$limit" ] || deadline=$(($(date +%s) + limit))
+[ -z "$limit" ] || deadline=$((began + limit))
 port_seed=${PBS_JOBID%%[!0-9]*}
 echo "$deadline" >"attempts/$attempt/end_at"
 record started "on $HOSTNAME"

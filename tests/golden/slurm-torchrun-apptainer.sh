@@ -30,7 +30,8 @@ outcome=
 status=2
 stop_signal=
 launch_pid=
-deadline=$(($(date +%s) + 7200))
+began=$(date +%s)
+deadline=$((began + 7200))
 
 # record STATE REASON [JOB_ID]: one line of state.jsonl. All are our own words: plain text without
 # quotes. A disk that is full costs the line, not what comes after it.
