@@ -17,17 +17,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several workers (`pytest -n 2 --dist loadgroup`), a module stays on one, and all that
-    uses the one cluster follows one another on one."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        shared = item.get_closest_marker("cluster") or "cluster" in item.path.parts
-        group = "cluster" if shared else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session")
 def cluster() -> test_cluster.Cluster:
     """The running test cluster. Without one: a failure in CI or with HPC_AMP_REQUIRE_CLUSTER=1,
