@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -138,6 +139,7 @@ def _row(seconds: list[float]) -> dict[str, float]:
     ordered = sorted(second * 1e3 for second in seconds)
     return {
         "median_ms": round(statistics.median(ordered), 2),
+        "p99_ms": round(ordered[math.ceil(0.99 * len(ordered)) - 1], 2),
         "lowest_ms": round(ordered[0], 2),
         "highest_ms": round(ordered[-1], 2),
     }

@@ -259,8 +259,10 @@ def _load(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
         raise DamagedCheckpoint(f"{path.name} holds more than tensors ({reason})") from None
-    except (RuntimeError, EOFError) as error:
-        raise DamagedCheckpoint(f"{path.name} cannot be read ({error})") from None
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # for what is none of its own files torch may raise anything
+        raise DamagedCheckpoint(f"{path.name} cannot be read ({error!r})") from error
 
 
 def _remove(path: Path) -> None:

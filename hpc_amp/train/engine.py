@@ -172,8 +172,11 @@ class Engine:
             observer.begin(self)
         try:
             reason = self._train()
-            if reason is StopReason.SUPERSEDED:
-                raise Superseded(f"{reason.text}: {self.agreement.watch.successor} is there")
+            # Once more: the last exchange may have been some steps ago.
+            latest, _ = self.agreement.exchange(self.step, save=False)
+            if StopReason.SUPERSEDED in (reason, latest):
+                text = StopReason.SUPERSEDED.text
+                raise Superseded(f"{text}: {self.agreement.watch.successor} is there")
             for observer in self.observers:
                 observer.end(self)
             if self.timer is not None:

@@ -7,6 +7,7 @@ checkpoints whose files are written but not yet published; steps and checkpoints
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -91,6 +92,10 @@ def _raise(text: str) -> None:
     raise Upset(text)
 
 
+def _refuse(value: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def _hold_the_lock(value: Any) -> None:
     """Keep Python's global lock, as a defect of an extension would: for ages, all in one call."""
     re.match("(a|a)*b", "a" * 200)
@@ -117,6 +122,7 @@ PLACES: dict[str, Callable[[Callable[[int], None]], None]] = {
 ACTS: dict[str, Callable[[Any], None]] = {
     "signal": _signal,
     "raise": _raise,
+    "refuse": _refuse,
     "sleep": time.sleep,
     "hold": _hold_the_lock,
     "receive": _receive_what_nobody_sends,

@@ -144,6 +144,27 @@ def test_permission_that_is_lost_and_comes_back(new_run: Callable[..., Run]) -> 
     assert not set(refused) & set(saved)
 
 
+def test_a_run_whose_last_step_is_on_no_disk_has_not_finished(new_run: Callable[..., Run]) -> None:
+    run = new_run(checkpoint="5steps")
+    attempt = run.start(mishap("writing", "refuse", at=10))
+    assert attempt.wait() == [1]
+    assert attempt.outcome["outcome"] == run.summary["outcome"] == "failed"
+    assert "all steps done, but step 10 could not be saved" in attempt.outcome["reason"]
+    assert run.start(attempt=2).wait() == [0]
+    assert (run.summary["outcome"], run.checkpoints()) == ("finished", [5, 10])
+
+
+def test_a_stop_that_could_not_be_saved_says_so(new_run: Callable[..., Run]) -> None:
+    """The run goes on all the same, from the checkpoint before."""
+    run = new_run(checkpoint="5steps")
+    stopping = (mishap("start", "exchange"), mishap("step", "signal", "SIGTERM", at=7))
+    attempt = run.start(*stopping, mishap("writing", "refuse", at=7))
+    assert attempt.wait() == [75]
+    assert attempt.outcome["outcome"] == "checkpointed"
+    assert "but step 7 could not be saved" in attempt.outcome["reason"]
+    assert run.checkpoints() == [5]
+
+
 def test_a_log_that_takes_no_line(new_run: Callable[..., Run]) -> None:
     """The log is on the disk that is full, as a rule: its lines are lost, not the run, and the exit
     status still tells how it ended."""

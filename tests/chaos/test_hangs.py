@@ -24,14 +24,12 @@ HANGS: dict[str, dict[str, Any]] = {
 SILENT = {"rank 1 is stopped": 1, "rank 0 is stopped": 0, "rank 1 keeps Python's lock": 1}
 """Those in which not even the thread that watches gives a sign of life."""
 DOING = {
-    "rank 1 is stopped": 'mishaps.py", line [0-9]+ in _signal',
-    "rank 0 is stopped": 'mishaps.py", line [0-9]+ in _signal',
     "rank 1 sleeps": 'mishaps.py", line [0-9]+ in after',
     "rank 1 waits for what nobody sends": "in _receive_what_nobody_sends",
     "rank 1 keeps Python's lock": "in _hold_the_lock",
     "rank 1 sleeps in an evaluation": 'mishaps.py", line [0-9]+ in counted',
 }
-"""Where the stack of the rank that hangs ends."""
+"""Where the stack of the rank that hangs ends. One that was stopped goes on when it is woken."""
 
 
 @pytest.fixture(scope="module")
@@ -70,5 +68,5 @@ def test_a_hang_is_found_and_shown_and_ended(hangs: dict[str, Attempt], name: st
         assert re.search(named, outcome["reason"])
         assert re.search(rf"the stacks of rank {silent} ", said)
         assert re.search(r"^  File .* in fit", said, re.MULTILINE), "its stack"
-    assert re.search(DOING[name], said), "the place where it hangs"
+    assert re.search(DOING.get(name, "in fit"), said), "the place where it hangs"
     assert attempt.run.checkpoints()[-1] >= 3, "what was saved before is there"

@@ -14,8 +14,6 @@ import pytest
 import yaml
 from support.cluster import Cluster
 
-from hpc_amp.jobs.events import read_events
-
 pytestmark = pytest.mark.cluster
 
 JOB: dict[str, Any] = {
@@ -28,7 +26,7 @@ JOB: dict[str, Any] = {
         "device": "cpu",
     },
 }
-STEPS = 100
+STEPS = 300  # some seconds, so that a job can be ended half-way
 
 
 def job_file(folder: Path, **launch: Any) -> str:
@@ -101,33 +99,19 @@ def test_a_study_survives_the_end_of_its_command_and_of_a_job(
         env=cluster.environ,
         stdout=subprocess.DEVNULL,
     )
-    studies = tmp_path / "studies"
-    wait_until(lambda: len(list(studies.rglob("state.jsonl"))) >= 2, "two submissions")
-    second = wait_until(
-        lambda: [
-            event["job_id"]
-            for path in sorted(studies.rglob("state.jsonl"), key=lambda path: path.stat().st_ctime)
-            for event in read_events(path.parent)
-            if event["state"] == "queued"
-        ][1:],
-        "the second job's id",
-    )[0]
+    wait_until(lambda: list((tmp_path / "studies").glob("tiny/*/study.json")), "the study")
+    second = wait_until(lambda: _job_ids(cluster, tmp_path)[1:], "the second job's id")[0]
     command.kill()
     command.wait()
     before = runs_of(cluster, tmp_path)
     assert [run["state"] for run in before.values()].count("unsubmitted") >= 2
 
-    # The second job dies half-way, with all of its processes and without a word.
+    # The second job dies half-way: its script is killed, and Slurm ends what it had started.
     (victim,) = {run["run_dir"] for run in before.values() if run["job_id"] == second}
     wait_until(lambda: _step(Path(victim)) > 0, "the second job's first steps")
-    cluster.run("scancel", "--full", "--signal=KILL", second, cwd=tmp_path)
-    wait_until(
-        lambda: (
-            {r["state"] for r in runs_of(cluster, tmp_path).values() if r["job_id"] == second}
-            == {"lost"}
-        ),
-        "the second job to be lost",
-    )
+    cluster.run("scancel", "--batch", "--signal=KILL", second, cwd=tmp_path)
+    ended = wait_until(lambda: _ended(cluster, tmp_path, second), "the second job to end")
+    assert ended == "lost", logs(tmp_path)
 
     cluster.hpc_amp("scale", "continue", "tiny", cwd=tmp_path)
     runs = measured(cluster, tmp_path)
@@ -150,6 +134,19 @@ def test_a_study_survives_the_end_of_its_command_and_of_a_job(
     assert (
         "all runs are measured" in cluster.hpc_amp("scale", "continue", "tiny", cwd=tmp_path).stdout
     )
+
+
+def _job_ids(cluster: Cluster, folder: Path) -> list[str]:
+    """Of all jobs so far, oldest first."""
+    found = {run["job_id"] for run in runs_of(cluster, folder).values()} - {None}
+    return sorted(found, key=int)
+
+
+def _ended(cluster: Cluster, folder: Path, job_id: str) -> str | None:
+    """The state of a job's run, once it has ended."""
+    runs = runs_of(cluster, folder).values()
+    (state,) = {run["state"] for run in runs if run["job_id"] == job_id}
+    return None if state in ("pending", "waiting", "running") else state
 
 
 def _step(run_dir: Path) -> int:

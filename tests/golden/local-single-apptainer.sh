@@ -140,8 +140,8 @@ export OMP_NUM_THREADS=8
 # job can do. `alive` is touched as long as this script lives, and `ended` says that nothing of the
 # attempt is at work any more. A job that dies with its node leaves no `ended`: then the scheduler
 # says what has become of it, or, where it cannot, the age of `alive`.
-heartbeat=5
-quiet=15  # so long without, and a job that has ended has left nothing behind
+heartbeat=3
+quiet=10  # so long without, and a job that has ended has left nothing behind
 lease=180 # so long without, and a job of which nobody knows has ended
 
 # owner_of N KEY: who made attempt N; nothing where nobody did.
@@ -195,8 +195,8 @@ claim() {
 # outlive N: wait for what an earlier start of this job has left behind, on a node that has lost only
 # its daemon. The folder of this attempt tells it to stop.
 outlive() {
-  local until=$((SECONDS + lease)) waits=no
-  while [ ! -e "attempts/$1/ended" ] && [ "$(silence "$1")" -lt "$quiet" ] && [ "$SECONDS" -lt "$until" ]; do
+  local patience=$((SECONDS + lease)) waits=no
+  while [ ! -e "attempts/$1/ended" ] && [ "$(silence "$1")" -lt "$quiet" ] && [ "$SECONDS" -lt "$patience" ]; do
     [ "$waits" = yes ] || echo "attempt $1 was at work a moment ago: waiting for its end"
     waits=yes
     sleep 2

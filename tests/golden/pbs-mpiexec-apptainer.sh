@@ -171,22 +171,30 @@ turn_of_link() {
   esac
 }
 
-# submit_next: the script once more, as the job `next`. Only a server that was not reached is asked
-# again: any other answer may have been lost behind a job that was accepted.
+# submit_next: the script once more, as the job `next`. Only a server that is away is waited for: any
+# other answer may have been lost behind a job that was accepted, or be for good.
 submit_next() {
-  local said
+  local said last=no
   stop_signal=
   while :; do
     said=$(qsub "$run_dir/launch.sh" 2> >(sed 's/^/> /')) || true
     echo "$said"
     next=$(sed -nE '/^[0-9]+\.[^ ]+$/p' <<<"$said" | tail -n 1)
-    [ -z "$next" ] || return 0
-    grep -qiE 'connection refused|(cannot|failed to) connect' <<<"$said" || return 0
+    if [ -n "$next" ] || [ "$last" = yes ] || ! server_is_away "$said"; then
+      return 0
+    fi
+    # If it answers other questions now, either it is back, or this node may not submit.
+    [ -z "$(job_state "$job_id" "$HOSTNAME")" ] || last=yes
     # Not beyond the end of this job, and not when it was deleted meanwhile.
     [ -z "$stop_signal" ] && [ "$(date +%s)" -lt $((deadline - 15)) ] || return 0
     sleep 5 &
     wait $! || true
   done
+}
+
+# server_is_away WHAT-QSUB-SAID: where it has answered this node before.
+server_is_away() {
+  [ -n "$limit" ] && grep -qiE 'connection refused|(cannot|failed to) connect' <<<"$1"
 }
 
 # turn: whether it is this job's, after what the ones before came to.
@@ -226,8 +234,8 @@ export OMP_NUM_THREADS=8
 # job can do. `alive` is touched as long as this script lives, and `ended` says that nothing of the
 # attempt is at work any more. A job that dies with its node leaves no `ended`: then the scheduler
 # says what has become of it, or, where it cannot, the age of `alive`.
-heartbeat=5
-quiet=15  # so long without, and a job that has ended has left nothing behind
+heartbeat=3
+quiet=10  # so long without, and a job that has ended has left nothing behind
 lease=180 # so long without, and a job of which nobody knows has ended
 
 # owner_of N KEY: who made attempt N; nothing where nobody did.
@@ -281,8 +289,8 @@ claim() {
 # outlive N: wait for what an earlier start of this job has left behind, on a node that has lost only
 # its daemon. The folder of this attempt tells it to stop.
 outlive() {
-  local until=$((SECONDS + lease)) waits=no
-  while [ ! -e "attempts/$1/ended" ] && [ "$(silence "$1")" -lt "$quiet" ] && [ "$SECONDS" -lt "$until" ]; do
+  local patience=$((SECONDS + lease)) waits=no
+  while [ ! -e "attempts/$1/ended" ] && [ "$(silence "$1")" -lt "$quiet" ] && [ "$SECONDS" -lt "$patience" ]; do
     [ "$waits" = yes ] || echo "attempt $1 was at work a moment ago: waiting for its end"
     waits=yes
     sleep 2

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import ast
 import errno
+import hashlib
 import json
+import math
 import os
-import random
-import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from support.environment import REPOSITORY, clean_environ, file_size_limit
+from support.environment import REPOSITORY, file_size_limit
 from support.training import engine
 
-from hpc_amp.train.checkpoint import (
-    MANIFEST,
-    Checkpoint,
-    CheckpointStore,
-    DamagedCheckpoint,
-    Retention,
-)
+from hpc_amp.train.checkpoint import Checkpoint, CheckpointStore, Retention
+from hpc_amp.train.manifest import MANIFEST, DamagedCheckpoint
+from hpc_amp.train.state import config_digest
 
 
 class Store(CheckpointStore):
@@ -108,6 +100,41 @@ def test_the_new_one_is_published_before_an_old_one_goes(
     assert store.steps() == [2, 3, 4]
 
 
+def measured(store: Store, *steps: tuple[int, float | None]) -> None:
+    for step, metric in steps:
+        store.save(Checkpoint(step, {}, {"w": torch.ones(3)}, {"metric": metric}))
+
+
+def test_the_best_stay_besides(tmp_path: Path) -> None:
+    store = Store(tmp_path, keep=2, best=2)
+    measured(store, (1, 0.3), (2, 0.9), (3, None), (4, 0.5), (5, math.nan), (6, 0.4), (7, None))
+    assert store.steps() == [2, 4, 6, 7]
+    again = Store(tmp_path, keep=2, best=2)  # what a resumed run knows is in the manifests
+    measured(again, (8, 0.6), (9, 0.1), (10, None))
+    assert again.steps() == [2, 8, 9, 10]
+
+
+def test_of_two_that_are_as_good_the_newer_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path, keep=2, best=1)
+    measured(store, (1, 0.5), (2, 0.5), (3, None), (4, None))
+    assert store.steps() == [2, 3, 4]
+
+
+def test_every_so_many_steps_one_stays_for_good(tmp_path: Path) -> None:
+    store = Store(tmp_path, keep=2, every=10)
+    store.put(5, 10, 15, 20, 21, 22, 23)
+    assert store.steps() == [10, 20, 22, 23]
+
+
+def test_what_another_run_has_made_is_read_but_never_removed(tmp_path: Path) -> None:
+    """Someone copied checkpoints here to go on from them."""
+    Store(tmp_path, run="another").put(1, 2)
+    store = Store(tmp_path, keep=2)
+    assert store.newest() == 2
+    store.put(3, 4, 5, 6)
+    assert store.steps() == [1, 2, 5, 6]
+
+
 def test_damaged_ones_from_ahead_do_not_push_out_what_was_just_saved(tmp_path: Path) -> None:
     """After a fall back, the damaged checkpoints have higher numbers than the new ones."""
     Store(tmp_path).put(10, 40, 50)
@@ -143,45 +170,13 @@ def test_staging_folders_of_killed_writers_are_ignored_and_swept(store: Store) -
     assert store.names() == ["step-00000001", "step-00000002"]
 
 
-# -- damage ------------------------------------------------------------------------------------
+# -- damage (tests/chaos/test_damage.py has every kind of it) -----------------------------------
 
 
 def flip_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def hole(path: Path) -> None:
-    content = path.read_bytes()
-    third = len(content) // 3
-    path.write_bytes(content[:third] + bytes(third) + content[2 * third :])
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [flip_bit, cut, hole, empty, Path.unlink])
-@pytest.mark.parametrize("name", ["networks.pt", "random.pt", "trainer.json", MANIFEST])
-def test_damage_is_found_and_named_and_the_one_before_is_used(
-    store: Store, name: str, damage: Callable[[Path], None]
-) -> None:
-    store.put(1, 2)
-    damage(store.path(2) / name)
-    assert store.newest() == 1
-    (warning,) = store.warnings
-    assert str(store.path(2)) in warning
-    assert name in warning
-    with pytest.raises(DamagedCheckpoint, match=re.escape(name)):
-        store.load(2)
-
-
-GOOD = {"format": 2, "step": 2, "files": {}}
 
 
 @pytest.mark.parametrize(
@@ -191,11 +186,10 @@ GOOD = {"format": 2, "step": 2, "files": {}}
         ("[]", "cannot be read"),
         ("null", "cannot be read"),
         ("{}", "cannot be read"),
-        (json.dumps({**GOOD, "files": ["networks.pt"]}), "cannot be read"),
-        (json.dumps({**GOOD, "files": {"networks.pt": "abc"}}), "cannot be read"),
-        (json.dumps({**GOOD, "format": 3}), "format 3 is not 2"),
-        (json.dumps(GOOD), "trainer.json"),
-        (json.dumps({**GOOD, "step": "two"}), "cannot be read"),
+        ('{"format": 1}', "format 1 is not 2"),
+        ('{"format": 3, "sealed": "otherwise"}', "format 3 is not 2"),
+        ('{"format": 2, "step": 2, "files": {}}', "not what was written"),
+        ('{"format": 2, "step": 2, "files": {}, "sha256": "0"}', "not what was written"),
     ],
 )
 def test_a_manifest_that_means_nothing(store: Store, manifest: str, said: str) -> None:
@@ -203,6 +197,27 @@ def test_a_manifest_that_means_nothing(store: Store, manifest: str, said: str) -
     (store.path(2) / MANIFEST).write_text(manifest)
     assert store.newest() == 1
     assert said in store.warnings[0]
+
+
+def test_a_manifest_that_somebody_edited_is_not_believed(store: Store) -> None:
+    store.put(1, 2)
+    file = store.path(2) / MANIFEST
+    edited = {**json.loads(file.read_text()), "run": "another"}
+    file.write_text(json.dumps(edited, indent=1))
+    assert store.newest() == 1
+    assert f"{MANIFEST} is not what was written (sha256 differs)" in store.warnings[0]
+
+
+def test_a_file_that_is_none_of_ours_is_not_used(store: Store) -> None:
+    """Its digest fits, so that only reading it shows what it is."""
+    store.put(1)
+    tensors = {"networks": torch.ones(3)}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch, "save", lambda content, out: out.write(b"text" * 100))
+        store.save(Checkpoint(2, {}, tensors))
+    assert store.newest() == 2
+    with pytest.raises(DamagedCheckpoint, match=r"networks.pt"):
+        store.load(2)
 
 
 def test_a_copy_under_another_number_is_not_used(store: Store) -> None:
@@ -226,6 +241,30 @@ def test_when_all_are_damaged_there_is_none(store: Store) -> None:
     assert len(store.warnings) == 3
 
 
+# -- the manifest --------------------------------------------------------------------------------
+
+
+def test_the_manifest_tells_what_there_is_and_where_it_comes_from(tmp_path: Path) -> None:
+    made = engine(tmp_path / "some-run", checkpoint="4steps", ema=0.9)
+    made.fit()
+    folder = made.store.path(8)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    assert (manifest["format"], manifest["run"], manifest["step"]) == (2, "some-run", 8)
+    assert (manifest["epoch"], manifest["samples"], manifest["world_size"]) == (1, 64, 1)
+    assert manifest["config_sha256"] == config_digest(made.train)
+    assert manifest["environment"]["torch"] == torch.__version__
+    assert manifest["environment"].keys() >= {"hpc_amp", "python", "cuda", "device", "host"}
+    assert manifest["metric"] is None, "nothing was evaluated at this step"
+    files = {path.name: path for path in folder.iterdir() if path.name != MANIFEST}
+    assert manifest["files"].keys() == files.keys()
+    for name, entry in manifest["files"].items():
+        content = files[name].read_bytes()
+        assert entry == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    last = json.loads((made.store.path(10) / MANIFEST).read_text())
+    assert last["metric"] == made.metrics["accuracy"]
+    assert made.store.load(10).facts["metric"] == last["metric"]
+
+
 # -- what may be in it -------------------------------------------------------------------------
 
 
@@ -244,20 +283,35 @@ def test_a_malicious_pickle_with_a_fitting_manifest_is_refused(
     assert not (tmp_path / "owned").exists()
 
 
+def test_a_run_goes_on_from_the_checkpoint_before_a_malicious_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = engine(tmp_path, checkpoint="5steps")
+    made.fit()
+    (tmp_path / "checkpoints" / "step-00000010").rename(tmp_path / "put away")
+    made.store.save(Checkpoint(10, {"step": 10}, {"networks": {"w": Malicious()}}))
+    assert engine(tmp_path, attempt=2).step == 5
+    assert "networks.pt holds more than tensors" in capsys.readouterr().out
+    assert not (tmp_path / "owned").exists()
+
+
+FREE_PICKLES = {"pickle.load", "pickle.loads", "pickle.Unpickler", "torch.jit.load"}
+
+
 def test_nothing_is_ever_loaded_as_a_free_pickle() -> None:
-    sources = (REPOSITORY / "hpc_amp").rglob("*.py")
-    calls = [
-        node
-        for source in sources
-        for node in ast.walk(ast.parse(source.read_text()))
-        if isinstance(node, ast.Call)
-    ]
+    trees = [ast.parse(source.read_text()) for source in (REPOSITORY / "hpc_amp").rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
     loads = [call for call in calls if ast.unparse(call.func) == "torch.load"]
     assert loads, "the search finds what it is for"
     for call in loads:
         assert "weights_only=True" in [ast.unparse(keyword) for keyword in call.keywords]
-    assert not {ast.unparse(call.func) for call in calls} & {
-        "pickle.load", "pickle.loads", "pickle.Unpickler", "load", "loads",
+    assert not {ast.unparse(call.func) for call in calls} & FREE_PICKLES
+    imported = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    from_where = {(node.module, name.name) for node in imported for name in node.names}
+    assert not {name for module, name in from_where if module in ("torch", "pickle")} & {
+        "load", "loads", "Unpickler",
     }  # fmt: skip
 
 
@@ -277,6 +331,60 @@ def test_a_full_disk_is_an_oserror_and_leaves_the_older_checkpoint(
     assert store.newest() == 1
     store.put(3)
     assert store.newest() == 3
+
+
+def refusing(
+    monkeypatch: pytest.MonkeyPatch, store: Store, code: int, *, until: int
+) -> list[list[int]]:
+    """Let the disk take nothing as long as there are `until` checkpoints. Returns what was there at
+    each attempt."""
+    seen: list[list[int]] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        writing = any(name.startswith(".tmp-") for name in store.names())
+        if writing and len(store.steps()) >= until:
+            seen.append(store.steps())
+            raise OSError(code, os.strerror(code))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return seen
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_lets_those_go_early_that_are_about_to_go(
+    store: Store, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(1, 2, 3)
+    seen = refusing(monkeypatch, store, code, until=3)
+    store.put(4)
+    assert seen == [[1, 2, 3]]
+    assert store.steps() == [2, 3, 4]
+    (warning,) = store.warnings
+    assert os.strerror(code) in warning
+    assert "older checkpoints than retention asks for went, to make room" in warning
+
+
+def test_where_that_is_not_enough_the_newest_ones_stay(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(1, 2, 3)
+    seen = refusing(monkeypatch, store, errno.ENOSPC, until=1)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left"):
+            store.put(4)
+    assert seen == [[1, 2, 3], [2, 3], [2, 3]], "tried again once, where something had gone"
+    assert store.names() == ["step-00000002", "step-00000003"]
+    assert store.newest() == 3
+
+
+def test_no_room_is_made_for_another_reason(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put(1, 2, 3)
+    refusing(monkeypatch, store, errno.EROFS, until=1)
+    with pytest.raises(OSError, match="Read-only"):
+        store.put(4)
+    assert store.steps() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("call", ["mkdir", "fsync", "rename"])
@@ -331,62 +439,3 @@ def test_training_goes_on_when_the_disk_is_full(
     made.save()
     made.saver.finish()
     assert made.store.newest() == 3
-
-
-# -- a writer that is killed ---------------------------------------------------------------------
-
-WRITER = """
-import os, sys, time
-from pathlib import Path
-import torch
-from hpc_amp.train.checkpoint import Checkpoint, CheckpointStore, Retention
-
-sys.stdin.readline()  # torch is imported once; a child a line
-for line in sys.stdin:
-    child = os.fork()
-    if child == 0:
-        store = CheckpointStore(
-            Path(sys.argv[1]), run="mine", retention=Retention(2), warn=print
-        )
-        step = store.newest() or 0
-        print(os.getpid(), flush=True)
-        while True:
-            step += 1
-            tensors = {"networks": {"w": torch.full((20_000,), step)}}
-            store.save(Checkpoint(step, {"step": step}, tensors))
-    os.waitpid(child, 0)
-    print("dead", flush=True)
-"""
-
-
-def test_a_writer_killed_at_any_instant_never_leaves_a_checkpoint_that_does_not_load(
-    store: Store,
-) -> None:
-    instants = random.Random(1)
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, store.folder],
-        env=clean_environ(OMP_NUM_THREADS="1"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as parent:
-        assert parent.stdin is not None
-        assert parent.stdout is not None
-        print("go", file=parent.stdin, flush=True)
-        interrupted = 0
-        for kills in range(300):
-            if kills >= 30 and interrupted >= 10:
-                break
-            print("fork", file=parent.stdin, flush=True)
-            pid = int(parent.stdout.readline())
-            time.sleep(instants.uniform(0.005, 0.05))
-            os.kill(pid, signal.SIGKILL)
-            assert parent.stdout.readline() == "dead\n"
-            interrupted += any(name.startswith(".tmp-") for name in store.names())
-            steps = store.steps()
-            assert all(store.load(step).trainer["step"] == step for step in steps)
-            assert store.newest() == (steps[-1] if steps else None)
-        parent.stdin.close()
-    assert store.warnings == []
-    assert store.steps()
-    assert interrupted >= 10, "kills have hit the writing"

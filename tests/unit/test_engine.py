@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,9 +17,10 @@ from support.training import Regression, curve, engine, fit_until
 from torch import Tensor
 
 from hpc_amp.config.schema import Schedule
-from hpc_amp.tasks.base import Networks
+from hpc_amp.tasks.base import Networks, TrainingData
 from hpc_amp.train.engine import Engine
-from hpc_amp.train.errors import TrainingError
+from hpc_amp.train.errors import Superseded, TrainingError
+from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.schedule import rate_factor
 from hpc_amp.train.state import weights_digest
 from hpc_amp.train.stopping import StopReason, StopWatch
@@ -223,6 +224,185 @@ def test_a_stop_at_the_end_of_an_epoch_leaves_the_evaluation_to_the_next_attempt
     assert made.evaluated_step == -1
     start(tmp_path, attempt=2).fit()
     assert [step for step, _ in curve(tmp_path, "eval/error")] == [5, 10]
+
+
+@pytest.fixture
+def _exchange_after_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpc_amp.train.engine._EVALUATING_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("_exchange_after_each_batch")
+def test_an_evaluation_is_given_up_for_a_stop_and_done_by_the_next_attempt(tmp_path: Path) -> None:
+    made = start(tmp_path)
+    evaluated = made.task.evaluate
+    seen = []
+
+    def evaluate(batch: Any, networks: Networks) -> dict[str, Tensor]:
+        seen.append(made.step)
+        return evaluated(batch, networks)
+
+    made.task.evaluate = evaluate  # type: ignore[method-assign]
+    made.agreement.watch.look = lambda: StopReason(3 * bool(seen))  # type: ignore
+    assert made.fit() is StopReason.ASKED
+    assert seen == [5]
+    assert (made.step, made.evaluated_step, made.store.newest()) == (5, -1, 5)
+    assert all(network.training for network in made.networks.values())
+    made.tracker.close()
+    assert curve(tmp_path, "eval/error") == []
+    start(tmp_path, attempt=2).fit()
+    assert [step for step, _ in curve(tmp_path, "eval/error")] == [5, 10]
+
+
+def test_an_evaluation_that_is_done_is_not_given_up(tmp_path: Path) -> None:
+    """The stop is seen when the last batch is through; the next step's exchange acts on it."""
+    made = start(tmp_path)
+    made.agreement.due = lambda step: step > 5  # type: ignore[method-assign]
+    made.agreement.watch.look = lambda: StopReason(3 * (made.step >= 5))  # type: ignore
+    assert made.fit() is StopReason.ASKED
+    assert (made.step, made.evaluated_step) == (6, 5)
+    assert [step for step, _ in curve(tmp_path, "eval/error")] == [5]
+
+
+class Rated(Restless):
+    """A regression whose accuracies are given."""
+
+    accuracies: ClassVar[dict[int, float]] = {}
+
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        accuracy = list(self.accuracies.values())[len(self.rated)]
+        self.rated.append(accuracy)
+        return {"error": sums["squares"], "accuracy": accuracy}
+
+    def prepare_data(self) -> TrainingData:
+        self.rated: list[float] = []
+        return super().prepare_data()
+
+
+def test_the_best_so_far_is_saved_at_once_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ratings = {5: 0.5, 10: 0.3, 15: 0.7, 20: 0.7, 25: 0.6, 30: 0.2}
+    monkeypatch.setattr(Rated, "accuracies", ratings)
+    saved = []
+    checkpoint = {"every": "100epochs", "keep": 2, "keep_best": 1}
+    made = engine(tmp_path, Rated, epochs=6, checkpoint=checkpoint)
+    real = made.save
+
+    def save() -> None:
+        saved.append(made.step)
+        real()
+
+    made.save = save  # type: ignore[method-assign]
+    made.fit()
+    assert saved == [5, 15, 30], "better than all before, and the end"
+    assert made.store.steps() == [15, 30]
+    assert made.best_accuracy == 0.7
+    assert made.store.load(15).facts["metric"] == 0.7
+
+
+def test_without_keep_best_nothing_is_saved_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Rated, "accuracies", {5: 0.5, 10: 0.6})
+    made = engine(tmp_path, Rated, checkpoint={"every": "100epochs", "keep_best": 0})
+    made.fit()
+    assert made.store.steps() == [10]
+
+
+def test_some_checkpoints_stay_for_good(tmp_path: Path) -> None:
+    checkpoint = {"every": "3steps", "keep": 2, "keep_every": "1epochs"}
+    made = start(tmp_path, epochs=4, checkpoint=checkpoint)
+    made.fit()
+    assert made.store.steps() == [5, 10, 15, 18, 20]
+
+
+@pytest.mark.parametrize("when", ["at once", "after the last exchange"])
+def test_a_later_attempt_makes_this_one_leave_without_saving(tmp_path: Path, when: str) -> None:
+    run = RunDirectory(tmp_path, 1)
+    watch = StopWatch(stop_at=None, stop_file=None, successor=run.successor)
+    made = engine(tmp_path, Restless, watch=watch)
+    made.agreement.due = lambda step: when == "at once"  # type: ignore[method-assign]
+    run.successor.mkdir(parents=True)
+    with pytest.raises(Superseded, match="a later attempt has taken over this run"):
+        made.fit()
+    assert made.step == (1 if when == "at once" else 10)
+    assert made.store.steps() == []
+
+
+def test_the_deadline_moves_where_saves_turn_out_to_be_slow(tmp_path: Path) -> None:
+    now = time.time()
+    watch = StopWatch(stop_at=now + 5000, end_at=now + 5500, stop_file=None)
+    made = engine(tmp_path, Restless, watch=watch)
+    made.agreement.due = lambda step: True  # type: ignore[method-assign]
+    made.saver.seconds = 3000.0
+    assert made.fit() is StopReason.DEADLINE
+    assert made.step == 1
+
+
+def test_an_error_of_the_writer_ends_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that refuses does not (tests/chaos/test_disks.py); a defect must not be lost."""
+
+    def fail(checkpoint: object) -> None:
+        raise ValueError("a defect in the writer")
+
+    made = start(tmp_path, checkpoint="2steps")
+    made.agreement.due = lambda step: True  # type: ignore[method-assign]
+    monkeypatch.setattr(made.store, "save", fail)
+    with pytest.raises(ValueError, match="a defect in the writer"):
+        made.fit()
+    assert 2 <= made.step <= 4
+
+
+# -- losses that are no numbers ------------------------------------------------------------------
+
+
+class Diverging(Restless):
+    """The loss is no number from step 6 on."""
+
+    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[tuple[str, Tensor]]:
+        for name, loss in super().losses(phase, batch, networks):
+            yield name, loss * torch.nan if self.reached() >= 6 else loss
+
+    reached: ClassVar[Any] = None
+
+
+def diverging(folder: Path, monkeypatch: pytest.MonkeyPatch, attempt: int = 1, **train: Any) -> Any:
+    made = engine(folder, Diverging, attempt=attempt, **train)
+    monkeypatch.setattr(Diverging, "reached", lambda self: made.step + 1)
+    return made
+
+
+@pytest.mark.parametrize("interval", [1, 4, 10])
+def test_the_step_is_named_in_which_the_loss_ceased_to_be_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval: int
+) -> None:
+    made = diverging(tmp_path, monkeypatch, log_every=interval)
+    with pytest.raises(TrainingError, match="the loss `loss` is nan since step 6: the weights"):
+        made.fit()
+
+
+def test_it_is_named_where_a_resume_lies_between_two_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit_until(diverging(tmp_path, monkeypatch, log_every=4), 5)
+    made = diverging(tmp_path, monkeypatch, attempt=2, log_every=4)
+    assert made.step == 5
+    with pytest.raises(TrainingError, match="is nan since step 6"):
+        made.fit()
+
+
+def test_weights_that_are_lost_are_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = diverging(tmp_path, monkeypatch, log_every=10, checkpoint="1steps")
+    with pytest.raises(TrainingError):
+        made.fit()
+    assert made.store.newest() == 5
+    said = capsys.readouterr().out
+    for step in (6, 7, 8, 9):
+        assert f"WARNING: no checkpoint of step {step}: the loss is not finite" in said
 
 
 # -- the shape of a run --------------------------------------------------------------------------

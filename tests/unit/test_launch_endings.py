@@ -356,8 +356,19 @@ def test_a_full_disk_does_not_keep_a_run_from_going_on(host: StubHost, small_dis
 # ---- the next job of a chain ---------------------------------------------------------------------
 
 
-def start_on_pbs(host: StubHost, *answers: str) -> tuple[Path, Ended]:
-    """A run that stops at a checkpoint where qsub gives these answers in turn: `out|err`."""
+AWAY = "qsub: cannot connect to server head (errno=15010)"
+
+
+def start_on_pbs(host: StubHost, *answers: str, qstat: str = "unknown") -> tuple[Path, Ended]:
+    """A run that stops at a checkpoint where qsub gives these answers in turn: `out|err`. qstat
+    answers when the job begins, and says this later."""
+    stub = host.bin / "qstat"
+    stub.write_text(
+        "#!/usr/bin/env bash\n# Stub of PBS's qstat.\n"
+        f"if [ -e {host.work}/began ]; then echo '{qstat}' >&2; exit 255; fi\n"
+        "echo '    Resource_List.walltime = 00:10:00'\n"
+    )
+    stub.chmod(0o755)
     (host.folder / "answers").write_text("".join(f"{answer}\n" for answer in answers))
     (host.folder / "nodes").write_text("n1\n")
     qsub = host.bin / "qsub"
@@ -370,7 +381,9 @@ def start_on_pbs(host: StubHost, *answers: str) -> tuple[Path, Ended]:
     qsub.chmod(0o755)
     site = host.folder / "pbs.yaml"
     site.write_text(yaml.safe_dump({"scheduler": "pbs"}))
-    run_dir = host.create({"site": str(site), "run": shell("exit 75"), "launch": "single"})
+    run_dir = host.create(
+        {"site": str(site), "run": shell("touch began; exit 75"), "launch": "single"}
+    )
     process = host.start(run_dir, PBS_JOBID="7.head", PBS_NODEFILE=str(host.folder / "nodes"))
     return run_dir, wait(process)
 
@@ -379,16 +392,24 @@ def asked(host: StubHost) -> int:
     return len((host.folder / "asked").read_text().splitlines())
 
 
-def test_a_server_that_is_not_reached_is_asked_again(host: StubHost) -> None:
-    away = "|qsub: cannot connect to server head (errno=15010)"
+def test_a_server_that_is_away_is_asked_again(host: StubHost) -> None:
+    run_dir, ended = start_on_pbs(host, f"|{AWAY}", f"|{AWAY}", "8.head|", qstat=AWAY)
 
-    run_dir, ended = start_on_pbs(host, away, "8.head|")
-
-    assert asked(host) == 2
-    assert "> qsub: cannot connect to server head (errno=15010)" in ended.output
+    assert asked(host) == 3
+    assert f"> {AWAY}" in ended.output
     assert events(run_dir) == ["started", "continued", "queued"]
     assert read_events(run_dir)[-1]["job_id"] == "8.head"
     assert ended.status == 0
+
+
+def test_a_node_that_may_not_submit_does_not_wait_for_that(host: StubHost) -> None:
+    """To qsub alone the connection is refused."""
+    away = f"|{AWAY}"
+
+    run_dir, _ = start_on_pbs(host, away, away, away, qstat="    job_state = R")
+
+    assert asked(host) == 2
+    assert events(run_dir) == ["started", "continued", "checkpointed"]
 
 
 def test_an_answer_that_may_hide_a_job_is_not_asked_for_twice(host: StubHost) -> None:

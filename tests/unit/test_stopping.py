@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -60,6 +61,71 @@ def test_the_highest_reason_prevails(watch: StopWatch, tmp_path: Path) -> None:
     assert watch.look() is StopReason.TERMINATED
     os.kill(os.getpid(), signal.SIGUSR1)
     assert watch.look() is StopReason.TERMINATED
+
+
+def test_a_later_attempt_prevails_over_all(watch: StopWatch, tmp_path: Path) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    watch.successor = tmp_path / "attempts" / "2"
+    assert watch.look() is StopReason.TERMINATED
+    watch.successor.mkdir(parents=True)
+    assert watch.look() is StopReason.SUPERSEDED
+
+
+def test_a_file_system_that_does_not_answer_is_no_reason(
+    watch: StopWatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **more: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    watch.successor = tmp_path / "2"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", refuse)
+        assert watch.look() is StopReason.NONE
+
+
+def test_the_time_of_the_first_sigterm_is_kept(watch: StopWatch) -> None:
+    watch.note(signal.SIGUSR1)
+    assert watch.terminated_at is None
+    watch.note(signal.SIGTERM)
+    first = watch.terminated_at
+    assert first is not None
+    time.sleep(0.01)
+    watch.note(signal.SIGTERM)
+    assert watch.terminated_at == first
+
+
+def test_a_deadline_moves_forward_where_a_save_needs_more_time() -> None:
+    now = time.time()
+    watch = StopWatch(stop_at=now + 1000, stop_file=None, end_at=now + 1200)
+    watch.leave_time(100)
+    assert watch.stop_at == now + 1000, "the plan leaves more"
+    watch.leave_time(500)
+    assert watch.stop_at == now + 700
+    watch.leave_time(300)
+    assert watch.stop_at == now + 700, "it never moves back"
+    assert watch.look() is StopReason.NONE
+    watch.leave_time(1300)
+    assert watch.look() is StopReason.DEADLINE
+
+
+def test_without_an_end_no_deadline_moves() -> None:
+    watch = StopWatch(stop_at=time.time() + 1000, stop_file=None)
+    watch.leave_time(5000)
+    assert watch.look() is StopReason.NONE
+    assert StopWatch(stop_at=None, stop_file=None, end_at=1.0).look() is StopReason.NONE
+
+
+@pytest.mark.parametrize("change", [-86_400, 86_400])
+def test_a_clock_that_is_set_moves_no_deadline(
+    monkeypatch: pytest.MonkeyPatch, change: float
+) -> None:
+    late = StopWatch(stop_at=time.time() - 1, stop_file=None)
+    early = StopWatch(stop_at=time.time() + 3600, stop_file=None)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + change)
+    assert late.look() is StopReason.DEADLINE
+    assert early.look() is StopReason.NONE
+    assert abs(early.now() - real()) < 600
 
 
 def test_a_second_interrupt_interrupts(watch: StopWatch) -> None:
