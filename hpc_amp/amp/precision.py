@@ -74,8 +74,8 @@ class PrecisionPolicy:
                 return None
 
     def configure_backends(self) -> None:
-        """Set the process-wide TF32 switches: on in `tf32`, off in `fp32` and `O0`, where torch would
-        leave convolutions in TF32. Under autocast the little that stays fp32 may use TF32."""
+        """Set the process-wide TF32 switches: on in `tf32`, off in `fp32` and `O0`, where torch
+        would leave convolutions in TF32. Under autocast the little that stays fp32 may use it."""
         allow = self.mode not in ("fp32", "O0")
         torch.set_float32_matmul_precision("high" if allow else "highest")
         torch.backends.cudnn.allow_tf32 = allow

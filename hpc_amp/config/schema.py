@@ -164,7 +164,7 @@ class Resources:
     """How long before the time limit the run saves a checkpoint and stops."""
     grace: Duration | None = None
     """Time between the scheduler's SIGTERM and its SIGKILL, in which a run that is preempted or
-    cancelled has to save. Default: what Slurm says (KillWait); PBS 10 s, Cobalt 300 s, here 30 s."""
+    cancelled has to save. Default: what Slurm says (KillWait); PBS 10s, Cobalt 300s, local 30s."""
     max_restarts: Natural = 10
     """How often a run that stopped at a checkpoint may go on by itself in a new attempt."""
     chain: Natural = 0

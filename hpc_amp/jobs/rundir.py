@@ -23,7 +23,10 @@ from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.plan import Plan
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_NEVER_COPIED = ("__pycache__", "*.pyc", ".git", ".venv", "venv", "node_modules", "runs", "_share")
+_NEVER_COPIED = (
+    *("__pycache__", "*.pyc", ".git", ".venv", "venv", "node_modules", "_share"),
+    *("runs", "sweeps", "studies", "functions"),
+)
 _CODE_LIMIT = 100 * 2**20
 _MAIN = '''"""`python src ...` is `python -m hpc_amp.distributed.exec ...` with this snapshot."""
 

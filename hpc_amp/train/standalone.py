@@ -35,8 +35,8 @@ def standalone(
     timeout: float,
     attempt: int | None = None,
 ) -> Iterator[tuple[Engine, RunDirectory, str]]:
-    """An engine on this rank, its run directory and its name. It listens to signals as long as it is
-    there. Without an `attempt` it is the next one of the run."""
+    """An engine on this rank, its run directory and its name. It listens to signals as long as it
+    is there. Without an `attempt` it is the next one of the run."""
     world = resolve(os.environ)
     check_settings(train, world)
     os.environ.update(standard_variables(world, os.environ))

@@ -365,7 +365,7 @@ master_addr=${master_addr%%.*}-ib0
 limit=$(timeout 20 qstat -f "$PBS_JOBID" 2>/dev/null | sed -nE 's/^ *Resource_List\.walltime = ([0-9:]+)$/\1/p') || limit=
 limit=$(awk -F: 'NF { for (i = 1; i <= NF; i++) s = s * 60 + $i; print s }' <<<"$limit")
 [ -z "$limit" ] || deadline=$((began + limit))
-port_seed=${PBS_JOBID%%[!0-9]*}
+port_seed=$((${PBS_JOBID%%[!0-9]*} + ${PBS_ARRAY_INDEX:-0})) # tasks of an array share a number
 echo "$deadline" >"attempts/$attempt/end_at"
 record started "on $HOSTNAME"
 

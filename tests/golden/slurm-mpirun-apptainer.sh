@@ -66,9 +66,9 @@ go_on() {
   # does not answer is asked again; while it is away, nobody ends this job either.
   local said pause accepted=no last_try=$((SECONDS + 3600))
   # At the time limit Slurm terminates, too, and can be asked until it kills.
-  trap '[ "$accepted" = yes ] || [ "$(date +%s)" -lt "$deadline" ] || starts_again || scontrol requeue "$SLURM_JOB_ID" || true; exit 0' TERM
+  trap '[ "$accepted" = yes ] || [ "$(date +%s)" -lt "$deadline" ] || starts_again || scontrol requeue "$job_id" || true; exit 0' TERM
   while [ "$SECONDS" -lt "$last_try" ]; do
-    if said=$(scontrol requeue "$SLURM_JOB_ID" 2>&1); then
+    if said=$(scontrol requeue "$job_id" 2>&1); then
       accepted=yes
       pause=30
     else
@@ -137,6 +137,8 @@ fail() {
 # ---- the job, and what its scheduler says of jobs ------------------------------------------------
 [ -n "${SLURM_JOB_ID:-}" ] || fail "this script runs under Slurm: sbatch $run_dir/launch.sh"
 job_id=$SLURM_JOB_ID
+# The last task of an array has the array's own id, which would mean all of its tasks.
+[ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 
 # job_state JOB_ID HOST: running or ended; nothing where Slurm does not say.
 job_state() {
@@ -169,7 +171,7 @@ preempted() {
 
 # fact_of_job KEY: of this job, as Slurm has it now.
 fact_of_job() {
-  timeout 20 scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -nE "s/^(.* )?$1=([^ ]*).*/\2/p" || true
+  timeout 20 scontrol show job "$job_id" 2>/dev/null | sed -nE "s/^(.* )?$1=([^ ]*).*/\2/p" || true
 }
 
 # turn: whether it is this job's, after what the ones before came to.
@@ -331,7 +333,7 @@ master_addr=${hosts%%$'\n'*}
 # The name that leads to the fast network; a node file may give a full name.
 master_addr=${master_addr%%.*}-ib0
 # The time limit as it really is: sbatch's command line may have changed it.
-end=$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null) || end=
+end=$(squeue -h -j "$job_id" -o %e 2>/dev/null) || end=
 [[ $end != [0-9]* ]] || deadline=$(date -d "$end" +%s)
 port_seed=$SLURM_JOB_ID
 # srun must not inherit options of whoever submitted; it gets its own below.
