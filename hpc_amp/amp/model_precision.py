@@ -18,15 +18,15 @@ from hpc_amp.amp.precision import PrecisionPolicy
 
 
 class ModelPrecision:
-    """Prepares networks before DDP wraps them, and then their optimizers. `undo` takes back what
-    was done to functions and networks."""
+    """Prepares networks before DDP wraps them, and then their optimizers."""
 
     def __init__(self, policy: PrecisionPolicy) -> None:
         self.policy = policy
-        self.undo = ExitStack()
+        self._undo = ExitStack()
+        self._functions = ExitStack()
         self._masters = MasterWeights() if policy.master_weights else None
         if policy.mode == "O1":
-            FunctionCasts(policy.device_type, torch.float16, {}, None, self.undo)
+            FunctionCasts(policy.device_type, torch.float16, {}, None, self._functions)
 
     def cast(self, network: nn.Module) -> None:
         """Cast a network's weights in place, where the precision has half-precision weights. Its
@@ -37,12 +37,16 @@ class ModelPrecision:
                 self.policy.weight_dtype,
                 keep_batchnorm_fp32=self.policy.master_weights,
                 masters=self._masters,
-                undo=self.undo,
+                undo=self._undo,
             )
 
     def gradients(self, optimizer: Optimizer) -> LossGradients:
         """The gradients that `optimizer` steps on; at O2 it gets master weights to work on."""
         return LossGradients(optimizer, self._masters)
+
+    def close(self) -> None:
+        """Give the functions of torch back that O1 has patched. Networks stay as they are."""
+        self._functions.close()
 
     def complete(self) -> None:
         """All optimizers are made."""

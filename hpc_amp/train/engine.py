@@ -187,6 +187,7 @@ class Engine:
         finally:
             # An error costs the steps since the last checkpoint, not one that is being written.
             self.saver.finish()
+            self.precision.close()
 
     def _train(self) -> StopReason:
         reason, _ = self._evaluate_if_due()

@@ -14,4 +14,6 @@ def _close_engines() -> Iterator[None]:
     yield
     training = sys.modules.get("support.training")
     while training is not None and training.opened:
-        training.opened.pop().tracker.close()
+        engine = training.opened.pop()
+        engine.tracker.close()
+        engine.precision.close()

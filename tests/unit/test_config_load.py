@@ -245,7 +245,7 @@ CASES = {
     "with brackets or ': ' in quotes",
     RUN + "job: 4": "job.yaml:3: job: must be a section with keys, not '4'; its keys are nodes, "
     "gpus_per_node, ranks_per_node, cpus_per_gpu, memory, walltime, queue, account, directives, "
-    "skip_directives, setup, stop_margin, max_restarts, chain",
+    "skip_directives, setup, stop_margin, grace, max_restarts, chain",
     RUN + "launch: [srun]": "job.yaml:3: launch: must be a section with keys, not a list; its keys "
     "are method, mpi, fabric, args, forward_signals, timeout, preflight",
     "name: x\nrun: python a.py": "job.yaml:2: run: must be a list, not 'python a.py'; write "
@@ -258,9 +258,9 @@ CASES = {
     "write {KEY: value}",
     # choices
     TRAIN + "  precision: FP16": "job.yaml:3: train.precision.mode: 'FP16' is not one of fp32, "
-    "tf32, bf16, fp16; did you mean fp16?",
+    "tf32, bf16, fp16, O0, O1, O2, O3; did you mean fp16?",
     TRAIN + "  data: {name: imagenet}": "job.yaml:3: train.data.name: 'imagenet' is not one of "
-    "cifar10, cifar100, fashion_mnist, imagefolder, synthetic; did you mean imagefolder?",
+    "cifar10, cifar100, fashion_mnist, mnist, imagefolder, synthetic; did you mean imagefolder?",
     TRAIN + "  device: 3": "job.yaml:3: train.device: '3' is not one of auto, cuda, cpu",
     TRAIN + "  data: {synthetic: {channels: '3'}}": "job.yaml:3: train.data.synthetic.channels: "
     "the text '3' is not one of 1, 3; did you mean 3?",

@@ -124,13 +124,13 @@ def test_a_command_in_place_of_the_task():
         ("job.directives=--a", "job.directives: must be a list, not '--a'; write [--a]"),
         ("job=4", "job: must be a section with keys, not '4'; its keys are nodes, gpus_per_node, "
          "ranks_per_node, cpus_per_gpu, memory, walltime, queue, account, directives, "
-         "skip_directives, setup, stop_margin, max_restarts, chain"),
+         "skip_directives, setup, stop_margin, grace, max_restarts, chain"),
         ("job={nodes: 4", "not valid YAML: while parsing a flow mapping, did not find expected ',' "
          "or '}'; close the bracket, and quote a text that holds '[', ']', '{', '}' or ','"),
         ("job={nodes: 1, nodes: 2}", "the key 'nodes' is here for the second time, after override "
          "'job={nodes: 1, nodes: 2}'; keep one of them"),
         ("train.precision=FP16", "train.precision.mode: 'FP16' is not one of fp32, tf32, bf16, "
-         "fp16; did you mean fp16?"),
+         "fp16, O0, O1, O2, O3; did you mean fp16?"),
         ("run=[a]", "both train and run are given (train: job.yaml:4); keep one: train is a "
          "built-in task, run is your own command"),
         ("name=a/b", "name: 'a/b' cannot name a run: use 1 to 64 letters, digits, '.', '_' and "

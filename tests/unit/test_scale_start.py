@@ -12,9 +12,7 @@ from support.studies import rank_file, write_timing
 
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.study.analysis import analyse
-from hpc_amp.study.cost import estimate
 from hpc_amp.study.folder import KINDS, Study, find_study
-from hpc_amp.study.recipe import Measurement
 
 JOB: dict[str, Any] = {
     "name": "cifar",
@@ -183,11 +181,21 @@ def test_the_estimate_is_an_upper_bound(host: StubHost) -> None:
     assert not (host.work / "studies").exists()
 
 
-def test_in_one_allocation_the_largest_nodes_are_kept_all_the_time() -> None:
-    study = Study(Path("study"), "cifar", KINDS, (1, 2, 4), 3, "")
-    wanted = [Measurement((run,)) for run in study.planned_runs()]
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        # Four nodes for half an hour, whatever runs on them.
+        (["--in-allocation"], "9 runs: 2.00 node-hours at most (one job of 00:30:00)\n"),
+        # This machine, which has no limit for all of them.
+        (["site=local"], "9 runs: 4.50 node-hours at most (each of 00:30:00)\n"),
+    ],
+)
+def test_runs_that_share_their_nodes(host: StubHost, words: list[str], said: str) -> None:
+    host.write_job(JOB)
 
-    assert estimate(wanted, 1800, in_allocation=True).most == 2
+    result = host.hpc_amp("scale", "job.yaml", "--nodes=1,2,4", "--dry-run", *words)
+
+    assert result.stdout.endswith(said)
 
 
 def test_what_is_expensive_needs_a_yes(host: StubHost) -> None:

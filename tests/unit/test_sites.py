@@ -99,7 +99,7 @@ CASES = {
     "scheduler: slurm\ndefaults:\n  job: {nodes: 0}": "a.yaml:3: defaults.job.nodes: 0 is too "
     "small: it must be at least 1",
     "scheduler: slurm\ndefaults:\n  train:\n    precision: fp8": "a.yaml:4: "
-    "defaults.train.precision.mode: 'fp8' is not one of fp32, tf32, bf16, fp16",
+    "defaults.train.precision.mode: 'fp8' is not one of fp32, tf32, bf16, fp16, O0, O1, O2, O3",
     "scheduler: slurm\ndefaults:\n  name: x": "a.yaml:3: defaults.name: a site cannot choose it; "
     "it belongs in the job file",
     "scheduler: slurm\ndefaults:\n  run: [x]": "a.yaml:3: defaults.run: a site cannot choose it; "
