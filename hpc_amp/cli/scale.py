@@ -177,7 +177,7 @@ def start(
     for remark in draft.plan.remarks:
         click.echo(f"note: {remark}", err=True)
     click.echo(describe_draft(draft), err=as_json)
-    cost = estimate(wanted, draft.plan.walltime, in_allocation=draft.recipe.in_allocation)
+    cost = estimate(wanted, draft.plan, in_allocation=draft.recipe.in_allocation)
     click.echo(str(cost), err=as_json)
     if dry_run:
         return
@@ -227,7 +227,7 @@ def continue_(
             click.echo(_nothing_to_do(items), err=as_json)
         else:
             plan, _ = base_plan(study, recipe)
-            cost = estimate(wanted, plan.walltime, in_allocation=recipe.in_allocation, before=items)
+            cost = estimate(wanted, plan, in_allocation=recipe.in_allocation, before=items)
             click.echo(str(cost), err=as_json)
             _ask(cost, ask_above, yes)
         _submit(study, recipe, wanted, max_queued, as_json)

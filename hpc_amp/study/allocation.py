@@ -24,6 +24,7 @@ from hpc_amp.study.folder import Study
 from hpc_amp.study.recipe import Measurement, Recipe
 from hpc_amp.study.submission import plan_run, point_all, uninterrupted
 
+_NEVER = 999_999_999
 # The variables that name the file with the nodes of a job.
 _NODE_FILES = {"pbs": "PBS_NODEFILE", "cobalt": "COBALT_NODEFILE"}
 
@@ -95,8 +96,7 @@ def render_allocation(
         "folder": quote(str(folder)),
         "scheduler": verbatim(largest.scheduler.name),
         "node_file": verbatim(_NODE_FILES.get(largest.scheduler.name, "")),
-        "walltime": largest.walltime,
-        "stop_margin": largest.stop_margin,
+        "limit": largest.walltime - largest.stop_margin if largest.scheduler.limits else _NEVER,
         "tasks": largest.launcher.tasks_per_node(largest.job),
         "runs": [
             (

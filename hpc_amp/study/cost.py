@@ -8,6 +8,7 @@ from statistics import median
 
 from hpc_amp.config.units import format_duration
 from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.plan import Plan
 from hpc_amp.study.folder import Kind
 from hpc_amp.study.progress import Progress
 from hpc_amp.study.recipe import Measurement
@@ -23,11 +24,11 @@ class Cost:
     walltime: int
     most: float
     likely: float | None
-    in_allocation: bool
+    share_a_limit: bool
 
     def __str__(self) -> str:
         limit = format_duration(self.walltime)
-        jobs = "one job" if self.in_allocation else "each"
+        jobs = "one job" if self.share_a_limit else "each"
         text = f"{count(self.runs, 'run')}: {significant(self.most)} node-hours at most "
         text += f"({jobs} of {limit})"
         if self.likely is not None:
@@ -37,31 +38,34 @@ class Cost:
 
 def estimate(
     wanted: Sequence[Measurement],
-    walltime: int,
+    plan: Plan,
     *,
     in_allocation: bool,
     before: Sequence[Progress] = (),
 ) -> Cost:
-    """Of runs with a time limit of `walltime` seconds each, or of them all together where they
-    share a job, which keeps the nodes of the largest."""
-    nodes = [one.first.nodes for one in wanted]
-    largest = max(nodes, default=0)
-    most = (largest if in_allocation else sum(nodes)) * walltime / 3600
+    """Of runs of the job of `plan`. Its time limit is that of each run, or of them all together
+    where they share a job, which keeps the nodes of the largest. A machine without a scheduler
+    stands for all nodes, and has no limit for all of them."""
+    shares_a_limit = in_allocation and plan.scheduler.limits
+    held = {one: one.first.nodes for one in wanted}
+    if in_allocation:
+        largest = max(held.values(), default=0) if plan.scheduler.limits else 1
+        held = dict.fromkeys(held, largest)
+    hours = plan.walltime / 3600
+    most = hours * (max(held.values(), default=0) if shares_a_limit else sum(held.values()))
     taken: dict[tuple[Kind, int], list[int]] = {}
     for one in before:
         seconds = _seconds(one) if one.is_complete else None
         if seconds is not None:
-            first = one.measurement.first
-            taken.setdefault((first.kind, first.nodes), []).append(seconds)
+            taken.setdefault(_point(one.measurement), []).append(seconds)
     likely = None
-    if all((one.first.kind, one.first.nodes) in taken for one in wanted):
-        likely = sum(
-            (largest if in_allocation else one.first.nodes)
-            * median(taken[one.first.kind, one.first.nodes])
-            / 3600
-            for one in wanted
-        )
-    return Cost(len(wanted), walltime, most, likely, in_allocation)
+    if all(_point(one) in taken for one in wanted):
+        likely = sum(nodes * median(taken[_point(one)]) / 3600 for one, nodes in held.items())
+    return Cost(len(wanted), plan.walltime, most, likely, shares_a_limit)
+
+
+def _point(measurement: Measurement) -> tuple[Kind, int]:
+    return measurement.first.kind, measurement.first.nodes
 
 
 def _seconds(made: Progress) -> int | None:
