@@ -95,6 +95,7 @@ class CheckpointStore:
         self._damaged: set[int] = set()
         self._metrics: dict[int, float | None] = {}
         self._foreign: set[int] = set()
+        self._swept = False
 
     def steps(self) -> list[int]:
         """Steps with a published checkpoint, ascending. They are not verified."""
@@ -162,11 +163,18 @@ class CheckpointStore:
         try:
             for old in self._not_kept(step):
                 _remove(self.path(old))
-            for entry in self.folder.iterdir():
-                if _TEMPORARY.fullmatch(entry.name):
-                    shutil.rmtree(entry, ignore_errors=True)
+            if not self._swept:
+                self._sweep()
         except OSError as error:
             self._warn(f"an old checkpoint could not be removed: {error}")
+
+    def _sweep(self) -> None:
+        """Remove what killed writers have left behind. Once, with the first checkpoint: an attempt
+        that was taken for dead and wakes up must not sweep away what a later one is writing."""
+        self._swept = True
+        for entry in self.folder.iterdir():
+            if _TEMPORARY.fullmatch(entry.name):
+                shutil.rmtree(entry, ignore_errors=True)
 
     def _not_kept(self, step: int, metric: float | None = None) -> list[int]:
         """Of the published steps up to `step`, those that are to go once that one is there."""

@@ -108,7 +108,7 @@ def test_damage_of_every_kind_to_every_file(
     "part",
     [
         pytest.param(30, id="30-a-file"),
-        pytest.param(3000, id="3000-a-file", marks=pytest.mark.chaos),
+        pytest.param(1000, id="1000-a-file", marks=pytest.mark.chaos),
     ],
 )
 @pytest.mark.parametrize("name", FILES)
@@ -130,9 +130,13 @@ def chosen(bits: int, count: int) -> Iterator[int]:
 @pytest.mark.parametrize("name", ["trainer.json", "MANIFEST.json"])
 def test_every_single_bit_of_the_text_files(copy: Copy, name: str) -> None:
     path = copy.newest / name
+    shutil.rmtree(copy.folder / "step-00000005")
     for bit in range(8 * path.stat().st_size):
         flip(path, bit)
-        copy.check(name)
+        warnings: list[str] = []
+        store = CheckpointStore(copy.folder, run="run", retention=Retention(), warn=warnings.append)
+        assert store.newest() is None
+        assert name in warnings[0]
         flip(path, bit)
 
 

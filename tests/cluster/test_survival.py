@@ -24,10 +24,9 @@ from support.cluster import SCRIPTS, Cluster
 
 pytestmark = pytest.mark.cluster
 
-NAME = "survival"
 # Two ranks on two nodes; long enough to be met by an accident, with few checkpoints on the way.
 JOB: dict[str, Any] = {
-    "name": NAME,
+    "name": "survival",
     "site": "slurm",
     "job": {"nodes": 2, "ranks_per_node": 1, "gpus_per_node": 0, "walltime": "10m"},
     "container": {"python": sys.executable},
@@ -152,19 +151,22 @@ def mend() -> None:
 @pytest.fixture
 def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Submits a run; afterwards nothing of it is left, and the cluster is whole."""
+    made: list[Run] = []
 
     def submit_run(config: dict[str, Any], *overrides: str) -> Run:
         (tmp_path / "job.yaml").write_text(yaml.safe_dump(config))
         shown = cluster.hpc_amp("submit", "job.yaml", "--json", *overrides, cwd=tmp_path)
-        return Run(cluster, tmp_path, Path(json.loads(shown.stdout)["run_dir"]))
+        made.append(Run(cluster, tmp_path, Path(json.loads(shown.stdout)["run_dir"])))
+        return made[-1]
 
     try:
         yield submit_run
     finally:
         mend()
-        cluster.run("scancel", "--name", NAME, cwd=tmp_path)
+        ours = {run.job_id for run in made}
+        cluster.run("scancel", *ours, cwd=tmp_path, check=False)
         deadline = time.monotonic() + 120
-        while cluster.run("squeue", "-h", "--name", NAME, cwd=tmp_path).stdout:
+        while ours & set(cluster.run("squeue", "-h", "-o", "%i", cwd=tmp_path).stdout.split()):
             assert time.monotonic() < deadline, "jobs do not leave the queue"
             time.sleep(0.3)
 
@@ -345,11 +347,12 @@ def test_a_program_that_dies_of_its_preemption_starts_again(submit: Callable[...
     time.sleep(1)
     urgent = run.slurm(
         *("sbatch", "--parsable", "-p", "urgent", "-N4", "--exclusive", "--wrap", "sleep 5"),
-        *("--job-name", NAME, "--output", "/dev/null"),
+        *("--output", "/dev/null"),
     )
-    assert urgent
-
-    assert run.wait_for_end()["attempt"] == 2
+    try:
+        assert run.wait_for_end()["attempt"] == 2
+    finally:
+        run.cluster.run("scancel", urgent, cwd=run.work)
     assert run.states == ["submitted", "started", "preempted", "started", "finished"]
 
 

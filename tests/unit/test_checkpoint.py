@@ -165,9 +165,18 @@ def test_a_valid_checkpoint_of_the_step_stays_and_a_damaged_one_is_replaced(stor
 def test_staging_folders_of_killed_writers_are_ignored_and_swept(store: Store) -> None:
     store.put(1)
     shutil.copytree(store.path(1), store.folder / ".tmp-step-00000009-0123abcd")
-    assert store.newest() == 1
-    store.put(2)
+    later = Store(store.folder)
+    assert later.newest() == 1
+    later.put(2)
     assert store.names() == ["step-00000001", "step-00000002"]
+
+
+def test_a_writer_that_was_taken_for_dead_leaves_the_files_of_a_later_one(store: Store) -> None:
+    store.put(1)
+    being_written = store.folder / ".tmp-step-00000009-0123abcd"
+    being_written.mkdir()
+    store.put(2)
+    assert being_written.exists()
 
 
 # -- damage (tests/chaos/test_damage.py has every kind of it) -----------------------------------
