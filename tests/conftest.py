@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from support import cluster as test_cluster
 from support.environment import in_ci
 from support.stubs import StubHost
+
+# A shell lets what it starts in the background ignore Ctrl-C, and all that the tests start inherits
+# that: `tests/run` runs one half of the tests so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -52,14 +52,16 @@ def test_an_earlier_attempt_that_still_trains_leaves_without_saving(
     assert [step for step, _ in curve(run.path, "train/loss")][-1] == STEPS
 
 
+@pytest.mark.chaos
 def test_an_earlier_attempt_that_wakes_up_in_the_middle_of_a_write(
     new_run: Callable[..., Run], whole: Run
 ) -> None:
     """A node that was taken for lost: its rank is held up with the files written and the name not
     yet given, while the run is continued elsewhere, and then goes on where it was."""
     run = new_run(**TRAIN)
-    held = mishap("writing", "signal", "SIGSTOP", at=6)
-    first = run.start(held, SLOW)
+    # The thread that stops its process may get on a little before it stops itself.
+    held = mishap("writing", "signal", "SIGSTOP", at=6), mishap("writing", "sleep", 1.0, at=6)
+    first = run.start(*held, SLOW)
     first.until(lambda: any((run.path / "checkpoints").glob(".tmp-step-00000006-*/MANIFEST.json")))
     second = run.start(SLOW, attempt=2)
     second.until(lambda: max(run.checkpoints()) > 12)
