@@ -28,7 +28,13 @@ pytestmark = pytest.mark.cluster
 JOB: dict[str, Any] = {
     "name": "survival",
     "site": "slurm",
-    "job": {"nodes": 2, "ranks_per_node": 1, "gpus_per_node": 0, "walltime": "10m"},
+    "job": {
+        "nodes": 2,
+        "ranks_per_node": 1,
+        "gpus_per_node": 0,
+        "walltime": "10m",
+        "stop_margin": "30s",
+    },
     "container": {"python": sys.executable},
     "train": {
         "model": {"name": "resnet8", "width": 16},
@@ -45,7 +51,6 @@ JOB: dict[str, Any] = {
         "checkpoint": {"every": "50steps"},
     },
 }
-JOB["job"]["stop_margin"] = "30s"
 # Until it is asked to stop, where Slurm takes its time.
 ENDLESS = ["train.max_steps=10000000", "train.epochs=1000000", "train.evaluate_every=1000000"]
 
@@ -192,6 +197,11 @@ def waiting(outcome: str) -> dict[str, Any]:
         """echo '{"outcome": "'$outcome'", "cause": "DEADLINE"}' >"$HPC_AMP_OUTCOME_FILE.$RANK"\n"""
         'mv "$HPC_AMP_OUTCOME_FILE.$RANK" "$HPC_AMP_OUTCOME_FILE"'
     )
+    return program(script)
+
+
+def program(script: str) -> dict[str, Any]:
+    """A job of a program of one's own, in bash."""
     job = {key: value for key, value in JOB.items() if key != "train"}
     return {**job, "run": ["bash", "-c", script]}
 
@@ -331,8 +341,7 @@ def test_the_time_limit_itself_is_survived(submit: Callable[..., Run]) -> None:
         """trap 'echo {\\"outcome\\": \\"checkpointed\\"} >"$HPC_AMP_OUTCOME_FILE"; exit' TERM\n"""
         "while :; do sleep 0.1; done"
     )
-    job = {key: value for key, value in JOB.items() if key != "train"}
-    run = submit({**job, "run": ["bash", "-c", script]}, "job.walltime=1m", "job.stop_margin=1s")
+    run = submit(program(script), "job.walltime=1m", "job.stop_margin=1s")
 
     assert run.wait_for_end()["attempt"] == 2
     assert run.states == ["submitted", "started", "continued", "started", "finished"]
@@ -341,8 +350,7 @@ def test_the_time_limit_itself_is_survived(submit: Callable[..., Run]) -> None:
 @pytest.mark.chaos
 def test_a_program_that_dies_of_its_preemption_starts_again(submit: Callable[..., Run]) -> None:
     script = "[ $HPC_AMP_ATTEMPT -gt 1 ] || exec sleep 300"
-    job = {key: value for key, value in JOB.items() if key != "train"}
-    run = submit({**job, "run": ["bash", "-c", script]}, "job.queue=preemptable")
+    run = submit(program(script), "job.queue=preemptable")
     run.wait_until(lambda: "rank(s) on 2 node(s)" in run.log, "the ranks")
     time.sleep(1)
     urgent = run.slurm(
