@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.environment import REPOSITORY, clean_environ
+from support.ports import free_ports
 from support.training import settings
 
 from hpc_amp.config.schema import Job, Launch, Resources, to_plain
@@ -143,7 +143,7 @@ class Run:
             "WORLD_SIZE": size,
             "LOCAL_WORLD_SIZE": size,
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": free_port(),
+            "MASTER_PORT": free_ports(1)[0],
             "HPC_AMP_ATTEMPT": attempt,
             **environ,
         }
@@ -182,10 +182,3 @@ def mishap(
 ) -> dict[str, Any]:
     """See `chaos.mishaps`."""
     return {"rank": rank, "where": where, "at": at, "what": what, "value": value}
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        port: int = made.getsockname()[1]
-    return port

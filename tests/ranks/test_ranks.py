@@ -7,7 +7,6 @@ the tests then look at what is in the run directories.
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.environment import REPOSITORY, clean_environ
+from support.ports import free_ports
 from support.training import curve
 
 from hpc_amp.config.schema import Job, from_plain, to_plain
@@ -119,14 +119,6 @@ class Runs:
         folder = self.folder / name / "attempts" / str(attempt)
         outcome = json.loads((folder / "outcome.json").read_text())
         return outcome, [json.loads(path.read_text()) for path in sorted(folder.glob("rank*"))]
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [made.getsockname()[1] for made in sockets]
-    for made in sockets:
-        made.close()
-    return ports
 
 
 @pytest.fixture(scope="module")
