@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +71,13 @@ def test_a_hang_is_found_and_shown_and_ended(hangs: dict[str, Attempt], name: st
         assert re.search(r"^  File .* in fit", said, re.MULTILINE), "its stack"
     assert re.search(DOING.get(name, "in fit"), said), "the place where it hangs"
     assert attempt.run.checkpoints()[-1] >= 3, "what was saved before is there"
+
+
+@pytest.mark.chaos
+def test_a_rank_that_waits_for_a_longer_evaluation_has_not_hung(
+    new_run: Callable[..., Run],
+) -> None:
+    """Rank 1 evaluates for much longer than the limit, and the others wait for it."""
+    run = new_run(timeout=f"{LIMIT}s", epochs=1)
+    attempt = run.start(mishap("evaluation", "sleep", 0.2, rank=1), size=2, task="Uneven")
+    assert attempt.wait() == [0, 0], attempt.said()
