@@ -74,7 +74,7 @@ class CheckpointSaver:
             tensors, complete = self._snapshot.take(tensors, changing)
             self._copied = self._thread.submit(complete)
         whole = replace(checkpoint, tensors={**tensors, **own})
-        self._pending = self._thread.submit(self._write, whole)
+        self._pending = self._thread.submit(self._write, whole, self._copied)
         if not self._background:
             self.finish()
 
@@ -84,7 +84,9 @@ class CheckpointSaver:
         if copied is not None:
             copied.result()
 
-    def _write(self, checkpoint: Checkpoint) -> Path:
+    def _write(self, checkpoint: Checkpoint, copied: Future[None] | None) -> Path:
+        if copied is not None:
+            copied.result()  # a copy that failed, on a broken GPU for one, must not be published
         begun = time.monotonic()
         path = self.store.save(checkpoint)
         self.seconds = time.monotonic() - begun

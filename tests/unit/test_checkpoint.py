@@ -162,6 +162,31 @@ def test_a_valid_checkpoint_of_the_step_stays_and_a_damaged_one_is_replaced(stor
     assert store.newest() == 5
 
 
+def test_all_is_on_the_disk_before_it_has_its_name(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that loses power keeps what was fsynced, in whatever order it was written."""
+    calls: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def note_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        calls.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+
+    def note_rename(source: Path, target: Path) -> None:
+        rename(source, target)
+        calls.append(f"named {target.name}")
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "rename", note_rename)
+    store.put(1)
+    *files, manifest, stage, named, folder = calls
+    assert sorted(files) == ["networks.pt", "random.pt", "trainer.json"]
+    assert manifest == MANIFEST
+    assert stage.startswith(".tmp-step-00000001-")
+    assert (named, folder) == ("named step-00000001", "checkpoints")
+
+
 def test_staging_folders_of_killed_writers_are_ignored_and_swept(store: Store) -> None:
     store.put(1)
     shutil.copytree(store.path(1), store.folder / ".tmp-step-00000009-0123abcd")

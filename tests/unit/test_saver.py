@@ -176,6 +176,13 @@ def test_an_error_of_the_copy_is_raised_before_the_optimizer_steps(
     saving.save(1)
     with pytest.raises(RuntimeError, match="a defect in the copy"):
         saving.saver.settle()
+    with pytest.raises(RuntimeError, match="a defect in the copy"):
+        saving.saver.finish()
+    assert saving.disk.steps() == [], "what was not copied as a whole is not published"
+    saving.save(2)
+    with pytest.raises(RuntimeError, match="a defect in the copy"):
+        saving.saver.finish()
+    assert saving.disk.steps() == []
 
 
 # -- room ----------------------------------------------------------------------------------------
