@@ -419,6 +419,8 @@ class Timing:
     """Steps of an attempt before the first one that is measured."""
     steps: Count = 100
     """Steps that are measured."""
+    seconds: Positive | None = None
+    """Measure for about so long instead of so many `steps`, and end the training then."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -504,8 +506,9 @@ class Train:
     evaluated then. Default: none."""
     sync_batchnorm: bool = False
     """Share batch statistics among all ranks."""
-    evaluate_every: Count = 1
-    """Epochs between two evaluations. The end of the run evaluates in any case."""
+    evaluate_every: Natural = 1
+    """Epochs between two evaluations. The end of the run evaluates in any case. 0: never, not even
+    there."""
     log_every: Count = 20
     """Steps between two lines of the log and two points of the curves."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)

@@ -12,8 +12,13 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
 
 
-def srun_words(plan: Plan) -> list[str]:
-    """srun with its options for the tasks of `plan.launcher`.
+# The nodes are named: a run may have a part of the allocation (jobs/study.sh.j2), and Slurm would
+# take whichever of its nodes are idle, not those that the ranks are told of.
+SRUN = 'srun --nodelist="$SLURM_JOB_NODELIST"'
+
+
+def srun_options(plan: Plan) -> list[str]:
+    """srun's options for the tasks of `plan.launcher`.
 
     `--cpus-per-task` is given although the header has it: from Slurm 22.05 to 23.02 srun does not
     inherit it and leaves every rank one core. GPUs are not bound to ranks, so that NCCL can copy
@@ -22,7 +27,7 @@ def srun_words(plan: Plan) -> list[str]:
     """
     job, launcher = plan.job, plan.launcher
     per_node = launcher.tasks_per_node(job)
-    options = [
+    return [
         f"--nodes={job.job.nodes}",
         f"--ntasks={job.job.nodes * per_node}",
         f"--ntasks-per-node={per_node}",
@@ -32,7 +37,6 @@ def srun_words(plan: Plan) -> list[str]:
         "--kill-on-bad-exit=1",
         "--wait=60",
     ]
-    return ["srun", *options]
 
 
 def node_step(plan: Plan, task: ShellText, more: Sequence[str] = ()) -> ShellText:
@@ -50,7 +54,7 @@ def node_step(plan: Plan, task: ShellText, more: Sequence[str] = ()) -> ShellTex
         "--kill-on-bad-exit=0",
         *more,
     ]
-    return verbatim(f"{words(['srun', *options])} {task}")
+    return verbatim(f"{SRUN} {words(options)} {task}")
 
 
 class Srun(Launcher):
@@ -67,8 +71,8 @@ class Srun(Launcher):
 
     def command(self, plan: Plan) -> ShellText:
         """srun starts every rank in its own container."""
-        options = words([*srun_words(plan), *plan.site.launcher_args, *plan.job.launch.args])
-        return verbatim(f'{options} "${{container[@]}}" "$python" "${{program[@]}}"')
+        options = words([*srun_options(plan), *plan.site.launcher_args, *plan.job.launch.args])
+        return verbatim(f'{SRUN} {options} "${{container[@]}}" "$python" "${{program[@]}}"')
 
     def node_command(self, plan: Plan, task: ShellText) -> ShellText:
         """A step of its own."""

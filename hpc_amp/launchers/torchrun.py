@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hpc_amp.jobs.shell import ShellText, verbatim, words
 from hpc_amp.launchers.base import Launcher
-from hpc_amp.launchers.srun import node_step, srun_words
+from hpc_amp.launchers.srun import SRUN, node_step, srun_options
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
@@ -48,7 +48,7 @@ class Torchrun(Launcher):
         agent = f"""'exec "$0" {_AGENT} --node-rank="$SLURM_NODEID" "$@"'"""
         return verbatim(
             "# shellcheck disable=SC2016 # each node expands this for itself\n"
-            f'{words(srun_words(plan))} "${{container[@]}}" \\\n'
+            f'{SRUN} {words(srun_options(plan))} "${{container[@]}}" \\\n'
             f'    /bin/sh -c {agent} "$python" {program}'
         )
 

@@ -68,7 +68,7 @@ class Recipe:
             "restarts.on_failure=0",
         ]
         if not self.evaluate:
-            settings.append(f"train.evaluate_every={total + 1}")
+            settings.append("train.evaluate_every=0")
         if not self.checkpoints:
             settings += [
                 f"train.checkpoint.every={_MANY}steps",

@@ -198,6 +198,8 @@ class Engine:
                 self.train_step(micro_batches)
                 if self.timer is not None:
                     self.timer.step_done()
+                    if self.timer.ends_training:
+                        self.total_steps = self.step
                 if self.step % self.train.log_every == 0 or self.step == self.total_steps:
                     self.report.log()
                 reason, save = self._agree()
@@ -280,7 +282,7 @@ class Engine:
     def _evaluate_if_due(self) -> tuple[StopReason, bool]:
         """Evaluate after the step if it is time. Returns a reason to stop that came up meanwhile,
         and whether the accuracy is the best so far."""
-        if self.step in (0, self.evaluated_step):
+        if self.train.evaluate_every == 0 or self.step in (0, self.evaluated_step):
             return StopReason.NONE, False
         epoch, into = divmod(self.step, self.data.steps_per_epoch)
         whole = into == 0 and epoch % self.train.evaluate_every == 0

@@ -21,6 +21,7 @@ from hpc_amp.train.errors import Superseded, TrainingError
 from hpc_amp.train.heartbeat import dead_ranks
 from hpc_amp.train.observer import Observer
 from hpc_amp.train.outcome import AFTERMATH_SECONDS, is_aftermath, write_outcome
+from hpc_amp.train.profile import profilers
 from hpc_amp.train.rundir import RunDirectory, write_json
 from hpc_amp.train.sentry import Sentry
 from hpc_amp.train.settings import SettingError
@@ -65,6 +66,7 @@ def begin(
         # Later than the sentry, which has more to say about a rank that hangs.
         setup.join(world, device, timeout + _SENTRY_FIRST)
     made = build_task(train, world, device) if task is None else task(train, world, device)
+    observers = (*observers, *profilers(train, world, run))
     return Engine(made, train, world, device, run, watch, sentry, observers=observers, rate=rate)
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from hpc_amp.config.schema import Timing
@@ -33,6 +34,9 @@ from hpc_amp.train.rundir import write_json
 
 if TYPE_CHECKING:
     from hpc_amp.train.engine import Engine
+
+# By which the number of steps follows from `train.timing.seconds`.
+_PACE_STEPS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +62,19 @@ class StepTimer:
         self._clock = clock_of(device)
         self._exchanges = ExchangeTimer(self._clock, world)
         self._steps: list[_Step] = []
+        self._wanted = config.steps if config.seconds is None else None
         self._passed = 0
         self._asked = self._ready = self._end = None
 
     @property
     def is_done(self) -> bool:
         """Whether all steps that were asked for are measured."""
-        return len(self._steps) == self._config.steps
+        return len(self._steps) == self._wanted
+
+    @property
+    def ends_training(self) -> bool:
+        """Whether the training was to last only as long as is measured, and that is over."""
+        return self._config.seconds is not None and self.is_done
 
     def watch_exchange(self, network: DistributedDataParallel) -> None:
         """Time the exchange of a network's gradients."""
@@ -94,6 +104,19 @@ class StepTimer:
         elif self._passed == self._config.warmup and self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         self._end = end
+        if self._wanted is None and len(self._steps) == _PACE_STEPS:
+            self._wanted = self._steps_in_time(self._config.seconds)
+            self.restart()
+
+    def _steps_in_time(self, seconds: float) -> int:
+        """How many steps take so long, by rank 0's clock and the steps up to now. Every rank calls
+        this after the same one."""
+        pace = sum(self._clock.seconds(step.begin, step.end) for step in self._steps)
+        number = round(seconds / pace * len(self._steps))
+        agreed = torch.tensor([max(number, len(self._steps))], device=self._device)
+        if self._world.size > 1:
+            dist.broadcast(agreed, src=0)
+        return int(agreed)
 
     def restart(self) -> None:
         """What happened since the last step belongs to no step."""

@@ -370,7 +370,7 @@ printf '%s\n' "$hosts" >"attempts/$attempt/nodes"
 preflight=(bash -c '[ -r "$1" ] || { echo "hpc-amp: preflight: run.dir: $1 is not there on $(uname -n)" >&2; exit; }; exec bash "$@"'
   bash "$run_dir/src/hpc_amp/distributed/preflight.sh" "$run_dir/attempts/$attempt" ''
   -- "${container[@]}" "$python" "${program[@]}" --preflight "$run_dir/attempts/$attempt")
-timeout --kill-after=10 600 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=8 --distribution=block:block --mpi=none --kill-on-bad-exit=0 --label "${preflight[@]}" </dev/null || true
+timeout --kill-after=10 600 srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=8 --distribution=block:block --mpi=none --kill-on-bad-exit=0 --label "${preflight[@]}" </dev/null || true
 # The first node has heard of the others. Where nothing could start on it, another may say why.
 verdict=$(cat "attempts/$attempt"/preflight.json "attempts/$attempt"/preflight-*.json 2>/dev/null |
   sed -nE 's/^ "failed": "(.+)",$/\1/p' | head -n 1) || true
@@ -379,7 +379,7 @@ verdict=$(cat "attempts/$attempt"/preflight.json "attempts/$attempt"/preflight-*
   fail "preflight: $verdict; no rank was started (launch.preflight=false leaves this check out)" "preflight: $verdict"
 echo "attempt $attempt of job $job_id: 8 rank(s) on 2 node(s), first $master_addr:$MASTER_PORT, stops by $(date -d "@$HPC_AMP_STOP_AT" '+%F %T')"
 run_ranks() {
-  srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=8 --distribution=block:block --mpi=none --kill-on-bad-exit=1 --wait=60 --label "${container[@]}" "$python" "${program[@]}" </dev/null &
+  srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=8 --distribution=block:block --mpi=none --kill-on-bad-exit=1 --wait=60 --label "${container[@]}" "$python" "${program[@]}" </dev/null &
   launch_pid=$!
   # A trap interrupts `wait`; the launcher may still be saving then.
   while kill -0 "$launch_pid" 2>/dev/null; do

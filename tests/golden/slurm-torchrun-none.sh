@@ -366,7 +366,7 @@ printf '%s\n' "$hosts" >"attempts/$attempt/nodes"
 preflight=(bash -c '[ -r "$1" ] || { echo "hpc-amp: preflight: run.dir: $1 is not there on $(uname -n)" >&2; exit; }; exec bash "$@"'
   bash "$run_dir/src/hpc_amp/distributed/preflight.sh" "$run_dir/attempts/$attempt" ''
   -- "${container[@]}" "$python" "${program[@]}" --preflight "$run_dir/attempts/$attempt")
-timeout --kill-after=10 600 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=32 --distribution=block:block --mpi=none --kill-on-bad-exit=0 "${preflight[@]}" </dev/null || true
+timeout --kill-after=10 600 srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=32 --distribution=block:block --mpi=none --kill-on-bad-exit=0 "${preflight[@]}" </dev/null || true
 # The first node has heard of the others. Where nothing could start on it, another may say why.
 verdict=$(cat "attempts/$attempt"/preflight.json "attempts/$attempt"/preflight-*.json 2>/dev/null |
   sed -nE 's/^ "failed": "(.+)",$/\1/p' | head -n 1) || true
@@ -376,7 +376,7 @@ verdict=$(cat "attempts/$attempt"/preflight.json "attempts/$attempt"/preflight-*
 echo "attempt $attempt of job $job_id: 8 rank(s) on 2 node(s), first $master_addr:$MASTER_PORT, stops by $(date -d "@$HPC_AMP_STOP_AT" '+%F %T')"
 run_ranks() {
   # shellcheck disable=SC2016 # each node expands this for itself
-  srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=32 --distribution=block:block --mpi=none --kill-on-bad-exit=1 --wait=60 "${container[@]}" \
+  srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=32 --distribution=block:block --mpi=none --kill-on-bad-exit=1 --wait=60 "${container[@]}" \
       /bin/sh -c 'exec "$0" -m torch.distributed.run --nnodes="$HPC_AMP_NNODES" --nproc-per-node="$HPC_AMP_PPN" --master-addr="$HPC_AMP_MASTER_ADDR" --master-port="$HPC_AMP_MASTER_PORT" --max-restarts=0 --node-rank="$SLURM_NODEID" "$@"' "$python" "${program[@]}" </dev/null &
   launch_pid=$!
   # A trap interrupts `wait`; the launcher may still be saving then.

@@ -83,11 +83,23 @@ def test_only_the_steps_are_measured_and_nothing_runs_beside_them(host: StubHost
     assert (train["timing"]["warmup"], train["timing"]["steps"]) == (7, 30)
     assert (train["max_steps"], train["log_every"]) == (37, 37)
     assert train["epochs"] >= 37
-    assert train["evaluate_every"] > 37
+    assert train["evaluate_every"] == 0
     checkpoint = train["checkpoint"]
     assert int(checkpoint["every"].removesuffix("steps")) > 37
     assert (checkpoint["keep_best"], checkpoint["keep_every"]) == (0, None)
     assert (job["restarts"]["on_failure"], job["job"]["max_restarts"]) == (0, 0)
+
+
+def test_seconds_instead_of_steps(host: StubHost) -> None:
+    host.write_job(JOB)
+    result = host.hpc_amp("scale", "job.yaml", "--nodes=1", "--repeats=1", "--seconds=30")
+
+    assert "then about 30 s measured" in result.stdout
+    (job,) = jobs_of(newest(host)).values()
+    train = job["train"]
+    assert train["timing"]["seconds"] == 30
+    assert train["max_steps"] > 10**8
+    assert train["log_every"] == 1000
 
 
 def test_evaluations_and_checkpoints_where_they_are_asked_for(host: StubHost) -> None:

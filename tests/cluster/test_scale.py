@@ -1,0 +1,164 @@
+"""Scaling studies on the real cluster: Slurm's queue, containers, ranks on nodes of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+JOB: dict[str, Any] = {
+    "name": "tiny",
+    "job": {"gpus_per_node": 0, "walltime": "10m", "stop_margin": "1m"},
+    "train": {
+        "model": {"name": "resnet8", "width": 8},
+        "data": {"name": "synthetic", "synthetic": {"train": 512, "test": 64, "image_size": 16}},
+        "batch_size": 32,
+        "device": "cpu",
+    },
+}
+STEPS = 400  # some seconds, so that a job can be ended half-way
+
+
+def job_file(folder: Path, **launch: Any) -> str:
+    (folder / "job.yaml").write_text(yaml.safe_dump({**JOB, "launch": launch}))
+    return "job.yaml"
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> Any:
+    """The value of the condition. The limit only ends what would hang."""
+    deadline = time.monotonic() + 600
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.1)
+    return value
+
+
+def runs_of(cluster: Cluster, folder: Path) -> dict[str, dict[str, Any]]:
+    shown = json.loads(cluster.hpc_amp("scale", "status", "tiny", "--json", cwd=folder).stdout)
+    return {name: run for run in shown["runs"] for name in run["counts_for"]}
+
+
+def states(cluster: Cluster, folder: Path) -> set[str]:
+    return {run["state"] for run in runs_of(cluster, folder).values()}
+
+
+def logs(folder: Path) -> str:
+    found = (folder / "studies").rglob("job.log")
+    return "\n".join(f"==== {path}\n{path.read_text()}" for path in found)
+
+
+def measured(cluster: Cluster, folder: Path) -> dict[str, dict[str, Any]]:
+    """All runs, when every one of them is."""
+
+    def ended() -> bool:
+        now = states(cluster, folder)
+        if now & {"failed", "lost", "cancelled", "checkpointed", "partial", "gone"}:
+            pytest.fail(f"{now}\n{logs(folder)}")
+        return now == {"measured"}
+
+    wait_until(ended, "all runs to be measured")
+    return runs_of(cluster, folder)
+
+
+def hosts(run: dict[str, Any]) -> list[str]:
+    timing = Path(run["run_dir"]) / "attempts" / "1" / "timing"
+    ranks = [json.loads(path.read_text()) for path in sorted(timing.glob("rank-*.json"))]
+    assert all(len(rank["steps"]) == STEPS for rank in ranks)
+    return [rank["host"] for rank in ranks]
+
+
+def report(cluster: Cluster, folder: Path) -> dict[str, Any]:
+    shown = cluster.hpc_amp("scale", "report", "tiny", "--json", "--out", "out", cwd=folder)
+    assert (folder / "out" / "report.html").stat().st_size > 5_000
+    (study,) = json.loads(shown.stdout)["studies"]
+    return study
+
+
+def test_a_study_survives_the_end_of_its_command_and_of_a_job(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Strong and weak over 1, 2 and 4 nodes."""
+    words = [
+        *("scale", job_file(tmp_path, preflight=False), *cluster.overrides),
+        *("--nodes", "1,2,4", "--kind", "both", "--repeats", "1"),
+        *("--warmup", "3", "--steps", str(STEPS), "--max-queued", "2"),
+    ]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "hpc_amp", *words],
+        cwd=tmp_path,
+        env=cluster.environ,
+        stdout=subprocess.DEVNULL,
+    )
+    wait_until(lambda: list((tmp_path / "studies").glob("tiny/*/study.json")), "the study")
+    second = wait_until(lambda: _job_ids(cluster, tmp_path)[1:], "the second job's id")[0]
+    command.kill()
+    command.wait()
+    before = runs_of(cluster, tmp_path)
+    assert [run["state"] for run in before.values()].count("unsubmitted") >= 2
+
+    # The second job dies half-way: its script is killed, and Slurm ends what it had started.
+    (victim,) = {run["run_dir"] for run in before.values() if run["job_id"] == second}
+    log = Path(victim) / "logs" / "job.log"
+    wait_until(lambda: log.exists() and "samples, " in log.read_text(), "its training to begin")
+    cluster.run("scancel", "--batch", "--signal=KILL", second, cwd=tmp_path)
+    ended = wait_until(lambda: _ended(cluster, tmp_path, second), "the second job to end")
+    assert ended == "lost", logs(tmp_path)
+
+    cluster.hpc_amp("scale", "continue", "tiny", cwd=tmp_path)
+    runs = measured(cluster, tmp_path)
+
+    assert len({run["job_id"] for run in runs.values()}) == 5  # of six: one run counts for two
+    assert second not in {run["job_id"] for run in runs.values()}
+    assert runs["strong-n0001-r01"] == runs["weak-n0001-r01"]
+    for name, run in runs.items():
+        nodes = int(name.split("-")[1][1:])
+        assert len(set(hosts(run))) == len(hosts(run)) == nodes
+    study = report(cluster, tmp_path)
+    for kind, batches in (("strong", [32, 32, 32]), ("weak", [32, 64, 128])):
+        (curve,) = [curve for curve in study["curves"] if curve["kind"] == kind]
+        assert [point["nodes"] for point in curve["points"]] == [1, 2, 4]
+        assert [point["batch_size"] for point in curve["points"]] == batches
+        assert curve["points"][0]["efficiency"] == 1
+        assert [point["allreduce"] is not None for point in curve["points"]] == [False, True, True]
+    topics = {caveat["topic"] for caveat in study["caveats"]}
+    assert not topics & {"incomplete", "damaged", "mixed", "batch", "layout", "warm-up"}
+    assert (
+        "all runs are measured" in cluster.hpc_amp("scale", "continue", "tiny", cwd=tmp_path).stdout
+    )
+
+
+def _job_ids(cluster: Cluster, folder: Path) -> list[str]:
+    """Of all jobs so far, oldest first."""
+    found = {run["job_id"] for run in runs_of(cluster, folder).values()} - {None}
+    return sorted(found, key=int)
+
+
+def _ended(cluster: Cluster, folder: Path, job_id: str) -> str | None:
+    """The state of a job's run, once it has ended."""
+    runs = runs_of(cluster, folder).values()
+    (state,) = {run["state"] for run in runs if run["job_id"] == job_id}
+    return None if state in ("pending", "waiting", "running") else state
+
+
+def test_runs_that_share_an_allocation(cluster: Cluster, tmp_path: Path) -> None:
+    """One job of two nodes, whose first one has a run for itself."""
+    words = ["--nodes", "1,2", "--kind", "weak", "--repeats", "1", "--in-allocation"]
+    words += ["--warmup", "3", "--steps", str(STEPS)]
+    cluster.hpc_amp("scale", job_file(tmp_path), *cluster.overrides, *words, cwd=tmp_path)
+
+    runs = measured(cluster, tmp_path)
+
+    assert len({run["job_id"] for run in runs.values()}) == 1
+    one, two = hosts(runs["weak-n0001-r01"]), hosts(runs["weak-n0002-r01"])
+    assert one == two[:1]
+    assert len(set(two)) == 2
