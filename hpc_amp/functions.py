@@ -28,6 +28,7 @@ from hpc_amp.config.schema import Job
 from hpc_amp.config.sites import find_site
 from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.jobs import render, rundir
+from hpc_amp.jobs.code import copy_package
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.shell import templates, verbatim
 from hpc_amp.launchers import get_launcher
@@ -105,12 +106,12 @@ def _write(plan: Plan) -> None:
     Raises UsageError where it cannot be written; nothing stays behind then."""
     folder = plan.run_dir
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    context = {**render._context(plan), "session": True, "pickled_by": verbatim(version)}
+    context = {**render.template_context(plan), "session": True, "pickled_by": verbatim(version)}
     script = templates("jobs").get_template("python.sh.j2").render(context)
     try:
         folder.mkdir(parents=True)
         try:
-            rundir.copy_package(folder)
+            copy_package(folder)
             for name in _TAKEN_ALONG:
                 _copy_module(name, folder / "lib" / name)
             (folder / "job.json").write_text(json.dumps(rundir.resolved(plan), indent=1) + "\n")

@@ -25,7 +25,7 @@ def render(plan: Plan) -> str:
     Raises ConfigError where the scheduler cannot do what the plan asks, or would misread a
     directive that site or user added."""
     plan.scheduler.check(plan)
-    script = templates("jobs").get_template(plan.scheduler.template).render(_context(plan))
+    script = templates("jobs").get_template(plan.scheduler.template).render(template_context(plan))
     _check_directives(plan, script)
     return script
 
@@ -37,7 +37,7 @@ def render_session(
     itself how it ended; `limited`: its time is the job's walltime, from now on."""
     variable = plan.scheduler.allocation
     context = {
-        **_context(plan),
+        **template_context(plan),
         "session": True,
         "session_dir": quote(str(folder)),
         "session_comment": comment(str(folder)),
@@ -71,7 +71,8 @@ def _without_additions(plan: Plan) -> Plan:
     )
 
 
-def _context(plan: Plan) -> dict[str, Any]:
+def template_context(plan: Plan) -> dict[str, Any]:
+    """What the templates in `jobs/` know of a job."""
     job = plan.job
     sources = [bind.split(":")[0] for bind in plan.binds] if plan.container.binaries else []
     return {

@@ -18,27 +18,10 @@ from typing import Any
 
 from hpc_amp import __version__
 from hpc_amp.config.schema import SCHEMA_VERSION, to_plain
-from hpc_amp.errors import ConfigError, UsageError
+from hpc_amp.errors import UsageError
+from hpc_amp.jobs.code import copy_code, copy_package
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.plan import Plan
-
-_PACKAGE = Path(__file__).resolve().parents[1]
-_NEVER_COPIED = (
-    *("__pycache__", "*.pyc", ".git", ".venv", "venv", "node_modules", "_share"),
-    *("runs", "sweeps", "studies", "functions"),
-)
-_CODE_LIMIT = 100 * 2**20
-_MAIN = '''"""`python src ...` is `python -m hpc_amp.distributed.exec ...` with this snapshot."""
-
-import sys
-
-if sys.version_info < (3, 10):
-    sys.exit("hpc-amp: this is Python %d.%d, and hpc-amp needs 3.10" % sys.version_info[:2])
-
-from hpc_amp.distributed.exec import main
-
-main(sys.argv[1:])
-'''
 
 
 def new_run_id() -> str:
@@ -100,26 +83,9 @@ def _fill(plan: Plan, script: str, config_text: str) -> None:
     launch = run_dir / "launch.sh"
     launch.write_text(script)
     launch.chmod(0o755)
-    ignore = shutil.ignore_patterns(*_NEVER_COPIED)
     copy_package(run_dir)
     if plan.job.code is not None:
-        source = Path(plan.job.code)
-        runs = run_dir.parents[1]
-        _refuse_large(source, runs)
-
-        def ignore_runs(folder: str, names: list[str]) -> set[str]:
-            # The copy may lie in what is copied.
-            own = {runs.name} if Path(folder) == runs.parent else set()
-            return {*ignore(folder, names), *own}
-
-        shutil.copytree(source, run_dir / "code", ignore=ignore_runs, symlinks=True)
-
-
-def copy_package(folder: Path) -> None:
-    """This hpc-amp as `src` in a folder: what runs there needs none in the image."""
-    ignore = shutil.ignore_patterns(*_NEVER_COPIED)
-    shutil.copytree(_PACKAGE, folder / "src" / "hpc_amp", ignore=ignore)
-    (folder / "src" / "__main__.py").write_text(_MAIN)
+        copy_code(Path(plan.job.code), run_dir, run_dir.parents[1])
 
 
 def resolved(plan: Plan) -> dict[str, Any]:
@@ -154,20 +120,6 @@ def read_resolved(run_dir: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("job"), dict):
         raise UsageError(f"{path} is not the description of a run")
     return content
-
-
-def _refuse_large(code: Path, runs: Path) -> None:
-    total = 0
-    for folder, folders, files in os.walk(code):
-        folders[:] = [
-            name for name in folders if name not in _NEVER_COPIED and Path(folder, name) != runs
-        ]
-        total += sum(os.lstat(os.path.join(folder, name)).st_size for name in files)
-        if total > _CODE_LIMIT:
-            raise ConfigError(
-                f"code: {code} holds more than {_CODE_LIMIT >> 20} MiB",
-                hint="it is copied for every run; keep data and results elsewhere",
-            )
 
 
 def point_latest(run_dir: Path) -> None:

@@ -30,6 +30,7 @@ from hpc_amp.config.source import parse
 from hpc_amp.config.tree import Table
 from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.jobs import rundir, terminal
+from hpc_amp.jobs.code import copy_package
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render_session
 from hpc_amp.launchers import get_launcher
@@ -278,7 +279,7 @@ def _create(session: Session, script: str) -> set[str]:
         raise UsageError(f"the session's folder cannot be made: {error}") from None
     try:
         if session.config_text is not None:
-            rundir.copy_package(folder)
+            copy_package(folder)
             (folder / "job.json").write_text(json.dumps(rundir.resolved(plan), indent=1) + "\n")
         (folder / _SCRIPT).write_text(script)
         return {*os.listdir(folder), *_MARKS}

@@ -44,21 +44,23 @@ class RunStatus:
 
 def run_statuses(folders: Sequence[Path]) -> list[RunStatus]:
     """The status of runs, with one request to each scheduler, and none where all have ended."""
-    views = [_View(folder) for folder in folders]
+    views = [RunView(folder) for folder in folders]
     open_ids: dict[str, list[str]] = {}
     for view in views:
         if not view.ended:
             open_ids.setdefault(view.scheduler, []).extend(view.job_ids)
     answers = {name: _ask(name, job_ids) for name, job_ids in open_ids.items()}
-    return [_status(view, answers.get(view.scheduler, {})) for view in views]
+    return [status_of(view, answers.get(view.scheduler, {})) for view in views]
 
 
-def _status(view: _View, answers: dict[str, JobStatus] | None) -> RunStatus:
+def status_of(view: RunView, answers: dict[str, JobStatus] | None) -> RunStatus:
+    """The status of a run, given its scheduler's answer about `view.job_ids`; None where there was
+    no answer."""
     status = view.status(answers)
     # The script may have written its last line between our look at the files and the scheduler's
     # answer, and so may the next job of the run.
     while status.state == "lost":
-        newer = _View(view.folder)
+        newer = RunView(view.folder)
         if newer.job_ids != view.job_ids and not newer.ended:
             view, status = newer, newer.status(_ask(newer.scheduler, newer.job_ids))
             continue
@@ -75,7 +77,7 @@ def _ask(scheduler: str, job_ids: Sequence[str]) -> dict[str, JobStatus] | None:
         return None
 
 
-class _View:
+class RunView:
     """What the files of one run say."""
 
     def __init__(self, folder: Path) -> None:

@@ -28,7 +28,7 @@ from hpc_amp.schedulers.qsub import QsubScheduler
 if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
 
-_OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
+OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
 _OF_BATCH_JOBS = {"-o", "-e", "-O", "-i", "-h", "--dependencies", "--debuglog"}
 _SHORTEST_MINUTES = 5
 _PENDING = {
@@ -134,7 +134,7 @@ class Cobalt(QsubScheduler):
             options += ["--dependencies", after]
         result = run_command(
             ["qsub", *options, str(script)],
-            environ=submission_environment(environ, *_OWN_VARIABLES),
+            environ=submission_environment(environ, *OWN_VARIABLES),
             folder=script.parent,
         )
         # A message of the server may follow the id.
@@ -154,7 +154,7 @@ class Cobalt(QsubScheduler):
         values["--cwd"] = str(script.parent)  # Cobalt's own files go there, by the job's number
         return Interactive(
             ["qsub", "-I", *(w for pair in values.items() for w in pair if w is not None)],
-            submission_environment(environ, *_OWN_VARIABLES, *TERMINAL),
+            submission_environment(environ, *OWN_VARIABLES, *TERMINAL),
             job_id=r"Wait for job (\d+) to start",
             ready=r"Opening interactive session to \S+",
             typed=f"exec {' '.join(script_command(script))}",

@@ -79,7 +79,7 @@ class Local(Scheduler):
                 )
             except OSError as error:
                 raise SchedulerError(f"bash cannot be started: {error}") from None
-        return Submission(f"local-{process.pid}-{_start_time(process.pid) or 0}")
+        return Submission(id_of_process(process.pid))
 
     def interactive(
         self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
@@ -108,16 +108,21 @@ class Local(Scheduler):
                 _send(member, signal.SIGKILL)
 
 
+def id_of_process(pid: int) -> str:
+    """The id of a job whose script is this process. Its start tells it from a later one."""
+    return f"local-{pid}-{start_time(pid) or 0}"
+
+
 def _pid(job_id: str) -> int:
     return int(job_id.split("-")[1])
 
 
 def _alive(job_id: str) -> bool:
     _, pid, started = job_id.split("-")
-    return _start_time(int(pid)) == int(started)
+    return start_time(int(pid)) == int(started)
 
 
-def _start_time(pid: int) -> int | None:
+def start_time(pid: int) -> int | None:
     """When a process started, in ticks since boot; None where it is gone or a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()

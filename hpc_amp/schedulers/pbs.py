@@ -34,7 +34,7 @@ from hpc_amp.schedulers.qsub import QsubScheduler
 if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
 
-_OWN_VARIABLES = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT", "PBS_EXEC")
+OWN_VARIABLES = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT", "PBS_EXEC")
 # Of files that a terminal takes the place of, and of jobs that start again or several times.
 _OF_BATCH_JOBS = {
     **dict.fromkeys(("-o", "-e", "-j", "-k", "-R", "-r", "-J", "-C"), True),
@@ -115,7 +115,7 @@ class Pbs(QsubScheduler):
             options += ["-W", f"depend=afterany:{after}"]
         result = run_command(
             ["qsub", *options, str(script)],
-            environ=submission_environment(environ, *_OWN_VARIABLES),
+            environ=submission_environment(environ, *OWN_VARIABLES),
             folder=script.parent,
         )
         match = re.search(r"^\d+\.[^\s]+$", result.stdout, re.MULTILINE)
@@ -134,7 +134,7 @@ class Pbs(QsubScheduler):
         options = without_options(words, _OF_BATCH_JOBS, {})
         return Interactive(
             ["qsub", "-I", *options, "--", *script_command(script)],
-            submission_environment(environ, *_OWN_VARIABLES, *TERMINAL),
+            submission_environment(environ, *OWN_VARIABLES, *TERMINAL),
             job_id=r"qsub: waiting for job (\S+) to start",
             ready=r"qsub: job \S+ ready",
         )
@@ -147,8 +147,8 @@ class Pbs(QsubScheduler):
             return {}
         result = run_command(["qstat", "-f", *job_ids])
         answer = {
-            job_id: _status(attributes)
-            for job_id, attributes in _match(_parse(result.stdout), job_ids).items()
+            job_id: job_status(attributes)
+            for job_id, attributes in _match(parse_qstat(result.stdout), job_ids).items()
         }
         for line in filter(None, map(str.strip, result.stderr.splitlines())):
             if _FINISHED in line:
@@ -171,10 +171,10 @@ class Pbs(QsubScheduler):
     def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
         """From the history, where the server keeps one."""
         result = run_command(["qstat", "-x", "-f", job_id])
-        attributes = _match(_parse(result.stdout), [job_id]).get(job_id)
+        attributes = _match(parse_qstat(result.stdout), [job_id]).get(job_id)
         if attributes is None:
             return NOT_IN_QUEUE
-        return _status(attributes)
+        return job_status(attributes)
 
 
 def _job_name(name: str) -> str:
@@ -210,7 +210,7 @@ def _match(found: dict[str, dict[str, str]], job_ids: Sequence[str]) -> dict[str
     }
 
 
-def _parse(text: str) -> dict[str, dict[str, str]]:
+def parse_qstat(text: str) -> dict[str, dict[str, str]]:
     """`qstat -f`: a line `Job Id: ...`, then indented `name = value`, long values going on in lines
     that start with a tab."""
     jobs: dict[str, dict[str, str]] = {}
@@ -227,7 +227,8 @@ def _parse(text: str) -> dict[str, dict[str, str]]:
     return jobs
 
 
-def _status(attributes: Mapping[str, str]) -> JobStatus:
+def job_status(attributes: Mapping[str, str]) -> JobStatus:
+    """From the attributes of a job in `qstat -f`."""
     state, comment = attributes.get("job_state", ""), attributes.get("comment", "")
     if state in ("R", "E", "B", "S", "U"):
         return JobStatus("running")

@@ -160,7 +160,7 @@ class Slurm(Scheduler):
             raise SchedulerError(f"squeue does not answer: {complaint(result)}")
         wanted = set(job_ids)
         rows = (line.strip().split("|", 2) for line in result.stdout.splitlines())
-        return {row[0]: _status(row[1], row[2]) for row in rows if row[0] in wanted}
+        return {row[0]: job_status(row[1], row[2]) for row in rows if row[0] in wanted}
 
     def cancel(self, job_id: str) -> None:
         """scancel: SIGTERM to all, SIGKILL after the site's KillWait."""
@@ -209,7 +209,8 @@ def _options(line: str) -> set[str]:
     return names
 
 
-def _status(state: str, reason: str) -> JobStatus:
+def job_status(state: str, reason: str) -> JobStatus:
+    """From squeue's `%T` and `%r`."""
     if state in _PENDING:
         return JobStatus("pending", "" if reason == "None" else reason)
     if state in _RUNNING:

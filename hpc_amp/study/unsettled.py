@@ -105,7 +105,7 @@ def _local() -> dict[str, Path]:
             words = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue  # it has ended
-        started = local._start_time(int(process.name))
+        started = local.start_time(int(process.name))
         if words[0] == b"bash" and len(words) > 1 and started is not None:
             jobs[f"local-{process.name}-{started}"] = Path(os.fsdecode(words[1]))
     return jobs

@@ -98,7 +98,7 @@ class SlurmArrays(Arrays):
         if result.returncode != 0:
             raise SchedulerError(f"squeue does not answer: {complaint(result)}")
         rows = (line.strip().split("|", 2) for line in result.stdout.splitlines())
-        return {row[0]: slurm._status(row[1], row[2]) for row in rows if len(row) == 3}
+        return {row[0]: slurm.job_status(row[1], row[2]) for row in rows if len(row) == 3}
 
 
 class PbsArrays(Arrays):
@@ -122,7 +122,7 @@ class PbsArrays(Arrays):
 
     def submit(self, script: Path, tasks: int) -> Iterator[str]:
         """One job, whose id has brackets: `490[].server`."""
-        yield _qsub([], script, r"^\d+(?:\[\])?\.\S+$", pbs._OWN_VARIABLES)
+        yield _qsub([], script, r"^\d+(?:\[\])?\.\S+$", pbs.OWN_VARIABLES)
 
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
         """`490[7].server`."""
@@ -136,8 +136,8 @@ class PbsArrays(Arrays):
         # 35: one of them has ended; 153: one is not known any more.
         if result.returncode not in (0, 35, 153):
             raise SchedulerError(f"qstat does not answer: {complaint(result)}")
-        found = pbs._parse(result.stdout)
-        return {job_id: pbs._status(attributes) for job_id, attributes in found.items()}
+        found = pbs.parse_qstat(result.stdout)
+        return {job_id: pbs.job_status(attributes) for job_id, attributes in found.items()}
 
 
 class CobaltArrays(Arrays):
@@ -152,7 +152,7 @@ class CobaltArrays(Arrays):
         """One job after the other, until the queue takes no more."""
         for task in range(tasks):
             own = ["--env", f"HPC_AMP_TASK={task}"]
-            yield _qsub(own, script, r"^\d+(?= |$)", cobalt._OWN_VARIABLES)
+            yield _qsub(own, script, r"^\d+(?= |$)", cobalt.OWN_VARIABLES)
 
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
         """The job of that number."""

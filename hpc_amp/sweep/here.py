@@ -65,7 +65,7 @@ def run_here(
     """Run the parts' points in the slots; `on_end` is told the number of each that has ended.
     Raises Interrupted."""
     pool = _Pool(sweep, slots, on_end)
-    own_id = _job_id(os.getpid())
+    own_id = local.id_of_process(os.getpid())
     waiting: list[tuple[int, Path, int]] = []
     for part in parts:
         script = write_script(sweep, part, LocalArrays())
@@ -136,16 +136,12 @@ class _Pool:
             if (run_dir / "state.jsonl").exists():  # it has begun
                 record_event(run_dir, "cancelled", reason=_REASON)
             ending = threading.Thread(
-                target=local.Local().cancel, args=[_job_id(process.pid)], daemon=True
+                target=local.Local().cancel, args=[local.id_of_process(process.pid)], daemon=True
             )
             ending.start()
         while self._running:
             time.sleep(_POLL_SECONDS)
             self._collect()
-
-
-def _job_id(pid: int) -> str:
-    return f"local-{pid}-{local._start_time(pid) or 0}"
 
 
 @contextmanager

@@ -1,5 +1,5 @@
 """One file with all the code of a sweep: the package as `src`, and the user's `code`. It is what
-`jobs.rundir` copies for a single run; the first point that starts unpacks it."""
+`jobs.code` copies for a single run; the first point that starts unpacks it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
-from hpc_amp.jobs import rundir
+from hpc_amp.jobs.code import MAIN, NEVER_COPIED, PACKAGE, refuse_large
 from hpc_amp.jobs.plan import Plan
 
 NAME = "snapshot.tar"
@@ -20,14 +20,13 @@ def write_snapshot(folder: Path, plan: Plan) -> None:
     ConfigError where the user's own is so large that nobody can have meant it."""
     sweeps_dir = folder.parents[1]
     with tarfile.open(folder / NAME, "w") as archive:
-        package = rundir._PACKAGE
-        archive.add(package, "src/hpc_amp", filter=_only_code("src/hpc_amp", package, None))
+        archive.add(PACKAGE, "src/hpc_amp", filter=_only_code("src/hpc_amp", PACKAGE, None))
         main = tarfile.TarInfo("src/__main__.py")
-        main.size = len(rundir._MAIN)
-        archive.addfile(main, io.BytesIO(rundir._MAIN.encode()))
+        main.size = len(MAIN)
+        archive.addfile(main, io.BytesIO(MAIN.encode()))
         if plan.job.code is not None:
             code = Path(plan.job.code)
-            rundir._refuse_large(code, sweeps_dir)
+            refuse_large(code, sweeps_dir)
             archive.add(code, "code", filter=_only_code("code", code, sweeps_dir))
 
 
@@ -35,7 +34,7 @@ def _only_code(
     name: str, source: Path, sweeps_dir: Path | None
 ) -> Callable[[tarfile.TarInfo], tarfile.TarInfo | None]:
     """Leaves out what no run needs, and other sweeps."""
-    ignored = shutil.ignore_patterns(*rundir._NEVER_COPIED)
+    ignored = shutil.ignore_patterns(*NEVER_COPIED)
 
     def keep(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
         inside = Path(entry.name).relative_to(name)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import SchedulerError
-from hpc_amp.jobs import status as run_status
 from hpc_amp.jobs.events import read_events
-from hpc_amp.jobs.status import RunStatus
+from hpc_amp.jobs.status import RunStatus, RunView, status_of
 from hpc_amp.schedulers import JobStatus
 from hpc_amp.sweep.arrays import Arrays, get_arrays
 from hpc_amp.sweep.folder import Sweep
@@ -107,7 +106,7 @@ class _PointView:
         self.point = point
         self.submitted = submitted
         self.run_dir = sweep.point_dir(point.index)
-        self.view = run_status._View(self.run_dir) if _has_started(self.run_dir) else None
+        self.view = RunView(self.run_dir) if _has_started(self.run_dir) else None
         self.task_id: str | None = None
         if submitted is not None:
             self.task_id = arrays.task_id(submitted.job_ids, task, len(submitted.points))
@@ -130,7 +129,7 @@ class _PointView:
         run = None
         if self.view is not None:
             known = dict(answers) if answers is not None else None
-            run = run_status._status(self.view, known)
+            run = status_of(self.view, known)
         if self.waits:
             state, reason = self._waiting(answers)
             if state != "missing" or run is None:

@@ -671,7 +671,7 @@ def test_a_local_run_that_does_not_listen_is_killed_with_all_that_it_started(
     local.Local().cancel(facts["job_id"])
 
     deadline = time.monotonic() + 120
-    while local._start_time(pid) is not None:
+    while local.start_time(pid) is not None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert until_state(here, "test", "lost")["reason"] == "process gone"

@@ -23,8 +23,8 @@ from hpc_amp.config.schema import Job, Resources, Train, to_plain
 from hpc_amp.distributed import gpu_checks, node_checks, preflight
 from hpc_amp.distributed.node import Finding, Findings, Node
 from hpc_amp.doctor.catalogue import CATALOGUE
+from hpc_amp.jobs.code import MAIN
 from hpc_amp.jobs.events import read_events
-from hpc_amp.jobs.rundir import _MAIN
 
 SCRIPT = REPOSITORY / "hpc_amp" / "distributed" / "preflight.sh"
 Check = Callable[[Node], Findings]
@@ -795,7 +795,7 @@ def test_no_secret_of_the_environment_is_compared(tmp_path: Path) -> None:
 
 def test_an_old_python_says_so(tmp_path: Path) -> None:
     """Before it meets syntax that it does not know: the snapshot's entry is old Python itself."""
-    (tmp_path / "__main__.py").write_text(_MAIN)
+    (tmp_path / "__main__.py").write_text(MAIN)
     pretend = "import runpy, sys; sys.version_info = (3, 8); runpy.run_path(sys.argv[1])"
 
     result = subprocess.run(

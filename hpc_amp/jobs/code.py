@@ -1,0 +1,66 @@
+"""What a job runs: a copy of this package as `src`, and one of the user's `code`. Nothing that
+changes while the job waits can change it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from hpc_amp.errors import ConfigError
+
+PACKAGE = Path(__file__).resolve().parents[1]
+NEVER_COPIED = (
+    *("__pycache__", "*.pyc", ".git", ".venv", "venv", "node_modules", "_share"),
+    *("runs", "sweeps", "studies", "functions"),
+)
+"""Patterns of names that no run needs."""
+MAIN = '''"""`python src ...` is `python -m hpc_amp.distributed.exec ...` with this snapshot."""
+
+import sys
+
+if sys.version_info < (3, 10):
+    sys.exit("hpc-amp: this is Python %d.%d, and hpc-amp needs 3.10" % sys.version_info[:2])
+
+from hpc_amp.distributed.exec import main
+
+main(sys.argv[1:])
+'''
+"""`src/__main__.py`."""
+_CODE_LIMIT = 100 * 2**20
+
+
+def copy_package(folder: Path) -> None:
+    """This hpc-amp as `src` in a folder: what runs there needs none in the image."""
+    ignore = shutil.ignore_patterns(*NEVER_COPIED)
+    shutil.copytree(PACKAGE, folder / "src" / "hpc_amp", ignore=ignore)
+    (folder / "src" / "__main__.py").write_text(MAIN)
+
+
+def copy_code(source: Path, folder: Path, results: Path) -> None:
+    """The user's code as `code` in a folder, without `results`, where all such copies are made: it
+    may lie in what is copied. Raises ConfigError as `refuse_large` does."""
+    refuse_large(source, results)
+    ignore = shutil.ignore_patterns(*NEVER_COPIED)
+
+    def ignore_results(parent: str, names: list[str]) -> set[str]:
+        own = {results.name} if Path(parent) == results.parent else set()
+        return {*ignore(parent, names), *own}
+
+    shutil.copytree(source, folder / "code", ignore=ignore_results, symlinks=True)
+
+
+def refuse_large(source: Path, results: Path) -> None:
+    """Raises ConfigError where the user's code, `results` not counted, is so large that nobody can
+    have meant it."""
+    total = 0
+    for folder, folders, files in os.walk(source):
+        folders[:] = [
+            name for name in folders if name not in NEVER_COPIED and Path(folder, name) != results
+        ]
+        total += sum(os.lstat(os.path.join(folder, name)).st_size for name in files)
+        if total > _CODE_LIMIT:
+            raise ConfigError(
+                f"code: {source} holds more than {_CODE_LIMIT >> 20} MiB",
+                hint="it is copied for every run; keep data and results elsewhere",
+            )
