@@ -12,7 +12,7 @@ from support.environment import in_ci
 from support.stubs import StubHost
 
 # A shell lets what it starts in the background ignore Ctrl-C, and all that the tests start inherits
-# that: `tests/run` runs one half of the tests so.
+# that: `tests/run` runs parts of the tests so.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,16 @@ def start(cluster: Cluster, site: str, folder: Path) -> System:
     return System(site, cluster, work, environ, server)
 
 
-@pytest.fixture(scope="module", params=list(SITES))
+def marked(sites: Iterable[str]) -> list[Any]:
+    """As parameters: those with the real Slurm say so."""
+    slurm = [pytest.mark.slurm]
+    return [
+        pytest.param(site, marks=slurm if SITES[site]["scheduler"] == "slurm" else [])
+        for site in sites
+    ]
+
+
+@pytest.fixture(scope="module", params=marked(SITES))
 def system(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[System]:
@@ -185,7 +194,7 @@ def system(
 
 def only(*sites: str) -> pytest.MarkDecorator:
     """A test of what only these schedulers have."""
-    return pytest.mark.parametrize("system", sites, indirect=True)
+    return pytest.mark.parametrize("system", marked(sites), indirect=True)
 
 
 # ---- submit, state, logs -------------------------------------------------------------------------

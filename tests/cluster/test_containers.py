@@ -79,6 +79,7 @@ def test_the_debian_image_is_described(cluster: Cluster, debian: Path, tmp_path:
     assert lacks == {"CUDA": False, "tensorboard": False, "mpi4py": False}
 
 
+@pytest.mark.slurm
 def test_the_main_job_runs_in_the_debian_image(
     cluster: Cluster, debian: Path, tmp_path: Path
 ) -> None:
@@ -395,6 +396,7 @@ def test_a_registry_that_cannot_be_reached(cluster: Cluster, tmp_path: Path) -> 
 # ---- images that do not work ---------------------------------------------------------------------
 
 
+@pytest.mark.slurm
 def test_an_image_for_another_architecture_starts_no_rank(
     cluster: Cluster, sif: Path, tmp_path: Path
 ) -> None:

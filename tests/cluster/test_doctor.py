@@ -18,7 +18,7 @@ from support.cluster import Cluster
 
 from hpc_amp.doctor.machine import check_tmp
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 RANKS = 4
 # Proof of a rank that started: its environment, by rank.

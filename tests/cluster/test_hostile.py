@@ -21,7 +21,7 @@ import yaml
 from support.cluster import Cluster
 from support.stubs import REPORT, Report, read_reports
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 WORK = "-a b'c\"d\\e$(touch pwned)`touch pwned`#f%j%%;&|<>*~{x}!é💥"
 RUNS = "run s'\"\\ #%x$(touch pwned)"

@@ -14,7 +14,7 @@ from hpc_amp.lint.header import header_errors
 from hpc_amp.lint.options import GRAMMARS, parse_options
 from hpc_amp.lint.script import read_script
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 # Headers behind `#!/bin/bash`; {q}: what sbatch takes for the comment of the job is compared.
 ACCEPTED = [

@@ -32,7 +32,7 @@ from support.stubs import StubHost
 
 from hpc_amp.jobs import rundir
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 PREFIX = "hpc-amp: MPI check: "
 # Each rank tells how large its world is, as a program does that trusts MPI.

@@ -11,7 +11,7 @@ import pytest
 from support.cluster import SCRIPTS, Cluster
 from support.standins import OPEN_MPI, wait_for
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 REPORT = 'echo "$OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_LOCAL_RANK $(hostname) <$GIVEN> <$KEPT>"'
 

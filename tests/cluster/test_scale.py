@@ -14,7 +14,7 @@ import pytest
 import yaml
 from support.cluster import Cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 JOB: dict[str, Any] = {
     "name": "tiny",

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,14 @@ class Place:
         return list(self.work.glob("runs/*/shell-*"))
 
 
-@pytest.fixture(params=list(SITES))
+def marked(sites: Iterable[str]) -> list[Any]:
+    """As parameters: the one with the real Slurm says so."""
+    return [
+        pytest.param(site, marks=[pytest.mark.slurm] if site == "slurm" else []) for site in sites
+    ]
+
+
+@pytest.fixture(params=marked(SITES))
 def place(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> Iterator[Place]:
     site = request.param
     sites = tmp_path / "sites"
@@ -123,7 +130,7 @@ def place(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> I
 
 def only(*sites: str) -> pytest.MarkDecorator:
     """A test of what only these have."""
-    return pytest.mark.parametrize("place", sites, indirect=True)
+    return pytest.mark.parametrize("place", marked(sites), indirect=True)
 
 
 def wait_until(condition: Any, what: str) -> None:

@@ -22,7 +22,7 @@ import pytest
 import yaml
 from support.cluster import SCRIPTS, Cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 # Two ranks on two nodes; long enough to be met by an accident, with few checkpoints on the way.
 JOB: dict[str, Any] = {

@@ -16,7 +16,7 @@ import yaml
 from support.cluster import Cluster
 from support.stubs import events
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 JOB: dict[str, Any] = {
     "name": "sweep",

@@ -11,7 +11,7 @@ import pytest
 from support.cluster import Cluster
 from support.environment import REPOSITORY
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 CONFIG = str(REPOSITORY / "configs" / "cifar_resnet.yaml")
 
