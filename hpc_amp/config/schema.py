@@ -503,7 +503,8 @@ class Train:
     """Label smoothing of the cross entropy in training."""
     ema: Fraction | None = None
     """Decay of an exponential moving average of the weights, such as 0.999; it is what is
-    evaluated then. Default: none."""
+    evaluated then. With precision `O2` it is an average of the fp32 masters; with `O2` and `O3` it
+    is evaluated in fp32. Default: none."""
     sync_batchnorm: bool = False
     """Share batch statistics among all ranks."""
     evaluate_every: Natural = 1
