@@ -132,6 +132,7 @@ def settings(flags: argparse.Namespace) -> Train:
         discriminator_width=flags.ndf,
         lr=flags.lr,
         betas=(flags.beta1, 0.999),
+        eps=1e-4 if mode == "O3" else 1e-8,  # 1e-8 is 0 in fp16
         generator_weights=flags.netG,
         discriminator_weights=flags.netD,
         evaluation_images=64 if flags.dry_run else 1024,

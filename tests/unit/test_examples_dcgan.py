@@ -55,6 +55,8 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert made.precision.mode == "O1"
     assert main_amp(monkeypatch, "--precision", "bf16").precision.mode == "bf16"
     assert main_amp(monkeypatch, "--opt_level", "O2").precision.mode == "O2"
+    assert main_amp(monkeypatch, "--opt_level", "O2").gan.eps == 1e-8
+    assert main_amp(monkeypatch, "--opt_level", "O3").gan.eps == 1e-4
     check_settings(plain, World())
     check_settings(made, World())
 
