@@ -145,7 +145,9 @@ def _unscaling_call(program: Program, call: cst.Call, report: Report) -> None:
         return
     factor = call.args[0]
     kinds = (cst.Name, cst.Attribute, cst.Integer, cst.Float)
-    by_scale = any(_is_scale(program, n) for kind in kinds for n in program.script.all(kind, factor))
+    by_scale = any(
+        _is_scale(program, n) for kind in kinds for n in program.script.all(kind, factor)
+    )
     if by_scale and _is_gradient(program.script.code(receiver(call))):
         report.add("manual-unscale", call)
 
