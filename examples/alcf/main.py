@@ -4,8 +4,8 @@
     python main.py --steps 5 --model resnet18 --fp16 -s          # fp16 autocast, dynamic loss scale
     torchrun --nproc-per-node 4 main.py -n 5 -m resnet50 -p --fp16 -s
 
-The flags are turned into a configuration of hpc-amp, whose engine trains; the README beside this
-file has what differs from the workshop's own script.
+The flags are turned into a configuration of hpc-amp, whose engine trains; docs/examples.md has what
+differs from the workshop's own script.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ def main() -> int:
             torch.save(state, f"{path}.new")
             os.replace(f"{path}.new", path)
 
-    return fit(configuration(flags), folder / "run", observers=[BestWeights()]).exit_status
+    # With a scale and without are two trainings, which are there to be compared.
+    run = folder / ("run_scaled" if flags.loss_scaling else "run")
+    return fit(configuration(flags), run, observers=[BestWeights()]).exit_status
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import argparse
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpc_amp.train import Observer, run_program
 
@@ -23,9 +23,16 @@ if TYPE_CHECKING:
 FOLDERS = ("folder", "imagenet", "lfw", "lsun")
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see --help\n")
+
+
 def parse() -> argparse.Namespace:
     """The flags. Exits with 2 where they are wrong."""
-    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser = Parser(description=(__doc__ or "").split("\n\n")[0], allow_abbrev=False)
     flag = parser.add_argument
     sets = ("cifar10", "fashion_mnist", "mnist", *FOLDERS, "fake")
     flag(
@@ -125,6 +132,7 @@ def settings(flags: argparse.Namespace) -> Train:
         discriminator_width=flags.ndf,
         lr=flags.lr,
         betas=(flags.beta1, 0.999),
+        eps=1e-4 if mode == "O3" else 1e-8,  # 1e-8 is 0 in fp16
         generator_weights=flags.netG,
         discriminator_weights=flags.netD,
         evaluation_images=64 if flags.dry_run else 1024,

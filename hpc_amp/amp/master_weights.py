@@ -71,6 +71,13 @@ class MasterWeights:
             dist.broadcast(self._of[parameter], source, group)
 
 
+def fp32_value(tensor: Tensor, masters: MasterWeights | None) -> Tensor:
+    """What `tensor` of a network is in fp32: its master, where it has one. It shares memory with
+    that, and with a tensor that is fp32 already."""
+    master = masters.get(tensor) if masters is not None else None
+    return (tensor if master is None else master).detach().float()
+
+
 def needs_master(parameter: Tensor) -> bool:
     """Whether an optimizer should not work on `parameter` itself.
 

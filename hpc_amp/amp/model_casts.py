@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hpc_amp.amp.casting import cast_floats
-from hpc_amp.amp.master_weights import MasterWeights
+from hpc_amp.amp.master_weights import MasterWeights, fp32_value
 
 
 def cast_model(
@@ -115,8 +115,7 @@ def _save_fp32(
 ) -> None:
     for name, tensor in _own_tensors(module).items():
         if prefix + name in state and tensor.is_floating_point():
-            master = masters.get(tensor) if masters is not None else None
-            state[prefix + name] = (tensor if master is None else master).detach().float()
+            state[prefix + name] = fp32_value(tensor, masters)
 
 
 def _load_masters(

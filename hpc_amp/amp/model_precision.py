@@ -7,12 +7,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hpc_amp.amp.function_casts import FunctionCasts
 from hpc_amp.amp.loss_gradients import LossGradients
-from hpc_amp.amp.master_weights import MasterWeights
+from hpc_amp.amp.master_weights import MasterWeights, fp32_value
 from hpc_amp.amp.model_casts import cast_model
 from hpc_amp.amp.precision import PrecisionPolicy
 
@@ -43,6 +43,10 @@ class ModelPrecision:
     def gradients(self, optimizer: Optimizer) -> LossGradients:
         """The gradients that `optimizer` steps on; at O2 it gets master weights to work on."""
         return LossGradients(optimizer, self._masters)
+
+    def value(self, tensor: Tensor) -> Tensor:
+        """What a parameter or buffer of a network is in fp32, with all digits that a master has."""
+        return fp32_value(tensor, self._masters)
 
     def close(self) -> None:
         """Give the functions of torch back that O1 has patched. Networks stay as they are."""

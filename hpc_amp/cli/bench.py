@@ -95,8 +95,9 @@ def _wait(bench: Bench, job_id: str, as_json: bool) -> None:
     """Follow the runs to their end. Ctrl-C ends the one that is under way, and shows the others."""
     from hpc_amp.bench.follow import follow
     from hpc_amp.schedulers import get_scheduler
+    from hpc_amp.study.words import count
 
-    click.echo(f"{len(bench.points)} runs in {bench.folder}", err=True)
+    click.echo(f"{count(len(bench.points), 'run')} in {bench.folder}", err=True)
     try:
         follow(bench, _tell)
     except KeyboardInterrupt:
@@ -104,7 +105,8 @@ def _wait(bench: Bench, job_id: str, as_json: bool) -> None:
         get_scheduler("local").cancel(job_id)
         _show(bench, as_json, None)
         raise SystemExit(130) from None
-    _show(bench, as_json, None)
+    if not _show(bench, as_json, None):
+        raise SystemExit(1)
 
 
 def _tell(result: Result) -> None:
@@ -117,9 +119,9 @@ def _tell(result: Result) -> None:
     click.echo(f"{point.precision}, repeat {point.repeat}: {said}", err=True)
 
 
-def _show(bench: Bench, as_json: bool, out: Path | None) -> None:
-    """Print a benchmark as far as it is measured, and write the report. Exits with 1 unless all of
-    it is."""
+def _show(bench: Bench, as_json: bool, out: Path | None) -> bool:
+    """Print a benchmark as far as it is measured, and write the report. Returns whether all of it
+    is."""
     from hpc_amp.bench.comparison import compare
     from hpc_amp.bench.report import to_json, to_text, write_report
     from hpc_amp.bench.results import read_results
@@ -128,8 +130,7 @@ def _show(bench: Bench, as_json: bool, out: Path | None) -> None:
     written = write_report(comparison, out or bench.folder / "report")
     click.echo(to_json(comparison) if as_json else to_text(comparison), nl=not as_json)
     click.echo(written.describe(), err=as_json)
-    if comparison.missing:
-        raise SystemExit(1)
+    return not comparison.missing
 
 
 @bench.command()
@@ -150,4 +151,5 @@ def report(target: str, as_json: bool, out: Path | None, benches_dir: Path) -> N
     """
     from hpc_amp.bench.folder import find_bench
 
-    _show(find_bench(target, benches_dir), as_json, out)
+    if not _show(find_bench(target, benches_dir), as_json, out):
+        raise SystemExit(1)

@@ -233,13 +233,6 @@ def _check_batch(loaded: LoadedJob, job: Job, train: Train) -> None:
 
 
 def _check_training(loaded: LoadedJob, job: Job, train: Train) -> None:
-    mode = train.precision.mode
-    if mode in ("O2", "O3") and train.ema is not None:
-        raise loaded.error(
-            "train.ema",
-            f"an average of weights needs them in fp32, and {mode} has them in fp16",
-            "use precision fp16 or O1, or leave ema out",
-        )
     scale = train.precision
     if not scale.min_scale <= scale.init_scale <= scale.max_scale:
         raise loaded.error(

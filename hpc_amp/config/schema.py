@@ -339,7 +339,7 @@ class Optimizer:
     betas: Annotated[tuple[float, float], averaging] = (0.9, 0.999)
     """Adam's averaging coefficients."""
     eps: NonNegative = 1e-8
-    """Adam's term for numerical stability."""
+    """Adam's term for numerical stability. Precision `O3` needs a larger one, such as 1e-4."""
     weight_decay: NonNegative = 5e-4
     """Weight decay."""
     decay_norm_and_bias: bool = True
@@ -454,6 +454,8 @@ class Gan:
     """Peak learning rate."""
     betas: Annotated[tuple[float, float], averaging] = (0.5, 0.999)
     """Adam's averaging coefficients."""
+    eps: NonNegative = 1e-8
+    """Adam's term for numerical stability. Precision `O3` needs a larger one, such as 1e-4."""
     pictures: Count = 64
     """Made-up images in the picture that is written after each evaluation."""
     evaluation_images: Annotated[int, at_least(2)] = 10_000
@@ -503,7 +505,8 @@ class Train:
     """Label smoothing of the cross entropy in training."""
     ema: Fraction | None = None
     """Decay of an exponential moving average of the weights, such as 0.999; it is what is
-    evaluated then. Default: none."""
+    evaluated then. With precision `O2` it is an average of the fp32 masters; with `O2` and `O3` it
+    is evaluated in fp32. Default: none."""
     sync_batchnorm: bool = False
     """Share batch statistics among all ranks."""
     evaluate_every: Natural = 1

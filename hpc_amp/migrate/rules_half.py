@@ -3,6 +3,7 @@ predicts may well be fp16."""
 
 from __future__ import annotations
 
+import math
 import re
 
 import libcst as cst
@@ -39,16 +40,24 @@ def check_half(program: Program, report: Report) -> None:
 def _cast(program: Program, call: cst.Call, report: Report) -> None:
     if program.names.of(call.func) in _DEFAULTS and any(_is_half(program, a) for a in call.args):
         report.add("half-default", call)
+    elif not _is_cast(program, call):
         return
+    elif _is_of_model(program, call):
+        report.add("half-model", call)
+    elif program.script.assigned_to(call) or not _is_made_here(program, call):
+        report.add("half-tensor", call)
+
+
+def _is_cast(program: Program, call: cst.Call) -> bool:
+    """Whether a call makes something fp16 that is computed with."""
     by_name = method(call) == "half" and not call.args
     by_type = method(call) in ("to", "type") and any(_is_half(program, arg) for arg in call.args)
-    if not (by_name or by_type) or _is_stored_or_undone(program, call):
-        return
-    targets = program.script.assigned_to(call)
-    if program.models & {*targets, program.script.code(receiver(call))}:
-        report.add("half-model", call)
-    elif targets or not _is_made_here(program, call):
-        report.add("half-tensor", call)
+    return (by_name or by_type) and not _is_stored_or_undone(program, call)
+
+
+def _is_of_model(program: Program, cast: cst.Call) -> bool:
+    targets = program.script.assigned_to(cast)
+    return bool(program.models & {*targets, program.script.code(receiver(cast))})
 
 
 def _is_stored_or_undone(program: Program, call: cst.Call) -> bool:
@@ -77,19 +86,32 @@ def _is_half(program: Program, arg: cst.Arg) -> bool:
 
 
 def _is_scale(program: Program, node: cst.CSTNode) -> bool:
-    return isinstance(node, cst.Name | cst.Attribute) and bool(
-        _SCALE.search(program.script.code(node))
+    if isinstance(node, cst.Name | cst.Attribute):
+        return bool(_SCALE.search(program.script.code(node)))
+    return _is_power_of_two(node) and any(
+        _is_cast(program, call) and _is_of_model(program, call) for call in program.script.calls
     )
 
 
-def _times_scale(program: Program, node: cst.BaseExpression) -> bool:
-    """Whether an expression is `loss * loss_scale`."""
-    return (
-        isinstance(node, cst.BinaryOperation)
-        and isinstance(node.operator, cst.Multiply)
-        and any(_is_scale(program, side) for side in (node.left, node.right))
-        and any("loss" in program.script.code(side) for side in (node.left, node.right))
-    )
+def _is_power_of_two(node: cst.CSTNode) -> bool:
+    """Whether it is a number that is a loss scale where the weights are fp16: 128, 1024.0, 2**10.
+    Smaller ones may be parts of a batch, or the weight of a loss."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Power):
+        base = node.left
+        return isinstance(base, cst.Integer | cst.Float) and base.evaluated_value == 2
+    if not isinstance(node, cst.Integer | cst.Float):
+        return False
+    value = node.evaluated_value
+    return value >= 64 and math.log2(value).is_integer()
+
+
+def _times_scale(program: Program, node: cst.BaseExpression, result: str = "") -> bool:
+    """Whether an expression is `loss * loss_scale`, or its result is called a loss."""
+    if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Multiply):
+        return False
+    sides = (node.left, node.right)
+    texts = (result, *(program.script.code(side) for side in sides))
+    return any("loss" in text for text in texts) and any(_is_scale(program, s) for s in sides)
 
 
 def _scaled_backward(program: Program, call: cst.Call, report: Report) -> None:
@@ -98,7 +120,8 @@ def _scaled_backward(program: Program, call: cst.Call, report: Report) -> None:
 
 
 def _scaled_loss(program: Program, assign: cst.Assign, report: Report) -> None:
-    if _times_scale(program, assign.value):
+    targets = " ".join(program.script.code(target) for target in assign.targets)
+    if _times_scale(program, assign.value, targets):
         report.add("manual-loss-scale", assign)
 
 
@@ -113,18 +136,18 @@ def _changed_in_place(program: Program, change: cst.AugAssign, report: Report) -
 
 
 def _is_gradient(text: str) -> bool:
-    return re.search(r"\.grad(?:\.data)?$", text) is not None
+    return re.search(r"\.grad(?:\.data)?(?:\.float\(\))?$", text) is not None
 
 
 def _unscaling_call(program: Program, call: cst.Call, report: Report) -> None:
     """`p.grad.div_(loss_scale)`, `p.grad.mul_(1 / loss_scale)`"""
     if method(call) not in ("div_", "mul_") or not call.args:
         return
-    names = (
-        *program.script.all(cst.Name, call.args[0]),
-        *program.script.all(cst.Attribute, call.args[0]),
+    factor = call.args[0]
+    kinds = (cst.Name, cst.Attribute, cst.Integer, cst.Float)
+    by_scale = any(
+        _is_scale(program, n) for kind in kinds for n in program.script.all(kind, factor)
     )
-    by_scale = any(_is_scale(program, name) for name in names)
     if by_scale and _is_gradient(program.script.code(receiver(call))):
         report.add("manual-unscale", call)
 

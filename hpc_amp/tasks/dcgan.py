@@ -72,7 +72,7 @@ class Dcgan(Task):
         """The discriminator's update, then the generator's, both with Adam."""
         gan = self.train.gan
         # AdamW without weight decay is Adam.
-        adam = Optimizer(name="adamw", lr=gan.lr, betas=gan.betas, weight_decay=0.0)
+        adam = Optimizer(name="adamw", lr=gan.lr, betas=gan.betas, eps=gan.eps, weight_decay=0.0)
         return (
             Phase("discriminator", ("discriminator",), ("d_real", "d_fake"), adam),
             Phase("generator", ("generator",), ("g",), adam),

@@ -83,6 +83,9 @@ class Engine:
         randomness.seed_everything(train.seed)
         self.networks = {n: self._place(net) for n, net in task.build_networks().items()}
         self.precision = ModelPrecision(self.policy)
+        self.average: WeightAverage | None = None
+        if train.ema is not None:
+            self.average = WeightAverage(self.networks, train.ema, self.precision.value)
         for network in self.networks.values():
             self.precision.cast(network)
         randomness.seed_everything(train.seed, rank=1 + world.rank)
@@ -94,7 +97,6 @@ class Engine:
         names = [name for update in self.updates for name in update.losses]
         if len(names) > len(set(names)):
             raise ValueError(f"task {task.name} has two losses of one name: {names}")
-        self.average = WeightAverage(self.networks, train.ema) if train.ema is not None else None
 
         self.step = 0
         self.evaluated_step = -1

@@ -4,8 +4,8 @@ Each rank writes `attempts/N/timing/rank-00000.json` in the form that `hpc_amp.s
 describes, and rank 0 `allreduce.json` beside it. Beyond that form a rank's file holds
 
     device_type         text: cuda or cpu
-    peak_memory_bytes   int: on a GPU what torch had allocated at most from the first measured step
-                        on; on a CPU the largest resident size of the process
+    peak_memory_bytes   int: on a GPU what torch had allocated at most in the measured steps; on a
+                        CPU the largest resident size of the process up to their end
     tf32                null on CPUs; else {"matmul": bool, "convolution": bool}
     channels_last       bool
     task                text: its name
@@ -64,6 +64,7 @@ class StepTimer:
         self._steps: list[_Step] = []
         self._wanted = config.steps if config.seconds is None else None
         self._passed = 0
+        self._peak_memory: int | None = None
         self._asked = self._ready = self._end = None
 
     @property
@@ -104,6 +105,9 @@ class StepTimer:
         elif self._passed == self._config.warmup and self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         self._end = end
+        if self.is_done:
+            # The evaluation that follows needs memory, too.
+            self._peak_memory = machine.peak_memory(self._device)
         if self._wanted is None and len(self._steps) == _PACE_STEPS:
             self._wanted = self._steps_in_time(self._config.seconds)
             self.restart()
@@ -163,7 +167,7 @@ class StepTimer:
             "steps": [seconds(step.begin, step.end) for step in self._steps],
             "data_wait": [seconds(step.asked, step.ready) for step in self._steps],
             "communication": [sum(seconds(*p) for p in step.exchanges) for step in self._steps],
-            "peak_memory_bytes": machine.peak_memory(device),
+            "peak_memory_bytes": self._peak_memory or machine.peak_memory(device),
             "tf32": machine.tf32(device),
             "channels_last": train.channels_last,
             "task": train.task,

@@ -6,16 +6,19 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hpc_amp.amp.loss_gradients import parameters_of
 from hpc_amp.amp.model_precision import ModelPrecision
+from hpc_amp.amp.precision import PrecisionPolicy
 from hpc_amp.amp.scaler import LossScaler
-from hpc_amp.config.schema import Train
+from hpc_amp.config.schema import Optimizer, Train
 from hpc_amp.tasks.base import Networks, Phase, Task
 from hpc_amp.train.losses import RecentLosses
 from hpc_amp.train.optimizers import build_optimizer
+from hpc_amp.train.settings import SettingError
 
 
 class PhaseUpdate:
@@ -35,6 +38,7 @@ class PhaseUpdate:
         self._clip_norm = train.clip_norm
         updated = [networks[name] for name in phase.networks]
         self._distributed = [n for n in updated if isinstance(n, DistributedDataParallel)]
+        _check_eps(phase.optimizer, policy)
         self.optimizer = build_optimizer(phase.optimizer, updated, task.device)
         self._gradients = precision.gradients(self.optimizer)
         self._parameters = list(parameters_of(self.optimizer))
@@ -135,3 +139,16 @@ class PhaseUpdate:
                 loss = loss / parts
             self.losses[name].add(loss)
             yield name, loss
+
+
+def _check_eps(config: Optimizer, policy: PrecisionPolicy) -> None:
+    """Raise SettingError where Adam would divide by 0: the square of a small gradient is 0 in half
+    precision, and so may `eps` be."""
+    if config.name == "sgd" or policy.weight_dtype is None or policy.master_weights:
+        return
+    if torch.tensor(config.eps, dtype=policy.weight_dtype) == 0:
+        raise SettingError(
+            f"precision {policy.mode} computes Adam's steps in fp16, where eps {config.eps:g} is 0 "
+            "and the weights become NaN; set train.optimizer.eps (of a dcgan train.gan.eps) to "
+            "1e-4, or use O2"
+        )

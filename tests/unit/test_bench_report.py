@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -288,6 +292,28 @@ def test_bad_input_is_one_line(host: StubHost, words: list[str], said: str) -> N
     (line,) = ended.stderr.splitlines()
     assert line.startswith("hpc-amp: ")
     assert said in line
+
+
+def test_ctrl_c_ends_it_and_shows_what_is_measured(host: StubHost) -> None:
+    data = {"name": "synthetic", "synthetic": {"train": 64, "test": 32}}
+    train = {"model": "fc", "batch_size": 32, "device": "cpu", "data": data}
+    host.write_job({"name": "x", "job": {"gpus_per_node": 0}, "train": train})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpc_amp", "bench", "job.yaml", "--precisions", "fp32",
+         "--repeats", "50", "--steps", "2", "--warmup", "1"],
+        cwd=host.work, env=host.environ(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("fp32, repeat 1: "):
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "ending the run that is under way" in err
+    assert re.search(r"^fp32 +[1-3]/50 ", out, re.MULTILINE)
+    assert "runs not measured" in out
 
 
 def test_a_benchmark_can_be_left_to_the_scheduler(host: StubHost) -> None:

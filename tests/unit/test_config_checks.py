@@ -48,7 +48,7 @@ def check_on(text, site):
         TRAIN + "  device: cpu\njob: {gpus_per_node: 0}",
         RUN + "job: {walltime: 61s, stop_margin: 1m}",
         RUN + "launch: single",
-        TRAIN + "  precision: O1\n  ema: 0.9",
+        TRAIN + "  precision: O2\n  ema: 0.9",
         RUN + "container: a.sif",
         RUN + "container: {image: sandbox, runtime: singularity}",
         RUN + "container: {image: missing.sif, runtime: none}",
@@ -63,9 +63,6 @@ def test_good_jobs_pass(text):
 
 
 CASES = {
-    TRAIN
-    + "  precision: O2\n  ema: 0.9": "job.yaml:4: train.ema: an average of weights needs them "
-    "in fp32, and O2 has them in fp16; use precision fp16 or O1, or leave ema out",
     TRAIN + "  batch_size: 100\n  accumulate: 2\njob: {nodes: 2, gpus_per_node: 4}": "job.yaml:3: "
     "train.batch_size: 100 does not divide by world size 8 x accumulate 2 = 16; use 96 or 112",
     TRAIN + "  batch_size: 5\njob: {gpus_per_node: 8}": "job.yaml:3: train.batch_size: 5 does not "

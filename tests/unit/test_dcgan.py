@@ -208,7 +208,7 @@ TINY: dict[str, dict[str, Any]] = {
         "model": {"name": "resnet8", "width": 4},
         "data": {"name": "synthetic", "synthetic": {"train": 32, "test": 9, "image_size": 16}},
     },
-    "dcgan": {**TRAIN, "gan": GAN},
+    "dcgan": {**TRAIN, "gan": {**GAN, "eps": 1e-4}},
 }
 """A configuration of each task."""
 

@@ -135,8 +135,27 @@ def test_the_loss_that_it_reports_is_not_scaled(
     monkeypatch.setattr(alcf, "configuration", lambda flags: short)
     monkeypatch.setattr("sys.argv", ["main.py", "-m", "lenet", "--fp16", "-s"])
     assert alcf.main() == 0
-    ((_, loss),) = curve(tmp_path / "weights" / "lenet_fp16" / "run", "train/loss")
+    ((_, loss),) = curve(tmp_path / "weights" / "lenet_fp16" / "run_scaled", "train/loss")
     assert loss == pytest.approx(2.3, abs=0.3)  # ln 10: it knows nothing yet
+
+
+def test_with_a_scale_and_without_are_two_trainings(
+    alcf: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are there to be compared: the second one must not go on with the end of the first."""
+    monkeypatch.chdir(tmp_path)
+    configuration = alcf.configuration
+    short = {"data": Data(name="synthetic"), "max_steps": 1, "log_every": 1}
+    monkeypatch.setattr(
+        alcf, "configuration", lambda flags: dataclasses.replace(configuration(flags), **short)
+    )
+    for words, folder in (["--fp16"], "run"), (["--fp16", "-s"], "run_scaled"):
+        monkeypatch.setattr("sys.argv", ["main.py", "-m", "lenet", *words])
+        assert alcf.main() == 0
+        run = tmp_path / "weights" / "lenet_fp16" / folder
+        assert [step for step, _ in curve(run, "train/loss")] == [1]
+        (scale,) = {scale for _, scale in curve(run, "train/loss_scale")}
+        assert (scale > 1) == (folder == "run_scaled")
 
 
 def test_importing_it_imports_no_torch_and_downloads_nothing(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert made.precision.mode == "O1"
     assert main_amp(monkeypatch, "--precision", "bf16").precision.mode == "bf16"
     assert main_amp(monkeypatch, "--opt_level", "O2").precision.mode == "O2"
+    assert main_amp(monkeypatch, "--opt_level", "O2").gan.eps == 1e-8
+    assert main_amp(monkeypatch, "--opt_level", "O3").gan.eps == 1e-4
     check_settings(plain, World())
     check_settings(made, World())
 
@@ -91,7 +93,7 @@ def test_the_example_reads_folders(
         (["--dataset", "lfw", "--dataroot", "nowhere"], "--dataroot: there is no folder"),
     ],
 )
-def test_wrong_flags_are_one_line(
+def test_wrong_settings_are_one_line(
     flags: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -99,14 +101,28 @@ def test_wrong_flags_are_one_line(
         check_settings(main_amp(monkeypatch, *flags), World())
 
 
-def test_more_gpus_than_ranks_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--ngpu", "2"], "start it with torchrun --nproc-per-node 2"),
+        (["--opt_level", "01"], "argument --opt_level: invalid choice: '01'"),
+        (["--lr", "fast"], "invalid float value: 'fast'"),
+        (["--outf", "."], "has checkpoints: add --resume, or name another --outf"),
+    ],
+)
+def test_wrong_flags_are_one_line(
+    flags: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
     with pytest.raises(SystemExit) as caught:
-        main_amp(monkeypatch, "--ngpu", "2")
+        main_amp(monkeypatch, *flags)
     assert caught.value.code == 2
-    assert "start it with torchrun --nproc-per-node 2" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("main_amp.py: ")
+    assert message in line
 
 
 # -- job files ------------------------------------------------------------------------------------

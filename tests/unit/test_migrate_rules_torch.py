@@ -14,6 +14,7 @@ TORCH = "import torch\nimport torch.nn as nn\nfrom torch import optim\n"
 SCALER = (
     TORCH + "scaler = torch.amp.GradScaler('cuda')\noptimizer = optim.SGD(model.parameters())\n"
 )
+HALF_MODEL = "model.half()\nmodel.train()\n"
 APEX = "import torch\nfrom hpc_amp import amp\noptimizer = torch.optim.SGD(model.parameters())\n"
 LOOP = SCALER + "for x in data:\n    optimizer.zero_grad()\n    scaler.scale(loss(x)).backward()\n"
 
@@ -56,8 +57,14 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             (1, "(loss * loss_scale).backward()\n"),
             (1, "loss = loss * args.static_loss_scale\nloss.backward()\n"),
             (1, "loss *= scale\nloss.backward()\n"),
+            (1, "total_loss = scale * f(model(x))\ntotal_loss.backward()\n"),
+            (3, HALF_MODEL + "loss = f(model(x)) * 128\nloss.backward()\n"),
+            (3, HALF_MODEL + "(2.0**10 * loss).backward()\n"),
+            (3, HALF_MODEL + "loss *= 1024.0\nloss.backward()\n"),
         ],
         [
+            "loss = f(model(x)) * 128\nloss.backward()\n",
+            "x = model(x) * 128\nloss.backward()\n",
             "loss = loss * weight\nloss.backward()\n",
             "image = image * scale\nloss.backward()\n",
             "loss = loss * upscaled\nloss.backward()\n",
@@ -69,6 +76,8 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             (2, "loss.backward()\np.grad.mul_(1.0 / self.loss_scale)\n"),
             (2, "loss.backward()\np.grad = p.grad / scale\n"),
             (2, "loss.backward()\np.grad /= scale\n"),
+            (4, HALF_MODEL + "loss.backward()\nm.grad = p.grad.float() / 128\n"),
+            (4, HALF_MODEL + "loss.backward()\np.grad.data.mul_(1 / 128)\n"),
         ],
         ["loss.backward()\np.grad /= world_size\n", "loss.backward()\nx.div_(scale)\n"],
     ),

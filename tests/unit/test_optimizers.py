@@ -13,6 +13,7 @@ from torch import nn
 
 from hpc_amp.config.schema import Optimizer
 from hpc_amp.train.optimizers import build_optimizer
+from hpc_amp.train.settings import SettingError
 
 
 def network() -> nn.Module:
@@ -38,6 +39,18 @@ def test_adam_gets_its_settings(name: str, kind: type) -> None:
     (group,) = made.param_groups
     assert type(made) is kind
     assert (group["betas"], group["eps"], group["fused"]) == ((0.8, 0.9), 1e-6, True)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_adam_in_fp16_does_not_divide_by_0(name: str, tmp_path: Path) -> None:
+    """At O2 and in autocast it works in fp32, where 1e-8 is no 0."""
+    with pytest.raises(SettingError, match=r"precision O3 .* eps 1e-08 is 0 .* use O2"):
+        engine(tmp_path, precision="O3", optimizer=name)
+    for mode, eps in ("O3", 1e-4), ("O2", 1e-8), ("fp16", 1e-8):
+        made = engine(tmp_path / mode, precision=mode, optimizer={"name": name, "eps": eps})
+        made.fit()
+        weights = nn.utils.parameters_to_vector(made.networks["model"].parameters())
+        assert weights.isfinite().all()
 
 
 def test_nesterov_without_momentum_is_plain_sgd() -> None:

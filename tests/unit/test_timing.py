@@ -122,6 +122,26 @@ def test_the_file_is_what_studies_read(tmp_path: Path) -> None:
     assert facts["environment"]["torch"] == torch.__version__
 
 
+def test_memory_is_that_of_the_steps(
+    tmp_path: Path, clock: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of the evaluation behind the last one."""
+    made = timed(tmp_path, clock)
+    peak = [100]
+    monkeypatch.setattr(timing.machine, "peak_memory", lambda device: peak[0])
+    evaluate = made.evaluate
+
+    def large_evaluation() -> Any:
+        if made.step > 7:  # two to warm up, five that are measured
+            peak[0] = 1000
+        return evaluate()
+
+    made.evaluate = large_evaluation  # type: ignore[method-assign]
+    made.fit()
+    assert peak == [1000]
+    assert written(tmp_path)["peak_memory_bytes"] == 100
+
+
 def test_a_run_that_is_stopped_writes_what_it_has(tmp_path: Path, clock: Counter) -> None:
     fit_until(timed(tmp_path, clock), 4)
     assert written(tmp_path)["steps"] == [3.0, 3.0]
