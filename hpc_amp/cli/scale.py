@@ -265,6 +265,7 @@ def cancel(target: str, as_json: bool, studies_dir: Path) -> None:
     from hpc_amp.study.progress import progress
     from hpc_amp.study.recipe import read_recipe
     from hpc_amp.study.unsettled import settle
+    from hpc_amp.study.words import count
 
     study = find_study(target, studies_dir)
     recipe = read_recipe(study)
@@ -274,7 +275,7 @@ def cancel(target: str, as_json: bool, studies_dir: Path) -> None:
     if as_json:
         click.echo(json.dumps({"study": str(study.folder), "cancelled": ended}))
     else:
-        click.echo(f"cancelled {ended} runs of {study.folder}")
+        click.echo(f"cancelled {count(ended, 'run')} of {study.folder}")
 
 
 def _refuse_bound(in_allocation: bool, max_queued: int | None) -> None:
@@ -316,8 +317,12 @@ def _say_that_it_waits() -> None:
 
 
 def _nothing_to_do(items: Sequence[Progress]) -> str:
+    from hpc_amp.study.words import count
+
     under_way = sum(one.is_under_way for one in items)
-    return f"{under_way} runs are under way" if under_way else "all runs are measured"
+    if not under_way:
+        return "all runs are measured"
+    return f"{count(under_way, 'run')} {'is' if under_way == 1 else 'are'} under way"
 
 
 def _submit(

@@ -148,6 +148,7 @@ def test_a_shared_run_counts_for_both_curves(host: StubHost) -> None:
     run_dir = study.run_dir(study.planned_runs()[0])
     assert run_dir is not None
     write_timing(run_dir, [rank_file(rank, 1, [0.1] * 30) for rank in range(4)])
+    record_event(run_dir, "finished")
 
     assert [curve.kind for curve in analyse(study).curves] == ["strong", "weak"]
 

@@ -272,7 +272,7 @@ def test_bad_input_is_one_line(host: StubHost, study: Path, words: list[str], me
     assert not list(study.glob("report/.*"))
 
 
-def test_a_report_asks_the_scheduler_only_where_nothing_is_known(
+def test_a_report_asks_the_scheduler_only_about_runs_that_have_not_ended(
     host: StubHost, tmp_path: Path
 ) -> None:
     study = make_study(tmp_path, nodes=(1,), repeats=2)
@@ -288,6 +288,8 @@ def test_a_report_asks_the_scheduler_only_where_nothing_is_known(
     assert asked > 0
 
     write_timing(run_dir, [rank_file(rank, 1, [0.1] * 30) for rank in range(4)])
+    with (run_dir / "state.jsonl").open("a") as out:
+        out.write(json.dumps({"time": 3, "state": "finished"}) + "\n")
     result = host.hpc_amp("scale", "report", str(study), "--json")
     (one,) = json.loads(result.stdout)["studies"]
     assert [run["state"] for run in one["runs"]] == ["measured", "measured"]
