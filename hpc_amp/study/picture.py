@@ -108,7 +108,7 @@ def _draw_curve(axes: Axes, curve: Curve, label: str, style: int, value: _Value)
     """Markers with the quartiles as bars, hollow ones where runs are missing; the fitted law, or a
     line from point to point where none describes them; and the ideal."""
     colour, marker = _COLOURS[style], _MARKERS[style]
-    law = curve.fit if curve.fit is not None and curve.fit.describes else None
+    law = curve.fit if curve.fit is not None and curve.fit.holds else None
     points = [scaled.point for scaled in curve.points]
     nodes = [point.nodes for point in points]
     middle = [value(point.samples_per_second, point.nodes) for point in points]

@@ -50,9 +50,13 @@ def fit_sentence(fit: Fit) -> str:
     if not fit.describes:
         off = percent(fit.largest_deviation)
         return f"{start}, but this law does not describe these points: one lies {off} off it."
+    if fit.contradiction:
+        return f"{start}, which this law does not know: {fit.contradiction}."
     base = count(fit.reference_nodes, "node")
     if round(fit.serial_fraction, 3) <= 0:
         meaning = "no part that does not scale was found"
+    elif round(fit.serial_fraction, 3) >= 1:
+        meaning = "no part that scales was found"
     elif fit.law == "Amdahl":
         meaning = f"by this law speedup over {base} stays below {1 / fit.serial_fraction:,.3g}"
     else:

@@ -14,8 +14,6 @@ SUPERLINEAR = 0.02
 # Shares of the median step, or of the median rank: more is told.
 NOISY = 0.10
 STRAGGLER = 0.10
-# A serial fraction below zero by more than this, and by more than its uncertainty.
-NEGATIVE = 0.01
 FEW_STEPS = 20
 
 
@@ -98,8 +96,9 @@ def _misfit(curve: Curve) -> Iterator[Caveat]:
             f"{curve.kind}: {fit.law}'s law does not describe these points: one lies "
             f"{percent(fit.largest_deviation)} off it",
         )
-    if fit.serial_fraction < -max(NEGATIVE, fit.half_width or 0):
+    elif fit.contradiction:
         yield Caveat(
             "fit",
-            f"{curve.kind}: the serial fraction is negative, so {fit.law}'s law does not hold",
+            f"{curve.kind}: {fit.law}'s law does not hold, with a serial fraction of "
+            f"{percent_between(fit.serial_fraction, fit.half_width)}: {fit.contradiction}",
         )
