@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpc_amp.study.caveat import Caveat, place
+from hpc_amp.study.caveat import Caveat
 from hpc_amp.study.curve import Curve, ScaledPoint
 from hpc_amp.study.points import Point
 from hpc_amp.study.words import count, joined, percent, percent_between
@@ -32,10 +32,10 @@ def _superlinear(scaled: ScaledPoint, curve: Curve) -> Iterator[Caveat]:
     if above > SUPERLINEAR and above > (scaled.half_width or 0):
         yield Caveat(
             "superlinear",
-            f"{place(scaled.point)}: faster than ideal, efficiency "
-            f"{percent_between(scaled.efficiency, scaled.half_width)}. Look at the point on "
-            f"{count(curve.reference.nodes, 'node')}: a slow node, memory or caches that are "
-            "too small there, or data that waits",
+            f"faster than ideal, efficiency {percent_between(scaled.efficiency, scaled.half_width)}. "
+            f"Look at the point on {count(curve.reference.nodes, 'node')}: a slow node, memory or "
+            "caches that are too small there, or data that waits",
+            (scaled.point,),
         )
 
 
@@ -53,7 +53,7 @@ def _noisy(point: Point) -> Iterator[Caveat]:
             "take much longer than most"
         )
     if said:
-        yield Caveat("noisy", f"{place(point)}: of the median step, {joined(said)}")
+        yield Caveat("noisy", f"of the median step, {joined(said)}", (point,))
 
 
 def _straggler(point: Point) -> Iterator[Caveat]:
@@ -61,8 +61,9 @@ def _straggler(point: Point) -> Iterator[Caveat]:
     if slow is not None and slow.excess > STRAGGLER:
         yield Caveat(
             "straggler",
-            f"{place(point)}: rank {slow.rank} on {slow.host} takes {percent(slow.excess)} longer "
-            f"than the median rank (run {slow.repeat}); all others wait for it",
+            f"rank {slow.rank} on {slow.host} takes {percent(slow.excess)} longer than the median "
+            f"rank (run {slow.repeat}); all others wait for it",
+            (point,),
         )
 
 
@@ -70,19 +71,18 @@ def _measurement(point: Point) -> Iterator[Caveat]:
     ranks = [rank for run in point.runs for rank in run.ranks]
     fewest = min(len(rank.steps) for rank in ranks)
     if fewest < FEW_STEPS:
-        yield Caveat("steps", f"{place(point)}: only {count(fewest, 'step')} measured in a run")
+        yield Caveat("steps", f"only {count(fewest, 'step')} measured in a run", (point,))
     if any(rank.warmup_steps == 0 for rank in ranks):
-        yield Caveat("warm-up", f"{place(point)}: the first steps of a run count as measured")
+        yield Caveat("warm-up", "the first steps of a run count as measured", (point,))
     if point.shares.compute < 0:
-        yield Caveat(
-            "shares", f"{place(point)}: data wait and communication add to more than the step"
-        )
+        yield Caveat("shares", "data wait and communication add to more than the step", (point,))
     allreduce = point.allreduce
     if allreduce is not None and allreduce.bytes != point.first.gradient_bytes:
         yield Caveat(
             "all-reduce",
-            f"{place(point)}: the all-reduce carried {allreduce.bytes:,} bytes, the gradients have "
+            f"the all-reduce carried {allreduce.bytes:,} bytes, the gradients have "
             f"{point.first.gradient_bytes:,}",
+            (point,),
         )
 
 
