@@ -173,7 +173,7 @@ def start(
     )
     draft = draft_study(config, overrides, studies_dir, wishes)
     _refuse_bound(draft.recipe.in_allocation, max_queued)
-    wanted = measurements(draft.study, draft.recipe)
+    wanted = measurements(draft.study)
     for remark in draft.plan.remarks:
         click.echo(f"note: {remark}", err=True)
     click.echo(describe_draft(draft), err=as_json)
@@ -220,7 +220,7 @@ def continue_(
     _refuse_bound(recipe.in_allocation, max_queued)
     with _interruptible(study), exclusive(study), working_in(recipe):
         settle(study, _say_that_it_waits)
-        items = progress(study, recipe)
+        items = progress(study)
         share_runs(study, items)
         wanted = to_be_made(items)
         if not wanted:
@@ -244,10 +244,9 @@ def status(target: str, as_json: bool, studies_dir: Path) -> None:
     from hpc_amp.study.folder import find_study
     from hpc_amp.study.overview import describe, to_plain
     from hpc_amp.study.progress import progress
-    from hpc_amp.study.recipe import read_recipe
 
     study = find_study(target, studies_dir)
-    items = progress(study, read_recipe(study))
+    items = progress(study)
     click.echo(json.dumps(to_plain(study, items), indent=1) if as_json else describe(study, items))
 
 
@@ -263,15 +262,13 @@ def cancel(target: str, as_json: bool, studies_dir: Path) -> None:
     from hpc_amp.study.folder import find_study
     from hpc_amp.study.lock import exclusive
     from hpc_amp.study.progress import progress
-    from hpc_amp.study.recipe import read_recipe
     from hpc_amp.study.unsettled import settle
     from hpc_amp.study.words import count
 
     study = find_study(target, studies_dir)
-    recipe = read_recipe(study)
     with exclusive(study):
         settle(study, _say_that_it_waits)
-        ended = cancel_runs(progress(study, recipe))
+        ended = cancel_runs(progress(study))
     if as_json:
         click.echo(json.dumps({"study": str(study.folder), "cancelled": ended}))
     else:

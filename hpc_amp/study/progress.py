@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpc_amp.study.folder import Study
-from hpc_amp.study.recipe import Measurement, Recipe, measurements
+from hpc_amp.study.recipe import Measurement, measurements
 from hpc_amp.study.runs import StudyRun, read_runs
 
 
@@ -45,10 +45,10 @@ class Progress:
         return self.run.state
 
 
-def progress(study: Study, recipe: Recipe) -> list[Progress]:
+def progress(study: Study) -> list[Progress]:
     """All measurements in the order of their submission. The scheduler is asked once."""
     runs = {run.planned: run for run in read_runs(study)}
-    return [Progress(one, runs[one.first]) for one in measurements(study, recipe)]
+    return [Progress(one, runs[one.first]) for one in measurements(study)]
 
 
 def to_be_made(items: Sequence[Progress]) -> list[Measurement]:

@@ -32,9 +32,10 @@ def _superlinear(scaled: ScaledPoint, curve: Curve) -> Iterator[Caveat]:
     if above > SUPERLINEAR and above > (scaled.half_width or 0):
         yield Caveat(
             "superlinear",
-            f"faster than ideal, efficiency {percent_between(scaled.efficiency, scaled.half_width)}. "
-            f"Look at the point on {count(curve.reference.nodes, 'node')}: a slow node, memory or "
-            "caches that are too small there, or data that waits",
+            "faster than ideal, efficiency "
+            f"{percent_between(scaled.efficiency, scaled.half_width)}. Look at the point on "
+            f"{count(curve.reference.nodes, 'node')}: a slow node, memory or caches that are too "
+            "small there, or data that waits",
             (scaled.point,),
         )
 

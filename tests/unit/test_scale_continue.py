@@ -128,7 +128,7 @@ def inside(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
 
 
 def look(study: Study) -> dict[str, Progress]:
-    items = progress(study, read_recipe(study))
+    items = progress(study)
     return {one.measurement.first.folder_name: one for one in items}
 
 
@@ -237,7 +237,7 @@ def test_no_more_than_so_many_are_in_the_queue(
     submit_runs(
         study,
         recipe,
-        to_be_made(progress(study, recipe)),
+        to_be_made(progress(study)),
         max_queued=2,
         tell=lambda measurement, job_id: submitted.append(job_id),
     )

@@ -289,7 +289,7 @@ def test_a_damaged_recipe_says_so(host: StubHost, change: dict[str, Any]) -> Non
     path = newest(host).folder / "study.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
 
-    result = host.hpc_amp("scale", "status", "cifar")
+    result = host.hpc_amp("scale", "continue", "cifar")
 
     assert result.returncode == 2
     assert f"{path} does not describe a study: " in result.stderr

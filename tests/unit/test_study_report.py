@@ -22,6 +22,7 @@ from hpc_amp.study.analysis import analyse
 from hpc_amp.study.compare import compare, labels
 from hpc_amp.study.folder import read_study
 from hpc_amp.study.latex import escape, to_latex
+from hpc_amp.study.progress import progress
 from hpc_amp.study.text import to_text
 
 TEXT = """\
@@ -294,6 +295,21 @@ def test_a_report_asks_the_scheduler_only_about_runs_that_have_not_ended(
     (one,) = json.loads(result.stdout)["studies"]
     assert [run["state"] for run in one["runs"]] == ["measured", "measured"]
     assert len(host.calls("squeue")) == asked
+
+
+def test_runs_that_both_kinds_share_are_counted_once(tmp_path: Path) -> None:
+    """As `scale status` counts them."""
+    study = make_study(tmp_path, kind="both", nodes=(1, 2), repeats=3)
+    description = json.loads((study / "study.json").read_text())
+    (study / "study.json").write_text(json.dumps({**description, "shared": [1]}))
+    measure(study, "strong", 1, 1, 0.1)
+    pointer = study / "points" / "weak-n0001-r01" / "run"
+    pointer.parent.mkdir()
+    pointer.write_text((study / "points" / "strong-n0001-r01" / "run").read_text())
+    measure(study, "weak", 2, 1, 0.1)
+    found = read_study(study)
+    assert [len(one.measurement.counts_for) for one in progress(found)] == [2, 1, 1] * 3
+    assert "; 2 of 9 runs measured" in to_text([analyse(found)])
 
 
 def test_no_numpy_and_no_torch_for_a_table(host: StubHost, study: Path) -> None:

@@ -264,6 +264,7 @@ def test_a_study_is_found_by_folder_and_by_name(tmp_path: Path) -> None:
         ({"nodes": [0]}, "nodes is not a list of whole numbers from 1 on"),
         ({"nodes": []}, "nodes is not a list of whole numbers from 1 on"),
         ({"nodes": 4}, "nodes is not a list of whole numbers from 1 on"),
+        ({"shared": None}, "shared is not a list of whole numbers from 1 on"),
         ({"repeats": True}, "repeats is not a whole number from 1 on"),
     ],
 )
