@@ -19,12 +19,14 @@ from hpc_amp.study.picture import draw
 BLUE, VERMILLION = (0, 114, 178), (213, 94, 0)
 
 
-def analysed(folder: Path, name: str = "cifar", factor: float = 1.0) -> Analysis:
+def analysed(
+    folder: Path, name: str = "cifar", factor: float = 1.0, data: str = "cifar10"
+) -> Analysis:
     study = make_study(folder, name=name, nodes=(1, 2, 4, 8), repeats=2)
     for nodes in (1, 2, 4, 8):
         for repeat in (1, 2):
             seconds = factor * 0.1 * (0.05 + 0.95 / nodes) * (1 + 0.01 * repeat)
-            measure(study, "strong", nodes, repeat, seconds, gpus_per_node=1)
+            measure(study, "strong", nodes, repeat, seconds, gpus_per_node=1, data=data)
     return analyse(read_study(study))
 
 
@@ -47,6 +49,14 @@ def test_a_png_and_an_svg(tmp_path: Path) -> None:
 def test_the_same_study_gives_the_same_bytes(tmp_path: Path) -> None:
     analysis = analysed(tmp_path)
     assert draw("strong", [analysis]) == draw("strong", [analysis])
+
+
+def test_a_picture_says_itself_on_which_data(tmp_path: Path) -> None:
+    """It goes into a proposal without the page around it. Letters are paths: what can be seen is
+    that they are others."""
+    real = analysed(tmp_path / "real")
+    made_up = analysed(tmp_path / "made-up", data="SYNTHETIC")
+    assert draw("strong", [real]) != draw("strong", [made_up])
 
 
 def test_settings_of_the_user_change_nothing(tmp_path: Path) -> None:
