@@ -46,7 +46,7 @@ class DefaultGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=DefaultGroup)
+@click.group(cls=DefaultGroup, no_args_is_help=False)
 def scale() -> None:
     """Measure how a job scales over nodes, and show it."""
 
@@ -288,11 +288,12 @@ def _ask(cost: Cost, ask_above: float, yes: bool) -> None:
         from hpc_amp.errors import UsageError
 
         raise UsageError(
-            f"{cost.most:,.0f} node-hours at most are above --ask-above {ask_above:g}, and nobody "
-            "can be asked",
+            f"{cost.most_in_words} are above --ask-above {ask_above:g}, and nobody can be asked",
             hint="give --yes",
         )
-    click.confirm("Submit?", abort=True, err=True)
+    if not click.confirm("Submit?", err=True):
+        click.echo("nothing was submitted", err=True)
+        raise SystemExit(1)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ max_parallel_option = click.option(
 )
 
 
-@click.group(cls=DefaultGroup)
+@click.group(cls=DefaultGroup, no_args_is_help=False)
 def sweep() -> None:
     """Run a job file at many points, and rank what comes out.
 
