@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -410,7 +411,9 @@ def report(
     elif as_json:
         click.echo(to_json(analyses), nl=False)
     else:
-        click.echo(to_text(analyses))
+        # What is piped stays one line a sentence, for `grep`.
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        click.echo(to_text(analyses, width))
     if csv_file is not None:
         write_file(csv_file, to_csv(analyses).encode())
     if out is None and (as_latex or as_json):

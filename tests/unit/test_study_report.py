@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from support.stubs import StubHost
 from support.studies import make_study, measure, rank_file, submit_run, write_timing
+from support.terminal import Terminal
 
 from hpc_amp.cli.scale import DefaultGroup
 from hpc_amp.study.analysis import analyse
@@ -295,6 +297,25 @@ def test_a_report_asks_the_scheduler_only_about_runs_that_have_not_ended(
     (one,) = json.loads(result.stdout)["studies"]
     assert [run["state"] for run in one["runs"]] == ["measured", "measured"]
     assert len(host.calls("squeue")) == asked
+
+
+def test_a_terminal_gets_sentences_as_wide_as_it_is(host: StubHost, study: Path) -> None:
+    command = [sys.executable, "-m", "hpc_amp", "scale", "report", str(study)]
+    with Terminal(command, cwd=host.work, environ=host.environ(), columns=76) as terminal:
+        assert terminal.end() == 0
+    lines = terminal.seen.splitlines()
+    assert "  Amdahl: serial fraction 20.0 ± 0.1 % (95 % interval); by this law speedup" in lines
+    assert "    over 1 node stays below 5. No point lies more than 0.0 % off it." in lines
+    # Nothing is lost or changed, and tables are whole.
+    printed = to_text([analyse(read_study(study))])
+    assert " ".join(terminal.seen.split()).startswith(" ".join(printed.split()))
+    assert "      2      8   2/2     60.0    60.0-60.0     8,533     1.67  83.3 ± 0.5 %" in lines
+
+
+@pytest.mark.parametrize("width", range(40, 80))
+def test_a_number_keeps_its_unit_at_any_width(study: Path, width: int) -> None:
+    lines = to_text([analyse(read_study(study))], width).splitlines()
+    assert not [line for line in lines if line.lstrip().startswith("%")]
 
 
 def test_runs_that_both_kinds_share_are_counted_once(tmp_path: Path) -> None:
