@@ -34,6 +34,8 @@ _FLOOR: Any = (0, (1, 1.5))
 # As wide as a column of a proposal, and readable on a phone.
 _WIDTH, _HEIGHT, _LINE = 4.6, 5.0, 0.18
 _TITLE_LETTERS = 72
+# Up to this ratio of its ends a logarithmic axis would have two numbers at most of 1, 2, 5, 10, ...
+_FEW_TICKS = 8
 _DOTS_PER_INCH = 200
 _TICKS = 8
 # The same study gives the same bytes.
@@ -154,6 +156,7 @@ def _finish(above: Axes, below: Axes, curves: Sequence[Curve]) -> None:
         FixedLocator,
         FuncFormatter,
         LogLocator,
+        MaxNLocator,
         MultipleLocator,
         NullFormatter,
     )
@@ -163,7 +166,10 @@ def _finish(above: Axes, below: Axes, curves: Sequence[Curve]) -> None:
     above.set_xscale("log", base=2)
     above.set_yscale("log")
     above.set_ylabel("images/s")
-    above.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    low, high = above.get_ylim()
+    above.yaxis.set_major_locator(
+        LogLocator(base=10, subs=(1, 2, 5)) if high > _FEW_TICKS * low else MaxNLocator(5)
+    )
     above.yaxis.set_major_formatter(plain)
     above.yaxis.set_minor_formatter(NullFormatter())
     below.set_ylabel("efficiency, %")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -86,6 +87,19 @@ def test_few_points_can_be_drawn(tmp_path: Path, measured: tuple[int, ...]) -> N
         submit_run(study, "strong", nodes, 2, state="failed")
     pictures = draw("strong", [analyse(read_study(study))])
     assert BLUE in colours(pictures["png"])
+
+
+@pytest.mark.parametrize("slower", [1, 2, 3.7, 7.9, 8.1, 30])
+def test_an_axis_of_throughput_has_three_numbers_at_least(tmp_path: Path, slower: float) -> None:
+    """Numbers 1, 2 and 5 alone leave one between 600 and 1,300 images a second."""
+    study = make_study(tmp_path, nodes=(1, 2), repeats=1)
+    for nodes in (1, 2):
+        seconds = 0.5 * nodes ** (math.log2(slower) if slower > 1 else 0)
+        measure(study, "strong", nodes, 1, seconds, gpus_per_node=1)
+    svg = draw("strong", [analyse(read_study(study))])["svg"].decode()
+    first_axes = svg[svg.index('id="axes_1"') : svg.index('id="axes_2"')]
+    ticks = re.findall(r'<g id="ytick_\d+">(.*?)\n    </g>', first_axes, re.DOTALL)
+    assert sum('id="text_' in tick for tick in ticks) >= 3
 
 
 def test_throughput_that_falls_can_be_drawn(tmp_path: Path) -> None:
