@@ -28,7 +28,8 @@ def to_text(analyses: Sequence[Analysis], width: int | None = None) -> str:
     if it is given; tables are not."""
     parts = [part for analysis in analyses for part in _study(analysis, width)]
     if len(analyses) == 2:
-        parts.append(_comparison(*analyses, width))
+        first, second = analyses
+        parts.append(_comparison(first, second, width))
     return "\n\n".join(parts)
 
 
