@@ -24,7 +24,7 @@ benches_dir_option = click.option(
 )
 
 
-@click.group(cls=DefaultGroup)
+@click.group(cls=DefaultGroup, no_args_is_help=False)
 def bench() -> None:
     """Measure a job in each precision: `bench job.yaml`, then a table."""
 

@@ -73,7 +73,7 @@ def _making_options(command: F) -> F:
     return command
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def container() -> None:
     """Get an image to run in, and see what is in it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ class DefaultGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=DefaultGroup)
+@click.group(cls=DefaultGroup, no_args_is_help=False)
 def scale() -> None:
     """Measure how a job scales over nodes, and show it."""
 
@@ -173,7 +174,7 @@ def start(
     )
     draft = draft_study(config, overrides, studies_dir, wishes)
     _refuse_bound(draft.recipe.in_allocation, max_queued)
-    wanted = measurements(draft.study, draft.recipe)
+    wanted = measurements(draft.study)
     for remark in draft.plan.remarks:
         click.echo(f"note: {remark}", err=True)
     click.echo(describe_draft(draft), err=as_json)
@@ -220,7 +221,7 @@ def continue_(
     _refuse_bound(recipe.in_allocation, max_queued)
     with _interruptible(study), exclusive(study), working_in(recipe):
         settle(study, _say_that_it_waits)
-        items = progress(study, recipe)
+        items = progress(study)
         share_runs(study, items)
         wanted = to_be_made(items)
         if not wanted:
@@ -244,10 +245,9 @@ def status(target: str, as_json: bool, studies_dir: Path) -> None:
     from hpc_amp.study.folder import find_study
     from hpc_amp.study.overview import describe, to_plain
     from hpc_amp.study.progress import progress
-    from hpc_amp.study.recipe import read_recipe
 
     study = find_study(target, studies_dir)
-    items = progress(study, read_recipe(study))
+    items = progress(study)
     click.echo(json.dumps(to_plain(study, items), indent=1) if as_json else describe(study, items))
 
 
@@ -263,18 +263,17 @@ def cancel(target: str, as_json: bool, studies_dir: Path) -> None:
     from hpc_amp.study.folder import find_study
     from hpc_amp.study.lock import exclusive
     from hpc_amp.study.progress import progress
-    from hpc_amp.study.recipe import read_recipe
     from hpc_amp.study.unsettled import settle
+    from hpc_amp.study.words import count
 
     study = find_study(target, studies_dir)
-    recipe = read_recipe(study)
     with exclusive(study):
         settle(study, _say_that_it_waits)
-        ended = cancel_runs(progress(study, recipe))
+        ended = cancel_runs(progress(study))
     if as_json:
         click.echo(json.dumps({"study": str(study.folder), "cancelled": ended}))
     else:
-        click.echo(f"cancelled {ended} runs of {study.folder}")
+        click.echo(f"cancelled {count(ended, 'run')} of {study.folder}")
 
 
 def _refuse_bound(in_allocation: bool, max_queued: int | None) -> None:
@@ -290,11 +289,12 @@ def _ask(cost: Cost, ask_above: float, yes: bool) -> None:
         from hpc_amp.errors import UsageError
 
         raise UsageError(
-            f"{cost.most:,.0f} node-hours at most are above --ask-above {ask_above:g}, and nobody "
-            "can be asked",
+            f"{cost.most_in_words} are above --ask-above {ask_above:g}, and nobody can be asked",
             hint="give --yes",
         )
-    click.confirm("Submit?", abort=True, err=True)
+    if not click.confirm("Submit?", err=True):
+        click.echo("nothing was submitted", err=True)
+        raise SystemExit(1)
 
 
 @contextmanager
@@ -316,8 +316,12 @@ def _say_that_it_waits() -> None:
 
 
 def _nothing_to_do(items: Sequence[Progress]) -> str:
+    from hpc_amp.study.words import count
+
     under_way = sum(one.is_under_way for one in items)
-    return f"{under_way} runs are under way" if under_way else "all runs are measured"
+    if not under_way:
+        return "all runs are measured"
+    return f"{count(under_way, 'run')} {'is' if under_way == 1 else 'are'} under way"
 
 
 def _submit(
@@ -407,7 +411,9 @@ def report(
     elif as_json:
         click.echo(to_json(analyses), nl=False)
     else:
-        click.echo(to_text(analyses))
+        # What is piped stays one line a sentence, for `grep`.
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        click.echo(to_text(analyses, width))
     if csv_file is not None:
         write_file(csv_file, to_csv(analyses).encode())
     if out is None and (as_latex or as_json):

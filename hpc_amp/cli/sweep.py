@@ -35,7 +35,7 @@ max_parallel_option = click.option(
 )
 
 
-@click.group(cls=DefaultGroup)
+@click.group(cls=DefaultGroup, no_args_is_help=False)
 def sweep() -> None:
     """Run a job file at many points, and rank what comes out.
 
@@ -127,6 +127,7 @@ def _begin(sweep: Sweep, parts: Sequence[Part], *, as_json: bool, is_new: bool) 
     """Submit the parts, or run them here."""
     from hpc_amp.errors import HpcAmpError
     from hpc_amp.jobs import rundir
+    from hpc_amp.study.words import count
     from hpc_amp.sweep.submit import submit
 
     points = sum(len(part.points) for part in parts)
@@ -145,7 +146,7 @@ def _begin(sweep: Sweep, parts: Sequence[Part], *, as_json: bool, is_new: bool) 
         return
     shown = ", ".join(job_ids[:4]) + (", ..." if len(job_ids) > 4 else "")
     click.echo(
-        f"submitted {points} points as {len(job_ids)} job{'s' * (len(job_ids) != 1)} "
+        f"submitted {count(points, 'point')} as {count(len(job_ids), 'job')} "
         f"({sweep.scheduler}): {shown}\nsweep {sweep.folder}"
     )
 
@@ -158,12 +159,13 @@ def _was_taken(sweep: Sweep) -> bool:
 
 
 def _run_here(sweep: Sweep, parts: Sequence[Part], *, as_json: bool) -> None:
+    from hpc_amp.study.words import count
     from hpc_amp.sweep.here import Interrupted, gpus_here, run_here, slots_here
     from hpc_amp.sweep.status import point_statuses
 
     slots = slots_here(sweep, gpus_here(), os.cpu_count() or 1)
     points = sum(len(part.points) for part in parts)
-    click.echo(f"sweep {sweep.folder}: {points} points, {len(slots)} at once", err=as_json)
+    click.echo(f"sweep {sweep.folder}: {count(points, 'point')}, {len(slots)} at once", err=as_json)
     ended = 0
 
     def say(index: int) -> None:
@@ -276,6 +278,7 @@ def report(
 def cancel(target: str, sweeps_dir: Path, as_json: bool) -> None:
     """End a sweep: all of its points that are pending or running. They save first."""
     from hpc_amp.jobs.control import SAVE_SECONDS
+    from hpc_amp.study.words import count
     from hpc_amp.sweep.control import cancel as cancel_sweep
     from hpc_amp.sweep.folder import find_sweep
 
@@ -287,7 +290,7 @@ def cancel(target: str, sweeps_dir: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([status.to_plain(found.keys) for status in before], indent=1))
     elif before:
-        click.echo(f"cancelled {len(before)} points of {found.folder}")
+        click.echo(f"cancelled {count(len(before), 'point')} of {found.folder}")
     else:
         click.echo(f"no point of {found.folder} is pending or running")
 

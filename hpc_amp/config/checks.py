@@ -262,3 +262,15 @@ def _check_training(loaded: LoadedJob, job: Job, train: Train) -> None:
             "cuda needs GPUs, but job.gpus_per_node is 0",
             "use auto or cpu, or ask for GPUs",
         )
+    _check_profile(loaded, job, train)
+
+
+def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:
+    ranks = train.profile.ranks if train.profile is not None else []
+    missing = [rank for rank in ranks if rank >= job.world_size]
+    if missing:
+        raise loaded.error(
+            "train.profile.ranks",
+            f"there is no rank {missing[0]}: the job has {job.world_size}, counted from 0",
+            "leave it out, or ask for more nodes",
+        )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from hpc_amp.study.caveat import Caveat
+from hpc_amp.study.caveat import Caveat, merged
 from hpc_amp.study.conditions import differing_conditions
 from hpc_amp.study.curve import Curve, make_curve
 from hpc_amp.study.folder import KINDS, Study
@@ -51,7 +51,7 @@ def analyse(study: Study) -> Analysis:
         measured = [point for point in points if point is not None]
         if measured:
             curves.append(make_curve(measured))
-    return Analysis(study, tuple(runs), tuple(curves), tuple(_caveats(study, runs, curves)))
+    return Analysis(study, tuple(runs), tuple(curves), tuple(merged(_caveats(study, runs, curves))))
 
 
 def _caveats(study: Study, runs: Sequence[StudyRun], curves: Sequence[Curve]) -> Iterator[Caveat]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from hpc_amp.study.caveat import Caveat, place
+from hpc_amp.study.caveat import Caveat
 from hpc_amp.study.points import Point
 from hpc_amp.study.runs import StudyRun
 from hpc_amp.study.words import count, joined, on_nodes
@@ -40,14 +40,14 @@ def _layout(point: Point) -> Iterator[Caveat]:
     """Nodes that were not what the study asked for."""
     other = sorted({run.ranks[0].nodes for run in point.runs} - {point.nodes})
     if other:
-        yield Caveat("layout", f"{place(point)}: ran {on_nodes(other)} instead")
+        yield Caveat("layout", f"ran {on_nodes(other)} instead", (point,))
     complete = [run for run in point.runs if run.state == "measured"]
     hosts = min((len({rank.host for rank in run.ranks}) for run in complete), default=point.nodes)
     if hosts < point.nodes:
         yield Caveat(
             "layout",
-            f"{place(point)}: all ranks were on {count(hosts, 'machine')}; this says nothing about "
-            "more nodes",
+            f"all ranks were on {count(hosts, 'machine')}; this says nothing about more nodes",
+            (point,),
         )
 
 

@@ -26,10 +26,15 @@ class Cost:
     likely: float | None
     share_a_limit: bool
 
+    @property
+    def most_in_words(self) -> str:
+        """`43.5 node-hours at most`."""
+        return f"{significant(self.most)} node-hours at most"
+
     def __str__(self) -> str:
         limit = format_duration(self.walltime)
         jobs = "one job" if self.share_a_limit else "each"
-        text = f"{count(self.runs, 'run')}: {significant(self.most)} node-hours at most "
+        text = f"{count(self.runs, 'run')}: {self.most_in_words} "
         text += f"({jobs} of {limit})"
         if self.likely is not None:
             text += f", {significant(self.likely)} by the time that the runs before took"

@@ -76,13 +76,15 @@ def draft_study(config: Path, overrides: Sequence[str], studies_dir: Path, wishe
         )
     _check_batches(loaded, job.train, wishes)
     now = datetime.datetime.now(datetime.timezone.utc)
+    nodes = tuple(sorted(set(wishes.nodes)))
     study = Study(
         folder=studies_dir.expanduser().resolve() / job.name / rundir.new_run_id(),
         name=job.name,
         kinds=wishes.kinds,
-        nodes=tuple(sorted(set(wishes.nodes))),
+        nodes=nodes,
         repeats=wishes.repeats,
         created=f"{now:%Y-%m-%d %H:%M:%S} UTC",
+        shared=tuple(n for n in nodes if wishes.kinds == KINDS and n == job.job.nodes),
     )
     site = plan.site.name if job.site == "auto" else job.site
     recipe = Recipe(
@@ -95,9 +97,8 @@ def draft_study(config: Path, overrides: Sequence[str], studies_dir: Path, wishe
         checkpoints=wishes.checkpoints,
         # A machine without a queue would start them all at once.
         in_allocation=wishes.in_allocation or plan.scheduler.name == "local",
-        shared=tuple(n for n in study.nodes if wishes.kinds == KINDS and n == job.job.nodes),
     )
-    for measurement in measurements(study, recipe):
+    for measurement in measurements(study):
         if measurement.first.repeat == 1:
             settings = recipe.settings(measurement.first, job, job.train)
             render(prepare(config, [*recipe.overrides, *settings, runs_dir(study)])[0])

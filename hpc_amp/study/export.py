@@ -64,7 +64,7 @@ def _study(analysis: Analysis) -> dict[str, Any]:
         **{key: analysis.values(key) for key in ("device", "torch", "precision", "data")},
         "curves": [_curve(curve) for curve in analysis.curves],
         "runs": [_run(run) for run in analysis.runs],
-        "caveats": [asdict(caveat) for caveat in analysis.caveats],
+        "caveats": [{"topic": one.topic, "text": one.text} for one in analysis.caveats],
     }
 
 

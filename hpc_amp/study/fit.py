@@ -28,6 +28,8 @@ Law = Literal["Amdahl", "Gustafson"]
 _ROUNDS = 5
 # By this share a point may lie off a law that is said to describe it.
 _LARGEST_DEVIATION = 0.1
+# By this share, if its uncertainty is not larger, a serial fraction may lie outside of 0 to 1.
+_OUTSIDE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,20 @@ class Fit:
     def describes(self) -> bool:
         """Whether all points lie near the line."""
         return self.largest_deviation <= _LARGEST_DEVIATION
+
+    @property
+    def contradiction(self) -> str | None:
+        """What is so where the serial fraction lies outside of 0 to 1, which the law does not know,
+        by more than its uncertainty; None where it does not."""
+        margin = max(_OUTSIDE, self.half_width or 0)
+        if self.serial_fraction < -margin:
+            return "more nodes gain more than is ideal"
+        return "more nodes are slower" if self.serial_fraction > 1 + margin else None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it may be shown as the law of these points, as far as can be seen."""
+        return self.describes and self.contradiction is None
 
     def samples_per_second(self, nodes: float) -> float:
         """What the law says for a number of nodes."""

@@ -1,7 +1,8 @@
 """The folder of a study: what it plans, and which run measures which point.
 
 studies/<name>/<UTC time>-<4 letters>/
-    study.json      name, kind, nodes, repeats, created, and how its runs are made (see `recipe`)
+    study.json      name, kind, nodes, repeats, created; shared: the numbers of nodes whose strong
+                    and weak runs are the same; and how its runs are made (see `recipe`)
     config.yaml     the job, as given
     points/strong-n0004-r02/run     the path of the run directory of the second run on four nodes;
                                     a relative one counts from the folder it stands in
@@ -15,7 +16,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -52,6 +53,7 @@ class Study:
     nodes: tuple[int, ...]
     repeats: int
     created: str
+    shared: tuple[int, ...] = ()
 
     @property
     def id(self) -> str:
@@ -75,6 +77,11 @@ class Study:
                 kind: Kind = "strong" if found[1] == "strong" else "weak"
                 planned.add(PlannedRun(kind, int(found[2]), int(found[3])))
         return sorted(planned)
+
+    def made_as(self, run: PlannedRun) -> PlannedRun:
+        """The planned run that says how a run is made: itself, or the strong one that it shares."""
+        shares = run.nodes in self.shared and len(self.kinds) > 1
+        return replace(run, kind=self.kinds[0]) if shares else run
 
     def run_dir(self, run: PlannedRun) -> Path | None:
         """Its run directory, or None where it was not submitted yet."""
@@ -141,7 +148,11 @@ def _study(folder: Path, content: Any) -> Study:
     run_name(name)
     if kind not in ("strong", "weak", "both"):
         raise ValueError("kind is none of strong, weak, both")
-    if not isinstance(nodes, list) or not nodes or not all(_is_count(n) for n in nodes):
+    shared = content.get("shared", [])
+    for key, numbers in (("nodes", nodes), ("shared", shared)):
+        if not isinstance(numbers, list) or not all(_is_count(n) for n in numbers):
+            raise ValueError(f"{key} is not a list of whole numbers from 1 on")
+    if not nodes:
         raise ValueError("nodes is not a list of whole numbers from 1 on")
     if not _is_count(repeats):
         raise ValueError("repeats is not a whole number from 1 on")
@@ -153,6 +164,7 @@ def _study(folder: Path, content: Any) -> Study:
         nodes=tuple(sorted(set(nodes))),
         repeats=repeats,
         created=created if isinstance(created, str) and created.isprintable() else "",
+        shared=tuple(shared),
     )
 
 

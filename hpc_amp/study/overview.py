@@ -27,8 +27,8 @@ def describe_draft(draft: Draft) -> str:
         f"{'evaluations' if recipe.evaluate else 'no evaluation'} and "
         f"{'checkpoints as the job says' if recipe.checkpoints else 'no checkpoint'} meanwhile",
     ]
-    if recipe.shared:
-        lines.append(f"{joined(list(study.kinds))} share their runs {on_nodes(recipe.shared)}")
+    if study.shared:
+        lines.append(f"{joined(list(study.kinds))} share their runs {on_nodes(study.shared)}")
     return "\n  ".join(lines)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.compare import labels
 from hpc_amp.study.curve import EFFICIENCY_FLOOR, Curve
 from hpc_amp.study.folder import Kind
-from hpc_amp.study.sentences import heading
+from hpc_amp.study.sentences import conditions, heading
 from hpc_amp.study.words import percent, percent_between
 
 if TYPE_CHECKING:
@@ -29,8 +30,12 @@ _COLOURS = ("#0072B2", "#D55E00")
 _MARKERS = ("o", "s")
 _IDEAL: Any = (0, (6, 3))
 _GREY = "#555555"
+_FLOOR: Any = (0, (1, 1.5))
 # As wide as a column of a proposal, and readable on a phone.
-_WIDTH, _HEIGHT, _LEGEND_LINE = 4.6, 5.0, 0.18
+_WIDTH, _HEIGHT, _LINE = 4.6, 5.0, 0.18
+_TITLE_LETTERS = 72
+# Up to this ratio of its ends a logarithmic axis would have two numbers at most of 1, 2, 5, 10, ...
+_FEW_TICKS = 8
 _DOTS_PER_INCH = 200
 _TICKS = 8
 # The same study gives the same bytes.
@@ -77,13 +82,23 @@ def draw(kind: Kind, analyses: Sequence[Analysis]) -> dict[str, bytes]:
                 for curve in found:
                     _draw_curve(above, curve, name, style, _throughput)
                     _draw_curve(below, curve, name, style, _efficiency(curve))
-            _finish(above, below, [curve for found in curves for curve in found])
-            above.plot([], [], color=_GREY, lw=1, ls=_IDEAL, label="ideal")
-            entries = above.get_legend_handles_labels()
-            # Beneath, where it hides nothing.
-            figure.legend(*entries, loc="outside lower left", fontsize=8, frameon=False)
-            figure.set_figheight(_HEIGHT + _LEGEND_LINE * len(entries[0]))
+            drawn = [curve for found in curves for curve in found]
+            _finish(above, below, drawn)
+            _explain(figure, above, drawn)
+            _entitle(above, drawn, analyses)
             return {"png": _bytes(figure, "png"), "svg": _bytes(figure, "svg")}
+
+
+def _entitle(axes: Axes, curves: Sequence[Curve], analyses: Sequence[Analysis]) -> None:
+    """What was measured, on what, and whether the data were real: a picture is passed on alone."""
+    told = dict.fromkeys(filter(None, map(conditions, analyses)))
+    lines = [line for one in told for line in textwrap.wrap(one, _TITLE_LETTERS)]
+    title = " / ".join(dict.fromkeys(map(heading, curves)))
+    axes.set_title(title, fontsize=9, pad=6 + 9 * len(lines))
+    axes.annotate(
+        "\n".join(lines), (0.5, 1), xycoords="axes fraction", xytext=(0, 3),
+        textcoords="offset points", ha="center", va="bottom", fontsize=7, color=_GREY,
+    )  # fmt: skip
 
 
 def _bytes(figure: Figure, suffix: str) -> bytes:
@@ -108,7 +123,7 @@ def _draw_curve(axes: Axes, curve: Curve, label: str, style: int, value: _Value)
     """Markers with the quartiles as bars, hollow ones where runs are missing; the fitted law, or a
     line from point to point where none describes them; and the ideal."""
     colour, marker = _COLOURS[style], _MARKERS[style]
-    law = curve.fit if curve.fit is not None and curve.fit.describes else None
+    law = curve.fit if curve.fit is not None and curve.fit.holds else None
     points = [scaled.point for scaled in curve.points]
     nodes = [point.nodes for point in points]
     middle = [value(point.samples_per_second, point.nodes) for point in points]
@@ -129,7 +144,7 @@ def _draw_curve(axes: Axes, curve: Curve, label: str, style: int, value: _Value)
         steps = [nodes[0] * (nodes[-1] / nodes[0]) ** (i / 60) for i in range(61)]
         fitted = [value(law.samples_per_second(n), n) for n in steps]
         told = percent_between(law.serial_fraction, law.half_width)
-        name = f"{label}: {law.law}, serial {told}"
+        name = f"{label}: {law.law}, serial fraction {told}"
         axes.plot(steps, fitted, color=colour, lw=1.2, label=name)
     first = curve.reference.samples_per_second / curve.reference.nodes
     ideal = [value(first * n, n) for n in (nodes[0], nodes[-1])]
@@ -137,15 +152,24 @@ def _draw_curve(axes: Axes, curve: Curve, label: str, style: int, value: _Value)
 
 
 def _finish(above: Axes, below: Axes, curves: Sequence[Curve]) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import (
+        FixedLocator,
+        FuncFormatter,
+        LogLocator,
+        MaxNLocator,
+        MultipleLocator,
+        NullFormatter,
+    )
 
     plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
     nodes = sorted({s.point.nodes for curve in curves for s in curve.points})
-    above.set_title(" / ".join(dict.fromkeys(heading(curve) for curve in curves)), fontsize=9)
     above.set_xscale("log", base=2)
     above.set_yscale("log")
     above.set_ylabel("images/s")
-    above.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    low, high = above.get_ylim()
+    above.yaxis.set_major_locator(
+        LogLocator(base=10, subs=(1, 2, 5)) if high > _FEW_TICKS * low else MaxNLocator(5)
+    )
     above.yaxis.set_major_formatter(plain)
     above.yaxis.set_minor_formatter(NullFormatter())
     below.set_ylabel("efficiency, %")
@@ -154,21 +178,35 @@ def _finish(above: Axes, below: Axes, curves: Sequence[Curve]) -> None:
     below.xaxis.set_major_formatter(plain)
     below.xaxis.set_minor_locator(FixedLocator([]))
     floor = 100 * EFFICIENCY_FLOOR
-    below.axhline(floor, color=_GREY, lw=1, ls=(0, (3, 2)))
-    below.annotate(
-        percent(EFFICIENCY_FLOOR), (0.005, floor), xycoords=("axes fraction", "data"), va="bottom",
-        color=_GREY, fontsize=7.5,
-    )  # fmt: skip
+    below.axhline(floor, color=_GREY, lw=1.2, ls=_FLOOR)
+    below.yaxis.set_major_locator(MultipleLocator(25))
     below.set_ylim(0, max(112, below.get_ylim()[1]))
     for axes in (above, below):
         axes.grid(color="#dddddd", lw=0.6)
         axes.set_axisbelow(True)
     if nodes[0] == nodes[-1]:
         above.set_xlim(nodes[0] / 2, nodes[0] * 2)
-    note = "bars: middle half of all steps"
+
+
+def _explain(figure: Figure, above: Axes, curves: Sequence[Curve]) -> None:
+    """What lines and markers mean: beneath, where it hides nothing."""
+    from matplotlib.lines import Line2D
+
+    handles, labels = above.get_legend_handles_labels()
+    meanings = {
+        "ideal": Line2D([], [], color=_GREY, lw=1, ls=_IDEAL),
+        f"efficiency of {percent(EFFICIENCY_FLOOR)}": Line2D([], [], color=_GREY, ls=_FLOOR),
+        "middle half of all steps": Line2D([], [], color=_GREY, ls="", marker="|", ms=9),
+    }
     if not all(s.point.complete for curve in curves for s in curve.points):
-        note += "; hollow: runs are missing"
-    below.annotate(note, (0.005, 0.03), xycoords="axes fraction", fontsize=7, color=_GREY)
+        meanings["some runs are missing"] = Line2D(
+            [], [], color=_GREY, ls="", marker="o", mfc="white"
+        )
+    figure.legend(
+        [*handles, *meanings.values()], [*labels, *meanings],
+        loc="outside lower left", fontsize=8, frameon=False,
+    )  # fmt: skip
+    figure.set_figheight(_HEIGHT + _LINE * (len(labels) + len(meanings)))
 
 
 def _ticks(nodes: Iterable[int]) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpc_amp.study.folder import Study
-from hpc_amp.study.recipe import Measurement, Recipe, measurements
+from hpc_amp.study.recipe import Measurement, measurements
 from hpc_amp.study.runs import StudyRun, read_runs
 
 
@@ -19,9 +19,8 @@ class Progress:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has measured all its steps on all ranks: one that was ended early has left
-        what it had."""
-        return self.run.state == "measured" and self._status == "finished"
+        """Whether it has measured all its steps on all ranks."""
+        return self.run.state == "measured"
 
     @property
     def is_under_way(self) -> bool:
@@ -42,19 +41,14 @@ class Progress:
 
     @property
     def state(self) -> str:
-        """One word for people. A run that shares a job may wait there for its turn."""
-        if self.is_complete:
-            return "measured"
-        if self._status == "running" and self.run.status is not None:
-            return "running" if self.run.status.attempt else "waiting"
-        # One that has measured a part, and ended.
-        return self.run.state if self.run.state != "measured" else self._status
+        """That of its run, in one word."""
+        return self.run.state
 
 
-def progress(study: Study, recipe: Recipe) -> list[Progress]:
+def progress(study: Study) -> list[Progress]:
     """All measurements in the order of their submission. The scheduler is asked once."""
-    runs = {run.planned: run for run in read_runs(study, with_measured=True)}
-    return [Progress(one, runs[one.first]) for one in measurements(study, recipe)]
+    runs = {run.planned: run for run in read_runs(study)}
+    return [Progress(one, runs[one.first]) for one in measurements(study)]
 
 
 def to_be_made(items: Sequence[Progress]) -> list[Measurement]:

@@ -9,7 +9,6 @@ seconds         null, or about how long is measured
 evaluate        whether runs evaluate as the job says; they do not at all otherwise
 checkpoints     whether runs save as the job says; only at their end otherwise
 in_allocation   whether the runs share one job, one after the other
-shared          numbers of nodes whose strong and weak runs are the same
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import dataclasses
 import json
 import os
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from hpc_amp import __version__
@@ -27,7 +27,7 @@ from hpc_amp.study.folder import KINDS, PlannedRun, Study, read_description
 _MANY = 999_999_999
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("version", "workdir"), (str,)),
-    **dict.fromkeys(("overrides", "shared"), (list,)),
+    "overrides": (list,),
     **dict.fromkeys(("evaluate", "checkpoints", "in_allocation"), (bool,)),
     "warmup": (int,),
     "steps": (int, type(None)),
@@ -48,7 +48,6 @@ class Recipe:
     evaluate: bool
     checkpoints: bool
     in_allocation: bool
-    shared: tuple[int, ...]
 
     def settings(self, run: PlannedRun, job: Job, train: Train) -> list[str]:
         """What a run changes of the study's job, as overrides."""
@@ -100,7 +99,7 @@ class Measurement:
         return self.counts_for[0]
 
 
-def measurements(study: Study, recipe: Recipe) -> list[Measurement]:
+def measurements(study: Study) -> list[Measurement]:
     """All of them in the order in which they are submitted: first each point once, the small ones
     first; then each once more. So a curve is there early, and what changes with time meets all
     points alike."""
@@ -108,8 +107,8 @@ def measurements(study: Study, recipe: Recipe) -> list[Measurement]:
     for repeat in range(1, study.repeats + 1):
         for nodes in study.nodes:
             runs = tuple(PlannedRun(kind, nodes, repeat) for kind in KINDS if kind in study.kinds)
-            one = len(runs) > 1 and nodes in recipe.shared
-            found += [Measurement(runs)] if one else [Measurement((run,)) for run in runs]
+            same = groupby(runs, key=study.made_as)
+            found += [Measurement(tuple(shared)) for _, shared in same]
     return found
 
 
@@ -121,6 +120,7 @@ def write_description(study: Study, recipe: Recipe) -> None:
         "nodes": study.nodes,
         "repeats": study.repeats,
         "created": study.created,
+        "shared": study.shared,
         **dataclasses.asdict(recipe),
     }
     temporary = study.folder / ".study.json"
@@ -138,7 +138,7 @@ def _recipe(content: dict[str, Any]) -> Recipe:
     for name, types in _TYPES.items():
         if type(values[name]) not in types:
             raise TypeError(f"{name} is of a wrong type")
-    overrides, shared = values["overrides"], values["shared"]
+    overrides = values["overrides"]
     if not all(type(override) is str for override in overrides):
         raise TypeError("overrides is not a list of texts")
-    return Recipe(**{**values, "overrides": tuple(overrides), "shared": tuple(shared)})
+    return Recipe(**{**values, "overrides": tuple(overrides)})

@@ -26,9 +26,10 @@ class StudyRun:
     """One run of a study.
 
     `state` is measured (all ranks), partial (some ranks), unsubmitted, gone (its run directory does
-    not exist), or the state of a run without measurements, as in `hpc-amp status`. `reason` says
-    more where there is more to say. `damaged` has a line for every file that cannot be used.
-    `status` is that of its run directory, None where it was not looked at.
+    not exist), waiting (for its turn in a job that it shares), or that of a run that has not
+    finished or measured nothing, as in `hpc-amp status`. `reason` says more where there is more to
+    say. `damaged` has a line for every file that cannot be used. `status` is that of its run
+    directory, None where there is none.
     """
 
     planned: PlannedRun
@@ -41,24 +42,27 @@ class StudyRun:
     status: RunStatus | None = None
 
 
-def read_runs(study: Study, *, with_measured: bool = False) -> list[StudyRun]:
-    """All runs of a study. The scheduler is asked once, for those that have measured nothing and
-    have not ended; `with_measured`, the status of those that have is found out as well."""
+def read_runs(study: Study) -> list[StudyRun]:
+    """All runs of a study. The scheduler is asked once, for those that have not ended."""
     found = [_read_run(planned, study.run_dir(planned)) for planned in study.planned_runs()]
-    there = {
-        run.run_dir
-        for run in found
-        if run.run_dir is not None and (run.state == "silent" or (with_measured and run.ranks))
-    }
+    there = {run.run_dir for run in found if run.run_dir is not None and run.state != "gone"}
     statuses = {status.run_dir: status for status in run_statuses(sorted(there))}
     return [_with_status(run, statuses.get(str(run.run_dir))) for run in found]
 
 
 def _with_status(run: StudyRun, status: RunStatus | None) -> StudyRun:
-    if status is None or run.state != "silent":
+    """What a run measured counts once it has finished: one that was ended early leaves what it had
+    by then, and that is no measurement."""
+    if status is None:
+        return run
+    if status.state == "finished" and run.ranks:
         return replace(run, status=status)
-    reason = "it measured nothing" if status.state == "finished" else status.reason
-    return replace(run, status=status, state=status.state, reason=reason)
+    state, reason = status.state, status.reason
+    if state == "finished":
+        reason = "it measured nothing"
+    elif state == "running" and not status.attempt:
+        state = "waiting"
+    return replace(run, status=status, state=state, reason=reason, ranks=(), allreduce=None)
 
 
 def distinct(runs: Iterable[StudyRun], key: str) -> list[str]:

@@ -13,11 +13,11 @@ _CONDITIONS = ("device", "torch", "precision", "data")
 def plan(analysis: Analysis) -> str:
     """What the study set out to measure, and how far it is."""
     study = analysis.study
-    measured = sum(run.state == "measured" for run in analysis.runs)
+    made = {study.made_as(run.planned) for run in analysis.runs}
+    measured = {study.made_as(run.planned) for run in analysis.runs if run.state == "measured"}
     return (
         f"{joined(list(study.kinds))} scaling {on_nodes(study.nodes)}, "
-        f"{count(study.repeats, 'run')} each; {measured} of {count(len(analysis.runs), 'run')} "
-        "measured"
+        f"{count(study.repeats, 'run')} each; {len(measured)} of {count(len(made), 'run')} measured"
     )
 
 
@@ -50,9 +50,13 @@ def fit_sentence(fit: Fit) -> str:
     if not fit.describes:
         off = percent(fit.largest_deviation)
         return f"{start}, but this law does not describe these points: one lies {off} off it."
+    if fit.contradiction:
+        return f"{start}, which this law does not know: {fit.contradiction}."
     base = count(fit.reference_nodes, "node")
     if round(fit.serial_fraction, 3) <= 0:
         meaning = "no part that does not scale was found"
+    elif round(fit.serial_fraction, 3) >= 1:
+        meaning = "no part that scales was found"
     elif fit.law == "Amdahl":
         meaning = f"by this law speedup over {base} stays below {1 / fit.serial_fraction:,.3g}"
     else:

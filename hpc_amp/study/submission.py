@@ -48,7 +48,7 @@ def submit_runs(
     while waiting:
         room = len(waiting)
         if max_queued is not None:
-            room = max_queued - sum(one.is_under_way for one in progress(study, recipe))
+            room = max_queued - sum(one.is_under_way for one in progress(study))
         for measurement in waiting[: max(0, room)]:
             try:
                 submission = _hand_in(study, recipe, measurement)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpc_amp.study.caveat import Caveat, place
+from hpc_amp.study.caveat import Caveat
 from hpc_amp.study.curve import Curve, ScaledPoint
 from hpc_amp.study.points import Point
 from hpc_amp.study.words import count, joined, percent, percent_between
@@ -14,8 +14,6 @@ SUPERLINEAR = 0.02
 # Shares of the median step, or of the median rank: more is told.
 NOISY = 0.10
 STRAGGLER = 0.10
-# A serial fraction below zero by more than this, and by more than its uncertainty.
-NEGATIVE = 0.01
 FEW_STEPS = 20
 
 
@@ -34,10 +32,11 @@ def _superlinear(scaled: ScaledPoint, curve: Curve) -> Iterator[Caveat]:
     if above > SUPERLINEAR and above > (scaled.half_width or 0):
         yield Caveat(
             "superlinear",
-            f"{place(scaled.point)}: faster than ideal, efficiency "
+            "faster than ideal, efficiency "
             f"{percent_between(scaled.efficiency, scaled.half_width)}. Look at the point on "
-            f"{count(curve.reference.nodes, 'node')}: a slow node, memory or caches that are "
-            "too small there, or data that waits",
+            f"{count(curve.reference.nodes, 'node')}: a slow node, memory or caches that are too "
+            "small there, or data that waits",
+            (scaled.point,),
         )
 
 
@@ -55,7 +54,7 @@ def _noisy(point: Point) -> Iterator[Caveat]:
             "take much longer than most"
         )
     if said:
-        yield Caveat("noisy", f"{place(point)}: of the median step, {joined(said)}")
+        yield Caveat("noisy", f"of the median step, {joined(said)}", (point,))
 
 
 def _straggler(point: Point) -> Iterator[Caveat]:
@@ -63,8 +62,9 @@ def _straggler(point: Point) -> Iterator[Caveat]:
     if slow is not None and slow.excess > STRAGGLER:
         yield Caveat(
             "straggler",
-            f"{place(point)}: rank {slow.rank} on {slow.host} takes {percent(slow.excess)} longer "
-            f"than the median rank (run {slow.repeat}); all others wait for it",
+            f"rank {slow.rank} on {slow.host} takes {percent(slow.excess)} longer than the median "
+            f"rank (run {slow.repeat}); all others wait for it",
+            (point,),
         )
 
 
@@ -72,19 +72,18 @@ def _measurement(point: Point) -> Iterator[Caveat]:
     ranks = [rank for run in point.runs for rank in run.ranks]
     fewest = min(len(rank.steps) for rank in ranks)
     if fewest < FEW_STEPS:
-        yield Caveat("steps", f"{place(point)}: only {count(fewest, 'step')} measured in a run")
+        yield Caveat("steps", f"only {count(fewest, 'step')} measured in a run", (point,))
     if any(rank.warmup_steps == 0 for rank in ranks):
-        yield Caveat("warm-up", f"{place(point)}: the first steps of a run count as measured")
+        yield Caveat("warm-up", "the first steps of a run count as measured", (point,))
     if point.shares.compute < 0:
-        yield Caveat(
-            "shares", f"{place(point)}: data wait and communication add to more than the step"
-        )
+        yield Caveat("shares", "data wait and communication add to more than the step", (point,))
     allreduce = point.allreduce
     if allreduce is not None and allreduce.bytes != point.first.gradient_bytes:
         yield Caveat(
             "all-reduce",
-            f"{place(point)}: the all-reduce carried {allreduce.bytes:,} bytes, the gradients have "
+            f"the all-reduce carried {allreduce.bytes:,} bytes, the gradients have "
             f"{point.first.gradient_bytes:,}",
+            (point,),
         )
 
 
@@ -98,8 +97,9 @@ def _misfit(curve: Curve) -> Iterator[Caveat]:
             f"{curve.kind}: {fit.law}'s law does not describe these points: one lies "
             f"{percent(fit.largest_deviation)} off it",
         )
-    if fit.serial_fraction < -max(NEGATIVE, fit.half_width or 0):
+    elif fit.contradiction:
         yield Caveat(
             "fit",
-            f"{curve.kind}: the serial fraction is negative, so {fit.law}'s law does not hold",
+            f"{curve.kind}: {fit.law}'s law does not hold, with a serial fraction of "
+            f"{percent_between(fit.serial_fraction, fit.half_width)}: {fit.contradiction}",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from hpc_amp.study import sentences
@@ -16,48 +17,74 @@ from hpc_amp.study.tables import (
     unmeasured_table,
 )
 
+# A terminal that claims less is not believed.
+_NARROWEST = 40
+# A blank at which no line is broken: a number keeps its unit.
+_KEPT = "\N{NO-BREAK SPACE}"
 
-def to_text(analyses: Sequence[Analysis]) -> str:
-    """One study, or two and their comparison."""
-    parts = [part for analysis in analyses for part in _study(analysis)]
+
+def to_text(analyses: Sequence[Analysis], width: int | None = None) -> str:
+    """One study, or two and their comparison. Sentences are broken into lines of `width` letters,
+    if it is given; tables are not."""
+    parts = [part for analysis in analyses for part in _study(analysis, width)]
     if len(analyses) == 2:
-        parts.append(_comparison(*analyses))
+        first, second = analyses
+        parts.append(_comparison(first, second, width))
     return "\n\n".join(parts)
 
 
-def _study(analysis: Analysis) -> list[str]:
+def _study(analysis: Analysis, width: int | None) -> list[str]:
     head = [f"{analysis.study.name}  {analysis.study.id}  {sentences.plan(analysis)}"]
     conditions = sentences.conditions(analysis)
-    parts = ["\n".join([*head, conditions] if conditions else head)]
+    head += [conditions] if conditions else []
+    parts = ["\n".join(line for sentence in head for line in _broken(sentence, width, ""))]
     for curve in analysis.curves:
         parts.append(
             _section(
                 sentences.heading(curve),
                 points_table(analysis, curve.kind),
                 sentences.conclusions(curve),
+                width,
             )
         )
-        parts.append(_section(f"where a step's time goes, {curve.kind}", shares_table(curve), []))
+        parts.append(_section(f"where a step's time goes, {curve.kind}", shares_table(curve)))
         allreduce = allreduce_table(curve)
         if allreduce is not None:
             title = f"all-reduce of the gradients alone, {curve.kind}"
-            parts.append(_section(title, allreduce, []))
+            parts.append(_section(title, allreduce))
     unmeasured = unmeasured_table(analysis)
     if unmeasured is not None:
-        parts.append(_section("not measured", unmeasured, []))
+        parts.append(_section("not measured", unmeasured))
     if analysis.caveats:
-        parts.append("\n".join(["warnings", *(f"  {c.topic}: {c.text}" for c in analysis.caveats)]))
+        told = [f"{caveat.topic}: {caveat.text}" for caveat in analysis.caveats]
+        lines = [line for one in told for line in _broken(one, width)]
+        parts.append("\n".join(["warnings", *lines]))
     return parts
 
 
-def _comparison(first: Analysis, second: Analysis) -> str:
+def _comparison(first: Analysis, second: Analysis, width: int | None) -> str:
     one, two = labels(first, second)
     table = comparison_table(first, second)
     title = f"{two} against {one}"
     if table is None:
         return f"{title}: no point is measured in both"
-    return _section(title, table, differences(first, second))
+    return _section(title, table, differences(first, second), width)
 
 
-def _section(title: str, table: Table, sentences: Sequence[str]) -> str:
-    return "\n".join([title, *(f"  {line}" for line in [*as_text(table), *sentences])])
+def _section(
+    title: str, table: Table, sentences: Sequence[str] = (), width: int | None = None
+) -> str:
+    rows = [f"  {row}" for row in as_text(table)]
+    lines = [line for sentence in sentences for line in _broken(sentence, width)]
+    return "\n".join([title, *rows, *lines])
+
+
+def _broken(sentence: str, width: int | None, indent: str = "  ") -> list[str]:
+    """A sentence as lines; those that go on stand further right."""
+    if width is None:
+        return [indent + sentence]
+    lines = textwrap.wrap(
+        sentence.replace(" %", f"{_KEPT}%"), max(width, _NARROWEST), initial_indent=indent,
+        subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return [line.replace(_KEPT, " ") for line in lines]

@@ -9,6 +9,7 @@ from pathlib import Path
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.control import SAVE_SECONDS
 from hpc_amp.jobs.events import record_event
+from hpc_amp.study.words import count
 from hpc_amp.sweep.arrays import get_arrays
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.record import read_submitted, record_cancelled
@@ -24,7 +25,9 @@ def unfinished(statuses: Sequence[PointStatus]) -> list[int]:
     wanted = [s.index for s in statuses if s.state != "finished" and s.state not in UNDER_WAY]
     if not wanted:
         under_way = sum(status.state in UNDER_WAY for status in statuses)
-        told = f"{under_way} points are under way" if under_way else "all points have finished"
+        told = "all points have finished"
+        if under_way:
+            told = f"{count(under_way, 'point')} {'is' if under_way == 1 else 'are'} under way"
         raise UsageError(f"{told}; there is nothing to continue")
     return wanted
 

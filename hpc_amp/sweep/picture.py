@@ -69,6 +69,8 @@ def _title(ranking: Ranking) -> str:
 
 
 def _draw_panel(axes: Axes, ranking: Ranking, index: int, name: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     texts = [_text(point.status.point, index) for point in ranking.ranked]
     values = [point.value for point in ranking.ranked]
     places = axis_numbers(texts)
@@ -77,6 +79,8 @@ def _draw_panel(axes: Axes, ranking: Ranking, index: int, name: str) -> None:
         if spans_decades(places):
             axes.set_xscale("log")
             _plain_numbers(axes.xaxis)
+        elif all(place.is_integer() for place in places):
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     else:
         names = list(dict.fromkeys(_text(point, index) for point in ranking.sweep.points))
         places = [float(names.index(text)) for text in texts]

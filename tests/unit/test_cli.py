@@ -103,6 +103,10 @@ def test_version(host: StubHost) -> None:
         (["logs"], "Missing argument 'RUN'."),
         (["resume"], "Missing argument 'RUN'."),
         (["cancel"], "Missing argument 'RUN...'."),
+        *(
+            ([group], f"Missing command. See hpc-amp {group} --help")
+            for group in ("bench", "container", "scale", "sweep")
+        ),
         (["logs", "-n", "x", "y"], "Invalid value for '-n' / '--lines'"),
         (["logs", "-n", "-1", "y"], "Invalid value for '-n' / '--lines'"),
         (["submit", "nope.yaml"], "nope.yaml: there is no such job file"),

@@ -83,6 +83,10 @@ CASES = {
     "Nesterov's form nothing to work on; add nesterov: false",
     TRAIN + "  device: cuda\njob: {gpus_per_node: 0}": "job.yaml:3: train.device: cuda needs GPUs, "
     "but job.gpus_per_node is 0; use auto or cpu, or ask for GPUs",
+    TRAIN
+    + "  profile: {steps: [2, 4], ranks: [0, 8]}\njob: {nodes: 2, gpus_per_node: 4}": "job.yaml:3: "
+    "train.profile.ranks: there is no rank 8: the job has 8, counted from 0; leave it out, or ask "
+    "for more nodes",
     RUN + "job: {walltime: 2m}": "job.yaml:3: job.stop_margin: 2m leaves nothing of the walltime "
     "2m; make it smaller, or the walltime longer",
     RUN + "launch: single\njob: {nodes: 2, gpus_per_node: 4}": "job.yaml:3: launch.method: single "

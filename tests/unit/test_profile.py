@@ -285,21 +285,14 @@ def test_a_disk_that_takes_no_trace_costs_the_trace(
 # ---- two ranks -----------------------------------------------------------------------------------
 
 _PROGRAM = """
-import json, os, sys
-from pathlib import Path
+import json, sys
 sys.path.insert(0, sys.argv[2])
-from hpc_amp.distributed.world import resolve
 from hpc_amp.train import fit, run_program
-from hpc_amp.train.profile import profilers
-from hpc_amp.train.rundir import RunDirectory
 from support.training import Regression, settings
 
 def main():
-    out, world = Path(sys.argv[1]), resolve(os.environ)
     train = settings(device="cpu", profile={"steps": (3, 7), "ranks": json.loads(sys.argv[3])})
-    return fit(
-        train, out, task=Regression, observers=profilers(train, world, RunDirectory(out, 1))
-    ).exit_status
+    return fit(train, sys.argv[1], task=Regression).exit_status
 
 run_program(main)
 """

@@ -21,7 +21,7 @@ from hpc_amp.study.allocation import render_allocation
 from hpc_amp.study.draft import Wishes, draft_study
 from hpc_amp.study.folder import Study, find_study
 from hpc_amp.study.progress import progress
-from hpc_amp.study.recipe import measurements, read_recipe
+from hpc_amp.study.recipe import measurements
 from hpc_amp.study.submission import plan_run
 
 JOB: dict[str, Any] = {
@@ -103,7 +103,7 @@ def run_dirs(study: Study) -> dict[str, Path]:
 
 
 def states(study: Study) -> dict[str, str]:
-    items = progress(study, read_recipe(study))
+    items = progress(study)
     return {one.measurement.first.folder_name: one.state for one in items}
 
 
@@ -337,7 +337,7 @@ def test_the_script_passes_our_linter_and_shellcheck(tmp_path: Path, site: str) 
             Wishes(kinds=("weak",), nodes=(1, 2), repeats=2, warmup=1, steps=9, seconds=None),
         )
         draft.write()
-        wanted = measurements(draft.study, draft.recipe)
+        wanted = measurements(draft.study)
         plans = [plan_run(draft.study, draft.recipe, one)[0] for one in wanted]
         folder = draft.study.folder / "allocations" / "1"
         script = render_allocation(draft.study, folder, wanted, plans)

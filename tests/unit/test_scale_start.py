@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.stubs import StubHost
 from support.studies import rank_file, write_timing
+from support.terminal import Terminal
 
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.study.analysis import analyse
@@ -148,6 +150,7 @@ def test_a_shared_run_counts_for_both_curves(host: StubHost) -> None:
     run_dir = study.run_dir(study.planned_runs()[0])
     assert run_dir is not None
     write_timing(run_dir, [rank_file(rank, 1, [0.1] * 30) for rank in range(4)])
+    record_event(run_dir, "finished")
 
     assert [curve.kind for curve in analyse(study).curves] == ["strong", "weak"]
 
@@ -218,10 +221,31 @@ def test_what_is_expensive_needs_a_yes(host: StubHost) -> None:
     accepted = host.hpc_amp(*words, "--yes")
 
     assert refused.returncode == 2
-    assert "above --ask-above 1.4" in refused.stderr and "give --yes" in refused.stderr
-    assert len(refused.stderr.splitlines()) == 1
+    # The figure of the estimate above it.
+    assert "1.50 node-hours at most (each" in refused.stdout
+    assert refused.stderr == (
+        "hpc-amp: 1.50 node-hours at most are above --ask-above 1.4, and nobody can be asked; "
+        "give --yes\n"
+    )
     assert accepted.returncode == 0
     assert len(host.calls("sbatch")) == 3
+
+
+@pytest.mark.parametrize(("answer", "status", "jobs"), [("n", 1, 0), ("", 1, 0), ("y", 0, 3)])
+def test_the_question_is_answered_in_a_terminal(
+    host: StubHost, answer: str, status: int, jobs: int
+) -> None:
+    host.write_job(JOB)
+    command = [sys.executable, "-m", "hpc_amp", "scale", "job.yaml", "--nodes=1", "--ask-above=1"]
+
+    with Terminal(command, cwd=host.work, environ=host.environ()) as terminal:
+        terminal.wait_for(r"Submit\? \[y/N\]: ")
+        terminal.type(answer)
+        assert terminal.end() == status
+
+    assert len(host.calls("sbatch")) == jobs
+    assert ("nothing was submitted" in terminal.seen) == (jobs == 0)
+    assert (host.work / "studies").exists() == (jobs > 0)
 
 
 def test_what_is_left_is_estimated_by_what_is_measured(host: StubHost) -> None:
@@ -288,7 +312,7 @@ def test_a_damaged_recipe_says_so(host: StubHost, change: dict[str, Any]) -> Non
     path = newest(host).folder / "study.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
 
-    result = host.hpc_amp("scale", "status", "cifar")
+    result = host.hpc_amp("scale", "continue", "cifar")
 
     assert result.returncode == 2
     assert f"{path} does not describe a study: " in result.stderr

@@ -238,3 +238,24 @@ def test_a_law_that_does_not_fit(tmp_path: Path) -> None:
             measure(study, "strong", nodes, repeat, seconds * (1 + 0.001 * repeat))
     (text,) = [text for topic, text in caveats(study) if topic == "fit"]
     assert text.startswith("strong: Amdahl's law does not describe these points: one lies ")
+
+
+def test_what_is_the_same_of_several_points_is_told_once(tmp_path: Path) -> None:
+    """Strong and weak scaling share their runs on one node, and all points were on one machine."""
+    study = make_study(tmp_path, kind="both", nodes=(1, 2, 4), repeats=2)
+    for kind, nodes in (("strong", 1), ("strong", 2), ("weak", 2), ("strong", 4)):
+        for repeat in (1, 2):
+            seconds = 0.1 / nodes if kind == "strong" else 0.1
+            warmup = 0 if nodes == 1 else 20
+            measure(study, kind, nodes, repeat, seconds, host="n1", warmup_steps=warmup)
+    for repeat in (1, 2):
+        pointer = study / "points" / f"weak-n0001-r0{repeat}" / "run"
+        pointer.parent.mkdir()
+        shared = study / "points" / f"strong-n0001-r0{repeat}" / "run"
+        pointer.write_text(shared.read_text())
+    told = [text for topic, text in caveats(study) if topic in ("layout", "warm-up")]
+    assert told == [
+        "strong, 2 and 4 nodes; weak, 2 nodes: all ranks were on 1 machine; this says nothing "
+        "about more nodes",
+        "strong and weak, 1 node: the first steps of a run count as measured",
+    ]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_amp.study.fit import Fit, fit_amdahl, fit_gustafson
+from hpc_amp.study.sentences import fit_sentence
 
 NODES = (1, 2, 4, 8, 16)
 Law = Callable[[float, int], float]
@@ -136,6 +137,29 @@ def test_a_law_that_does_not_hold_deviates() -> None:
 
 
 def test_faster_than_ideal_is_a_negative_fraction() -> None:
-    fit = fit_amdahl([1, 2, 4], [1, 2.2, 4.8])
+    fit = fit_amdahl([1, 2, 4], [amdahl(-0.05, n) for n in (1, 2, 4)])
     assert fit is not None
-    assert fit.serial_fraction < 0
+    assert fit.serial_fraction == pytest.approx(-0.05)
+    assert fit.contradiction == "more nodes gain more than is ideal"
+    assert not fit.holds
+
+
+@pytest.mark.parametrize(
+    ("fitter", "throughputs"), [(fit_amdahl, [1000, 921]), (fit_gustafson, [1000, 950])]
+)
+def test_nodes_that_slow_down_are_no_law(fitter: Fitter, throughputs: list[float]) -> None:
+    """A line goes through any two points; that its speedup stays below 0.9 would be nonsense."""
+    fit = fitter([1, 2], throughputs)
+    assert fit is not None
+    assert fit.describes and fit.serial_fraction > 1.01
+    assert fit.contradiction == "more nodes are slower"
+    said = fit_sentence(fit)
+    assert said.endswith("which this law does not know: more nodes are slower.")
+    assert "stays" not in said
+
+
+@pytest.mark.parametrize("serial", [0.0, 1.0])
+def test_the_ends_of_the_law_are_no_contradiction(serial: float) -> None:
+    fit = fit_amdahl(list(NODES), [amdahl(serial, n) for n in NODES])
+    assert fit is not None and fit.holds
+    assert f"no part that {'scales' if serial else 'does not scale'} was found" in fit_sentence(fit)

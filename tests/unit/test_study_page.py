@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from support.environment import require_program
 from support.studies import make_study, measure, rank_file, submit_run, write_timing
 
 from hpc_amp.study.analysis import Analysis, analyse
+from hpc_amp.study.caveat import Caveat
 from hpc_amp.study.folder import KINDS, read_study
 from hpc_amp.study.page import to_html
 from hpc_amp.study.picture import draw
@@ -202,20 +204,29 @@ def test_long_names_do_not_break_a_phone(tmp_path: Path) -> None:
     assert facts["right"] <= 360
 
 
-def test_tables_stay_tables_on_paper(tmp_path: Path, html: str) -> None:
+def printed(folder: Path, html: str) -> list[str]:
+    """The lines on paper. A new page begins with a form feed."""
     require_program("pdftotext")
-    (tmp_path / "report.html").write_text(html)
-    pdf = tmp_path / "report.pdf"
-    browse(
-        tmp_path,
-        "--no-pdf-header-footer",
-        f"--print-to-pdf={pdf}",
-        f"file://{tmp_path}/report.html",
+    (folder / "report.html").write_text(html)
+    pdf = folder / "report.pdf"
+    address = f"file://{folder}/report.html"
+    browse(folder, "--no-pdf-header-footer", f"--print-to-pdf={pdf}", address)
+    command = ["pdftotext", "-layout", pdf, "-"]
+    return subprocess.run(command, check=True, text=True, capture_output=True).stdout.split("\n")
+
+
+def test_many_warnings_leave_no_page_half_empty(tmp_path: Path) -> None:
+    analysis = analysed(tmp_path)
+    many = tuple(Caveat("noisy", f"number {number}") for number in range(40))
+    first, *others = "\n".join(printed(tmp_path, page_of(replace(analysis, caveats=many)))).split(
+        "\f"
     )
-    text = subprocess.run(
-        ["pdftotext", "-layout", pdf, "-"], check=True, text=True, capture_output=True
-    ).stdout
-    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "number 5\n" in first
+    assert "number 39\n" in "".join(others)
+
+
+def test_tables_stay_tables_on_paper(tmp_path: Path, html: str) -> None:
+    lines = [" ".join(line.split()) for line in printed(tmp_path, html)]
     assert "nodes ranks runs step ms middle half images/s speedup efficiency" in lines
     assert "nodes compute communication data wait slowest rank" in lines
     assert "4 16 2/2 29.2 29.0-29.3 17,546 3.48 87.0 ± 7.7 %" in lines

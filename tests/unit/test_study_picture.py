@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -19,12 +20,14 @@ from hpc_amp.study.picture import draw
 BLUE, VERMILLION = (0, 114, 178), (213, 94, 0)
 
 
-def analysed(folder: Path, name: str = "cifar", factor: float = 1.0) -> Analysis:
+def analysed(
+    folder: Path, name: str = "cifar", factor: float = 1.0, data: str = "cifar10"
+) -> Analysis:
     study = make_study(folder, name=name, nodes=(1, 2, 4, 8), repeats=2)
     for nodes in (1, 2, 4, 8):
         for repeat in (1, 2):
             seconds = factor * 0.1 * (0.05 + 0.95 / nodes) * (1 + 0.01 * repeat)
-            measure(study, "strong", nodes, repeat, seconds, gpus_per_node=1)
+            measure(study, "strong", nodes, repeat, seconds, gpus_per_node=1, data=data)
     return analyse(read_study(study))
 
 
@@ -47,6 +50,14 @@ def test_a_png_and_an_svg(tmp_path: Path) -> None:
 def test_the_same_study_gives_the_same_bytes(tmp_path: Path) -> None:
     analysis = analysed(tmp_path)
     assert draw("strong", [analysis]) == draw("strong", [analysis])
+
+
+def test_a_picture_says_itself_on_which_data(tmp_path: Path) -> None:
+    """It goes into a proposal without the page around it. Letters are paths: what can be seen is
+    that they are others."""
+    real = analysed(tmp_path / "real")
+    made_up = analysed(tmp_path / "made-up", data="SYNTHETIC")
+    assert draw("strong", [real]) != draw("strong", [made_up])
 
 
 def test_settings_of_the_user_change_nothing(tmp_path: Path) -> None:
@@ -76,6 +87,19 @@ def test_few_points_can_be_drawn(tmp_path: Path, measured: tuple[int, ...]) -> N
         submit_run(study, "strong", nodes, 2, state="failed")
     pictures = draw("strong", [analyse(read_study(study))])
     assert BLUE in colours(pictures["png"])
+
+
+@pytest.mark.parametrize("slower", [1, 2, 3.7, 7.9, 8.1, 30])
+def test_an_axis_of_throughput_has_three_numbers_at_least(tmp_path: Path, slower: float) -> None:
+    """Numbers 1, 2 and 5 alone leave one between 600 and 1,300 images a second."""
+    study = make_study(tmp_path, nodes=(1, 2), repeats=1)
+    for nodes in (1, 2):
+        seconds = 0.5 * nodes ** (math.log2(slower) if slower > 1 else 0)
+        measure(study, "strong", nodes, 1, seconds, gpus_per_node=1)
+    svg = draw("strong", [analyse(read_study(study))])["svg"].decode()
+    first_axes = svg[svg.index('id="axes_1"') : svg.index('id="axes_2"')]
+    ticks = re.findall(r'<g id="ytick_\d+">(.*?)\n    </g>', first_axes, re.DOTALL)
+    assert sum('id="text_' in tick for tick in ticks) >= 3
 
 
 def test_throughput_that_falls_can_be_drawn(tmp_path: Path) -> None:

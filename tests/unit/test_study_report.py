@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -16,12 +17,14 @@ import pytest
 from click.testing import CliRunner
 from support.stubs import StubHost
 from support.studies import make_study, measure, rank_file, submit_run, write_timing
+from support.terminal import Terminal
 
 from hpc_amp.cli.scale import DefaultGroup
 from hpc_amp.study.analysis import analyse
 from hpc_amp.study.compare import compare, labels
 from hpc_amp.study.folder import read_study
 from hpc_amp.study.latex import escape, to_latex
+from hpc_amp.study.progress import progress
 from hpc_amp.study.text import to_text
 
 TEXT = """\
@@ -272,7 +275,7 @@ def test_bad_input_is_one_line(host: StubHost, study: Path, words: list[str], me
     assert not list(study.glob("report/.*"))
 
 
-def test_a_report_asks_the_scheduler_only_where_nothing_is_known(
+def test_a_report_asks_the_scheduler_only_about_runs_that_have_not_ended(
     host: StubHost, tmp_path: Path
 ) -> None:
     study = make_study(tmp_path, nodes=(1,), repeats=2)
@@ -288,10 +291,46 @@ def test_a_report_asks_the_scheduler_only_where_nothing_is_known(
     assert asked > 0
 
     write_timing(run_dir, [rank_file(rank, 1, [0.1] * 30) for rank in range(4)])
+    with (run_dir / "state.jsonl").open("a") as out:
+        out.write(json.dumps({"time": 3, "state": "finished"}) + "\n")
     result = host.hpc_amp("scale", "report", str(study), "--json")
     (one,) = json.loads(result.stdout)["studies"]
     assert [run["state"] for run in one["runs"]] == ["measured", "measured"]
     assert len(host.calls("squeue")) == asked
+
+
+def test_a_terminal_gets_sentences_as_wide_as_it_is(host: StubHost, study: Path) -> None:
+    command = [sys.executable, "-m", "hpc_amp", "scale", "report", str(study)]
+    with Terminal(command, cwd=host.work, environ=host.environ(), columns=76) as terminal:
+        assert terminal.end() == 0
+    lines = terminal.seen.splitlines()
+    assert "  Amdahl: serial fraction 20.0 ± 0.1 % (95 % interval); by this law speedup" in lines
+    assert "    over 1 node stays below 5. No point lies more than 0.0 % off it." in lines
+    # Nothing is lost or changed, and tables are whole.
+    printed = to_text([analyse(read_study(study))])
+    assert " ".join(terminal.seen.split()).startswith(" ".join(printed.split()))
+    assert "      2      8   2/2     60.0    60.0-60.0     8,533     1.67  83.3 ± 0.5 %" in lines
+
+
+@pytest.mark.parametrize("width", range(40, 80))
+def test_a_number_keeps_its_unit_at_any_width(study: Path, width: int) -> None:
+    lines = to_text([analyse(read_study(study))], width).splitlines()
+    assert not [line for line in lines if line.lstrip().startswith("%")]
+
+
+def test_runs_that_both_kinds_share_are_counted_once(tmp_path: Path) -> None:
+    """As `scale status` counts them."""
+    study = make_study(tmp_path, kind="both", nodes=(1, 2), repeats=3)
+    description = json.loads((study / "study.json").read_text())
+    (study / "study.json").write_text(json.dumps({**description, "shared": [1]}))
+    measure(study, "strong", 1, 1, 0.1)
+    pointer = study / "points" / "weak-n0001-r01" / "run"
+    pointer.parent.mkdir()
+    pointer.write_text((study / "points" / "strong-n0001-r01" / "run").read_text())
+    measure(study, "weak", 2, 1, 0.1)
+    found = read_study(study)
+    assert [len(one.measurement.counts_for) for one in progress(found)] == [2, 1, 1] * 3
+    assert "; 2 of 9 runs measured" in to_text([analyse(found)])
 
 
 def test_no_numpy_and_no_torch_for_a_table(host: StubHost, study: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from support.studies import make_study, measure, rank_file, submit_run, write_timing
 
 from hpc_amp.errors import UsageError
+from hpc_amp.schedulers.local import id_of_process
 from hpc_amp.study.analysis import analyse
 from hpc_amp.study.folder import find_study, read_study
 from hpc_amp.study.runs import StudyRun, read_runs
@@ -49,6 +51,37 @@ def test_every_state_of_a_run(tmp_path: Path) -> None:
     (curve,) = analysis.curves
     assert [(s.point.nodes, len(s.point.runs)) for s in curve.points] == [(1, 1), (2, 1)]
     assert curve.points[1].efficiency == pytest.approx(1)
+
+
+@pytest.mark.parametrize("state", ["cancelled", "failed", "checkpointed"])
+def test_a_run_that_was_ended_early_is_no_point(tmp_path: Path, state: str) -> None:
+    """It leaves what its ranks had measured until then; `scale status` does not call it measured
+    either."""
+    study = make_study(tmp_path, nodes=(1, 2), repeats=1)
+    measure(study, "strong", 1, 1, 0.1)
+    timing = measure(study, "strong", 2, 1, 0.05)
+    event = {"time": 1, "state": state, "reason": ""}
+    (timing.parents[2] / "state.jsonl").write_text(json.dumps(event) + "\n")
+    (timing / "allreduce.json").write_text(
+        json.dumps({"bytes": 44_700_000, "seconds": [0.004], "world_size": 8, "nodes": 2})
+    )
+    run = runs_of(study)["strong-n0002-r01"]
+    assert (run.state, run.ranks, run.allreduce) == (state, (), None)
+    analysis = analyse(read_study(study))
+    assert [s.point.nodes for s in analysis.curves[0].points] == [1]
+    assert "1 of 2 runs measured" in to_text([analysis])
+
+
+def test_a_run_that_waits_in_a_job_that_others_use_is_called_waiting(tmp_path: Path) -> None:
+    study = make_study(tmp_path, nodes=(1, 2), repeats=1)
+    job_id = id_of_process(os.getpid())
+    for nodes, began in ((1, True), (2, False)):
+        run_dir = submit_run(study, "strong", nodes, 1)
+        events = [{"time": 1, "state": "queued", "job_id": job_id}]
+        if began:
+            events.append({"time": 2, "state": "started", "attempt": 1, "job_id": job_id})
+        (run_dir / "state.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    assert [run.state for run in runs_of(study).values()] == ["running", "waiting"]
 
 
 def test_reasons_cannot_move_a_cursor(tmp_path: Path) -> None:
@@ -231,6 +264,7 @@ def test_a_study_is_found_by_folder_and_by_name(tmp_path: Path) -> None:
         ({"nodes": [0]}, "nodes is not a list of whole numbers from 1 on"),
         ({"nodes": []}, "nodes is not a list of whole numbers from 1 on"),
         ({"nodes": 4}, "nodes is not a list of whole numbers from 1 on"),
+        ({"shared": None}, "shared is not a list of whole numbers from 1 on"),
         ({"repeats": True}, "repeats is not a whole number from 1 on"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,17 @@ def test_the_picture_is_the_same_for_the_same_sweep(tmp_path: Path) -> None:
     assert first == second
     assert first["png"].startswith(b"\x89PNG")
     assert first["svg"].startswith(b"<?xml")
+
+
+def test_between_whole_numbers_nothing_is_marked(tmp_path: Path) -> None:
+    """There is no seed 1.2."""
+    points = tuple(Point(index, (str(index + 1),)) for index in range(2))
+    sweep = replace(sweep_in(tmp_path), keys=("train.seed",), points=points)
+    statuses = [ended(sweep, index, accuracy=0.5 + index / 10) for index in range(2)]
+
+    picture = draw(rank(sweep, statuses))["svg"]
+
+    assert picture.count(b'id="xtick_') == 2
 
 
 def test_a_parameter_of_numbers_has_an_axis_of_numbers() -> None:

@@ -202,7 +202,7 @@ def test_there_may_be_nothing_to_continue(tmp_path: Path, squeue: Queue) -> None
 
     with pytest.raises(UsageError) as caught:
         unfinished(point_statuses(sweep))
-    assert "1 points are under way" in str(caught.value)
+    assert "1 point is under way" in str(caught.value)
 
     start(sweep, 1, "41_1", "finished")
     with pytest.raises(UsageError) as caught:
