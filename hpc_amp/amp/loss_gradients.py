@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpc_amp.amp.master_weights import MasterWeights, needs_master
+from hpc_amp.amp.master_weights import MasterWeights, copy_each, needs_master
 from hpc_amp.amp.scaler import LossScaler
 
 
@@ -97,10 +97,8 @@ class LossGradients:
     def unscale(self, scaler: LossScaler) -> Tensor:
         """After a backward pass: divide its gradients by the scale, and add what was set aside.
         Returns a scalar tensor, true where a gradient of this pass is infinite or NaN."""
-        for master, parameter in self._model_parameter.items():
-            if parameter.grad is not None:
-                # Until the next pass, the model keeps the scaled gradient in half precision.
-                master.grad = parameter.grad.to(torch.float32, copy=True)
+        # Until the next pass, the model keeps the scaled gradients in half precision.
+        self._copy_model_gradients()
         fresh = [p.grad for p in parameters_of(self._optimizer) if p.grad is not None]
         overflow = scaler.unscale([_values(gradient) for gradient in fresh])
         for parameter, before in self._aside.items():
@@ -110,6 +108,21 @@ class LossGradients:
                 parameter.grad += before
         self._aside.clear()
         return overflow
+
+    def _copy_model_gradients(self) -> None:
+        """Give the masters the gradients of the model, in fp32."""
+        copies, gradients = [], []
+        for master, parameter in self._model_parameter.items():
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if gradient.is_sparse:
+                master.grad = gradient.float()
+                continue
+            master.grad = torch.empty_like(gradient, dtype=torch.float32)
+            copies.append(master.grad)
+            gradients.append(gradient)
+        copy_each(copies, gradients)
 
     def masters_stepped(self) -> None:
         """After the optimizer's step: round the masters into the model, and drop their gradients,

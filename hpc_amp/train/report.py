@@ -12,6 +12,7 @@ from hpc_amp.train.errors import TrainingError
 from hpc_amp.train.state import weights_digest
 
 if TYPE_CHECKING:
+    from hpc_amp.amp.scaler import LossScaler
     from hpc_amp.train.engine import Engine
 
 
@@ -34,6 +35,9 @@ class Report:
         scale = self.loss_scale()
         if scale is not None:
             values |= {"train/loss_scale": scale, "train/skipped_steps": self.skipped_steps()}
+            scalers = self._scalers()
+            if len(scalers) > 1:
+                values |= {f"train/loss_scale_{name}": s.value for name, s in scalers.items()}
         engine.tracker.scalars(engine.step, values)
         self._say_progress(means, learning_rate, rate)
         for observer in engine.observers:
@@ -96,13 +100,15 @@ class Report:
 
     def loss_scale(self) -> float | None:
         """The smallest current loss scale, or None where the loss is not scaled."""
-        scalers = [s for update in self._engine.updates for s in update.scalers.values()]
-        return min((scaler.value for scaler in scalers), default=None)
+        return min((scaler.value for scaler in self._scalers().values()), default=None)
 
     def skipped_steps(self) -> int:
         """Updates that were skipped because their gradients overflowed."""
-        updates = self._engine.updates
-        return sum(s.skipped_steps for update in updates for s in update.scalers.values())
+        return sum(scaler.skipped_steps for scaler in self._scalers().values())
+
+    def _scalers(self) -> dict[str, LossScaler]:
+        """The scaler of each loss, by the name of the loss."""
+        return {name: s for update in self._engine.updates for name, s in update.scalers.items()}
 
     def summary(self) -> dict[str, Any]:
         """The facts of the run up to here, for summary.json."""

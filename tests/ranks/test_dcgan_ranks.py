@@ -111,8 +111,10 @@ def test_a_resume_on_two_ranks_is_bit_exact(folder: Path) -> None:
         assert seen[name] == expected[name], name
     assert (expected["outcome"], expected["world_size"]) == ("finished", 2)
     assert expected["skipped_steps"] > 3
-    for name in (*CURVES, "eval/frechet_small", "train/loss_scale"):
+    curves = [f"train/loss_scale_{loss}" for loss in ("d_real", "d_fake", "g")]
+    for name in (*CURVES, "eval/frechet_small", "train/loss_scale", *curves):
         assert curve(stopped, name) == curve(whole, name)
+        assert curve(whole, name), name
     for attempt, step in ((1, 3), (2, 13)):
         outcome = json.loads((stopped / "attempts" / str(attempt) / "outcome.json").read_text())
         assert (outcome["outcome"], outcome["step"]) == ("checkpointed", step)

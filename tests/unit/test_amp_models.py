@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hpc_amp import amp
 from hpc_amp.amp.function_casts import FunctionCasts
 from hpc_amp.amp.loss_gradients import LossGradients
-from hpc_amp.amp.master_weights import MasterWeights
+from hpc_amp.amp.master_weights import MasterWeights, copy_each
 from hpc_amp.amp.model_casts import cast_model
 from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.config.schema import Precision
@@ -157,6 +157,19 @@ def test_packed_sequences_are_cast() -> None:
     results, state = model(nn.utils.rnn.pack_sequence([torch.rand(4, 3), torch.rand(2, 3)]))
     assert isinstance(results, nn.utils.rnn.PackedSequence)
     assert results.data.dtype is state[0].dtype is FLOAT
+
+
+@pytest.mark.parametrize("torch_has_one_call", [True, False])
+def test_tensors_of_several_types_are_copied_at_once(
+    monkeypatch: pytest.MonkeyPatch, torch_has_one_call: bool
+) -> None:
+    if not torch_has_one_call:  # torch 2.1
+        monkeypatch.delattr(torch, "_foreach_copy_")
+    sources = [torch.tensor([1 / 3, 70000.0]), torch.eye(3), torch.tensor(2.0)]
+    targets = [torch.zeros(2, dtype=HALF), torch.zeros(3, 3, dtype=torch.bfloat16), torch.zeros(())]
+    copy_each(targets, sources)
+    assert all(torch.equal(t, s.to(t.dtype)) for t, s in zip(targets, sources, strict=True))
+    copy_each([], [])
 
 
 def test_a_double_model_becomes_fp32_at_o0() -> None:
