@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hpc_amp.sweep.cut import Part
     from hpc_amp.sweep.folder import Sweep
     from hpc_amp.sweep.plan import SweepPlan
+    from hpc_amp.sweep.status import PointStatus
 
 sweeps_dir_option = click.option(
     "--sweeps-dir",
@@ -141,14 +142,25 @@ def _begin(sweep: Sweep, parts: Sequence[Part], *, as_json: bool, is_new: bool) 
             rundir.discard(sweep.folder)
         raise
     if as_json:
-        facts = {"folder": str(sweep.folder), "points": points, "job_ids": job_ids}
-        click.echo(json.dumps({**facts, "scheduler": sweep.scheduler}))
+        click.echo(json.dumps(_facts(sweep, points, job_ids)))
         return
     shown = ", ".join(job_ids[:4]) + (", ..." if len(job_ids) > 4 else "")
     click.echo(
         f"submitted {count(points, 'point')} as {count(len(job_ids), 'job')} "
         f"({sweep.scheduler}): {shown}\nsweep {sweep.folder}"
     )
+
+
+def _facts(sweep: Sweep, points: int, job_ids: Sequence[str]) -> dict[str, Any]:
+    """What was submitted, for JSON."""
+    facts = {"folder": str(sweep.folder), "points": points, "job_ids": list(job_ids)}
+    return {**facts, "scheduler": sweep.scheduler}
+
+
+def _show_points(sweep: Sweep, statuses: Sequence[PointStatus]) -> None:
+    """What became of points that ran here, as JSON."""
+    plain = [status.to_plain(sweep.keys) for status in statuses]
+    click.echo(json.dumps({"folder": str(sweep.folder), "points": plain}, indent=1))
 
 
 def _was_taken(sweep: Sweep) -> bool:
@@ -171,7 +183,7 @@ def _run_here(sweep: Sweep, parts: Sequence[Part], *, as_json: bool) -> None:
     def say(index: int) -> None:
         nonlocal ended
         ended += 1
-        status = point_statuses(sweep)[index]
+        (status,) = point_statuses(sweep, only=index)
         told = f"{status.state}: {status.reason}" if status.reason else status.state
         settings = " ".join(sweep.settings(index))
         click.echo(f"[{ended}/{points}] point {index} ({settings}) {told}", err=as_json)
@@ -183,8 +195,7 @@ def _run_here(sweep: Sweep, parts: Sequence[Part], *, as_json: bool) -> None:
         raise SystemExit(130) from None
     statuses = point_statuses(sweep)
     if as_json:
-        plain = [status.to_plain(sweep.keys) for status in statuses]
-        click.echo(json.dumps({"folder": str(sweep.folder), "points": plain}, indent=1))
+        _show_points(sweep, statuses)
     else:
         click.echo(f"see: hpc-amp sweep report {sweep.folder}")
     if any(status.state != "finished" for status in statuses):
@@ -307,7 +318,7 @@ def continue_(target: str, max_parallel: int | None, sweeps_dir: Path, as_json: 
     """
     from dataclasses import replace
 
-    from hpc_amp.sweep.control import unfinished
+    from hpc_amp.sweep.control import nothing_to_continue, unfinished
     from hpc_amp.sweep.folder import find_sweep
     from hpc_amp.sweep.status import point_statuses
     from hpc_amp.sweep.submit import check_bound, parts_of
@@ -316,5 +327,13 @@ def continue_(target: str, max_parallel: int | None, sweeps_dir: Path, as_json: 
     if max_parallel is not None:
         check_bound(found.scheduler, max_parallel)
         found = replace(found, at_once=max_parallel)
-    wanted = unfinished(point_statuses(found))
+    statuses = point_statuses(found)
+    wanted = unfinished(statuses)
+    if not wanted:
+        click.echo(nothing_to_continue(statuses), err=as_json)
+        if as_json and found.scheduler == "local":
+            _show_points(found, statuses)
+        elif as_json:
+            click.echo(json.dumps(_facts(found, 0, [])))
+        return
     _begin(found, parts_of(found, wanted, _at_once(found)), as_json=as_json, is_new=False)

@@ -21,15 +21,17 @@ _REASON = "by hpc-amp sweep cancel"
 
 def unfinished(statuses: Sequence[PointStatus]) -> list[int]:
     """The points that `continue` submits again: those that have not finished and are not under
-    way. Raises UsageError where there are none."""
-    wanted = [s.index for s in statuses if s.state != "finished" and s.state not in UNDER_WAY]
-    if not wanted:
-        under_way = sum(status.state in UNDER_WAY for status in statuses)
-        told = "all points have finished"
-        if under_way:
-            told = f"{count(under_way, 'point')} {'is' if under_way == 1 else 'are'} under way"
-        raise UsageError(f"{told}; there is nothing to continue")
-    return wanted
+    way."""
+    return [s.index for s in statuses if s.state != "finished" and s.state not in UNDER_WAY]
+
+
+def nothing_to_continue(statuses: Sequence[PointStatus]) -> str:
+    """Why there is no such point, for people."""
+    under_way = sum(status.state in UNDER_WAY for status in statuses)
+    if not under_way:
+        return "all points have finished"
+    told = f"{count(under_way, 'point')} {'is' if under_way == 1 else 'are'} under way"
+    return f"{told}; there is nothing to continue"
 
 
 def cancel(sweep: Sweep, on_wait: Callable[[], object]) -> list[PointStatus]:

@@ -53,16 +53,18 @@ class PointStatus:
         }
 
 
-def point_statuses(sweep: Sweep) -> list[PointStatus]:
-    """The status of all points, with one request to the scheduler; none where all have ended."""
+def point_statuses(sweep: Sweep, only: int | None = None) -> list[PointStatus]:
+    """The status of all points, or only of that one, with one request to the scheduler; none where
+    all have ended."""
     arrays = get_arrays(sweep.scheduler)
-    points = _points(sweep, arrays)
+    chosen = sweep.points if only is None else [sweep.points[only]]
+    points = _points(sweep, arrays, chosen)
     answers = _ask(arrays, points)
     statuses = [point.status(answers) for point in points]
     gone = {status.index for status in statuses if status.state in ("missing", "cancelled")}
     if answers and gone:
         # They may have started, and even ended, between our look at the files and the answer.
-        newer = {view.point.index: view for view in _points(sweep, arrays)}
+        newer = {view.point.index: view for view in _points(sweep, arrays, chosen)}
         statuses = [
             newer[status.index].status(answers) if status.index in gone else status
             for status in statuses
@@ -85,15 +87,14 @@ def _ask(arrays: Arrays, points: list[_PointView]) -> Mapping[str, JobStatus] | 
         return None
 
 
-def _points(sweep: Sweep, arrays: Arrays) -> list[_PointView]:
+def _points(sweep: Sweep, arrays: Arrays, chosen: Sequence[Point]) -> list[_PointView]:
     places = {
         point: (submitted, task)
         for submitted in read_submitted(sweep)
         for task, point in enumerate(submitted.points)
     }
     return [
-        _PointView(sweep, point, arrays, *places.get(point.index, (None, 0)))
-        for point in sweep.points
+        _PointView(sweep, point, arrays, *places.get(point.index, (None, 0))) for point in chosen
     ]
 
 

@@ -13,10 +13,9 @@ import yaml
 from support.environment import working_directory
 from support.stubs import events
 
-from hpc_amp.errors import UsageError
 from hpc_amp.jobs.events import record_event
 from hpc_amp.sweep.arrays import PbsArrays, get_arrays
-from hpc_amp.sweep.control import cancel, unfinished
+from hpc_amp.sweep.control import cancel, nothing_to_continue, unfinished
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.plan import plan_sweep
 from hpc_amp.sweep.points import read_space
@@ -189,6 +188,7 @@ def test_a_point_that_is_submitted_again_waits(tmp_path: Path, squeue: Queue) ->
     statuses = point_statuses(sweep)
 
     assert states(statuses) == ["finished", "pending", "failed"]
+    assert [point_statuses(sweep, only=index)[0] for index in range(3)] == statuses
     assert [status.job_id for status in statuses] == ["41_0", "77_0", "41_2"]
     start(sweep, 1, "77_0", "finished", array=2)
     assert states(point_statuses(sweep)) == ["finished", "finished", "failed"]
@@ -200,14 +200,14 @@ def test_there_may_be_nothing_to_continue(tmp_path: Path, squeue: Queue) -> None
     start(sweep, 0, "41_0", "finished")
     squeue.say("41_1|PENDING|Priority\n")
 
-    with pytest.raises(UsageError) as caught:
-        unfinished(point_statuses(sweep))
-    assert "1 point is under way" in str(caught.value)
+    statuses = point_statuses(sweep)
+    assert unfinished(statuses) == []
+    assert "1 point is under way" in nothing_to_continue(statuses)
 
     start(sweep, 1, "41_1", "finished")
-    with pytest.raises(UsageError) as caught:
-        unfinished(point_statuses(sweep))
-    assert "all points have finished" in str(caught.value)
+    statuses = point_statuses(sweep)
+    assert unfinished(statuses) == []
+    assert nothing_to_continue(statuses) == "all points have finished"
 
 
 # ---- cancelling ----------------------------------------------------------------------------------
