@@ -91,3 +91,5 @@ def _wait(device: torch.device) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads may abort an orderly end

@@ -16,6 +16,9 @@ from typing import NoReturn
 
 from hpc_amp.distributed.world import World, standard_variables
 
+# The module that submitit starts a Python with.
+_SUBMITIT = "submitit.core._submit"
+
 
 def main(arguments: list[str]) -> NoReturn:
     """Become the interpreter, with the arguments behind the first. Exits with 2 and one line where
@@ -28,6 +31,7 @@ def main(arguments: list[str]) -> NoReturn:
             f"hpc-amp: the function was pickled by Python {pickled_by}, and the job's "
             f"{sys.executable} is {own}: submit from a Python {own}, or set container.python"
         )
+    rest = ["hpc_amp.distributed.function" if word == _SUBMITIT else word for word in rest]
     folder = Path(os.environ["HPC_AMP_JOB"]).parent
     os.execve(sys.executable, [sys.executable, *rest], environment(os.environ, folder))
 

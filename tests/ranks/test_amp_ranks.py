@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -255,10 +254,10 @@ def two_losses_with_bucket_views(rank: int) -> Any:
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """By scenario: what each rank wrote down."""
     from support.environment import REPOSITORY, clean_environ
+    from support.ports import free_ports
 
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        port = made.getsockname()[1]
+    (port,) = free_ports(1)
     environ = clean_environ(OMP_NUM_THREADS="1")
     environ["PYTHONPATH"] += f":{REPOSITORY / 'tests'}"
     ranks = []
@@ -348,3 +347,5 @@ def main(folder: Path, rank: int, port: str) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    dist.barrier()
+    os._exit(0)  # gloo's threads may abort an orderly end

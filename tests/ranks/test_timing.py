@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.environment import clean_environ
+from support.ports import free_ports
 
 from hpc_amp.study.timing import read_allreduce, read_rank
 
@@ -51,10 +51,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which three ranks have trained them all, one after the other."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "program.py").write_text(PROGRAM)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    world = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_PORT": port}
+    (port,) = free_ports(1)
+    world = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_PORT": str(port)}
     ranks = [
         subprocess.Popen(
             [sys.executable, "program.py", json.dumps(RUNS)],

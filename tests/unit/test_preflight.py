@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from support.environment import REPOSITORY, clean_environ
+from support.ports import free_ports
 from support.stubs import StubHost, events
 
 from hpc_amp.config.schema import Job, Resources, Train, to_plain
@@ -520,10 +521,7 @@ def test_every_id_is_in_the_catalogue() -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 class Nodes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.environment import REPOSITORY, clean_environ
+from support.ports import free_ports
 from support.training import CPU, Regression, fit_until, settings
 
 from hpc_amp.config.build import build
@@ -300,9 +300,7 @@ run_program(main)
 
 @pytest.mark.ranks
 def test_two_ranks_share_a_summary(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     ranks = []
     for rank in (0, 1):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}

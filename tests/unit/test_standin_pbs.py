@@ -748,7 +748,11 @@ def test_stand_in_qsig_answers(start: Start) -> None:
 
 def test_stand_in_kills_what_a_script_leaves_in_its_session(start: Start) -> None:
     pbs = start()
-    body = IN_WORK + "sleep 1000 & echo $! >pid\nsetsid sleep 1000 & echo $! >outside"
+    body = IN_WORK + (
+        "sleep 1000 & echo $! >pid\n"
+        "setsid sh -c 'echo $$ >outside; exec sleep 1000' &\n"
+        "until [ -s outside ]; do sleep 0.1; done\n"
+    )
     job_id = submit(pbs, body)
     pid, outside = started(pbs), started(pbs, "outside")
     assert end(pbs, job_id)["exit_status"] == 0

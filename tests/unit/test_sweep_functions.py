@@ -90,6 +90,43 @@ def test_an_error_of_the_function_arrives() -> None:
         made.submit(by_value(fail)).result()
 
 
+def test_a_signal_that_comes_twice_is_one_checkpoint(tmp_path: Path) -> None:
+    """From Slurm, and through the container's runtime."""
+    saves = str(tmp_path / "saves")
+
+    class Count:
+        def __init__(self, attempt: int) -> None:
+            self.attempt = attempt
+
+        def __call__(self) -> int:
+            import os
+            import signal
+            import time
+
+            if self.attempt == 0:
+                os.kill(os.getpid(), signal.SIGUSR2)
+                time.sleep(60)
+            return self.attempt
+
+        def checkpoint(self) -> Any:
+            import os
+            import signal
+
+            import submitit
+
+            with open(saves, "a") as file:
+                file.write("x")
+            if os.stat(saves).st_size == 1:
+                os.kill(os.getpid(), signal.SIGUSR2)
+            return submitit.helpers.DelayedSubmission(by_name(self.attempt + 1))
+
+    by_name = by_value(Count)
+    made = hpc_amp.executor("job.yaml")
+
+    assert made.submit(Count(0)).result() == 1
+    assert Path(saves).read_text() == "x"
+
+
 def test_code_that_another_python_pickled_is_refused(tmp_path: Path) -> None:
     made = hpc_amp.executor("job.yaml")
     program = made.folder.parent / "python"

@@ -1,0 +1,30 @@
+"""`python -m hpc_amp.distributed.function FOLDER`: submitit's program for a rank, in a container.
+
+Slurm sends a signal to every process of a step, and the container's runtime passes on what it gets,
+so that the process of a function hears it twice. submitit would checkpoint again in the middle of
+its checkpoint.
+"""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+from submitit.core.job_environment import SignalHandler
+from submitit.core.submission import submitit_main
+
+
+def main() -> None:
+    """Run the function that was pickled into the folder."""
+    checkpoint = SignalHandler.checkpoint_and_try_requeue
+
+    def once(handler: SignalHandler, number: int, frame: FrameType | None = None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        checkpoint(handler, number, frame)
+
+    SignalHandler.checkpoint_and_try_requeue = once
+    submitit_main()
+
+
+if __name__ == "__main__":
+    main()
