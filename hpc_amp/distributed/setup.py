@@ -58,8 +58,8 @@ def join(world: World, device: torch.device, timeout_seconds: float) -> None:
 def leave() -> None:
     """Wait until every rank is done, so that none takes the connections of another down with it.
 
-    The group itself ends with the process: gloo's orderly end can hang (seen on torch 2.1), NCCL
-    complains where it is left out."""
+    The group itself ends with the process: gloo's orderly end can hang (seen on torch 2.1 and 2.6:
+    it waits for a thread that waits for Python's lock), NCCL complains where it is left out."""
     if not dist.is_initialized():
         return
     dist.barrier()
