@@ -22,6 +22,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slow image of tests/cluster/test_containers.py is built early by the part of `make test`
+    that does not use Slurm, and so is there when the other one needs it, at its end."""
+
+    def turn(item: pytest.Item) -> int:
+        if item.path.name != "test_containers.py":
+            return 1
+        return 2 if item.get_closest_marker("slurm") else 0
+
+    items.sort(key=turn)
+
+
 @pytest.fixture(scope="session")
 def cluster() -> test_cluster.Cluster:
     """The running test cluster. Without one: a failure in CI or with HPC_AMP_REQUIRE_CLUSTER=1,
