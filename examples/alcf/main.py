@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import NoReturn
 
 MODELS = {
     **{name: name for name in ("densenet121", "densenet161", "densenet169", "densenet201")},
@@ -40,16 +39,11 @@ WARMUP_EPOCHS = 5
 RATE_FALLS_AT = (80, 120, 160, 180)
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see --help\n")
-
-
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     """The command line. Ends the program where it makes no sense."""
-    parser = Parser(description=(__doc__ or "").split("\n\n")[0])
+    from hpc_amp.train import ArgumentParser
+
+    parser = ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     add = parser.add_argument
     add("--lr", type=float, default=0.1, help="peak learning rate (%(default)s)")
     add("--steps", "-n", type=int, default=200, metavar="N", help="epochs (%(default)s)")

@@ -10,6 +10,8 @@ import argparse
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hpc_amp.train import ArgumentParser
+
 HERE = Path(__file__).resolve().parent
 LR_POLICIES = ("constant_lr", "cosine_lr", "normal_lr", "multistep_lr")
 INIT_POLICIES = ("default", "kaimingn", "kaimingu", "xaviern", "xavieru")
@@ -18,7 +20,7 @@ PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16", "O0", "O1", "O2", "O3")
 DATA_SETS = ("mnist", "fashionmnist", "cifar10", "cifar100", "imagenet", "synthetic")
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(ArgumentParser):
     """Says what is wrong in one line. Knows what was given, since nothing else is in its result:
     defaults are in `defaults`."""
 
@@ -45,7 +47,7 @@ class Parser(argparse.ArgumentParser):
         self.flag(*names, default=False, nargs="?", const=True, type=_boolean, **options)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {self.place}{message}; see --help\n")
+        super().error(f"{self.place}{message}")
 
 
 def _boolean(text: str) -> bool:

@@ -13,9 +13,9 @@ import argparse
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from hpc_amp.train import Observer, run_program
+from hpc_amp.train import ArgumentParser, Observer, run_program
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Data, Train
@@ -23,16 +23,9 @@ if TYPE_CHECKING:
 FOLDERS = ("folder", "imagenet", "lfw", "lsun")
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see --help\n")
-
-
 def parse() -> argparse.Namespace:
     """The flags. Exits with 2 where they are wrong."""
-    parser = Parser(description=(__doc__ or "").split("\n\n")[0], allow_abbrev=False)
+    parser = ArgumentParser(description=(__doc__ or "").split("\n\n")[0], allow_abbrev=False)
     flag = parser.add_argument
     sets = ("cifar10", "fashion_mnist", "mnist", *FOLDERS, "fake")
     flag(

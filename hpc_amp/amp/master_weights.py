@@ -3,7 +3,7 @@ a half-precision weight add up in its copy (Micikevicius et al. 2018, section 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
@@ -71,11 +71,11 @@ class MasterWeights:
             dist.broadcast(self._of[parameter], source, group)
 
 
-def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy each source into its target, whatever their types; on a GPU with a few kernels for all
     where torch has that (2.2)."""
     if hasattr(torch, "_foreach_copy_") and targets:
-        torch._foreach_copy_(list(targets), list(sources))
+        torch._foreach_copy_(targets, sources)
         return
     for target, source in zip(targets, sources, strict=True):
         target.copy_(source)

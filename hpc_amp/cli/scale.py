@@ -316,12 +316,10 @@ def _say_that_it_waits() -> None:
 
 
 def _nothing_to_do(items: Sequence[Progress]) -> str:
-    from hpc_amp.study.words import count
+    from hpc_amp.study.words import under_way
 
-    under_way = sum(one.is_under_way for one in items)
-    if not under_way:
-        return "all runs are measured"
-    return f"{count(under_way, 'run')} {'is' if under_way == 1 else 'are'} under way"
+    number = sum(one.is_under_way for one in items)
+    return under_way(number, "run") if number else "all runs are measured"
 
 
 def _submit(

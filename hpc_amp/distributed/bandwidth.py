@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hpc_amp.distributed.ending import end_process
 from hpc_amp.distributed.setup import choose_device, join, leave
 from hpc_amp.distributed.world import resolve
 
@@ -91,5 +92,4 @@ def _wait(device: torch.device) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    sys.stdout.flush()
-    os._exit(0)  # gloo's threads may abort an orderly end
+    end_process(0)

@@ -12,6 +12,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def under_way(number: int, noun: str) -> str:
+    """`1 run is under way`, `2 runs are under way`."""
+    return f"{count(number, noun)} {'is' if number == 1 else 'are'} under way"
+
+
 def on_nodes(nodes: Iterable[int]) -> str:
     """`on 1 node`, `on 2 and 4 nodes`."""
     numbers = sorted(nodes)

@@ -9,7 +9,7 @@ from pathlib import Path
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.control import SAVE_SECONDS
 from hpc_amp.jobs.events import record_event
-from hpc_amp.study.words import count
+from hpc_amp.study.words import under_way
 from hpc_amp.sweep.arrays import get_arrays
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.record import read_submitted, record_cancelled
@@ -27,11 +27,10 @@ def unfinished(statuses: Sequence[PointStatus]) -> list[int]:
 
 def nothing_to_continue(statuses: Sequence[PointStatus]) -> str:
     """Why there is no such point, for people."""
-    under_way = sum(status.state in UNDER_WAY for status in statuses)
-    if not under_way:
+    number = sum(status.state in UNDER_WAY for status in statuses)
+    if not number:
         return "all points have finished"
-    told = f"{count(under_way, 'point')} {'is' if under_way == 1 else 'are'} under way"
-    return f"{told}; there is nothing to continue"
+    return f"{under_way(number, 'point')}; there is nothing to continue"
 
 
 def cancel(sweep: Sweep, on_wait: Callable[[], object]) -> list[PointStatus]:

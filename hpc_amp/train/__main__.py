@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from hpc_amp.distributed.ending import end_process
 from hpc_amp.distributed.world import WorldError, resolve
 from hpc_amp.train.outcome import write_first_outcome
 from hpc_amp.train.rundir import RunDirectory
@@ -71,8 +72,7 @@ def _number(name: str) -> float | None:
 
 
 def run_as_process(arguments: list[str]) -> NoReturn:
-    """Run this rank, and end the process at once: other ranks may be waiting for this one in a
-    collective operation, and an orderly exit would wait for them in turn."""
+    """Run this rank, and end the process at once (see `end_process`)."""
     # A log that cannot be written, on a full disk, must not change the exit status.
     with contextlib.suppress(OSError):
         try:
@@ -82,10 +82,7 @@ def run_as_process(arguments: list[str]) -> NoReturn:
         except BaseException:
             status = 1
             traceback.print_exc()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
-    os._exit(status)
+    end_process(status)
 
 
 if __name__ == "__main__":

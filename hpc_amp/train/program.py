@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import argparse
 import os
 import signal
 import sys
@@ -11,16 +11,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from hpc_amp.distributed.ending import end_process
 from hpc_amp.distributed.world import World, resolve
 from hpc_amp.train.outcome import write_first_outcome
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.stopping import StopReason
 
 
+class ArgumentParser(argparse.ArgumentParser):
+    """One that says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2."""
+        self.exit(2, f"{self.prog}: {message}; see --help\n")
+
+
 def run_program(main: Callable[[], int]) -> NoReturn:
     """Run a program's `main`, which returns the exit status, and end the process: an error for the
-    user is one line, and the status 2 where the input is wrong. It ends at once, since other ranks
-    may be waiting for this one, and an orderly exit would wait for them in turn."""
+    user is one line, and the status 2 where the input is wrong."""
     try:
         status = main()
     except SystemExit as end:
@@ -29,10 +37,7 @@ def run_program(main: Callable[[], int]) -> NoReturn:
         status = 128 + signal.SIGINT
     except BaseException as error:
         status = _tell_failure(error)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
-    os._exit(status)
+    end_process(status)
 
 
 def _status_of(end: SystemExit) -> int:

@@ -105,12 +105,12 @@ class StepTimer:
         elif self._passed == self._config.warmup and self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         self._end = end
-        if self.is_done:
-            # The evaluation that follows needs memory, too.
-            self._peak_memory = machine.peak_memory(self._device)
         if self._wanted is None and len(self._steps) == _PACE_STEPS:
             self._wanted = self._steps_in_time(self._config.seconds)
             self.restart()
+        if self.is_done:
+            # The evaluation that follows needs memory, too.
+            self._peak_memory = machine.peak_memory(self._device)
 
     def _steps_in_time(self, seconds: float) -> int:
         """How many steps take so long, by rank 0's clock and the steps up to now. Every rank calls

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from support import standins
-from support.cluster import Cluster
+from support.cluster import Cluster, site_parameters
 from support.environment import REPOSITORY
 from support.standins import CobaltStandIn, PbsStandIn, StandIn
 from support.stubs import REPORT, Report, read_reports
@@ -173,16 +173,7 @@ def start(cluster: Cluster, site: str, folder: Path) -> System:
     return System(site, cluster, work, environ, server)
 
 
-def marked(sites: Iterable[str]) -> list[Any]:
-    """As parameters: those with the real Slurm say so."""
-    slurm = [pytest.mark.slurm]
-    return [
-        pytest.param(site, marks=slurm if SITES[site]["scheduler"] == "slurm" else [])
-        for site in sites
-    ]
-
-
-@pytest.fixture(scope="module", params=marked(SITES))
+@pytest.fixture(scope="module", params=site_parameters(SITES))
 def system(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[System]:
@@ -194,7 +185,7 @@ def system(
 
 def only(*sites: str) -> pytest.MarkDecorator:
     """A test of what only these schedulers have."""
-    return pytest.mark.parametrize("system", marked(sites), indirect=True)
+    return pytest.mark.parametrize("system", site_parameters(SITES, sites), indirect=True)
 
 
 # ---- submit, state, logs -------------------------------------------------------------------------

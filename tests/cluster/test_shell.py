@@ -12,14 +12,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from support.cluster import Cluster
+from support.cluster import Cluster, site_parameters
 from support.environment import REPOSITORY
 from support.standins import CobaltStandIn, PbsStandIn, StandIn
 from support.stubs import REPORT, Report, read_reports
@@ -85,14 +85,7 @@ class Place:
         return list(self.work.glob("runs/*/shell-*"))
 
 
-def marked(sites: Iterable[str]) -> list[Any]:
-    """As parameters: the one with the real Slurm says so."""
-    return [
-        pytest.param(site, marks=[pytest.mark.slurm] if site == "slurm" else []) for site in sites
-    ]
-
-
-@pytest.fixture(params=marked(SITES))
+@pytest.fixture(params=site_parameters(SITES))
 def place(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> Iterator[Place]:
     site = request.param
     sites = tmp_path / "sites"
@@ -130,7 +123,7 @@ def place(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> I
 
 def only(*sites: str) -> pytest.MarkDecorator:
     """A test of what only these have."""
-    return pytest.mark.parametrize("place", marked(sites), indirect=True)
+    return pytest.mark.parametrize("place", site_parameters(SITES, sites), indirect=True)
 
 
 def wait_until(condition: Any, what: str) -> None:

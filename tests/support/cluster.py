@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,18 @@ class Cluster:
         return self.run(
             sys.executable, "-m", "hpc_amp", *args, cwd=cwd, check=check, timeout=timeout
         )
+
+
+def site_parameters(
+    sites: Mapping[str, Mapping[str, Any]], names: Iterable[str] | None = None
+) -> list[Any]:
+    """The sites, or those with these names, as parameters of tests: the ones of the real Slurm are
+    marked so."""
+    slurm = [pytest.mark.slurm]
+    return [
+        pytest.param(name, marks=slurm if sites[name]["scheduler"] == "slurm" else [])
+        for name in (sites if names is None else names)
+    ]
 
 
 def complaints() -> str | None:

@@ -520,17 +520,13 @@ def test_every_id_is_in_the_catalogue() -> None:
 # ---- the nodes together --------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    return free_ports(1)[0]
-
-
 class Nodes:
     """Several nodes on one machine, each in a thread, with the meeting between them."""
 
     def __init__(self, place: Place, count: int) -> None:
         self.place = place
         place.resources["nodes"] = count
-        place.environ["HPC_AMP_MASTER_PORT"] = str(free_port())
+        place.environ["HPC_AMP_MASTER_PORT"] = str(free_ports(1)[0])
         self.folder = place.run_dir / "attempts" / "1"
         names = [f"n{index + 1}" for index in range(count)]
         (self.folder / "nodes").write_text("\n".join(f"{name}.cluster" for name in names))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.training import CPU, Regression, engine, settings
 
 from hpc_amp.distributed.world import World
+from hpc_amp.train import machine
 from hpc_amp.train.profile import Profiler
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.stages import begin
@@ -29,10 +31,21 @@ def test_it_measures_for_about_so_long_and_ends_the_training(tmp_path: Path) -> 
     assert len(rank["steps"]) == max(10, round(0.3 / pace))
 
 
-def test_at_least_ten_steps(tmp_path: Path) -> None:
+def test_at_least_ten_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = engine(tmp_path, epochs=10**6, timing={"warmup": 0, "seconds": 1e-9})
+    evaluate, peak = made.evaluate, [100]
+
+    def large_evaluation() -> Any:
+        if made.step == 10:
+            peak[0] = 1000
+        return evaluate()
+
+    monkeypatch.setattr(machine, "peak_memory", lambda device: peak[0])
+    monkeypatch.setattr(made, "evaluate", large_evaluation)
     made.fit()
     assert made.step == 10
+    rank = json.loads((tmp_path / "attempts" / "1" / "timing" / "rank-00000.json").read_text())
+    assert (rank["peak_memory_bytes"], peak) == (100, [1000])
 
 
 def test_a_training_without_any_evaluation(
