@@ -99,8 +99,9 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
 @pytest.mark.parametrize(("scheduler", "launcher", "runtime"), CASES)
 def test_the_script_is_the_golden_one(
     scheduler: str, launcher: str, runtime: str,
-    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch,
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)  # `make demo` makes a folder `data`, which would be bound
     monkeypatch.setattr("hpc_amp.schedulers.local._nvidia_gpus", lambda: 0)
     path = GOLDEN / f"{scheduler}-{launcher}-{runtime}.sh"
     script = render(plan(scheduler, launcher, runtime))

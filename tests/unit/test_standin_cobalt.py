@@ -706,7 +706,7 @@ def test_stand_in_local_job_may_end_by_itself_after_term(start: Start) -> None:
 
 
 def test_stand_in_deletes_waiting_and_starting_jobs(start: Start) -> None:
-    cobalt = start(start_delay=0.3)
+    cobalt = start(start_delay=3)
     held = submit(cobalt, "touch ran", "-h")
     assert cobalt.run("qdel", held).returncode == 0
     assert held not in cobalt.jobs()
