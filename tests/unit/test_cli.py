@@ -642,11 +642,11 @@ def test_a_local_run_is_cancelled_and_resumed(here: StubHost) -> None:
         f"{first['run_dir']} is running as job {first['job_id']}; it cannot run twice"
     )
 
-    start = time.monotonic()
     cancelled = here.hpc_amp("cancel", "test")
     assert cancelled.stdout == f"cancelled job {first['job_id']} of {first['run_dir']}\n"
-    assert time.monotonic() - start < 10
     assert until_state(here, "test", "cancelled")["attempt"] == 1
+    # By SIGTERM, which it heeds, and not by the SIGKILL at the end of its grace.
+    assert "attempt 1 ended: failed (status 143)" in here.hpc_amp("logs", "test").stdout
 
     resumed = here.hpc_amp("resume", "test", "--follow")
     assert resumed.returncode == 0, resumed.stdout

@@ -89,14 +89,14 @@ def test_patterns_do_not_explode() -> None:
     for failure in FAILURES:
         for pattern in (*failure.patterns, *failure.excluded, *failure.also, *failure.without):
             hurting = [failure.samples[0][:60] * 20, "a" * 2000, "error: " * 300, "/x." * 700]
-            begin = time.perf_counter()
+            begin = time.process_time()
             for line in hurting:
                 pattern.search(line)
-            short = time.perf_counter() - begin
-            begin = time.perf_counter()
+            short = time.process_time() - begin
+            begin = time.process_time()
             for line in hurting:
                 pattern.search(line * 2)
-            assert time.perf_counter() - begin < 40 * short + 0.2, (failure.id, pattern.pattern)
+            assert time.process_time() - begin < 40 * short + 0.2, (failure.id, pattern.pattern)
 
 
 GOOD = (

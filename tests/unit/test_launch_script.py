@@ -274,7 +274,7 @@ trap 'echo USR1 >>got; exit 75' USR1
 trap 'echo TERM >>got; exit 75' TERM
 touch ready
 stop=$(dirname "$HPC_AMP_OUTCOME_FILE")/stop
-for i in {1..200}; do sleep 0.05; [ ! -e "$stop" ] || exit 75; done
+for i in {1..2000}; do sleep 0.05; [ ! -e "$stop" ] || exit 75; done
 exit 9
 """
 
@@ -397,10 +397,12 @@ def test_a_failure_after_a_signal_is_not_retried(host: StubHost) -> None:
 
 @pytest.mark.parametrize(("outcome", "status"), [("exit 75", 0), ("exit 3", 3)])
 def test_a_cancelled_run_does_not_start_again(host: StubHost, outcome: str, status: int) -> None:
-    run_dir = host.create({"run": shell(f"touch ready; sleep 0.5; {outcome}"), "restarts": 5})
+    program = f"touch ready; until [ -e go ]; do sleep 0.05; done; {outcome}"
+    run_dir = host.create({"run": shell(program), "restarts": 5})
     process = host.start(run_dir)
     until_exists(host.work / "ready")
     record_event(run_dir, "cancelled")
+    (host.work / "go").touch()
     ended = wait(process)
 
     assert events(run_dir) == ["started", "cancelled"]

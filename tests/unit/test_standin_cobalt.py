@@ -425,7 +425,7 @@ def test_stand_in_gives_jobs_a_login_environment(start: Start, remote: bool) -> 
 
 
 def test_stand_in_shows_states_until_a_job_vanishes(start: Start) -> None:
-    cobalt = start(start_delay=0.5)
+    cobalt = start(start_delay=3)
     job_id = submit(cobalt, "until [ -e go ]; do sleep 0.02; done; exit 3", "-n", "2")
     shown = cobalt.run("qstat", job_id).stdout
     user = cobalt.jobs()[job_id]["user"]
@@ -667,7 +667,7 @@ def test_stand_in_remote_job_notices_when_it_writes(start: Start) -> None:
 
 @pytest.mark.parametrize("remote", [True, False], ids=["R", "L"])
 def test_stand_in_ends_job_at_walltime(start: Start, remote: bool) -> None:
-    cobalt = start(run_remote=remote, minute=0.05, epilogue_delay=0.3, force_kill_delay=0.3)
+    cobalt = start(run_remote=remote, minute=0.3, epilogue_delay=0.3)
     job_id = submit(cobalt, STUBBORN)
     pid = started(cobalt)
     end(cobalt, job_id)
@@ -679,7 +679,7 @@ def test_stand_in_ends_job_at_walltime(start: Start, remote: bool) -> None:
 
 
 def test_stand_in_local_job_gets_term_then_kill(start: Start) -> None:
-    cobalt = start(run_remote=False, force_kill_delay=1.0)
+    cobalt = start(run_remote=False, force_kill_delay=4.0)
     child = (
         "bash -c 'trap \"echo child >>heard\" TERM; echo $$ >child; while :; do sleep 0.05; done' &"
     )

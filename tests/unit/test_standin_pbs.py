@@ -422,7 +422,7 @@ def test_stand_in_that_is_down_answers_nothing(start: Start) -> None:
 def test_stand_in_blocks_until_the_end(start: Start, body: str, status: int) -> None:
     pbs = start(history=False)
     pbs.script(f"#!/bin/bash\n{body}\n")
-    words = ("-W", "block=true", "-l", "walltime=1")
+    words = ("-W", "block=true", "-l", f"walltime={1 if 'sleep' in body else 600}")
     result = pbs.run("qsub", *words, "job.sh")
     assert (result.returncode, result.stdout) == (status, "0.head\n")
 
@@ -629,14 +629,14 @@ def test_stand_in_cannot_deliver_into_a_missing_folder(start: Start) -> None:
 
 
 def test_stand_in_says_that_walltime_killed(start: Start) -> None:
-    pbs = start(kill_delay=1.0)
-    job_id = submit(pbs, STUBBORN, "-l", "walltime=1")
+    pbs = start()
+    job_id = submit(pbs, STUBBORN, "-l", "walltime=3")
     pid = started(pbs)
     assert end(pbs, job_id)["exit_status"] == -29
     assert (pbs.work / "heard").read_text() == "heard\n"
     assert not alive(pid)
     said = (pbs.work / "job.sh.e0").read_text()
-    assert said.startswith("=>> PBS: job killed: walltime 1 exceeded limit 1\n")
+    assert said.startswith("=>> PBS: job killed: walltime 3 exceeded limit 3\n")
 
 
 def test_stand_in_makes_prologue_noise(start: Start) -> None:
@@ -649,7 +649,7 @@ def test_stand_in_makes_prologue_noise(start: Start) -> None:
 
 
 def test_stand_in_qdel_terminates_the_session_then_kills(start: Start) -> None:
-    pbs = start(kill_delay=1.0)
+    pbs = start()
     child = (
         "bash -c 'trap \"echo child >>heard\" TERM; echo $$ >child; while :; do sleep 0.05; done' &"
     )

@@ -68,8 +68,11 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_all_points_run_and_no_more_at_once_than_allowed(machine: Machine) -> None:
+    # The first two wait for each other; then each gives a third the time to come.
     machine.write(
-        'mkdir -p now && touch "now/$A" && ls now | wc -l >>counts && sleep 0.5 && rm "now/$A"'
+        'mkdir -p now && touch "now/$A"\n'
+        'until [ -e two ]; do [ "$(ls now | wc -l)" -lt 2 ] || touch two; sleep 0.05; done\n'
+        'ls now | wc -l >>counts && sleep 0.5 && ls now | wc -l >>counts && rm "now/$A"'
     )
 
     result = machine.run("job.yaml", "container.env.A=0,1,2,3,4", "--max-parallel=2")
@@ -125,8 +128,9 @@ def test_ctrl_c_lets_what_runs_save_and_continue_goes_on(
 
 
 def test_cancel_from_elsewhere_ends_the_command_too(machine: Machine) -> None:
+    # Whichever comes first, the stop file or SIGTERM: a program that ends with 0 has finished.
     machine.write(
-        'touch "at-$A"; while [ ! -e "${HPC_AMP_OUTCOME_FILE%/*}/stop" ]; do sleep 0.1; done'
+        'touch "at-$A"; while [ ! -e "${HPC_AMP_OUTCOME_FILE%/*}/stop" ]; do sleep 0.1; done; exit 75'
     )
     process = machine.start("job.yaml", "container.env.A=0,1", "--max-parallel=1")
     machine.wait_for("at-0")
