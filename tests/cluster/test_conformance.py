@@ -21,6 +21,7 @@ from support.cluster import Cluster, site_parameters
 from support.environment import REPOSITORY
 from support.standins import CobaltStandIn, PbsStandIn, StandIn
 from support.stubs import REPORT, Report, read_reports
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -124,13 +125,6 @@ class System:
         cluster = Cluster(self.cluster.image, self.cluster.binds, self.environ)
         shown = cluster.run(sys.executable, "-c", script, self.name, *sorted(ids), cwd=self.work)
         return json.loads(shown.stdout)
-
-
-def wait_until(condition: Any, what: str, seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.1)
 
 
 def events(run_dir: Path) -> list[dict[str, Any]]:

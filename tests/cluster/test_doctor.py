@@ -221,7 +221,7 @@ def test_an_unreadable_image(desk: Desk) -> None:
         ],
         cwd=home,
         env={**desk.cluster.environ, "HOME": str(home)},
-        text=True, capture_output=True, timeout=120,
+        text=True, capture_output=True, timeout=300,
     )  # fmt: skip
 
     assert shown.returncode == 1, shown.stdout + shown.stderr

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from support.cluster import SCRIPTS, Cluster
-from support.standins import OPEN_MPI, wait_for
+from support.standins import OPEN_MPI
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
@@ -26,7 +27,7 @@ def test_mpirun_from_the_head(cluster: Cluster, tmp_path: Path) -> None:
     environ = {**cluster.environ, **OPEN_MPI, "GIVEN": "yes", "KEPT": "yes"}
     command = ["mpirun", "-n", "4", "--hostfile", hostfile(tmp_path), "-x", "GIVEN"]
     shown = subprocess.run(
-        [*command, "sh", "-c", REPORT], env=environ, text=True, capture_output=True, timeout=120
+        [*command, "sh", "-c", REPORT], env=environ, text=True, capture_output=True, timeout=300
     )
     # Only what -x names reaches other nodes, as with ssh.
     expected = ["0 0 n1", "1 1 n1", "2 0 n2", "3 1 n2"]
@@ -41,11 +42,11 @@ def test_mpirun_that_is_ended_leaves_nothing(
     body += "mv part.$OMPI_COMM_WORLD_RANK pids.$OMPI_COMM_WORLD_RANK; exec sleep 1000"
     command = ["mpirun", "-n", "4", "--hostfile", hostfile(tmp_path), "sh", "-c", body]
     with subprocess.Popen(command, env={**cluster.environ, **OPEN_MPI}) as mpirun:
-        wait_for(lambda: len(list(tmp_path.glob("pids.*"))) == 4, "four ranks")
+        wait_until(lambda: len(list(tmp_path.glob("pids.*"))) == 4, "four ranks")
         mpirun.send_signal(number)
     pids = {int(pid) for path in tmp_path.glob("pids.*") for pid in path.read_text().split()}
     assert len(pids) == 6  # four ranks, and an orted on each node
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "ranks and orted")
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "ranks and orted")
 
 
 def test_mpirun_in_a_slurm_job_needs_no_agent(cluster: Cluster, tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_mpirun_in_a_slurm_job_needs_no_agent(cluster: Cluster, tmp_path: Path) 
 def test_rsh_agent_knows_its_nodes_only(cluster: Cluster) -> None:
     def agent(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [SCRIPTS / "rsh-agent", *words], text=True, capture_output=True, timeout=60
+            [SCRIPTS / "rsh-agent", *words], text=True, capture_output=True, timeout=300
         )
 
     assert agent("user@n2", "hostname;", "exit", "3").stdout == "n2\n"

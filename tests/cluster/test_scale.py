@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from support.cluster import Cluster
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
@@ -32,15 +31,6 @@ STEPS = 400  # some seconds, so that a job can be ended half-way
 def job_file(folder: Path, **launch: Any) -> str:
     (folder / "job.yaml").write_text(yaml.safe_dump({**JOB, "launch": launch}))
     return "job.yaml"
-
-
-def wait_until(condition: Callable[[], Any], what: str) -> Any:
-    """The value of the condition. The limit only ends what would hang."""
-    deadline = time.monotonic() + 600
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.1)
-    return value
 
 
 def runs_of(cluster: Cluster, folder: Path) -> dict[str, dict[str, Any]]:

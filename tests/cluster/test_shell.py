@@ -24,6 +24,7 @@ from support.environment import REPOSITORY
 from support.standins import CobaltStandIn, PbsStandIn, StandIn
 from support.stubs import REPORT, Report, read_reports
 from support.terminal import Terminal
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -124,14 +125,6 @@ def place(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> I
 def only(*sites: str) -> pytest.MarkDecorator:
     """A test of what only these have."""
     return pytest.mark.parametrize("place", site_parameters(SITES, sites), indirect=True)
-
-
-def wait_until(condition: Any, what: str) -> None:
-    """The limit is only there to end what would hang."""
-    deadline = time.monotonic() + 240
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.1)
 
 
 def left_nothing(place: Place) -> None:

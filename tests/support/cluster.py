@@ -74,7 +74,7 @@ def site_parameters(
 
 def complaints() -> str | None:
     """What keeps the cluster from being used; None where it is healthy."""
-    health = subprocess.run([SCRIPTS / "status"], text=True, capture_output=True, timeout=120)
+    health = subprocess.run([SCRIPTS / "status"], text=True, capture_output=True, timeout=300)
     if health.returncode == 0:
         return None
     lines = health.stdout.splitlines()
@@ -89,7 +89,7 @@ def connect() -> Cluster:
         env=clean_environ(),
         stdout=subprocess.PIPE,
         check=True,
-        timeout=120,
+        timeout=300,
     ).stdout
     pairs = (entry.partition("=") for entry in shown.decode().split("\0"))
     environ = {name: value for name, equals, value in pairs if equals and name != "_"}

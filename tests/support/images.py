@@ -51,7 +51,7 @@ def debian_mirror() -> str:
     shown = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(ORIGIN) $(COMPONENT) $(REPO_URI)",
          "Created-By: Packages"],
-        text=True, capture_output=True, check=True, timeout=120,
+        text=True, capture_output=True, check=True, timeout=300,
     )  # fmt: skip
     for line in shown.stdout.splitlines():
         origin, component, address = line.split(maxsplit=2)

@@ -13,12 +13,11 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 from support.environment import REPOSITORY, clean_environ
+from support.waiting import wait_until
 
 STANDINS = REPOSITORY / "tests" / "standins"
 sys.path.insert(0, str(STANDINS))
@@ -150,7 +149,7 @@ class StandIn:
         with contextlib.suppress(ServerDown):
             Folder(self.state).ask(self.kind, {"op": "stop"}, start=False)
         if pid is not None:
-            wait_for(lambda: not _is_server(pid), "the stand-in's server to end")
+            wait_until(lambda: not _is_server(pid), "the stand-in's server to end")
         Folder(self.state).check()
 
     def _server_pid(self) -> int | None:
@@ -197,18 +196,6 @@ class PbsStandIn(StandIn):
     def restore_node(self, name: str) -> None:
         """A lost node is back."""
         self.ask("restore_node", node=name)
-
-
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    """Until the condition holds; its value. The limit is only there to end what would hang."""
-    deadline = time.monotonic() + 60
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited in vain for {what}")
-        time.sleep(0.02)
 
 
 def _is_server(pid: int) -> bool:

@@ -151,7 +151,7 @@ class StubHost:
             env=self.environ(**environ),
             text=True,
             capture_output=True,
-            timeout=120,
+            timeout=300,
         )
 
     def write_job(self, config: dict[str, Any], name: str = "job.yaml") -> Path:
@@ -161,7 +161,7 @@ class StubHost:
         return path
 
 
-def wait(process: subprocess.Popen[str], timeout: float = 30) -> Ended:
+def wait(process: subprocess.Popen[str], timeout: float = 300) -> Ended:
     """The end of a started script. One that does not end is killed with all that it started."""
     try:
         output, _ = process.communicate(timeout=timeout)

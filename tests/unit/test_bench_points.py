@@ -134,7 +134,7 @@ def test_the_script_passes_shellcheck(host: StubHost) -> None:
     config = {"name": "x", "site": "slurm"}
     script = render_bench(prepared(host, config=config))
     result = subprocess.run(
-        ["shellcheck", "-"], input=script, text=True, capture_output=True, timeout=120
+        ["shellcheck", "-"], input=script, text=True, capture_output=True, timeout=300
     )
     assert result.returncode == 0, result.stdout
 
@@ -157,7 +157,7 @@ def run_script(made: Prepared, statuses: dict[Point, int]) -> subprocess.Complet
 
 def started(made: Prepared) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", made.bench.script], text=True, capture_output=True, timeout=60, check=False
+        ["bash", made.bench.script], text=True, capture_output=True, timeout=300, check=False
     )
 
 

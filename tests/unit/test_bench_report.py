@@ -309,7 +309,7 @@ def test_ctrl_c_ends_it_and_shows_what_is_measured(host: StubHost) -> None:
         if line.startswith("fp32, repeat 1: "):
             break
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert "ending the run that is under way" in err
     assert re.search(r"^fp32 +[1-3]/50 ", out, re.MULTILINE)

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.stubs import RUN_ID, StubHost
+from support.waiting import wait_for_file, wait_until
 
 from hpc_amp import __version__
 from hpc_amp.jobs.events import read_events, record_event
@@ -41,15 +41,15 @@ def fails(result: subprocess.CompletedProcess[str], status: int = 2) -> str:
     return lines[0].removeprefix("hpc-amp: ")
 
 
-def until_state(host: StubHost, target: str, *states: str, timeout: float = 20) -> dict[str, Any]:
-    """The status of a run as soon as it is in one of the states."""
-    deadline = time.monotonic() + timeout
-    while True:
-        (status,) = json.loads(host.hpc_amp("status", target, "--json").stdout)
-        if status["state"] in states:
-            return dict(status)
-        assert time.monotonic() < deadline, status
-        time.sleep(0.1)
+def until_state(host: StubHost, target: str, state: str) -> dict[str, Any]:
+    """The status of a run as soon as it is in that state."""
+
+    def status() -> dict[str, Any] | None:
+        (entry,) = json.loads(host.hpc_amp("status", target, "--json").stdout)
+        return dict(entry) if entry["state"] == state else None
+
+    found: dict[str, Any] = wait_until(status, f"{target} to be {state}", pause=0.1)
+    return found
 
 
 def submitted(host: StubHost, config: dict[str, Any], *overrides: str) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def test_a_working_directory_that_is_gone(host: StubHost) -> None:
 
     result = subprocess.run(
         ["bash", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(gone), *command],
-        env=host.environ(), text=True, capture_output=True, timeout=120,
+        env=host.environ(), text=True, capture_output=True, timeout=300,
     )  # fmt: skip
 
     assert fails(result) == ("the working directory does not exist any more; change to another one")
@@ -184,7 +184,7 @@ def test_a_dry_run_prints_the_bytes_and_touches_nothing(host: StubHost) -> None:
     dry = subprocess.run(
         [sys.executable, "-m", "hpc_amp", "submit", *words, "--dry-run"],
         cwd=host.work, env=host.environ(PYTHONIOENCODING="latin-1"),
-        capture_output=True, timeout=120,
+        capture_output=True, timeout=300,
     )  # fmt: skip
     rendered = host.hpc_amp("render", *words)
 
@@ -635,8 +635,7 @@ def test_a_local_run_from_start_to_end(here: StubHost) -> None:
 def test_a_local_run_is_cancelled_and_resumed(here: StubHost) -> None:
     run = ["bash", "-c", '[ "$HPC_AMP_ATTEMPT" != 1 ] || { touch ready; exec sleep 60; }']
     first = submitted(here, job(site="local", run=run))
-    while not (here.work / "ready").exists():
-        time.sleep(0.05)
+    wait_for_file(here.work / "ready")
     assert until_state(here, "test", "running")["attempt"] == 1
     assert fails(here.hpc_amp("resume", "test")) == (
         f"{first['run_dir']} is running as job {first['job_id']}; it cannot run twice"
@@ -667,24 +666,19 @@ def test_a_local_run_that_does_not_listen_is_killed_with_all_that_it_started(
         "trap '' TERM; echo $$ >pid; while :; do sleep 1; done",
     ]
     facts = submitted(here, job(site="local", run=run))
-    while not (here.work / "pid").exists() or not (here.work / "pid").read_text():
-        time.sleep(0.05)
-    pid = int((here.work / "pid").read_text())
+    wait_for_file(here.work / "pid")
+    pid = int(wait_until((here.work / "pid").read_text, "its number"))
     monkeypatch.setattr(local.Local, "grace", 0.5)
 
     local.Local().cancel(facts["job_id"])
 
-    deadline = time.monotonic() + 120
-    while local.start_time(pid) is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: local.start_time(pid) is None, "its end")
     assert until_state(here, "test", "lost")["reason"] == "process gone"
 
 
 def test_a_local_run_that_is_killed_is_lost(here: StubHost) -> None:
     facts = submitted(here, job(site="local", run=["bash", "-c", "touch ready; exec sleep 60"]))
-    while not (here.work / "ready").exists():
-        time.sleep(0.05)
+    wait_for_file(here.work / "ready")
 
     for member in local._family(int(facts["job_id"].split("-")[1])):
         os.kill(member, signal.SIGKILL)
@@ -755,7 +749,7 @@ def test_ctrl_c_ends_the_following_and_not_the_run(here: StubHost) -> None:
     read_until(process, "ready")
 
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
 
     assert process.returncode == 130
     assert out == ""
@@ -771,7 +765,7 @@ def test_ctrl_c_ends_a_run_that_was_started_with_run(here: StubHost) -> None:
     read_until(process, "ready")
 
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=300)
 
     assert process.returncode == 1
     assert "test: cancelled" in out.splitlines()
@@ -783,7 +777,7 @@ def test_logs_follow_to_the_end(here: StubHost) -> None:
     read_until(process, "ready")
 
     (here.work / "go").touch()
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
 
     assert process.returncode == 0
     assert out.splitlines() == ["end", "attempt 1 ended: finished (status 0)"]
@@ -815,7 +809,7 @@ def test_a_reader_that_has_seen_enough(host: StubHost) -> None:
     for command in ("logs test", "status", "--help", "render job.yaml"):
         result = subprocess.run(
             ["bash", "-c", f"{python} {command} | true; echo ${{PIPESTATUS[0]}}"],
-            cwd=host.work, env=host.environ(), text=True, capture_output=True, timeout=120,
+            cwd=host.work, env=host.environ(), text=True, capture_output=True, timeout=300,
         )  # fmt: skip
         assert result.stderr == ""
         assert result.stdout == "141\n"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from support.container import MAKES, FakeRuntime, fake_runtime, sif
 from support.environment import REPOSITORY, clean_environ
+from support.waiting import wait_until
 
 from hpc_amp.containers import places as places_module
 from hpc_amp.containers.pull import file_name, lock
@@ -54,7 +55,7 @@ class Desk:
 
     def run(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments, **more)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def build(self, *options: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -259,7 +260,7 @@ def test_an_interrupted_build_leaves_nothing(desk: Desk, number: signal.Signals)
         if line == "begun\n":
             break
     process.send_signal(number)
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=300)[1]
     assert process.returncode == 130
     assert "stopped; no image was made" in said
     assert desk.left == {"x.def"}
@@ -284,7 +285,7 @@ def test_output_comes_line_by_line(desk: Desk) -> None:
     assert "building" in process.stderr.readline()
     assert process.stderr.readline() == "one\n"  # while the build still runs
     (desk.runtime.state / "go").touch()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 0
 
 
@@ -293,7 +294,7 @@ def test_on_a_terminal_the_runtime_sees_one(desk: Desk) -> None:
     command = f"{sys.executable} -m hpc_amp container build x.def x.sif --site=local"
     shown = subprocess.run(
         ["script", "-qec", command, "/dev/null"],
-        cwd=desk.work, env=desk.environ(), text=True, capture_output=True, timeout=120,
+        cwd=desk.work, env=desk.environ(), text=True, capture_output=True, timeout=300,
     )  # fmt: skip
     assert shown.returncode == 0, shown.stdout
     assert "terminal True True" in shown.stdout
@@ -410,13 +411,10 @@ def test_an_image_that_is_there_is_not_pulled_again(desk: Desk) -> None:
 def test_parallel_pulls_fetch_once(desk: Desk) -> None:
     desk.runtime.does("while not os.path.exists(state + '/go'): time.sleep(0.01)\n" + MAKES)
     pulls = [desk.start("pull", NGC, "--site=local", "--size=1MB") for _ in range(4)]
-    deadline = time.monotonic() + 60
-    while not desk.runtime.calls:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    time.sleep(0.5)
+    wait_until(lambda: desk.runtime.calls, "the first pull")
+    time.sleep(0.5)  # for the others to come to the lock
     (desk.runtime.state / "go").touch()
-    said = [process.communicate(timeout=60)[1] for process in pulls]
+    said = [process.communicate(timeout=300)[1] for process in pulls]
     assert [process.returncode for process in pulls] == [0] * 4
     assert len(desk.runtime.calls) == 1
     assert sum("is there already" in text for text in said) == 3

@@ -192,7 +192,7 @@ def test_two_ranks_decode_once_and_fail_together(tmp_path: Path) -> None:
             )
             for rank in range(2)
         ]
-        said = [rank.communicate(timeout=120) for rank in ranks]
+        said = [rank.communicate(timeout=300) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     (first, warning), (second, quiet) = said
     assert first == second

@@ -34,7 +34,7 @@ def execute(
         env=clean_environ(**environ),
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=300,
     )
 
 

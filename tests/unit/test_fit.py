@@ -226,7 +226,7 @@ def run_program(folder: Path, what: str, **environ: str) -> subprocess.Completed
     (folder / "program.py").write_text(PROGRAM)
     return subprocess.run(
         [sys.executable, "program.py", what, "out"],
-        cwd=folder, env=clean_environ(**environ), text=True, capture_output=True, timeout=120,
+        cwd=folder, env=clean_environ(**environ), text=True, capture_output=True, timeout=300,
     )  # fmt: skip
 
 

@@ -121,14 +121,14 @@ def test_there_is_no_golden_script_without_a_case() -> None:
 
 @pytest.mark.parametrize("case", ["-".join(case) for case in CASES])
 def test_a_golden_script_is_bash(case: str) -> None:
-    subprocess.run(["bash", "-n", GOLDEN / f"{case}.sh"], check=True, timeout=120)
+    subprocess.run(["bash", "-n", GOLDEN / f"{case}.sh"], check=True, timeout=300)
 
 
 def test_golden_scripts_pass_shellcheck() -> None:
     require_program("shellcheck")
 
     result = subprocess.run(
-        ["shellcheck", *sorted(GOLDEN.glob("*.sh"))], text=True, capture_output=True, timeout=120
+        ["shellcheck", *sorted(GOLDEN.glob("*.sh"))], text=True, capture_output=True, timeout=300
     )
 
     assert result.returncode == 0, result.stdout

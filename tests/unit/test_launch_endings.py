@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from support.stubs import Ended, StubHost, events, wait, write_outcome
+from support.waiting import wait_for_file
 
 from hpc_amp.jobs.events import read_events, record_event
 
@@ -33,17 +34,10 @@ def requeues(host: StubHost) -> int:
     return [call[0] for call in host.calls("scontrol")].count("requeue")
 
 
-def until_exists(path: Path) -> None:
-    deadline = time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < deadline, f"no {path}"
-        time.sleep(0.02)
-
-
 def terminated(host: StubHost, run_dir: Path) -> Ended:
     """The end of a run whose whole job got SIGTERM while its program was at work."""
     process = host.start(run_dir)
-    until_exists(host.work / "ready")
+    wait_for_file(host.work / "ready")
     os.kill(process.pid, signal.SIGTERM)
     return wait(process)
 
@@ -171,7 +165,7 @@ def test_a_local_run_has_no_limit_that_somebody_enforces(host: StubHost) -> None
     config = {"site": "local", "run": shell(LISTENER), "launch": "single", "job": job}
     run_dir = host.create(config)
     process = host.start(run_dir)
-    until_exists(host.work / "ready")
+    wait_for_file(host.work / "ready")
     time.sleep(3)
     os.kill(process.pid, signal.SIGTERM)
     wait(process)
@@ -318,7 +312,7 @@ def test_nor_does_one_that_is_asked_while_it_works(
     run = shell(f"touch ready; until [ -e go ]; do sleep 0.05; done; {program}")
     run_dir = host.create({"run": run, "restarts": 5})
     process = host.start(run_dir)
-    until_exists(host.work / "ready")
+    wait_for_file(host.work / "ready")
     record_event(run_dir, "stopping")
     (host.work / "go").touch()
     wait(process)

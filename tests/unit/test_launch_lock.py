@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.stubs import StubHost, events, wait
+from support.waiting import wait_until
 
 from hpc_amp.jobs.events import read_events
 
@@ -25,16 +25,8 @@ def patient(**more: Any) -> dict[str, Any]:
     return {"run": ["bash", "-c", PATIENT], "launch": "single", **more}
 
 
-def until(condition: Callable[[], Any], what: str) -> None:
-    """The limit only ends what would hang."""
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.02)
-
-
 def until_at_work(host: StubHost, attempt: int = 1) -> None:
-    until((host.work / f"ready-{attempt}").exists, f"attempt {attempt}")
+    wait_until((host.work / f"ready-{attempt}").exists, f"attempt {attempt}")
 
 
 def in_queue(host: StubHost, *rows: str) -> None:
@@ -78,7 +70,7 @@ def test_an_attempt_says_whose_it_is_and_when_it_is_over(host: StubHost) -> None
     assert int((folder / "end_at").read_text()) > time.time()
     assert (folder / "from").read_text() == "0\n"
     first = (folder / "alive").stat().st_mtime_ns
-    until(lambda: (folder / "alive").stat().st_mtime_ns > first, "a second sign of life")
+    wait_until(lambda: (folder / "alive").stat().st_mtime_ns > first, "a second sign of life")
     assert not (folder / "ended").exists()
 
     (host.work / "go").touch()
@@ -97,7 +89,7 @@ def test_the_sign_of_life_ends_with_the_script(host: StubHost) -> None:
 
     assert wait(process).status == -signal.SIGKILL
     # Processes of the script's own session: its heartbeat is one of them.
-    until(lambda: not members_of_session(process.pid), "the heartbeat to end")
+    wait_until(lambda: not members_of_session(process.pid), "the heartbeat to end")
     assert not (run_dir / "attempts" / "1" / "ended").exists()
 
 
@@ -161,7 +153,7 @@ def test_of_many_starts_at_the_same_moment_one_works(host: StubHost) -> None:
     run_dir = host.create(patient())
 
     processes = [host.start(run_dir, job_id=job_id) for job_id in ids]
-    until(lambda: sum(p.poll() is None for p in processes) == 1, "all but one to give way")
+    wait_until(lambda: sum(p.poll() is None for p in processes) == 1, "all but one to give way")
     until_at_work(host)
     (host.work / "go").touch()
 

@@ -22,6 +22,7 @@ from support.stubs import (
     wait,
     write_outcome,
 )
+from support.waiting import wait_for_file
 
 from hpc_amp.jobs.events import read_events, record_event
 
@@ -257,7 +258,7 @@ def test_somebody_elses_run_directory_ends_the_script(host: StubHost) -> None:
     result = subprocess.run(
         [*nobody, *script],
         env=host.environ(SLURM_JOB_ID="42", SLURM_JOB_NODELIST="n1"),
-        text=True, capture_output=True, timeout=120,
+        text=True, capture_output=True, timeout=300,
     )  # fmt: skip
 
     assert result.returncode == 2
@@ -284,16 +285,9 @@ def signalled(host: StubHost, config: dict[str, Any], number: signal.Signals) ->
     launch = {"forward_signals": True}
     run_dir = host.create({"run": shell(LISTENER), "launch": launch, **config})
     process = host.start(run_dir)
-    until_exists(host.work / "ready")
+    wait_for_file(host.work / "ready")
     os.kill(process.pid, number)
     return run_dir, wait(process)
-
-
-def until_exists(path: Path) -> None:
-    deadline = time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < deadline, f"no {path}"
-        time.sleep(0.02)
 
 
 def received(host: StubHost) -> str:
@@ -373,7 +367,7 @@ exit 75
     launch = {"method": "single", "forward_signals": True}
     run_dir = host.create({"run": shell(patient), "launch": launch})
     process = host.start(run_dir)
-    until_exists(host.work / "ready")
+    wait_for_file(host.work / "ready")
     for count in range(1, 4):
         os.kill(process.pid, signal.SIGUSR1)
         while received(host) != "USR1\n" * count:
@@ -400,7 +394,7 @@ def test_a_cancelled_run_does_not_start_again(host: StubHost, outcome: str, stat
     program = f"touch ready; until [ -e go ]; do sleep 0.05; done; {outcome}"
     run_dir = host.create({"run": shell(program), "restarts": 5})
     process = host.start(run_dir)
-    until_exists(host.work / "ready")
+    wait_for_file(host.work / "ready")
     record_event(run_dir, "cancelled")
     (host.work / "go").touch()
     ended = wait(process)
@@ -413,7 +407,7 @@ def test_a_cancelled_run_does_not_start_again(host: StubHost, outcome: str, stat
 def test_a_stop_file_by_hand_stops_for_good(host: StubHost) -> None:
     run_dir = host.create({"run": shell(LISTENER)})
     process = host.start(run_dir)
-    until_exists(host.work / "ready")
+    wait_for_file(host.work / "ready")
     (run_dir / "attempts" / "1" / "stop").touch()
     ended = wait(process)
 
@@ -651,7 +645,7 @@ def test_torchrun_really_starts_the_ranks(host: StubHost) -> None:
         {"site": "local", "run": run, "launch": "torchrun", "job": {"ranks_per_node": 2}}
     )
 
-    ended = wait(host.start(run_dir), timeout=120)
+    ended = wait(host.start(run_dir), timeout=300)
 
     assert ended.status == 0, ended.output
     reports = read_reports(out)
@@ -689,7 +683,7 @@ def test_a_login_shell_that_is_not_ours_to_choose(host: StubHost) -> None:
     result = subprocess.run(
         [run_dir / "launch.sh"],
         env=host.environ(HOME=str(home), SLURM_JOB_ID="42", SLURM_JOB_NODELIST="n1"),
-        text=True, capture_output=True, timeout=120,
+        text=True, capture_output=True, timeout=300,
     )  # fmt: skip
 
     assert result.returncode == 0, result.stderr

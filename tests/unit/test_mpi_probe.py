@@ -11,13 +11,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.environment import clean_environ
 from support.mpi import FakeMpi
+from support.waiting import wait_until
 
 from hpc_amp.distributed.mpi_fit import Library, host_library, image_library
 
@@ -329,25 +329,21 @@ def test_a_world_that_is_wrong_is_told_even_if_it_hangs_later(tmp_path: Path) ->
 
 
 def read_when_written(path: Path) -> str:
-    deadline = time.monotonic() + 120
-    while not (path.exists() and path.read_text().endswith("\n")):
-        assert time.monotonic() < deadline, f"{path} was not written"
-        time.sleep(0.02)
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n"), str(path))
     return path.read_text()
 
 
 def wait_until_gone(pid: int) -> None:
     """A killed process of another parent is gone when somebody has reaped it; a zombie is dead."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
+
+    def gone() -> bool:
         try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            stat = Path(f"/proc/{pid}/stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
-            return
-        if state in "ZX":
-            return
-        time.sleep(0.02)
-    pytest.fail(f"process {pid} is still there")
+            return True
+        return stat.rpartition(")")[2].split()[0] in "ZX"
+
+    wait_until(gone, f"the end of process {pid}")
 
 
 def test_nothing_stays_behind_of_mpi_that_hangs(tmp_path: Path) -> None:
@@ -370,7 +366,7 @@ def test_mpi_ends_with_a_rank_that_the_launcher_kills(tmp_path: Path) -> None:
     pid = int(read_when_written(record))
 
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
 
     assert process.returncode == -signal.SIGTERM
     wait_until_gone(pid)

@@ -661,7 +661,7 @@ def outside(folder: Path, image: str, *words: str) -> tuple[str, dict[str, Any] 
     """What preflight.sh says, and its report."""
     result = subprocess.run(
         ["bash", str(SCRIPT), str(folder), image, *words],
-        env=clean_environ(), text=True, capture_output=True, timeout=60,
+        env=clean_environ(), text=True, capture_output=True, timeout=300,
     )  # fmt: skip
     assert result.returncode == 0
     name = socket.gethostname().partition(".")[0]
@@ -701,7 +701,7 @@ def test_an_image_that_may_not_be_read(tmp_path: Path) -> None:
 
     subprocess.run(
         [*nobody, "bash", str(SCRIPT), str(reports), str(image), "--", "/bin/true"],
-        check=True, timeout=60, capture_output=True,
+        check=True, timeout=300, capture_output=True,
     )  # fmt: skip
 
     (report,) = reports.glob("preflight-*.json")
@@ -779,7 +779,7 @@ def test_no_secret_of_the_environment_is_compared(tmp_path: Path) -> None:
 
     subprocess.run(
         ["bash", str(SCRIPT), str(tmp_path), "", "--", *command],
-        env=environ, check=True, timeout=60, capture_output=True,
+        env=environ, check=True, timeout=300, capture_output=True,
     )  # fmt: skip
 
     seen = (tmp_path / "seen").read_text()
@@ -793,7 +793,7 @@ def test_an_old_python_says_so(tmp_path: Path) -> None:
     pretend = "import runpy, sys; sys.version_info = (3, 8); runpy.run_path(sys.argv[1])"
 
     result = subprocess.run(
-        [sys.executable, "-c", pretend, str(tmp_path)], text=True, capture_output=True, timeout=60
+        [sys.executable, "-c", pretend, str(tmp_path)], text=True, capture_output=True, timeout=300
     )
 
     assert result.returncode == 1

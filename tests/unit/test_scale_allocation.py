@@ -14,6 +14,7 @@ import pytest
 import yaml
 from support.environment import REPOSITORY, require_program, working_directory
 from support.stubs import Ended, StubHost, wait
+from support.waiting import wait_for_file, wait_until
 
 from hpc_amp.jobs.events import read_events
 from hpc_amp.lint.linter import lint
@@ -94,7 +95,7 @@ def begin(
 
 
 def run(host: StubHost, study: Study, number: int = 1) -> Ended:
-    return wait(begin(host, study, number), timeout=120)
+    return wait(begin(host, study, number), timeout=300)
 
 
 def run_dirs(study: Study) -> dict[str, Path]:
@@ -150,23 +151,16 @@ def test_a_run_that_waits_for_its_turn(host: StubHost, ranks: Path) -> None:
     queue.write_text(queue.read_text().replace("PENDING", "RUNNING"))
 
     process = begin(host, study)
-    _wait_until(lambda: (run_dirs(study)["weak-n0002-r01"] / "rank-0").exists())
+    wait_for_file(run_dirs(study)["weak-n0002-r01"] / "rank-0")
     now = states(study)
     (ranks / "wait-2").unlink()
-    assert wait(process, timeout=120).status == 0
+    assert wait(process, timeout=300).status == 0
 
     assert now == {
         "weak-n0001-r01": "measured",
         "weak-n0002-r01": "running",
         "weak-n0004-r01": "waiting",
     }
-
-
-def _wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def test_repeats_of_a_point_that_failed_are_not_tried(host: StubHost, ranks: Path) -> None:
@@ -215,11 +209,11 @@ def test_a_job_that_is_ended_begins_no_other_run(host: StubHost, ranks: Path) ->
     (ranks / "wait-2").touch()
     study = submit(host, "--nodes=1,2,4", "--repeats=1")
     process = begin(host, study)
-    _wait_until(lambda: (run_dirs(study)["strong-n0002-r01"] / "rank-0").exists())
+    wait_for_file(run_dirs(study)["strong-n0002-r01"] / "rank-0")
 
     process.send_signal(signal.SIGTERM)
     (ranks / "wait-2").unlink()
-    ended = wait(process, timeout=120)
+    ended = wait(process, timeout=300)
 
     assert ended.status == 75
     assert not (run_dirs(study)["strong-n0004-r01"] / "rank-0").exists()
@@ -230,10 +224,10 @@ def test_no_run_begins_that_cannot_end_in_time(host: StubHost, ranks: Path) -> N
     (ranks / "wait-1").touch()
     study = submit(host, "--nodes=1,2", "--repeats=1", "job.walltime=8s", "job.stop_margin=1s")
     process = begin(host, study)
-    _wait_until(lambda: (run_dirs(study)["strong-n0001-r01"] / "rank-0").exists())
+    wait_for_file(run_dirs(study)["strong-n0001-r01"] / "rank-0")
     time.sleep(4.5)  # of seven seconds
     (ranks / "wait-1").unlink()
-    ended = wait(process, timeout=120)
+    ended = wait(process, timeout=300)
 
     assert (ended.status, states(study)["strong-n0001-r01"]) == (0, "measured")
     reason = read_events(run_dirs(study)["strong-n0002-r01"])[-1]["reason"]
@@ -306,7 +300,7 @@ def test_a_node_file_with_the_first_nodes(
         text=True,
         start_new_session=True,
     )
-    ended = wait(process, timeout=120)
+    ended = wait(process, timeout=300)
 
     assert ended.status == 0, ended.output
     for nodes in (1, 2, 4):
@@ -321,7 +315,7 @@ def test_on_this_machine_the_runs_follow_one_another(host: StubHost, ranks: Path
 
     assert result.returncode == 0, result.stderr
     study = find_study("cifar", host.work / "studies")
-    _wait_until(lambda: set(states(study).values()) == {"measured"})
+    wait_until(lambda: set(states(study).values()) == {"measured"}, "the end of all runs")
     assert "which makes them all" in result.stdout
     assert not host.calls("sbatch")
 
@@ -345,6 +339,6 @@ def test_the_script_passes_our_linter_and_shellcheck(tmp_path: Path, site: str) 
     assert [str(finding) for finding in lint(script.encode(), "launch.sh")] == []
     require_program("shellcheck")
     result = subprocess.run(
-        ["shellcheck", "-"], input=script, text=True, capture_output=True, timeout=120
+        ["shellcheck", "-"], input=script, text=True, capture_output=True, timeout=300
     )
     assert result.returncode == 0, result.stdout

@@ -17,6 +17,7 @@ import pytest
 from support.environment import working_directory
 from support.stubs import StubHost, command_that_says
 from support.studies import rank_file, write_timing
+from support.waiting import wait_until
 
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.study import submission, unsettled
@@ -249,10 +250,10 @@ def test_no_more_than_so_many_are_in_the_queue(
 
 def test_ctrl_c_while_it_waits_for_room(queue: Queue) -> None:
     process = _in_a_terminal(queue, "job.yaml", "--nodes=1", "--repeats=4", "--max-queued=2")
-    _wait_until(lambda: len(queue.jobs) == 2)
-    _wait_until(lambda: _is_asleep(process.pid))
+    wait_until(lambda: len(queue.jobs) == 2, "two jobs in the queue")
+    wait_until(lambda: _is_asleep(process.pid), "the command to wait")
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[0]
+    said = process.communicate(timeout=300)[0]
 
     study = newest(queue)
     assert process.returncode == 130
@@ -281,20 +282,13 @@ def _is_asleep(pid: int) -> bool:
     return "nanosleep" in call or "poll" in call
 
 
-def _wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
 def test_ctrl_c_during_a_submission_waits_for_the_schedulers_answer(queue: Queue) -> None:
     """A terminal sends it to sbatch, too, which must not die between taking a job and saying so."""
     sbatch = queue.host.bin / "sbatch"
     sbatch.write_text(sbatch.read_text().replace("\nid=", "\nkill -INT 0; sleep 0.2\nid="))
 
     process = _in_a_terminal(queue, "job.yaml", "--nodes=1", "--repeats=3")
-    said = process.communicate(timeout=60)[0]
+    said = process.communicate(timeout=300)[0]
 
     assert process.returncode == 130, said
     (job_id,) = queue.jobs
@@ -543,7 +537,7 @@ def test_the_process_of_a_folder(tmp_path: Path) -> None:
     script.write_text("sleep 60\nexit\n")
     process = subprocess.Popen(["bash", str(script)])
     try:
-        _wait_until(lambda: find_job("local", tmp_path) is not None)
+        wait_until(lambda: find_job("local", tmp_path) is not None, "the script")
         found = find_job("local", tmp_path)
         assert found is not None and found.startswith(f"local-{process.pid}-")
         assert find_job("local", tmp_path / "other") is None

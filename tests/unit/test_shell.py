@@ -183,7 +183,7 @@ def test_the_script_passes_shellcheck(host: StubHost, scheduler: str) -> None:
             input=text,
             text=True,
             capture_output=True,
-            timeout=120,
+            timeout=300,
         )
         assert result.stdout == "", text
 

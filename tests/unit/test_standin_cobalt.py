@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.standins import OPEN_MPI, CobaltStandIn, identity, wait_for
+from support.standins import OPEN_MPI, CobaltStandIn, identity
+from support.waiting import wait_until
 
 Start = Callable[..., CobaltStandIn]
 
@@ -56,7 +57,7 @@ def submit(cobalt: CobaltStandIn, body: str, *options: str, name: str = "job.sh"
 
 def end(cobalt: CobaltStandIn, *job_ids: str) -> None:
     """Wait until jobs are out of the queue."""
-    wait_for(lambda: not set(job_ids) & cobalt.jobs().keys(), f"the end of {job_ids}")
+    wait_until(lambda: not set(job_ids) & cobalt.jobs().keys(), f"the end of {job_ids}")
 
 
 def output(cobalt: CobaltStandIn, job_id: str) -> str:
@@ -435,7 +436,7 @@ def test_stand_in_shows_states_until_a_job_vanishes(start: Start) -> None:
         "=" * len(header),
         f"{job_id.ljust(5)}  {user}  00:10:00  2      starting  n[1-2]    ",
     ]
-    wait_for(lambda: field(cobalt, job_id, "State") == "running", "the job to run")
+    wait_until(lambda: field(cobalt, job_id, "State") == "running", "the job to run")
     assert (cobalt.work / "1.output").exists()
     (cobalt.work / "go").touch()
     end(cobalt, job_id)
@@ -444,7 +445,7 @@ def test_stand_in_shows_states_until_a_job_vanishes(start: Start) -> None:
     text = (
         "Info: task completed normally with an exit code of 3; initiating job cleanup and removal"
     )
-    wait_for(lambda: log(cobalt, job_id).endswith(f"{text}\n"), "the last line of the log")
+    wait_until(lambda: log(cobalt, job_id).endswith(f"{text}\n"), "the last line of the log")
 
 
 def test_stand_in_writes_last_line_of_log_late(start: Start) -> None:
@@ -479,7 +480,7 @@ def test_stand_in_notes_exit_status(start: Start, remote: bool, text: str, statu
     cobalt.script(text)
     job_id = cobalt.run("qsub", *ok, "job.sh").stdout.strip()
     end(cobalt, job_id)
-    wait_for(lambda: f"exit code of {status};" in log(cobalt, job_id), f"status {status}")
+    wait_until(lambda: f"exit code of {status};" in log(cobalt, job_id), f"status {status}")
 
 
 def test_stand_in_reads_script_when_the_job_starts(start: Start) -> None:
@@ -583,7 +584,7 @@ def test_stand_in_queues_what_does_not_fit(start: Start) -> None:
     cobalt = start()
     first = submit(cobalt, "until [ -e go ]; do sleep 0.02; done", "-n", "3")
     second = submit(cobalt, "true", "-n", "2", name="second.sh")
-    wait_for(lambda: field(cobalt, first, "State") == "running", "the first job to run")
+    wait_until(lambda: field(cobalt, first, "State") == "running", "the first job to run")
     assert field(cobalt, second, "State") == "queued"
     assert field(cobalt, second, "Location") == "None"
     (cobalt.work / "go").touch()
@@ -610,7 +611,7 @@ while true; do sleep 0.05; echo alive >>beats; done"""
 def started(cobalt: CobaltStandIn, name: str = "pid") -> int:
     """Wait until a script has written its process id."""
     path = cobalt.work / name
-    wait_for(lambda: path.exists() and path.read_text().endswith("\n"), "the script to start")
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n"), "the script to start")
     return int(path.read_text())
 
 
@@ -636,7 +637,7 @@ def test_stand_in_remote_job_never_hears_of_qdel(start: Start) -> None:
     ]
     end(cobalt, job_id)
     (cobalt.work / "beats").unlink(missing_ok=True)
-    wait_for((cobalt.work / "beats").exists, "the orphan to go on")
+    wait_until((cobalt.work / "beats").exists, "the orphan to go on")
     assert alive(pid) and not (cobalt.work / "heard").exists()
     assert log(cobalt, job_id).endswith(
         f"Info: user delete requested with signal SIGTERM by user {user}\n"
@@ -651,7 +652,7 @@ def test_stand_in_epilogue_kills_what_a_remote_job_left(start: Start) -> None:
     pid = started(cobalt)
     cobalt.run("qdel", job_id)
     end(cobalt, job_id)
-    wait_for(lambda: not alive(pid), "the epilogue")
+    wait_until(lambda: not alive(pid), "the epilogue")
     assert not (cobalt.work / "heard").exists()
 
 
@@ -662,7 +663,7 @@ def test_stand_in_remote_job_notices_when_it_writes(start: Start) -> None:
     cobalt.run("qdel", job_id)
     end(cobalt, job_id)
     (cobalt.work / "go").touch()
-    wait_for(lambda: not alive(pid), "the broken pipe")
+    wait_until(lambda: not alive(pid), "the broken pipe")
 
 
 @pytest.mark.parametrize("remote", [True, False], ids=["R", "L"])
@@ -671,7 +672,7 @@ def test_stand_in_ends_job_at_walltime(start: Start, remote: bool) -> None:
     job_id = submit(cobalt, STUBBORN)
     pid = started(cobalt)
     end(cobalt, job_id)
-    wait_for(lambda: not alive(pid), "the end of the script")
+    wait_until(lambda: not alive(pid), "the end of the script")
     assert log(cobalt, job_id).endswith(
         "Info: maximum execution time exceeded; initiating job termination\n"
     )
@@ -689,10 +690,10 @@ def test_stand_in_local_job_gets_term_then_kill(start: Start) -> None:
     assert field(cobalt, job_id, "State") == "killing"
     assert cobalt.run("qdel", job_id).returncode == 0
     assert "user delete request already pending with signal SIGTERM" in log(cobalt, job_id)
-    wait_for(lambda: (cobalt.work / "heard").exists(), "SIGTERM")
+    wait_until(lambda: (cobalt.work / "heard").exists(), "SIGTERM")
     end(cobalt, job_id)
     assert sorted((cobalt.work / "heard").read_text().split()) == ["TERM", "child"]
-    wait_for(lambda: not alive(pid) and not alive(child_pid), "SIGKILL")
+    wait_until(lambda: not alive(pid) and not alive(child_pid), "SIGKILL")
 
 
 def test_stand_in_local_job_may_end_by_itself_after_term(start: Start) -> None:
@@ -735,7 +736,7 @@ def test_stand_in_loses_a_node(start: Start) -> None:
     cobalt.lose_node("n1")
     end(cobalt, job_id)
     assert not alive(pid)
-    wait_for(lambda: "with an exit code of 255;" in log(cobalt, job_id), "the log")
+    wait_until(lambda: "with an exit code of 255;" in log(cobalt, job_id), "the log")
     said = (cobalt.work / f"{job_id}.error").read_text()
     assert "Connection to n1 closed by remote host.\n" in said
 
@@ -794,7 +795,7 @@ def test_stand_in_starts_dependents_of_successes_only(start: Start) -> None:
     assert field(cobalt, after_both, "Dependencies") == f"{good}*:{bad}"
     cobalt.run("qdel", killed)
     for job_id in (after_both, after_killed):
-        wait_for(
+        wait_until(
             lambda name=job_id: field(cobalt, name, "State") == "dep_fail", "the broken dependency"
         )
     assert cobalt.run("qalter", "--dependencies", "none", after_both).returncode == 0
@@ -885,7 +886,7 @@ def test_stand_in_dies_with_its_folder(start: Start) -> None:
     cobalt.state.rename(cobalt.folder / "moved")
     (cobalt.folder / "moved" / "socket").unlink()
     shutil.rmtree(cobalt.folder / "moved")
-    wait_for(lambda: not any(map(alive, pids)), "the server to end with its folder")
+    wait_until(lambda: not any(map(alive, pids)), "the server to end with its folder")
 
 
 def test_stand_in_dies_with_the_tests_that_started_it(start: Start) -> None:
@@ -895,7 +896,7 @@ def test_stand_in_dies_with_the_tests_that_started_it(start: Start) -> None:
         submit(cobalt, STUBBORN)
         pids = [started(cobalt), int((cobalt.state / "server.pid").read_text())]
         owner.kill()
-    wait_for(lambda: not any(map(alive, pids)), "the server to end with its owner")
+    wait_until(lambda: not any(map(alive, pids)), "the server to end with its owner")
 
 
 def test_stand_in_that_broke_down_says_so(start: Start) -> None:
@@ -904,7 +905,7 @@ def test_stand_in_that_broke_down_says_so(start: Start) -> None:
     (cobalt.state / "config.json").write_text('{"nosuch": 1}')
     result = cobalt.run("qstat")
     assert result.returncode == 1 and "unknown settings ['nosuch']" in result.stderr
-    wait_for(lambda: (cobalt.state / "crash").exists(), "the server to break down")
+    wait_until(lambda: (cobalt.state / "crash").exists(), "the server to break down")
     cobalt.config()
     with pytest.raises(RuntimeError, match="broke down"):
         cobalt.stop()
@@ -932,4 +933,4 @@ def test_stand_in_epilogue_leaves_nothing_of_mpirun(start: Start) -> None:
     job_id = submit(cobalt, body, "-n", "2")
     pids = [started(cobalt, "0"), started(cobalt, "1")]
     cobalt.run("qdel", job_id)
-    wait_for(lambda: not any(map(alive, pids)), "both ranks to end")
+    wait_until(lambda: not any(map(alive, pids)), "both ranks to end")

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.standins import OPEN_MPI, PbsStandIn, wait_for
+from support.standins import OPEN_MPI, PbsStandIn
+from support.waiting import wait_until
 
 Start = Callable[..., PbsStandIn]
 
@@ -64,7 +65,7 @@ def show_all(pbs: PbsStandIn) -> dict[str, dict[str, Any]]:
 
 def end(pbs: PbsStandIn, job_id: str) -> dict[str, Any]:
     """How a job ended, once it did."""
-    return wait_for(
+    return wait_until(
         lambda: (answer := pbs.ask("wait", id=job_id))["ended"] and answer, f"the end of {job_id}"
     )
 
@@ -72,7 +73,7 @@ def end(pbs: PbsStandIn, job_id: str) -> dict[str, Any]:
 def started(pbs: PbsStandIn, name: str = "pid") -> int:
     """Wait until a script has written its process id."""
     path = pbs.work / name
-    wait_for(lambda: path.exists() and path.read_text().endswith("\n"), "the script to start")
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n"), "the script to start")
     return int(path.read_text())
 
 
@@ -621,7 +622,7 @@ def test_stand_in_puts_output_where_told(start: Start, case: str) -> None:
 def test_stand_in_cannot_deliver_into_a_missing_folder(start: Start) -> None:
     pbs = start()
     job_id = submit(pbs, SPEAK, "-o", "nosuch/x", "-j", "oe")
-    wait_for(lambda: show(pbs, job_id)["job_state"] == "E", "the attempts")
+    wait_until(lambda: show(pbs, job_id)["job_state"] == "E", "the attempts")
     end(pbs, job_id)
     shown = show(pbs, job_id)
     assert (shown["Exit_status"], shown["Stageout_status"]) == (0, 0)
@@ -661,7 +662,7 @@ def test_stand_in_qdel_terminates_the_session_then_kills(start: Start) -> None:
     assert show(pbs, job_id)["job_state"] == "R"
     assert end(pbs, job_id)["exit_status"] == 271  # the login shell died from SIGTERM
     assert sorted((pbs.work / "heard").read_text().split()) == ["child", "heard"]
-    wait_for(lambda: not alive(pid) and not alive(inner), "SIGKILL")
+    wait_until(lambda: not alive(pid) and not alive(inner), "SIGKILL")
     assert alive(outer)
     shown = show(pbs, job_id)
     assert shown["substate"] == 91
@@ -720,7 +721,7 @@ def test_stand_in_qsig_kills_the_login_shell_and_so_the_job(start: Start) -> Non
         pid = started(pbs)
         assert pbs.run("qsig", "-s", "USR1", job_id).returncode == 0
         assert end(pbs, job_id)["exit_status"] == 256 + signal.SIGUSR1
-        wait_for(lambda process=pid: not alive(process), "the rest to be killed")
+        wait_until(lambda process=pid: not alive(process), "the rest to be killed")
         (pbs.work / "pid").unlink()
 
 
@@ -731,7 +732,7 @@ def test_stand_in_qsig_reaches_a_job_without_login_shell(start: Start, name: str
     job_id = pbs.run("qsub", "--", "/bin/bash", str(script)).stdout.strip()
     pid = started(pbs)
     assert pbs.run("qsig", "-s", name, job_id).returncode == 0
-    wait_for((pbs.work / "heard").exists, "the trap")
+    wait_until((pbs.work / "heard").exists, "the trap")
     assert alive(pid) and show(pbs, job_id)["job_state"] == "R"
     pbs.config(kill_delay=0.2)
     pbs.run("qdel", job_id)
@@ -756,7 +757,7 @@ def test_stand_in_kills_what_a_script_leaves_in_its_session(start: Start) -> Non
     job_id = submit(pbs, body)
     pid, outside = started(pbs), started(pbs, "outside")
     assert end(pbs, job_id)["exit_status"] == 0
-    wait_for(lambda: not alive(pid), "the background process")
+    wait_until(lambda: not alive(pid), "the background process")
     assert alive(outside)
 
 
@@ -871,7 +872,7 @@ def test_stand_in_dependents(start: Start, how: str) -> None:
     else:
         pbs.run("qrls", parent)
         if how == "qdel":
-            wait_for(lambda: pbs.jobs()[parent]["session"], "the parent to run")
+            wait_until(lambda: pbs.jobs()[parent]["session"], "the parent to run")
             pbs.run("qdel", parent)
         end(pbs, parent)
     for child, expected in zip(children, DEPENDENTS[how], strict=True):
@@ -931,7 +932,7 @@ def test_stand_in_job_submits_its_successor(start: Start) -> None:
 qsub -v N=$((N + 1)) -W depend=afterany:$PBS_JOBID job.sh >>ids; echo $? >>rcs"""
     submit(pbs, body, "-v", "N=1")
     for number in range(3):
-        wait_for(lambda name=f"{number}.head": name in pbs.jobs(), "the next job")
+        wait_until(lambda name=f"{number}.head": name in pbs.jobs(), "the next job")
         end(pbs, f"{number}.head")
     assert (pbs.work / "generations").read_text().split() == ["1", "2", "3"]
     assert (pbs.work / "ids").read_text().split() == ["1.head", "2.head"]
@@ -1054,4 +1055,4 @@ def test_stand_in_qdel_leaves_nothing_of_mpirun(start: Start) -> None:
     pids = [started(pbs, "0"), started(pbs, "1")]
     pbs.run("qdel", job_id)
     end(pbs, job_id)
-    wait_for(lambda: not any(map(alive, pids)), "both ranks to end")
+    wait_until(lambda: not any(map(alive, pids)), "both ranks to end")

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.stubs import StubHost, events, wait
+from support.waiting import wait_for_file, wait_until
 
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.schedulers import local
@@ -259,7 +260,7 @@ def test_a_run_that_waits_to_go_on_keeps_what_it_has(host: StubHost) -> None:
 def test_a_run_that_works_saves_and_is_not_killed(host: StubHost) -> None:
     run_dir = at_work(host)
     process = cancelling(host)
-    until((run_dir / "attempts" / "1" / "stop").exists)
+    wait_for_file(run_dir / "attempts" / "1" / "stop")
     assert process.poll() is None, "it waits"
     assert details(host)["reason"] == "it was asked to save and stop"
     outcome = {"outcome": "checkpointed", "step": 121, "reason": "a stop was asked for"}
@@ -286,17 +287,10 @@ def cancelling(host: StubHost) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_ctrl_c_ends_the_waiting_alone(host: StubHost) -> None:
     run_dir = at_work(host)
     process = cancelling(host)
-    until((run_dir / "attempts" / "1" / "stop").exists)
+    wait_for_file(run_dir / "attempts" / "1" / "stop")
     time.sleep(0.2)
     os.kill(process.pid, signal.SIGINT)
 
@@ -350,13 +344,13 @@ def test_a_local_run_from_the_stop_to_its_resumption(here: StubHost) -> None:
         'until [ -e "$(dirname "$HPC_AMP_OUTCOME_FILE")/stop" ]; do sleep 0.05; done; exit 75'
     )
     run_dir = submitted(here, job(site="local", run=["bash", "-c", program]))
-    until(lambda: "started" in events(run_dir))
+    wait_until(lambda: "started" in events(run_dir), "the start")
 
     assert here.hpc_amp("cancel", "--save", "test").returncode == 0
-    until(lambda: details(here)["state"] == "checkpointed")
+    wait_until(lambda: details(here)["state"] == "checkpointed", "the stop")
     assert details(here)["reason"] == "a stop was asked for"
     assert here.hpc_amp("resume", "test").returncode == 0
-    until(lambda: details(here)["state"] == "finished")
+    wait_until(lambda: details(here)["state"] == "finished", "the end")
 
     states = [state for state in events(run_dir) if state != "queued"]
     stopped = ["submitted", "started", "stopping", "checkpointed"]

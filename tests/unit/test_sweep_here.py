@@ -6,13 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from support.environment import clean_environ
+from support.waiting import wait_for_file
 
 from hpc_amp.sweep.folder import Group, Sweep, find_sweep
 from hpc_amp.sweep.here import Slot, slots_here
@@ -44,7 +44,7 @@ class Machine:
 
     def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*words, **environ)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     @property
@@ -56,10 +56,7 @@ class Machine:
 
     def wait_for(self, name: str) -> None:
         """Until a file is there, which a point makes."""
-        deadline = time.monotonic() + 60
-        while not (self.folder / name).exists():
-            assert time.monotonic() < deadline, f"{name} did not come"
-            time.sleep(0.02)
+        wait_for_file(self.folder / name)
 
 
 @pytest.fixture
@@ -116,7 +113,7 @@ def test_ctrl_c_lets_what_runs_save_and_continue_goes_on(
     machine.wait_for("at-1")
 
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
 
     assert process.returncode == 130
     assert "hpc-amp sweep continue" in err
@@ -130,7 +127,8 @@ def test_ctrl_c_lets_what_runs_save_and_continue_goes_on(
 def test_cancel_from_elsewhere_ends_the_command_too(machine: Machine) -> None:
     # Whichever comes first, the stop file or SIGTERM: a program that ends with 0 has finished.
     machine.write(
-        'touch "at-$A"; while [ ! -e "${HPC_AMP_OUTCOME_FILE%/*}/stop" ]; do sleep 0.1; done; exit 75'
+        'touch "at-$A"\n'
+        'while [ ! -e "${HPC_AMP_OUTCOME_FILE%/*}/stop" ]; do sleep 0.1; done; exit 75'
     )
     process = machine.start("job.yaml", "container.env.A=0,1", "--max-parallel=1")
     machine.wait_for("at-0")
@@ -139,7 +137,7 @@ def test_cancel_from_elsewhere_ends_the_command_too(machine: Machine) -> None:
 
     assert result.returncode == 0, result.stderr
     assert "cancelled 2 points" in result.stdout
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=300) == 130
     process.communicate()
     assert machine.states() == ["cancelled", "cancelled"]
     assert not (machine.folder / "at-1").exists()
@@ -159,7 +157,7 @@ def test_a_second_command_does_not_start_what_runs(machine: Machine) -> None:
     assert "2 points are under way" in result.stdout
     assert "2 points: 1 running, 1 pending" in shown.stdout
     (machine.folder / "go").touch()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 0
 
 

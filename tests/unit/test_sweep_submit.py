@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import yaml
 from support.environment import require_program, working_directory
-from support.standins import CobaltStandIn, wait_for
+from support.standins import CobaltStandIn
 from support.stubs import StubHost
+from support.waiting import wait_until
 
 from hpc_amp.errors import UsageError
 from hpc_amp.lint.linter import lint
@@ -256,7 +257,7 @@ def test_array_scripts_pass_our_linter_and_shellcheck(tmp_path: Path, site: str)
     assert [str(finding) for finding in lint(script.encode(), "array-1.sh")] == []
     require_program("shellcheck")
     result = subprocess.run(
-        ["shellcheck", "-"], input=script, text=True, capture_output=True, timeout=120
+        ["shellcheck", "-"], input=script, text=True, capture_output=True, timeout=300
     )
     assert result.returncode == 0, result.stdout
 
@@ -296,7 +297,7 @@ def test_cobalt_runs_a_job_a_point(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert len(set(facts["job_ids"])) == 3
         sweep = read_sweep(Path(facts["folder"]))
         monkeypatch.setenv("PATH", cobalt.environ()["PATH"])
-        wait_for(
+        wait_until(
             lambda: [status.state for status in point_statuses(sweep)] == ["finished"] * 3,
             "three points to finish",
         )
