@@ -114,7 +114,7 @@ def _write(plan: Plan) -> None:
             copy_package(folder)
             for name in _TAKEN_ALONG:
                 _copy_module(name, folder / "lib" / name)
-            (folder / "job.json").write_text(json.dumps(rundir.resolved(plan), indent=1) + "\n")
+            rundir.write_resolved(plan, folder)
             _write_program(folder / "python", script)
             _write_program(folder / "commands" / "scontrol", _SCONTROL)
         except BaseException:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from hpc_amp.config.build import build
 from hpc_amp.config.folders import check_known, check_own_name, named_files
-from hpc_amp.config.schema import environment_names, printable
 from hpc_amp.config.source import read_file
+from hpc_amp.config.values import environment_names, printable
 from hpc_amp.errors import ConfigError
 
 if TYPE_CHECKING:

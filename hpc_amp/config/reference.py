@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from hpc_amp.config import schema, units
+from hpc_amp.config import units
 from hpc_amp.config.fabric import Fabric, load_fabric
 from hpc_amp.config.keys import Key, keys_of
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.tree import Table
+from hpc_amp.config.values import run_name
 from hpc_amp.resources import resource_folder
 
 BEGIN = "<!-- keys: made by `python -m hpc_amp.config.reference` from the schema -->"
@@ -39,7 +40,7 @@ _CHECKED: dict[Callable[[Any], object], str] = {
     units.parse_duration: "[duration](config.md#units)",
     units.parse_interval: "[interval](config.md#units)",
     units.parse_size: "[size](config.md#units)",
-    schema.run_name: "name",
+    run_name: "name",
 }
 _WORDS: dict[Any, tuple[str, str]] = {
     str: ("text", "texts"),

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from hpc_amp.config.schema import Path, Word, Words, environment_names, printable
 from hpc_amp.config.tree import Table
+from hpc_amp.config.values import Path, Word, Words, environment_names, printable
 
 
 def host_suffix(value: str) -> None:

@@ -79,13 +79,18 @@ def _fill(plan: Plan, script: str, config_text: str) -> None:
     for folder in ("logs", "attempts"):
         (run_dir / folder).mkdir()
     (run_dir / "config.yaml").write_text(config_text)
-    (run_dir / "job.json").write_text(json.dumps(resolved(plan), indent=1) + "\n")
+    write_resolved(plan, run_dir)
     launch = run_dir / "launch.sh"
     launch.write_text(script)
     launch.chmod(0o755)
     copy_package(run_dir)
     if plan.job.code is not None:
         copy_code(Path(plan.job.code), run_dir, run_dir.parents[1])
+
+
+def write_resolved(plan: Plan, folder: Path) -> None:
+    """`job.json`, from which the job side has its settings."""
+    (folder / "job.json").write_text(json.dumps(resolved(plan), indent=1) + "\n")
 
 
 def resolved(plan: Plan) -> dict[str, Any]:

@@ -280,7 +280,7 @@ def _create(session: Session, script: str) -> set[str]:
     try:
         if session.config_text is not None:
             copy_package(folder)
-            (folder / "job.json").write_text(json.dumps(rundir.resolved(plan), indent=1) + "\n")
+            rundir.write_resolved(plan, folder)
         (folder / _SCRIPT).write_text(script)
         return {*os.listdir(folder), *_MARKS}
     except BaseException as error:

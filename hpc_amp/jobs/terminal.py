@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import pty
 import re
@@ -24,16 +25,24 @@ import tty
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import NoReturn
 
 from hpc_amp.errors import SchedulerError
 from hpc_amp.schedulers.base import Interactive
 
+_Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 _INTERRUPT = re.compile(rb"[\x03\x1c]")  # Ctrl-C, Ctrl-\
 # What ssh may ask before there is a shell. The answer is the user's to give.
 _QUESTION = re.compile(rb"(yes/no|passw|passphrase|passcode|verification code)[^\r\n]*$", re.I)
 _HEARD = 1 << 16
 _SILENT_SECONDS = 3.0
+_ID_SECONDS = 10.0
+# While a job is deleted: who closes a window may say so several times, and to qdel, too. Ctrl-C
+# ends what takes too long.
+_DEAF: dict[signal.Signals, _Handler] = {
+    signal.SIGTERM: signal.SIG_IGN,
+    signal.SIGHUP: signal.SIG_IGN,
+    signal.SIGINT: signal.default_int_handler,
+}
 
 
 class Interrupted(Exception):
@@ -51,8 +60,9 @@ def is_terminal() -> bool:
 
 
 def tell(text: str) -> None:
-    """A line of ours, wherever the cursor was left."""
-    print(f"\n{text}", file=sys.stderr, flush=True)
+    """A line of ours, wherever the cursor was left; nobody hears it where the window was closed."""
+    with contextlib.suppress(OSError):
+        print(f"\n{text}", file=sys.stderr, flush=True)
 
 
 def _find(how: Interactive) -> None:
@@ -100,8 +110,8 @@ def watch(how: Interactive, cancel: Callable[[str], None]) -> int:
         os._exit(127)
     watched = _Watched(how, pid, terminal)
 
-    def end(number: int, frame: FrameType | None) -> NoReturn:
-        raise Interrupted(number)
+    def end(number: int, frame: FrameType | None) -> None:
+        watched.leave(number, _ID_SECONDS)
 
     def resize(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
@@ -110,19 +120,23 @@ def watch(how: Interactive, cancel: Callable[[str], None]) -> int:
 
     handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), end)
     try:
-        with _kept_settings(), _handlers({**handlers, signal.SIGWINCH: resize}):
-            resize(signal.SIGWINCH, None)  # it may have changed just before
-            tty.setraw(0, termios.TCSANOW)  # what was typed by now is not lost
-            return watched.copy()
-    except Interrupted as interrupted:
-        try:
-            if watched.job_id is not None:
-                cancel(watched.job_id)
-        finally:
-            watched.kill()
-        raise Interrupted(interrupted.number, watched.job_id) from None
+        with _handlers({**handlers, signal.SIGWINCH: resize}):
+            try:
+                with _kept_settings():
+                    resize(signal.SIGWINCH, None)  # it may have changed just before
+                    tty.setraw(0, termios.TCSANOW)  # what was typed by now is not lost
+                    return watched.copy()
+            except Interrupted as interrupted:
+                with _handlers(_DEAF):
+                    try:
+                        if watched.job_id is not None:
+                            cancel(watched.job_id)
+                    finally:
+                        watched.kill()
+                raise Interrupted(interrupted.number, watched.job_id) from None
     finally:
         os.close(terminal)
+        watched.close()
 
 
 @dataclass
@@ -136,11 +150,33 @@ class _Watched:
     heard: bytes = b""
     ready_at: float | None = None
     has_typed: bool = False
-    wants_out: bool = False
+    wants_out: int | None = None
+    """The signal that ends this as soon as the id is known, or at `out_by`."""
+    out_by: float = math.inf
+    is_open: bool = True
+    """Whether the user's terminal is still there."""
     ahead: bytearray = field(default_factory=bytearray)
     """What was typed before there was anybody to read it."""
     pending: bytearray = field(default_factory=bytearray)
     """What the command's terminal has no room for yet."""
+
+    def __post_init__(self) -> None:
+        self.wakes, self.wake = os.pipe()  # a signal ends the waiting for other descriptors
+        os.set_blocking(self.wake, False)
+
+    def close(self) -> None:
+        """What was opened here."""
+        os.close(self.wakes)
+        os.close(self.wake)
+
+    def leave(self, number: int, patience: float = math.inf) -> None:
+        """End this with Interrupted. Without an id the job may be in the queue or not: the
+        command's next line tells, for which there are `patience` seconds. Signal handlers call
+        it."""
+        self.wants_out = self.wants_out or number
+        self.out_by = min(self.out_by, time.monotonic() + patience)
+        with contextlib.suppress(BlockingIOError):
+            os.write(self.wake, b"!")
 
     def copy(self) -> int:
         """Until the command has ended: its exit status."""
@@ -148,7 +184,10 @@ class _Watched:
         self.has_typed = not self.how.typed
         while True:
             writing = [self.terminal] if self.pending else []
-            readable, writable, _ = select.select([0, self.terminal], writing, [], 0.5)
+            reading = [self.wakes, self.terminal, *([0] if self.is_open else [])]
+            readable, writable, _ = select.select(reading, writing, [], 0.5)
+            if self.wakes in readable:
+                os.read(self.wakes, 65536)
             if 0 in readable:
                 self._take(_read(0))
             if self.terminal in readable:
@@ -165,6 +204,9 @@ class _Watched:
                 with contextlib.suppress(BlockingIOError):
                     del self.pending[: os.write(self.terminal, self.pending)]
             self._type()
+            known = self.job_id is not None or time.monotonic() >= self.out_by
+            if self.wants_out is not None and known:
+                raise Interrupted(self.wants_out)
 
     def kill(self) -> None:
         """End the command at once: asked politely, PBS's qsub asks whether that is meant."""
@@ -179,26 +221,27 @@ class _Watched:
     def _take(self, data: bytes) -> None:
         """From the keyboard."""
         if not data:
-            raise Interrupted(signal.SIGHUP)
-        if self.ready_at is not None:
+            self._hang_up()
+        elif self.ready_at is not None:
             self.pending += data
-            return
-        if _INTERRUPT.search(data) and not self.wants_out:
-            # Without an id the job may be in the queue or not: the next line tells.
-            self.wants_out = True
-            self._leave()
-        elif self.wants_out:
-            self.pending += data  # it does not tell: the command shall deal with it
+        elif self.wants_out is not None:
+            self.pending += data  # no id comes: the command shall deal with it
+        elif _INTERRUPT.search(data):
+            self.leave(signal.SIGINT)
         else:
             self.ahead += data
 
-    def _leave(self) -> None:
-        if self.wants_out and self.job_id is not None:
-            raise Interrupted(signal.SIGINT)
+    def _hang_up(self) -> None:
+        self.is_open = False
+        self.leave(signal.SIGHUP, _ID_SECONDS)
 
     def _show(self, data: bytes) -> None:
         """From the command."""
-        _write(data)
+        if self.is_open:
+            try:
+                _write(data)
+            except OSError:
+                self._hang_up()
         if self.ready_at is not None and self.has_typed:
             return
         self.heard = (self.heard + data)[-_HEARD:]
@@ -210,8 +253,6 @@ class _Watched:
             if ready is not None:
                 self.ready_at = time.monotonic()
                 self.heard = self.heard[ready.end() :]
-            else:
-                self._leave()
 
     def _type(self) -> None:
         """The command's words, once a shell is there: it has said something, or is a silent one."""
@@ -264,7 +305,7 @@ def _kept_settings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handlers(
-    handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None]],
+    handlers: Mapping[signal.Signals, _Handler],
 ) -> Iterator[None]:
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from hpc_amp.config.schema import run_name
+from hpc_amp.config.values import run_name
 from hpc_amp.errors import UsageError
 
 Kind = Literal["strong", "weak"]

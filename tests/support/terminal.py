@@ -24,7 +24,7 @@ from pathlib import Path
 
 INTERRUPT = b"\x03"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
-_HANGS = 120  # seconds; only there to end what would hang
+_HANGS = 600  # seconds; only there to end what would hang
 
 
 class Terminal:
@@ -44,6 +44,7 @@ class Terminal:
         self._raw = b""
         self._read_to = 0
         self._status: int | None = None
+        self._closed = False
         size = struct.pack("HHHH", rows, columns, 0, 0)
         self.pid, self._master = pty.fork()
         if self.pid == 0:
@@ -67,7 +68,13 @@ class Terminal:
             if self._status is None:
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
-        os.close(self._master)
+        self.close()
+
+    def close(self) -> None:
+        """Close the window: the program's terminal is gone."""
+        if not self._closed:
+            self._closed = True
+            os.close(self._master)
 
     def send(self, data: bytes) -> None:
         """Press keys."""
@@ -123,6 +130,9 @@ class Terminal:
 
     def _pump(self, seconds: float) -> bool:
         """Take what it shows; False where that was nothing."""
+        if self._closed:
+            time.sleep(min(seconds, 0.05))
+            return False
         if not select.select([self._master], [], [], seconds)[0]:
             return False
         try:

@@ -20,9 +20,10 @@ from hpc_amp.config.reference import (
     main,
     with_keys,
 )
-from hpc_amp.config.schema import Job, at_least
+from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.sites import load_site, site_files
+from hpc_amp.config.values import at_least
 
 DOCS = Path(__file__).parents[2] / "docs"
 

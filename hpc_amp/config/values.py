@@ -1,0 +1,121 @@
+"""What the value of a key may be: checks, and the types that carry one.
+
+A check is a function that raises ValueError with a message for the user. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated
+
+from hpc_amp.config.units import parse_duration, parse_interval, parse_size, parse_step_interval
+
+
+def at_least(minimum: float) -> Callable[[float], None]:
+    """A check that a number is not below `minimum`."""
+
+    def check(value: float) -> None:
+        if value < minimum:
+            raise ValueError(f"{value} is too small: it must be at least {minimum}")
+
+    check.__doc__ = f"at least {minimum}"
+    return check
+
+
+def above(bound: float) -> Callable[[float], None]:
+    """A check that a number is larger than `bound`."""
+
+    def check(value: float) -> None:
+        if value <= bound:
+            raise ValueError(f"{value} is too small: it must be above {bound}")
+
+    check.__doc__ = f"above {bound}"
+    return check
+
+
+def between(low: float, high: float) -> Callable[[float], None]:
+    """A check that a number lies in `[low, high]`."""
+
+    def check(value: float) -> None:
+        if not low <= value <= high:
+            raise ValueError(f"{value} is outside {low} to {high}")
+
+    check.__doc__ = f"{low} to {high}"
+    return check
+
+
+def averaging(value: tuple[float, ...]) -> None:
+    """A check that the coefficients of moving averages are each at least 0 and below 1."""
+    if not all(0 <= coefficient < 1 for coefficient in value):
+        raise ValueError(f"{list(value)} must each be at least 0 and below 1")
+
+
+def image_side(value: int) -> None:
+    """A check that a side in pixels can be halved down to 4 pixels."""
+    if value < 16 or value & (value - 1):
+        raise ValueError(f"{value} is not a power of two from 16 on")
+
+
+def step_range(value: tuple[int, int]) -> None:
+    """A check that the first of two steps is at least 1 and the last one not before it."""
+    if not 1 <= value[0] <= value[1]:
+        raise ValueError(f"{list(value)} is not a first and a last step, such as [20, 25]")
+
+
+def rank_numbers(value: list[int]) -> None:
+    """A check that there is a rank, and none below 0."""
+    if not value or min(value) < 0:
+        raise ValueError(f"{value} is not a list of ranks, such as [0]")
+
+
+def printable(value: str) -> None:
+    """A check that text has no control character: no scheduler or mount option can carry one."""
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in value):
+        raise ValueError(f"{value!r} has a newline or another control character")
+
+
+def run_name(value: str) -> None:
+    """A check that a name can be a folder, a scheduler's job name and a word in a command line."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
+        raise ValueError(
+            f"{value!r} cannot name a run: use 1 to 64 letters, digits, '.', '_' and '-', "
+            "starting with a letter or a digit"
+        )
+
+
+def environment_names(value: dict[str, str]) -> None:
+    """A check that every key can be an environment variable and no value holds a NUL."""
+    for name, content in value.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(f"{name!r} cannot be the name of an environment variable")
+        if "\0" in content:
+            raise ValueError(f"the value of {name} holds a NUL character")
+
+
+def no_nul(value: list[str]) -> None:
+    """A check that a command has a first word and no NUL character."""
+    if not value or not value[0]:
+        raise ValueError("it is empty: write the command and its arguments as a list")
+    if any("\0" in word for word in value):
+        raise ValueError("an argument holds a NUL character, which no program can receive")
+
+
+def all_printable(value: list[str]) -> None:
+    """A check that no item has a control character."""
+    for item in value:
+        printable(item)
+
+
+Duration = Annotated[str, parse_duration]
+Interval = Annotated[str, parse_interval]
+StepInterval = Annotated[str, parse_step_interval]
+Size = Annotated[str, parse_size]
+Count = Annotated[int, at_least(1)]
+Natural = Annotated[int, at_least(0)]
+NonNegative = Annotated[float, at_least(0)]
+Positive = Annotated[float, above(0)]
+Fraction = Annotated[float, between(0, 1)]
+Path = Annotated[str, printable]
+Word = Annotated[str, printable]
+Words = Annotated[list[str], all_printable]
