@@ -73,12 +73,14 @@ def run_here(
         record_queued(sweep, part, [own_id])
         waiting += [(point, script, task) for task, point in enumerate(part.points)]
     rundir.point_latest(sweep.folder)
-    with _signals_interrupt():
-        try:
-            pool.work_off(waiting)
-        except KeyboardInterrupt:
+    interrupted = threading.Event()
+    # A note, and no exception: what is just being started must not be missed.
+    with _signals(lambda number, frame: interrupted.set()):
+        pool.work_off(waiting, interrupted)
+    if interrupted.is_set():
+        with _signals(_interrupt):
             pool.stop()
-            raise Interrupted from None
+        raise Interrupted
 
 
 class _Pool:
@@ -92,12 +94,14 @@ class _Pool:
         self._on_end = on_end
         self._running: dict[int, tuple[subprocess.Popen[bytes], Slot]] = {}
 
-    def work_off(self, waiting: Sequence[tuple[int, Path, int]]) -> None:
-        """Run all of (point, script, task)."""
+    def work_off(
+        self, waiting: Sequence[tuple[int, Path, int]], interrupted: threading.Event
+    ) -> None:
+        """Run all of (point, script, task), or return when that is interrupted."""
         queue = iter(waiting)
         upcoming = next(queue, None)
-        while upcoming is not None or self._running:
-            while upcoming is not None and self._free:
+        while (upcoming is not None or self._running) and not interrupted.is_set():
+            while upcoming is not None and self._free and not interrupted.is_set():
                 self._start(*upcoming)
                 upcoming = next(queue, None)
             time.sleep(_POLL_SECONDS)
@@ -144,18 +148,17 @@ class _Pool:
             self._collect()
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
 @contextmanager
-def _signals_interrupt() -> Iterator[None]:
+def _signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """SIGTERM and SIGHUP as Ctrl-C: what runs shall save in any case."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {
-        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
-    }
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)

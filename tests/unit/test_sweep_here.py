@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -53,6 +54,14 @@ class Machine:
 
     def states(self) -> list[str]:
         return [status.state for status in point_statuses(self.sweep)]
+
+    def processes(self) -> list[bytes]:
+        """The command lines of what runs for a sweep of this folder."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # it has ended
+                found.append(path.read_bytes())
+        return [words for words in found if bytes(self.folder) in words]
 
     def wait_for(self, name: str) -> None:
         """Until a file is there, which a point makes."""
@@ -122,6 +131,36 @@ def test_ctrl_c_lets_what_runs_save_and_continue_goes_on(
     (machine.folder / "saved-2").touch()
     assert machine.run("continue", "test").returncode == 0
     assert machine.states() == ["finished"] * 3
+
+
+# Presses Ctrl-C when a point's process is there and nobody has noted it yet.
+_PRESSED = """
+import os, runpy, signal, subprocess, types
+from hpc_amp.sweep import here
+
+def start(*arguments, **settings):
+    process = subprocess.Popen(*arguments, **settings)
+    os.kill(os.getpid(), signal.SIGINT)
+    return process
+
+here.subprocess = types.SimpleNamespace(**{**vars(subprocess), "Popen": start})
+runpy.run_module("hpc_amp", run_name="__main__")
+"""
+
+
+def test_ctrl_c_while_a_point_is_being_started_ends_it_too(machine: Machine) -> None:
+    machine.write('trap "exit 75" TERM; touch "at-$A"; while :; do sleep 0.1; done')
+    words = ["sweep", "job.yaml", "container.env.A=0,1", "--max-parallel=1"]
+
+    result = subprocess.run(
+        [sys.executable, "-c", _PRESSED, *words],
+        cwd=machine.folder, env=clean_environ(), text=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+
+    assert result.returncode == 130, result.stderr
+    assert machine.states() == ["cancelled", "cancelled"]
+    assert not (machine.folder / "at-1").exists()
+    assert not machine.processes()
 
 
 def test_cancel_from_elsewhere_ends_the_command_too(machine: Machine) -> None:
