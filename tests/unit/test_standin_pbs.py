@@ -941,6 +941,102 @@ qsub -v N=$((N + 1)) -W depend=afterany:$PBS_JOBID job.sh >>ids; echo $? >>rcs""
     assert (pbs.work / "rcs").read_text().split() == ["0", "0", "175"]
 
 
+# ---- arrays --------------------------------------------------------------------------------------
+
+
+def subjobs(pbs: PbsStandIn, *names: str) -> dict[str, str]:
+    """The states of all that `qstat -t` shows."""
+    text = pbs.run("qstat", "-t", "-f", "-w", *names).stdout
+    states: dict[str, str] = {}
+    for line in text.splitlines():
+        if line.startswith("Job Id: "):
+            name = line.removeprefix("Job Id: ")
+        elif line.startswith("    job_state = "):
+            states[name] = line.removeprefix("    job_state = ")
+    return states
+
+
+def test_stand_in_runs_an_array(start: Start) -> None:
+    pbs = start(history=False)
+    body = IN_WORK + (
+        'echo "$PBS_JOBID $PBS_ARRAY_INDEX $PBS_ARRAY_ID"\n'
+        "touch at-$PBS_ARRAY_INDEX; until [ -e go-$PBS_ARRAY_INDEX ]; do sleep 0.02; done"
+    )
+    parent = submit(pbs, body, "-J", "1-4%2", "-N", "arr", "-j", "oe", "-o", "out.^array_index^")
+    assert parent == "0[].head"
+    wait_until(lambda: (pbs.work / "at-1").exists() and (pbs.work / "at-2").exists(), "two")
+    assert subjobs(pbs) == {
+        "0[].head": "B", "0[1].head": "R", "0[2].head": "R", "0[3].head": "Q", "0[4].head": "Q",
+    }  # fmt: skip
+    (table,) = pbs.run("qstat").stdout.splitlines()[2:]
+    assert table.split()[0] == "0[].head"
+    shown = pbs.run("qstat", "-f", "0[].head").stdout
+    assert "array_state_count = Queued:2 Running:2 Exiting:0 Expired:0\n" in shown
+    assert "array_indices_remaining = 3,4\n" in shown
+    alone = pbs.run("qstat", "-f", "0[4].head").stdout  # not started: the parent's attributes
+    assert "job_state = B\n" in alone and "Exit_status = 0\n" in alone
+
+    (pbs.work / "go-1").touch()
+    wait_until(lambda: (pbs.work / "at-3").exists(), "the third")
+    assert subjobs(pbs, "0[].head")["0[1].head"] == "X"
+    for index in range(2, 5):
+        (pbs.work / f"go-{index}").touch()
+    end(pbs, parent)
+
+    assert pbs.run("qstat", "-t", parent).returncode == 153
+    assert [(pbs.work / f"out.{index}").read_text() for index in range(1, 5)] == [
+        f"0[{index}].head {index} 0[].head\n" for index in range(1, 5)
+    ]
+
+
+def test_stand_in_counts_in_steps_and_names_outputs(start: Start) -> None:
+    pbs = start()
+    body = IN_WORK + "echo $PBS_ARRAY_INDEX; [ $PBS_ARRAY_INDEX != 3 ]"
+    parent = submit(pbs, f"#PBS -J 0-6:3\n{body}", "-N", "arr")
+    end(pbs, parent)
+    assert sorted(path.name for path in pbs.work.glob("arr.o*")) == [
+        "arr.o0.0", "arr.o0.3", "arr.o0.6",
+    ]  # fmt: skip
+    assert (pbs.work / "arr.o0.6").read_text() == "6\n"
+    shown = show(pbs, parent)
+    # Its status is 0, also where a subjob has failed.
+    assert (shown["job_state"], shown["substate"], shown["Exit_status"]) == ("F", 93, 0)
+    assert shown["comment"].startswith("Job Array Began at ")
+    assert shown["comment"].endswith(" and failed")
+    assert end(pbs, submit(pbs, "true", "-W", f"depend=afterany:{parent}"))["exit_status"] == 0
+
+
+@pytest.mark.parametrize("words", [["1-1"], ["5-3"], ["1"], ["a-b"], ["1-4:0"]])
+def test_stand_in_refuses_arrays(shelf: PbsStandIn, words: list[str]) -> None:
+    shelf.script("#!/bin/bash\ntrue\n")
+    result = shelf.run("qsub", "-h", "-J", *words, "job.sh")
+    assert result.returncode == 2
+    assert result.stderr.startswith("qsub: illegal -J value\n")
+    large = shelf.run("qsub", "-h", "-J", "0-10000", "job.sh")
+    assert (large.returncode, large.stderr) == (
+        3,
+        "qsub: Array job exceeds server or queue size limit\n",
+    )
+
+
+def test_stand_in_deletes_an_array_or_a_part_of_it(start: Start) -> None:
+    pbs = start()
+    body = IN_WORK + "touch at-$PBS_ARRAY_INDEX; sleep 1000"
+    parent = submit(pbs, body, "-J", "0-2%1")
+    wait_until((pbs.work / "at-0").exists, "the first")
+    assert pbs.run("qdel", "0[0].head", "0[1].head").returncode == 0
+    wait_until((pbs.work / "at-2").exists, "the third")
+    assert not (pbs.work / "at-1").exists()
+    assert pbs.run("qdel", parent).returncode == 0
+    end(pbs, parent)
+    shown = show(pbs, parent)
+    assert (shown["job_state"], shown["substate"]) == ("F", 91)
+    held = submit(pbs, body, "-J", "0-2", "-h")
+    assert show(pbs, held)["job_state"] == "H"
+    pbs.run("qdel", held)
+    assert "Exit_status" not in show(pbs, held)
+
+
 # ---- rerun and lost nodes ------------------------------------------------------------------------
 
 COUNT = IN_WORK + "echo $(head -1 $PBS_NODEFILE) >>runs\n"

@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from support.environment import require_program, working_directory
-from support.standins import CobaltStandIn
+from support.standins import CobaltStandIn, PbsStandIn
 from support.stubs import StubHost
 from support.waiting import wait_until
 
@@ -20,7 +21,7 @@ from hpc_amp.errors import UsageError
 from hpc_amp.lint.linter import lint
 from hpc_amp.sweep.arrays import PbsArrays, SlurmArrays, get_arrays
 from hpc_amp.sweep.cut import cut
-from hpc_amp.sweep.folder import Group, find_sweep, read_sweep
+from hpc_amp.sweep.folder import Group, Sweep, find_sweep, read_sweep
 from hpc_amp.sweep.plan import plan_sweep
 from hpc_amp.sweep.points import read_space
 from hpc_amp.sweep.record import read_submitted
@@ -278,6 +279,85 @@ def test_pbs_takes_no_array_of_one(tmp_path: Path) -> None:
     assert "logs/job.log\n" in alone
     assert PbsArrays().task_id(["490.head"], 0, 1) == "490.head"
     assert PbsArrays().task_id(["490[].head"], 7, 9) == "490[7].head"
+
+
+def pbs_sweep(pbs: PbsStandIn, command: str, *words: str) -> Sweep:
+    job = {**JOB, "site": "pbs", "run": ["sh", "-c", command], "launch": {"preflight": False}}
+    del job["train"]
+    (pbs.work / "job.yaml").write_text(yaml.safe_dump(job))
+    submit = ("-m", "hpc_amp", "sweep", "job.yaml", "container.env.A=x,y,z", *words, "--json")
+    result = pbs.run(sys.executable, *submit)
+    assert result.returncode == 0, result.stderr
+    return read_sweep(Path(json.loads(result.stdout)["folder"]))
+
+
+def states_of(pbs: PbsStandIn, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sweep], list[str]]:
+    monkeypatch.setenv("PATH", pbs.environ()["PATH"])
+    return lambda sweep: [status.state for status in point_statuses(sweep)]
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_pbs_runs_all_points_as_one_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: bool
+) -> None:
+    with PbsStandIn(tmp_path / "pbs", history=history) as pbs:
+        states = states_of(pbs, monkeypatch)
+        wait = f"touch {pbs.work}/at-$A; until [ -e {pbs.work}/go ]; do sleep 0.02; done"
+        sweep = pbs_sweep(pbs, f'{wait}; echo "$A"; [ "$A" != y ]', "--max-parallel=2")
+
+        (submitted,) = read_submitted(sweep)
+        assert submitted.job_ids == ("0[].head",)
+        wait_until((pbs.work / "at-y").exists, "the second point")
+        wait_until(lambda: states(sweep) == ["running", "running", "pending"], "two points")
+        (pbs.work / "go").touch()
+        wait_until(lambda: states(sweep) == ["finished", "failed", "finished"], "the end of all")
+
+        logs = [(sweep.point_dir(index) / "logs" / "job.log").read_text() for index in range(3)]
+        assert ["x" in logs[0].split(), "z" in logs[2].split()] == [True, True]
+        assert [job_id in logs[1] for job_id in ("0[1].head", "0[2].head")] == [True, False]
+        wait_until(lambda: len(list(sweep.folder.glob("logs/*.log"))) == 3, "PBS's own logs")
+        assert {path.name for path in sweep.folder.glob("logs/*.log")} == {
+            "0.log", "1.log", "2.log",
+        }  # fmt: skip
+
+        # One point alone is no array.
+        again = pbs.run(sys.executable, "-m", "hpc_amp", "sweep", "continue", "test")
+        assert again.returncode == 0, again.stderr
+        assert read_submitted(sweep)[1].job_ids == ("1.head",)
+        wait_until(lambda: states(sweep)[1] == "failed", "the second attempt")
+
+
+def test_a_sweep_on_pbs_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with PbsStandIn(tmp_path / "pbs", history=False, kill_delay=0.5) as pbs:
+        states = states_of(pbs, monkeypatch)
+        sweep = pbs_sweep(pbs, f"touch {pbs.work}/at-$A; sleep 1000", "--max-parallel=1")
+        wait_until((pbs.work / "at-x").exists, "the first point")
+        wait_until(lambda: states(sweep) == ["running", "pending", "pending"], "one point")
+
+        result = pbs.run(sys.executable, "-m", "hpc_amp", "sweep", "cancel", "test")
+
+        assert "cancelled 3 points" in result.stdout, result.stderr
+        wait_until(lambda: not pbs.jobs(), "the end of the array")
+        assert states(sweep) == ["cancelled"] * 3
+        assert not (pbs.work / "at-y").exists()
+
+
+def test_a_point_on_pbs_goes_on_in_a_job_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PbsStandIn(tmp_path / "pbs", history=False) as pbs:
+        (pbs.home / ".profile").write_text(f'PATH="$PATH:{pbs.bin}"\n')
+        states = states_of(pbs, monkeypatch)
+        sweep = pbs_sweep(pbs, '[ "$A$HPC_AMP_ATTEMPT" != y1 ] || exit 75')
+
+        wait_until(lambda: states(sweep) == ["finished"] * 3, "the end of all")
+
+        attempts = [
+            len(list((sweep.point_dir(index) / "attempts").iterdir())) for index in range(3)
+        ]
+        assert attempts == [1, 2, 1]
+        log = (sweep.point_dir(1) / "logs" / "job.log").read_text()
+        assert "going on in job 1.head" in log
 
 
 def cobalt_sweep(cobalt: CobaltStandIn) -> subprocess.CompletedProcess[str]:

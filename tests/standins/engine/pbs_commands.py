@@ -83,6 +83,8 @@ def _qsub(client: Client) -> int:
             "qsub:\tstandard input and output must be a terminal for\n\tinteractive job submission",
             1,
         )
+    if interactive and given.array is not None:
+        raise options.Refused("qsub: -I and -J cannot be used together", 2, usage=True)
     job = _job(client, given, name, text, command, interactive)
     answer = client.ask("submit", job=job)
     if "error" in answer:
@@ -155,7 +157,8 @@ def _job(
         "project": value("-P", "_pbs_project_default"),
         "queue": value("-q"),
         "priority": int(value("-p", "0")),
-        "rerunable": value("-r", "y") == "y" and not interactive,
+        "rerunable": (value("-r", "y") == "y" or given.array is not None) and not interactive,
+        "array": given.array,
         "shell": (value("-S") or "").partition("@")[0] or None,
         "hold": "u" if "-h" in given.flags else "n",
         "resources": given.resources,
@@ -307,6 +310,9 @@ def _attributes(job: Job) -> dict[str, Any]:
     if job["exit_status"] is not None:
         shown["Exit_status"] = job["exit_status"]
     shown["Submit_arguments"] = job["arguments"]
+    if job["parent"]:
+        shown |= {"array_id": job["parent"], "array_index": job["index"]}
+    shown |= job.get("array_shown", {})
     if job["state"] == "F":
         shown["history_timestamp"] = int(job["mtime"])
     shown["project"] = job["project"]
@@ -414,8 +420,17 @@ def _selected(
     history = client.config["history"]
     finished = bool(flags & {"-x", "-H"})
     jobs = {job["id"]: job for job in answer["jobs"]}
+    subjobs: dict[str, list[Job]] = {}
+    for job in jobs.values():
+        subjobs.setdefault(job["parent"], []).append(job)
+
+    def family(job: Job) -> list[Job]:
+        """With `-t` an array is shown with its subjobs."""
+        return [job, *(subjobs.get(job["id"], []) if "-t" in flags else [])]
+
     if not names:
-        shown = [job for job in jobs.values() if finished or job["state"] != "F"]
+        alone = [job for job in jobs.values() if job["parent"] is None]
+        shown = [one for job in alone if finished or job["state"] != "F" for one in family(job)]
         if finished and not history and client.config["history_off_refuses"] == "all":
             _complain("qstat: PBS is not configured to maintain job history")
             return [], 0
@@ -447,8 +462,11 @@ def _selected(
                 "use -x or -H to obtain historical job information"
             )
             status = 35
+        elif job["parent"] and not job["started"] and job["state"] in "QH":
+            # The parent's attributes: seen.
+            shown.append({**jobs[job["parent"]], "id": job["id"]})
         else:
-            shown.append(job)
+            shown += family(job)
     return shown, status
 
 
@@ -490,7 +508,7 @@ def _each(
     if not names:
         _usage(program, f"{program}: no job given")
     for name in names:
-        if not re.fullmatch(r"\d+(\.[\w.-]+)?(@[\w.-]+)?", name):
+        if not re.fullmatch(r"\d+(\[\d*\])?(\.[\w.-]+)?(@[\w.-]+)?", name):
             _complain(f"{program}: illegally formed job identifier: {name}")
             status = 1
             continue

@@ -153,6 +153,20 @@ _CHECKS: dict[str, Callable[[str], str]] = {
 }
 
 
+Array = dict[str, Any]
+
+
+def array(text: str) -> Array:
+    """The indices of `X-Y[:Z][%most]`, and how many subjobs may run at once."""
+    match = re.fullmatch(r"(\d+)-(\d+)(?::(\d+))?(?:%(\d+))?", text)
+    if match is None or int(match[1]) >= int(match[2]) or match[3] == "0":
+        raise _illegal("-J")
+    indices = range(int(match[1]), int(match[2]) + 1, int(match[3] or 1))
+    if len(indices) > 10_000:
+        raise Refused("qsub: Array job exceeds server or queue size limit", 3)
+    return {"indices": list(indices), "most": None if match[4] is None else int(match[4])}
+
+
 class Options:
     """What command line and directives ask for together."""
 
@@ -162,6 +176,7 @@ class Options:
         self.resources: dict[str, str] = {}
         self.attributes: dict[str, str] = {}
         self.marker = MARKER
+        self.array: Array | None = None
         self._from_command_line: set[str] = set()
 
     def command_line(self, words: Sequence[str]) -> list[str]:
@@ -213,7 +228,8 @@ class Options:
                 raise Refused(f"qsub: illegal {option} value", 1, usage=True)
             self.values[option] = value
         elif option == "-J":
-            raise Refused("qsub (stand-in): job arrays are not imitated", 2)
+            self.array = array(value)
+            self.values[option] = value
         elif option == "-v":
             self.values[option] = value
         else:

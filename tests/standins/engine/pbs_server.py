@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pwd
 import shlex
@@ -104,11 +105,13 @@ class PbsServer(Server):
         if longest is not None and value_of(job["walltime"], 0) > longest:
             return refusal("qsub: Job violates queue and/or server resource limits", 188)
         waiting = [
-            j for j in self.jobs.values() if j["queue"] == job["queue"] and j["state"] != "F"
+            j
+            for j in self.jobs.values()
+            if j["queue"] == job["queue"] and j["state"] != "F" and j["parent"] is None
         ]
         if len(waiting) >= value_of(queue.get("max_queued"), 1 << 30):
             return refusal("qsub: Maximum number of jobs already in queue", 198)
-        identity = f"{self.counter}.{HOST}"
+        identity = f"{self.counter}{'' if job['array'] is None else '[]'}.{HOST}"
         job.update(
             id=identity,
             seq=self.counter,
@@ -131,21 +134,75 @@ class PbsServer(Server):
             stageout=None,
             used=0.0,
             attached=False,
+            parent=None,
         )
         self.counter += 1
+        job["depend"] = [self._dependency(kind, name) for kind, name in job["depend"]]
+        self.jobs[identity] = job
+        subjobs = [] if job["array"] is None else job["array"]["indices"]
+        for one in [*(self._subjob(job, index) for index in subjobs), job]:
+            self._keep(one)
+        return {"id": identity, "message": config["hook_message"]}
+
+    def _keep(self, job: Job) -> None:
+        """The copy of a job's script, and where its output goes."""
+        ending = f".{job['index']}" if job["parent"] else ""
         for key in ("output", "error"):
-            default = os.path.join(job["cwd"], f"{job['name']}.{key[0]}{job['seq']}")
+            default = os.path.join(job["cwd"], f"{job['name']}.{key[0]}{job['seq']}{ending}")
             job[key] = job[key] or default
+            if job["parent"]:
+                job[key] = job[key].replace("^array_index^", str(job["index"]))
         if job["script"] is not None:
             folder = self.folder.path / "mom_priv" / "jobs"
             folder.mkdir(parents=True, exist_ok=True)
-            script = folder / f"{identity}.SC"
+            script = folder / f"{job['id']}.SC"
             script.write_text(job["script"], encoding="utf-8", errors="surrogateescape")
             script.chmod(0o700)
             job["script"] = str(script)
-        job["depend"] = [self._dependency(kind, name) for kind, name in job["depend"]]
+
+    # ---- arrays: a parent, which never runs, and a job for each index ----------------------------
+
+    def _subjob(self, parent: Job, index: int) -> Job:
+        job = copy.deepcopy(parent)
+        identity = f"{parent['seq']}[{index}].{HOST}"
+        job.update(id=identity, parent=parent["id"], index=index, array=None)
+        own = {"PBS_ARRAY_INDEX": str(index), "PBS_ARRAY_ID": parent["id"]}
+        job["variables"] = {**job["variables"], **own}
         self.jobs[identity] = job
-        return {"id": identity, "message": config["hook_message"]}
+        return job
+
+    def _subjobs(self, parent: Job) -> list[Job]:
+        if parent["array"] is None:
+            return []
+        names = (f"{parent['seq']}[{index}].{HOST}" for index in parent["array"]["indices"])
+        return [self.jobs[name] for name in names]
+
+    def _is_full(self, parent: Job) -> bool:
+        most = parent["array"]["most"]
+        running = sum(job["state"] in "RE" for job in self._subjobs(parent))
+        return most is not None and running >= most
+
+    def _follow_subjobs(self, parent: Job) -> None:
+        """A parent has begun with the first of its subjobs, and ends with the last one."""
+        subjobs = self._subjobs(parent)
+        if parent["state"] in "QH" and any(job["started"] for job in subjobs):
+            when = time.strftime("%a %b %d at %H:%M")
+            parent.update(state="B", substate=70, started=True, stime=time.time(), exit_status=0)
+            parent["comment"] = f"Job Array Began at {when}"
+        if any(job["state"] != "F" for job in subjobs):
+            return
+        deleted = parent["killing"] is not None
+        failed = any(job["exit_status"] != 0 for job in subjobs)
+        if parent["started"]:  # the status stays 0, also where one has failed: seen
+            how = f"terminated by {parent['owner']}" if deleted else "finished"
+            parent["comment"] += " and failed" if failed and not deleted else f" and {how}"
+            parent["outcome"] = "failed" if failed or deleted else "ok"
+        else:
+            parent["outcome"] = "never"
+        parent.update(state="F", substate=91 if deleted else 93 if failed else 92)
+        parent["obittime"] = time.time()
+        for job in [parent, *subjobs]:
+            self._forget(job)
 
     def _dependency(self, kind: str, name: str) -> Message:
         """At submission: a parent that is over decides at once, where it is still known."""
@@ -214,8 +271,13 @@ class PbsServer(Server):
     def schedule(self) -> None:
         self._settle_dependencies()
         config = self.config
+        for parent in [job for job in self.jobs.values() if job["array"] is not None]:
+            if parent["state"] != "F":
+                self._follow_subjobs(parent)
         for job in sorted(self.jobs.values(), key=lambda job: job["seq"]):
-            if job["state"] != "Q":
+            if job["state"] != "Q" or job["array"] is not None:
+                continue
+            if job["parent"] and self._is_full(self.jobs[job["parent"]]):
                 continue
             names = [name for name in config["nodes"] if name not in self._lost]
             empty = {name: _amounts(config["node_resources"]) for name in config["nodes"]}
@@ -423,6 +485,11 @@ class PbsServer(Server):
     def _op_delete(self, request: Message) -> Message:
         job, force = self.jobs[request["id"]], request["force"]
         by = f"terminated by {job['owner']}"
+        if job["array"] is not None:
+            job["killing"] = {"comment": by}
+            for subjob in self._subjobs(job):
+                self._op_delete({"id": subjob["id"], "force": force})
+            return {}
         if job["state"] in "QH":
             if job["comment"] and job["comment"].startswith("Job run at"):
                 job["comment"] += f" and {by}"
@@ -483,6 +550,10 @@ class PbsServer(Server):
 
     def _op_signal(self, request: Message) -> Message:
         job = self.jobs[request["id"]]
+        for subjob in self._subjobs(job):
+            self._op_signal({**request, "id": subjob["id"]})
+        if job["state"] == "B":
+            return {}
         if job["state"] != "R" or job["session"] is None:
             return refusal(f"qsig: Request invalid for state of job  {job['id']}", 168)
         nodes.send(self._session(job), request["number"])
@@ -533,6 +604,9 @@ class PbsServer(Server):
         self._forget(job)
 
     def _forget(self, job: Job) -> None:
+        """Where there is no history. A subjob is shown as long as its array is there."""
+        if job["parent"] and self.jobs[job["parent"]]["state"] != "F":
+            return
         job["mtime"] = time.time()
         job["forgotten"] = not self.config["history"]
         if job["script"]:
@@ -542,10 +616,35 @@ class PbsServer(Server):
 
     def _op_list(self, request: Message) -> Message:
         return {
-            "jobs": [job for job in self.jobs.values() if not job["forgotten"]],
+            "jobs": [self._shown(job) for job in self.jobs.values() if not job["forgotten"]],
             "forgotten": [job["id"] for job in self.jobs.values() if job["forgotten"]],
             "queues": list(self.config["queues"]),
         }
+
+    def _shown(self, job: Job) -> Job:
+        """As qstat shows it: what is over in an array that is not is expired."""
+        if job["parent"] and job["state"] == "F" and self.jobs[job["parent"]]["state"] != "F":
+            return {**job, "state": "X"}
+        if job["array"] is None:
+            return job
+        states = [subjob["state"] for subjob in self._subjobs(job)]
+        counts = {
+            "Queued": sum(state in "QH" for state in states),
+            "Running": states.count("R"),
+            "Exiting": states.count("E"),
+            "Expired": states.count("F"),
+        }
+        remaining = [
+            index
+            for index, state in zip(job["array"]["indices"], states, strict=True)
+            if state in "QH"
+        ]
+        shown = {
+            "array": "True",
+            "array_state_count": " ".join(f"{name}:{count}" for name, count in counts.items()),
+            "array_indices_remaining": ",".join(map(str, remaining)) or "-",
+        }
+        return {**job, "array_shown": shown}
 
     def _op_hold(self, request: Message) -> Message:
         return self._set_hold(request["id"], "u")
@@ -557,7 +656,8 @@ class PbsServer(Server):
         job = self.jobs[identity]
         if job["state"] not in "QH":
             return {"bad_state": True}
-        job["hold"] = hold
+        for one in [job, *self._subjobs(job)]:
+            one["hold"] = hold
         return {}
 
     def _op_forget(self, request: Message) -> Message:
