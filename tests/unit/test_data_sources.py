@@ -136,7 +136,7 @@ def test_damaged_cifar_is_told_and_never_replaced(
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "fashion_mnist", "imagefolder"])
 def test_missing_data_is_one_line_with_the_way_out(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match=r"data.if_missing: synthetic") as caught:
+    with pytest.raises(DataError, match=r"data.if_missing=synthetic") as caught:
         load(tmp_path / "nowhere", name)
     assert str(tmp_path / "nowhere") in str(caught.value)
     assert "expected" in str(caught.value)
