@@ -112,11 +112,12 @@ class CheckpointStore:
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Publish a checkpoint, then remove those that retention does not keep. A checkpoint of
-        this step that is already there and valid stays. Where the disk is full, those that this one
+        this step that is already there and valid stays, unless it was passed over: then its files
+        are as written, but cannot be loaded. Where the disk is full, those that this one
         replaces go first. Raises OSError where the disk does not take it all the same; at least the
         newest one published before is untouched then."""
         final = self.path(checkpoint.step)
-        if final.exists() and self._is_valid(final):
+        if checkpoint.step not in self._damaged and final.exists() and self._is_valid(final):
             return final
         try:
             self._publish(final, checkpoint)
@@ -192,13 +193,16 @@ class CheckpointStore:
         return bool(going)
 
     def _is_foreign(self, step: int) -> bool:
-        """Whether another run made this checkpoint. Reads each manifest once."""
+        """Whether another run made this checkpoint, or may have made it: a manifest that cannot be
+        read now does not say. Reads each of the others once."""
         if step not in self._metrics:
             manifest: dict[str, Any] = {}
             try:
                 manifest = read_manifest(self.path(step))
             except DamagedCheckpoint:
                 self._damaged.add(step)
+            except OSError:
+                return True
             self._metrics[step] = manifest.get("metric")
             if manifest.get("run", self.run) != self.run:
                 self._foreign.add(step)

@@ -34,13 +34,14 @@ def write_manifest(
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint, as it was written. Raises DamagedCheckpoint."""
+    """The manifest of a checkpoint, as it was written. Raises DamagedCheckpoint, and OSError
+    where the disk does not tell."""
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
         version, seal = manifest["format"], manifest.pop(_SEAL, None)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise DamagedCheckpoint(f"{MANIFEST} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedCheckpoint(f"{MANIFEST} cannot be read ({error!r})") from None
     # Before the seal, which another format may not have.
     if version != FORMAT_VERSION:

@@ -275,6 +275,28 @@ def test_when_all_are_damaged_there_is_none(store: Store) -> None:
     assert len(store.warnings) == 3
 
 
+@pytest.mark.parametrize("run", ["mine", "another"])
+def test_what_cannot_be_read_for_a_moment_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str
+) -> None:
+    """Nothing is known of it then, not even whose it is."""
+    Store(tmp_path, run=run, keep=2).put(1, 2)
+    store = Store(tmp_path, keep=2)
+    read = Path.read_text
+
+    def refuse(path: Path, **more: str) -> str:
+        if path.parent in (store.path(1), store.path(2)):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read(path, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", refuse)
+        store.put(3)
+    assert store.steps() == [1, 2, 3]
+    store.put(4)
+    assert store.steps() == ([3, 4] if run == "mine" else [1, 2, 3, 4])
+
+
 # -- the manifest --------------------------------------------------------------------------------
 
 
@@ -328,6 +350,20 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_malicious_one(
     assert engine(tmp_path, attempt=2).step == 5
     assert "networks.pt holds more than tensors" in capsys.readouterr().out
     assert not (tmp_path / "owned").exists()
+
+
+def test_a_checkpoint_that_was_passed_over_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its digests may fit, and yet it cannot be loaded: the next attempt would fall back again."""
+    monkeypatch.chdir(tmp_path)
+    made = engine(tmp_path, checkpoint="5steps")
+    made.fit()
+    shutil.rmtree(made.store.path(10))
+    Store(tmp_path / "checkpoints").save(Checkpoint(10, {}, {"networks": {"w": Malicious()}}))
+    again = engine(tmp_path, checkpoint="5steps", attempt=2)
+    again.fit()
+    assert (again.saver.saved_step, engine(tmp_path, attempt=3).step) == (10, 10)
 
 
 FREE_PICKLES = {"pickle.load", "pickle.loads", "pickle.Unpickler", "torch.jit.load"}
