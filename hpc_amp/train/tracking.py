@@ -44,8 +44,8 @@ class Tracker:
         except ImportError as error:
             self.say(f"WARNING: no TensorBoard files will be written: {error}")
             return None
-        purge = start_step + 1 if start_step else None
-        return SummaryWriter(str(folder), purge_step=purge, flush_secs=10)
+        # Also at the beginning: an attempt before may have died before its first checkpoint.
+        return SummaryWriter(str(folder), purge_step=start_step + 1, flush_secs=10)
 
     def say(self, line: str) -> None:
         """A line for people, on standard output."""

@@ -30,6 +30,13 @@ def events(folder: Path) -> Iterator[Path]:
     return (folder / "tensorboard").rglob("events.out.tfevents.*")
 
 
+def shown(folder: Path) -> list[tuple[int, float]]:
+    """The curve as TensorBoard shows it."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    board = accumulator.EventAccumulator(str(folder / "tensorboard")).Reload()
+    return [(point.step, point.value) for point in board.Scalars("train/loss")]
+
+
 def test_a_resume_continues_the_curves_without_duplicates(tmp_path: Path) -> None:
     track(tmp_path, range(1, 9))
     assert len(list(events(tmp_path))) == 1
@@ -39,10 +46,16 @@ def test_a_resume_continues_the_curves_without_duplicates(tmp_path: Path) -> Non
     expected += [(7, 7.3), (8, 8.3), (9, 9.3), (10, 10.3)]
     assert curve(tmp_path, "train/loss") == expected
     assert len(list(events(tmp_path))) == 3
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    board = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    shown = [(point.step, point.value) for point in board.Scalars("train/loss")]
-    assert shown == [(step, pytest.approx(value)) for step, value in expected]
+    assert shown(tmp_path) == [(step, pytest.approx(value)) for step, value in expected]
+
+
+def test_a_run_that_begins_anew_leaves_no_points_of_the_attempt_before(tmp_path: Path) -> None:
+    """That died before its first checkpoint."""
+    track(tmp_path, range(1, 9))
+    track(tmp_path, range(1, 4), attempt=2)
+    expected = [(1, 1.2), (2, 2.2), (3, 3.2)]
+    assert curve(tmp_path, "train/loss") == expected
+    assert shown(tmp_path) == [(step, pytest.approx(value)) for step, value in expected]
 
 
 @pytest.mark.parametrize(
