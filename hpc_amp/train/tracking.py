@@ -23,11 +23,15 @@ class Tracker:
     On a resume the curves go on from `start_step`: lines of metrics.jsonl beyond it are cut, and
     TensorBoard is told to forget its points (`purge_step`), so that no step stands there twice.
 
+    Attempt 0 is none: it only looks at a run, on which an attempt may be at work, and writes
+    nothing but lines for people.
+
     A disk that is full costs reports, not the run.
     """
 
     def __init__(self, run: RunDirectory, world: World, *, start_step: int) -> None:
-        self._active = world.is_main
+        self._speaks = world.is_main
+        self._active = world.is_main and run.attempt > 0
         self._run = run
         self._complained = False
         self._progress: dict[str, Any] = {}
@@ -49,7 +53,7 @@ class Tracker:
 
     def say(self, line: str) -> None:
         """A line for people, on standard output."""
-        if self._active:
+        if self._speaks:
             with contextlib.suppress(OSError):
                 print(f"[{time.strftime('%H:%M:%S')}] {line}", flush=True)
 
