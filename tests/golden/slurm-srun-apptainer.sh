@@ -97,12 +97,14 @@ another_attempt() {
 
 # another_unless_stuck STATE REASON: the same, where a next attempt can be expected to come further.
 another_unless_stuck() {
-  local step before
-  step=$(newest_step)
-  before=$(cat "attempts/$((attempt - 1))/from" 2>/dev/null) || before=-1
-  if [ "$(count started)" -ge 2 ] && [ "$step" -le "$before" ]; then
-    record failed "no progress in 2 attempts: still at step $step; the cause is in the log"
-    end "$status"
+  # Whatever its step is: a damaged checkpoint that was passed over may have a higher one.
+  local before=attempts/$((attempt - 1))/from made
+  if [ "$(count started)" -ge 2 ] && [ -e "$before" ]; then
+    made=$(find checkpoints -maxdepth 1 -regex 'checkpoints/step-[0-9]+' -newer "$before" 2>/dev/null) || made=
+    if [ -z "$made" ]; then
+      record failed "no progress in 2 attempts: still at step $(newest_step); the cause is in the log"
+      end "$status"
+    fi
   fi
   another_attempt "$1" "$2"
 }

@@ -263,6 +263,16 @@ def test_failures_with_progress_do_not(host: StubHost) -> None:
     assert run_to_the_end(host, run_dir) == ["started", "retried"] * 6 + ["started", "finished"]
 
 
+def test_a_damaged_checkpoint_ahead_does_not_hide_progress(host: StubHost) -> None:
+    """The job has passed over that of step 90, and comes nearer to it again in each attempt."""
+    ends = [f"{step} checkpointed DEADLINE 75" for step in (60, 70, 80)]
+    run_dir = built_in(host, *ends, "100 finished NONE 0", job={"max_restarts": 9})
+    (run_dir / "checkpoints" / "step-00000090").mkdir(parents=True)
+    os.utime(run_dir / "checkpoints" / "step-00000090", (0, 0))
+
+    assert run_to_the_end(host, run_dir) == ["started", "continued"] * 3 + ["started", "finished"]
+
+
 @pytest.mark.parametrize(("cause", "state"), [("DEADLINE", "continued"),
                                               ("TERMINATED", "preempted")])  # fmt: skip
 def test_stops_without_a_checkpoint_end_the_run(host: StubHost, cause: str, state: str) -> None:
