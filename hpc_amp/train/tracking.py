@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from hpc_amp.distributed.world import World
 from hpc_amp.train.rundir import RunDirectory, replace_text, write_json
@@ -38,9 +38,14 @@ class Tracker:
         self._next_progress = 0.0
         if not self._active:
             return
-        _cut_after(run.path / "metrics.jsonl", start_step)
-        self._metrics = (run.path / "metrics.jsonl").open("a", buffering=1)
-        self._board = self._open_board(run.path / "tensorboard", start_step)
+        self._metrics: TextIO | None = None
+        self._board: Any = None
+        with self._unless_disk_is_full():
+            _cut_after(run.path / "metrics.jsonl", start_step)
+        with self._unless_disk_is_full():
+            self._metrics = (run.path / "metrics.jsonl").open("a", buffering=1)
+        with self._unless_disk_is_full():
+            self._board = self._open_board(run.path / "tensorboard", start_step)
 
     def _open_board(self, folder: Path, start_step: int) -> Any:
         try:
@@ -62,8 +67,9 @@ class Tracker:
         if not self._active:
             return
         line = {"step": step, "time": round(time.time(), 3), **values}
-        with self._unless_disk_is_full():
-            self._metrics.write(json.dumps(line) + "\n")
+        if self._metrics is not None:
+            with self._unless_disk_is_full():
+                self._metrics.write(json.dumps(line) + "\n")
         if self._board is not None:
             with self._unless_disk_is_full():
                 for name, value in values.items():
@@ -114,8 +120,9 @@ class Tracker:
             return
         if self._progress:
             self._write_progress()
-        with self._unless_disk_is_full():
-            self._metrics.close()
+        if self._metrics is not None:
+            with self._unless_disk_is_full():
+                self._metrics.close()
         if self._board is not None:
             with self._unless_disk_is_full():
                 self._board.close()

@@ -128,3 +128,20 @@ def test_a_full_disk_costs_reports_not_the_run(
     tracker.scalars(4, {"train/loss": 0.5})
     tracker.close()
     assert [step for step, _ in curve(tmp_path, "train/loss")] == [1, 2, 3, 4]
+
+
+def test_a_disk_that_is_full_at_the_start_costs_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lines beyond the checkpoint cannot be cut then. Nothing of the attempt to do so stays."""
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    track(tmp_path, range(1, 9))
+    run = RunDirectory(tmp_path, 2)
+    run.attempt_path.mkdir()
+    with file_size_limit(100):
+        tracker = Tracker(run, World(), start_step=6)
+        tracker.scalars(7, {"train/loss": 0.5})
+    assert "WARNING: reports are incomplete" in capsys.readouterr().out
+    tracker.close()
+    assert [step for step, _ in curve(tmp_path, "train/loss")][:8] == list(range(1, 9))
+    assert {path.name for path in tmp_path.iterdir()} == {"attempts", "metrics.jsonl"}
