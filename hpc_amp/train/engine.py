@@ -192,7 +192,10 @@ class Engine:
             self.precision.close()
 
     def _train(self) -> StopReason:
+        evaluated = self.evaluated_step
         reason, _ = self._evaluate_if_due()
+        if self.evaluated_step != evaluated and self.train.checkpoint.keep_best > 0:
+            self.save()  # a stop had put that off, so the checkpoint is there without a metric
         while self.step < self.total_steps and not reason:
             epoch, start = divmod(self.step, self.data.steps_per_epoch)
             batches = self.data.epoch(epoch, start)

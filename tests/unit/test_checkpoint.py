@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.environment import REPOSITORY, file_size_limit
-from support.training import engine
+from support.training import Regression, engine, fit_until
 
 from hpc_amp.train.checkpoint import Checkpoint, CheckpointStore, Retention
 from hpc_amp.train.manifest import MANIFEST, DamagedCheckpoint
@@ -112,6 +112,28 @@ def test_the_best_stay_besides(tmp_path: Path) -> None:
     again = Store(tmp_path, keep=2, best=2)  # what a resumed run knows is in the manifests
     measured(again, (8, 0.6), (9, 0.1), (10, None))
     assert again.steps() == [2, 8, 9, 10]
+
+
+class Accurate(Regression):
+    """Best after five steps."""
+
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        return {"accuracy": 0.9 if self.steps() == 5 else 0.5}
+
+
+def test_the_best_stays_where_a_stop_put_its_evaluation_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was saved without a metric, and the next attempt has evaluated it."""
+    checkpoint = {"every": "1steps", "keep": 2, "keep_best": 1}
+    fit_until(engine(tmp_path, Accurate, epochs=3, checkpoint=checkpoint), 5)
+    again = engine(tmp_path, Accurate, attempt=2, epochs=3, checkpoint=checkpoint)
+    monkeypatch.setattr(Accurate, "steps", lambda task: again.step, raising=False)
+    again.fit()
+    assert again.store.steps() == [5, 14, 15]
+    later = engine(tmp_path, attempt=3, epochs=4, checkpoint=checkpoint).store
+    assert later.load(5).facts["metric"] == 0.9
+    assert later.load(5).trainer["step"] == 5
 
 
 def test_of_two_that_are_as_good_the_newer_stays(tmp_path: Path) -> None:
