@@ -209,6 +209,22 @@ def test_all_is_on_the_disk_before_it_has_its_name(
     assert (named, folder) == ("named step-00000001", "checkpoints")
 
 
+def test_a_file_system_that_syncs_no_folders_takes_checkpoints(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some say so with EINVAL: there is nothing to be synced."""
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store.put(1)
+    assert store.newest() == 1
+
+
 def test_staging_folders_of_killed_writers_are_ignored_and_swept(store: Store) -> None:
     store.put(1)
     shutil.copytree(store.path(1), store.folder / ".tmp-step-00000009-0123abcd")
