@@ -123,7 +123,9 @@ class Engine:
         )
         self._last_save = time.monotonic()
         resumed = self._resume()
-        self.tracker = Tracker(run, world, start_step=self.step)
+        self.tracker = Tracker(
+            run, world, start_step=self.step, evaluated=self.evaluated_step == self.step
+        )
         self.saver = CheckpointSaver(
             self.store,
             background=train.checkpoint.background,

@@ -21,7 +21,9 @@ class Tracker:
     """Writes on rank 0 and does nothing elsewhere.
 
     On a resume the curves go on from `start_step`: lines of metrics.jsonl beyond it are cut, and
-    TensorBoard is told to forget its points (`purge_step`), so that no step stands there twice.
+    TensorBoard is told to forget its points (`purge_step`), so that no step stands there twice. So
+    is an evaluation of that step, unless it is `evaluated`: it is not in the checkpoint then, and
+    will be done again.
 
     Attempt 0 is none: it only looks at a run, on which an attempt may be at work, and writes
     nothing but lines for people.
@@ -29,7 +31,9 @@ class Tracker:
     A disk that is full costs reports, not the run.
     """
 
-    def __init__(self, run: RunDirectory, world: World, *, start_step: int) -> None:
+    def __init__(
+        self, run: RunDirectory, world: World, *, start_step: int, evaluated: bool = True
+    ) -> None:
         self._speaks = world.is_main
         self._active = world.is_main and run.attempt > 0
         self._run = run
@@ -40,21 +44,32 @@ class Tracker:
             return
         self._metrics: TextIO | None = None
         self._board: Any = None
+        again: list[dict[str, Any]] | None = None
         with self._unless_disk_is_full():
-            _cut_after(run.path / "metrics.jsonl", start_step)
+            again = _cut_after(run.path / "metrics.jsonl", start_step, evaluated)
         with self._unless_disk_is_full():
             self._metrics = (run.path / "metrics.jsonl").open("a", buffering=1)
         with self._unless_disk_is_full():
-            self._board = self._open_board(run.path / "tensorboard", start_step)
+            purge_step = start_step + 1 if again is None else start_step
+            self._board = self._open_board(run.path / "tensorboard", purge_step)
+        for line in again or ():
+            self._add_to_board(line)
 
-    def _open_board(self, folder: Path, start_step: int) -> Any:
+    def _open_board(self, folder: Path, purge_step: int) -> Any:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             self.say(f"WARNING: no TensorBoard files will be written: {error}")
             return None
         # Also at the beginning: an attempt before may have died before its first checkpoint.
-        return SummaryWriter(str(folder), purge_step=start_step + 1, flush_secs=10)
+        return SummaryWriter(str(folder), purge_step=purge_step, flush_secs=10)
+
+    def _add_to_board(self, line: Mapping[str, Any]) -> None:
+        if self._board is not None:
+            with self._unless_disk_is_full():
+                for name, value in line.items():
+                    if name not in ("step", "time"):
+                        self._board.add_scalar(name, value, line["step"])
 
     def say(self, line: str) -> None:
         """A line for people, on standard output."""
@@ -70,10 +85,7 @@ class Tracker:
         if self._metrics is not None:
             with self._unless_disk_is_full():
                 self._metrics.write(json.dumps(line) + "\n")
-        if self._board is not None:
-            with self._unless_disk_is_full():
-                for name, value in values.items():
-                    self._board.add_scalar(name, value, step)
+        self._add_to_board(line)
 
     def pictures(self, step: int, images: Tensor | None) -> None:
         """Images [N, C, H, W] from 0 to 1 made at `step`, as one picture: in TensorBoard, and in
@@ -128,15 +140,25 @@ class Tracker:
                 self._board.close()
 
 
-def _cut_after(path: Path, step: int) -> None:
-    """Drop the lines of a metrics file that belong to steps beyond `step`, and torn ones."""
+def _cut_after(path: Path, step: int, evaluated: bool) -> list[dict[str, Any]] | None:
+    """Drop the lines of a metrics file that belong to steps beyond `step`, and torn ones; the
+    evaluation of `step`, too, unless it is `evaluated`. Where there was one, returns what else
+    there is of that step."""
     if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(errors="replace").splitlines():
+        return None
+    kept, rest, dropped = [], [], False
+    for text in path.read_text(errors="replace").splitlines():
         try:
-            if json.loads(line)["step"] <= step:
-                kept.append(f"{line}\n")
+            line = json.loads(text)
+            if line["step"] > step:
+                continue
+            if line["step"] == step and not evaluated:
+                if any(name.startswith("eval/") for name in line):
+                    dropped = True
+                    continue
+                rest.append(line)
         except (ValueError, KeyError, TypeError):
             continue
+        kept.append(f"{text}\n")
     replace_text(path, "".join(kept))
+    return rest if dropped else None

@@ -253,6 +253,17 @@ def test_an_evaluation_is_given_up_for_a_stop_and_done_by_the_next_attempt(tmp_p
     assert [step for step, _ in curve(tmp_path, "eval/error")] == [5, 10]
 
 
+def test_an_evaluation_that_is_on_no_disk_is_not_told_twice(tmp_path: Path) -> None:
+    """An attempt went on from a checkpoint without it, and died before the next one."""
+    fit_until(start(tmp_path), 5)
+    killed = start(tmp_path, attempt=2)
+    killed.evaluate()
+    killed.tracker.close()
+    start(tmp_path, attempt=3).fit()
+    assert [step for step, _ in curve(tmp_path, "eval/error")] == [5, 10]
+    assert [step for step, _ in curve(tmp_path, "train/loss")] == list(range(1, 11))
+
+
 def test_an_evaluation_that_is_done_is_not_given_up(tmp_path: Path) -> None:
     """The stop is seen when the last batch is through; the next step's exchange acts on it."""
     made = start(tmp_path)

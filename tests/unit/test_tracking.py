@@ -58,6 +58,20 @@ def test_a_run_that_begins_anew_leaves_no_points_of_the_attempt_before(tmp_path:
     assert shown(tmp_path) == [(step, pytest.approx(value)) for step, value in expected]
 
 
+def test_an_evaluation_that_is_not_in_the_checkpoint_is_forgotten(tmp_path: Path) -> None:
+    """It will be done again. The loss of the same step stays."""
+    run = RunDirectory(tmp_path, 1)
+    run.attempt_path.mkdir(parents=True)
+    tracker = Tracker(run, World(), start_step=0)
+    for step in (1, 2, 3):
+        tracker.scalars(step, {"train/loss": 0.5})
+    tracker.scalars(3, {"eval/error": 0.25})
+    tracker.close()
+    Tracker(run, World(), start_step=3, evaluated=False).close()
+    assert curve(tmp_path, "train/loss") == shown(tmp_path) == [(1, 0.5), (2, 0.5), (3, 0.5)]
+    assert curve(tmp_path, "eval/error") == []
+
+
 @pytest.mark.parametrize(
     "torn",
     [b'{"step": 3, "train/lo', b"{", b"\x00\x00\x00", b"\xff\xfe", b"7", b"null", b"{}", b"\n"],
