@@ -202,6 +202,11 @@ server_is_away() {
 turn() {
   [ "$(count cancelled)" -eq 0 ] || nothing_to_do "the run was cancelled"
   ! grep -qxF -e "$job_id" chain 2>/dev/null || turn_of_link
+  # The cancellation may have come when this job was asking for its next start.
+  if [ "$(count cancelled)" -gt 0 ] && [ "$(owner_of "$newest" job_id)" = "$job_id" ]; then
+    echo "job $job_id has nothing to do: the run was cancelled"
+    exit 0
+  fi
   if [ "$(count stopping)" -gt 0 ] && [ "$(count finished)" -eq 0 ]; then
     echo "a stop was asked for before job $job_id began: go on with hpc-amp resume"
     record checkpointed "a stop was asked for"

@@ -169,6 +169,11 @@ fact_of_job() {
 
 # turn: whether it is this job's, after what the ones before came to.
 turn() {
+  # The cancellation may have come when this job was asking for its next start.
+  if [ "$(count cancelled)" -gt 0 ] && [ "$(owner_of "$newest" job_id)" = "$job_id" ]; then
+    echo "job $job_id has nothing to do: the run was cancelled"
+    exit 0
+  fi
   if [ "$(count stopping)" -gt 0 ] && [ "$(count finished)" -eq 0 ]; then
     echo "a stop was asked for before job $job_id began: go on with hpc-amp resume"
     record checkpointed "a stop was asked for"
