@@ -130,6 +130,7 @@ fail() {
   local reason=${2:-the launch script could not start the job, see the log}
   echo "hpc-amp: $1" >&2
   if [ "$attempt" -gt 0 ]; then
+    [ "$(count cancelled)" -eq 0 ] || end 2 # which is what made it fail
     come_back "$reason"
     record failed "$reason"
   fi

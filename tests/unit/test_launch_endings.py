@@ -349,6 +349,16 @@ def test_a_cancelled_run_does_not_go_on_by_itself(host: StubHost, site: str) -> 
     assert (host.work / "ran").exists()
 
 
+def test_a_launch_that_ends_with_its_cancellation_has_not_failed(host: StubHost) -> None:
+    """What is deleted during the preflight finds that no node has answered."""
+    run_dir = host.create({"run": ["true"], "job": {"nodes": 2}})
+    record_event(run_dir, "cancelled")
+
+    assert host.run(run_dir).status == 2
+
+    assert events(run_dir) == ["cancelled"]
+
+
 # ---- a full disk ---------------------------------------------------------------------------------
 
 
