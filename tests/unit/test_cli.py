@@ -405,6 +405,19 @@ def test_the_state_of_a_job_in_slurm(host: StubHost, row: str, state: str, reaso
     assert set(status) == STATUS_KEYS
 
 
+@pytest.mark.parametrize("row", ["9999|RUNNING|None", "4242|FAILED|NonZeroExitCode"])
+def test_a_run_that_was_cancelled_while_it_began_is_not_lost(host: StubHost, row: str) -> None:
+    """The script said that it begins after the cancellation, and nothing when it ended."""
+    run_dir = Path(submitted(host, job())["run_dir"])
+    record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
+    record_event(run_dir, "started", attempt=1, job_id="4242", reason="on n1")
+    queue(host, row)
+
+    (status,) = json.loads(host.hpc_amp("status", "--json").stdout)
+
+    assert (status["state"], status["reason"]) == ("cancelled", "by hpc-amp cancel")
+
+
 def test_a_failed_run_says_why_in_the_jobs_own_words(host: StubHost) -> None:
     run_dir = Path(submitted(host, job())["run_dir"])
     record_event(run_dir, "failed", attempt=1, job_id="4242", reason="exit status 2")
