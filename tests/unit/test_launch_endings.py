@@ -334,7 +334,7 @@ def test_nor_does_one_that_is_asked_while_it_works(
 @pytest.mark.parametrize("site", ["slurm", "local"])
 def test_a_cancelled_run_does_not_go_on_by_itself(host: StubHost, site: str) -> None:
     """The cancellation came when the script was just asking for its next start."""
-    record = f'echo \'{{"time": 0, "state": "cancelled"}}\' >>"$run_dir/state.jsonl"'
+    record = 'echo \'{"time": 0, "state": "cancelled"}\' >>"$run_dir/state.jsonl"'
     run_dir = host.create({"site": site, "run": shell("echo >>ran; exit 75"), "launch": "single"})
     script = run_dir / "launch.sh"
     script.write_text(script.read_text().replace("go_on() {\n", f"go_on() {{\n  {record}\n"))
