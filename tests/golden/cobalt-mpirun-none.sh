@@ -354,7 +354,7 @@ for name in USR1 USR2 TERM INT; do
   trap "ask_to_stop $name" "$name"
 done
 [ "$newest" -eq 0 ] || outlive "$newest"
-newest_step >"attempts/$attempt/from"
+newest_step >"attempts/$attempt/from" || true
 
 # ---- allocation ----------------------------------------------------------------------------------
 # What Cobalt gave us.
@@ -367,7 +367,7 @@ limit=$(timeout 20 qstat --header WallTime "$COBALT_JOBID" 2>/dev/null | sed -nE
 limit=$(awk -F: 'NF { for (i = 1; i <= NF; i++) s = s * 60 + $i; print s }' <<<"$limit")
 [ -z "$limit" ] || deadline=$((began + limit))
 port_seed=$COBALT_JOBID
-echo "$deadline" >"attempts/$attempt/end_at"
+echo "$deadline" >"attempts/$attempt/end_at" || true
 record started "on $HOSTNAME"
 
 export HPC_AMP_WORLD_SIZE=8 HPC_AMP_NNODES=2 HPC_AMP_PPN=4

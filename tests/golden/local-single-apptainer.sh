@@ -271,7 +271,7 @@ for name in USR1 USR2 TERM INT; do
   trap "ask_to_stop $name" "$name"
 done
 [ "$newest" -eq 0 ] || outlive "$newest"
-newest_step >"attempts/$attempt/from"
+newest_step >"attempts/$attempt/from" || true
 
 # ---- allocation ----------------------------------------------------------------------------------
 # This machine is the whole allocation.
@@ -279,7 +279,7 @@ newest_step >"attempts/$attempt/from"
 hosts=localhost
 master_addr=127.0.0.1
 port_seed=$$
-echo "$deadline" >"attempts/$attempt/end_at"
+echo "$deadline" >"attempts/$attempt/end_at" || true
 record started "on $HOSTNAME"
 
 export HPC_AMP_WORLD_SIZE=1 HPC_AMP_NNODES=1 HPC_AMP_PPN=1

@@ -321,7 +321,7 @@ for name in USR1 USR2 TERM INT; do
   trap "ask_to_stop $name" "$name"
 done
 [ "$newest" -eq 0 ] || outlive "$newest"
-newest_step >"attempts/$attempt/from"
+newest_step >"attempts/$attempt/from" || true
 
 # ---- allocation ----------------------------------------------------------------------------------
 # What Slurm gave us. Names come from scontrol on the host: it does not exist inside an image.
@@ -337,7 +337,7 @@ end=$(squeue -h -j "$job_id" -o %e 2>/dev/null) || end=
 port_seed=$SLURM_JOB_ID
 # srun must not inherit options of whoever submitted; it gets its own below.
 export SLURM_EXPORT_ENV=ALL SRUN_CPUS_PER_TASK=8
-echo "$deadline" >"attempts/$attempt/end_at"
+echo "$deadline" >"attempts/$attempt/end_at" || true
 record started "on $HOSTNAME"
 
 export HPC_AMP_WORLD_SIZE=1 HPC_AMP_NNODES=1 HPC_AMP_PPN=1

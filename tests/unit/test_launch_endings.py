@@ -385,6 +385,21 @@ def test_a_full_disk_does_not_keep_a_run_from_going_on(host: StubHost, small_dis
     assert (requeues(host), ended.status) == (1, 0)
 
 
+def test_nor_does_it_end_an_attempt_that_begins(host: StubHost) -> None:
+    """What is only for people to read is not worth a run."""
+    run_dir = host.create({"run": ["true"]})
+    full = [f'ln -s /dev/full "attempts/$attempt/{name}"\n' for name in ("from", "end_at")]
+    script = run_dir / "launch.sh"
+    script.write_text(
+        script.read_text().replace("trap leave EXIT\n", "trap leave EXIT\n" + "".join(full))
+    )
+
+    ended = host.run(run_dir)
+
+    assert ended.output.count("No space left on device") == 2
+    assert (events(run_dir), ended.status) == (["started", "finished"], 0)
+
+
 # ---- the next job of a chain ---------------------------------------------------------------------
 
 
