@@ -313,6 +313,7 @@ class Engine:
         averages of averages. Where the ranks agree to stop meanwhile, the evaluation is given up,
         for the next attempt to do, and the reason returned."""
         self.pace.pause()
+        self._moved("evaluation")
         networks = self._evaluation_networks()
         for network in networks.values():
             network.eval()
