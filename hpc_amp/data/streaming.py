@@ -27,6 +27,7 @@ from hpc_amp.data.order import epoch_order, rank_share
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import TrainingData
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 Key = tuple[int, int]
 """Epoch and sample."""
 CENTRE = 224 / 256
@@ -104,7 +105,7 @@ class StreamedTraining(TrainingData):
         `accumulate` micro-batches."""
         self._steps.epoch, self._steps.start = epoch, start
         parts = self.train.accumulate
-        for pixels, labels in self._loader:
+        for pixels, labels in _begin(self._loader):
             images, labels = _finish(pixels, labels, self.normalization, self.train, self.device)
             size = len(labels) // parts
             yield list(zip(images.split(size), labels.split(size), strict=True))
@@ -125,7 +126,9 @@ def streamed_evaluation(
     batches = [keys[at : at + batch_size] for at in range(0, len(keys), batch_size)]
     normalization = Normalization.imagenet().to(device)
     dataset = _Decoded(files, side, None, train.seed)
-    for pixels, labels in _loader(dataset, batches, worker_count(train.data, world), device):
+    for pixels, labels in _begin(
+        _loader(dataset, batches, worker_count(train.data, world), device)
+    ):
         yield _finish(pixels, labels, normalization, train, device)
 
 
@@ -155,10 +158,21 @@ def _loader(
     )
 
 
+def _begin(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Start the loader processes. Until they ignore signals they have them blocked, as they inherit
+    that: torch sets a handler for SIGTERM in between. Another thread of this process takes those
+    that come meanwhile, or this one afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        return iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _ignore_signals(worker: int) -> None:
     # Schedulers signal all processes of a job. A loader that died would take the checkpoint, which
     # the training process is about to write, with it.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+    for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 

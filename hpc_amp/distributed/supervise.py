@@ -29,8 +29,9 @@ def supervise(
     prepare: Callable[[], None],
 ) -> int:
     """Run a command and return the exit status for the launcher; where a signal ended it, this
-    process ends in the same way. `mark` is made where the status was 75. `prepare` runs in the
-    child before the command. Raises OSError where the command cannot be run.
+    process ends in the same way. `mark` is made where the status was 75, which is passed on where
+    that fails. `prepare` runs in the child before the command. Raises OSError where the command
+    cannot be run.
     """
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
@@ -57,8 +58,11 @@ def supervise(
         _end_by(signal.Signals(-status))
     if status != EXIT_CHECKPOINTED:
         return status
-    if mark is not None:
-        mark.touch()
+    try:
+        if mark is not None:
+            mark.touch()
+    except OSError:  # the script understands the status, unless the launcher hides it
+        return status
     return 0
 
 

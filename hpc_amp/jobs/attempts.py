@@ -3,7 +3,7 @@ how it ended.
 
     attempts/N/owner          the job, the host, the launch script's process and when it began
     attempts/N/alive          touched every 3 s as long as the script lives
-    attempts/N/from           step of the newest checkpoint at the beginning
+    attempts/N/from           step of the newest checkpoint at the beginning; made then
     attempts/N/end_at         when the scheduler ends the job, in seconds since the epoch
     attempts/N/stop           whoever makes it asks the ranks to save and stop
     attempts/N/progress.json  where the training is; written by the job, like the next

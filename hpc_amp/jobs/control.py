@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +24,8 @@ _UNDER_WAY = ("pending", "running", "unknown")
 
 def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunStatus:
     """End a run that is pending or running, for good: it will not start again by itself. Returns
-    its status before. A run that has ended is left as it is.
+    its status before. A run that has ended is left as it is; one that was cancelled is cancelled
+    again where its job is there still, since the scheduler may have refused.
 
     Where signals do not reach the ranks in time, they are asked through the stop file first and
     have 60 s to save (`on_wait` is told); an interrupt ends the wait, and then the job.
@@ -43,6 +44,11 @@ def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunSt
                 scheduler.cancel(status.job_id)
         else:
             _drop_links(scheduler, run_dir, status.job_id)
+            if status.state == "cancelled":
+                answer = scheduler.query([status.job_id]).get(status.job_id)
+                if answer is not None and answer.state != "ended":
+                    scheduler.cancel(status.job_id)
+                    return replace(status, state=answer.state)
     return status
 
 

@@ -6,15 +6,16 @@ For schedulers that cannot requeue a job. The launch script reads it too.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from hpc_amp.errors import HpcAmpError
+from hpc_amp.errors import HpcAmpError, SchedulerError, UsageError
 from hpc_amp.schedulers import Scheduler, Submission
 
 
 def submit_chain(scheduler: Scheduler, run_dir: Path, links: int) -> Submission:
     """Submit the run's script, and `links` times more to start after the one before. Raises
-    SchedulerError; no job stays behind then.
+    SchedulerError or UsageError; no job stays behind then that can be deleted.
 
     The first one is held until all are there: nothing can wait for a job that has ended already.
     """
@@ -29,11 +30,24 @@ def submit_chain(scheduler: Scheduler, run_dir: Path, links: int) -> Submission:
             job_ids.append(scheduler.submit(script, os.environ, after=job_ids[-1]).job_id)
         path.write_text("".join(f"{job_id}\n" for job_id in job_ids))
         scheduler.release(first.job_id)
-    except (HpcAmpError, OSError):
-        for job_id in reversed(job_ids):
-            scheduler.cancel(job_id)
-        raise
+    except OSError as error:
+        stay = _take_back(scheduler, job_ids)
+        raise UsageError(f"the chain cannot be recorded: {error}{stay}") from None
+    except HpcAmpError as error:
+        stay = _take_back(scheduler, job_ids)
+        raise SchedulerError(f"{error}{stay}") from None
     return first
+
+
+def _take_back(scheduler: Scheduler, job_ids: Sequence[str]) -> str:
+    """Delete jobs, the last one first. Says which the scheduler keeps, for an error."""
+    kept = []
+    for job_id in reversed(job_ids):
+        try:
+            scheduler.cancel(job_id)
+        except SchedulerError:
+            kept.append(job_id)
+    return f"; still in the queue: {', '.join(kept)}" if kept else ""
 
 
 def read_chain(run_dir: Path) -> list[str]:

@@ -98,6 +98,8 @@ class RunView:
         changes = [event for event in current if event["state"] != "queued"]
         self.last = changes[-1] if changes else {"state": "unknown"}
         self.stopping = any(event["state"] == "stopping" for event in current)
+        # The script may have said more since, but it ends without a word then.
+        self.cancelled = next((e for e in reversed(current) if e["state"] == "cancelled"), None)
         self.attempt = max((int(event.get("attempt", 0)) for event in events), default=0)
 
     @property
@@ -144,6 +146,8 @@ class RunView:
         if answer.state == "ended" and state == "terminated":
             # Saved, and not started again.
             return "checkpointed", reason
+        if answer.state == "ended" and self.cancelled is not None:
+            return "cancelled", str(self.cancelled.get("reason", ""))
         if answer.state == "ended":
             # The script had no chance to write its last line.
             text = answer.reason.lower()

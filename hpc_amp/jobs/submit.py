@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hpc_amp.config.checks import check_job
@@ -81,5 +82,10 @@ def _hand_in(run_dir: Path, scheduler: Scheduler, links: int) -> Submission:
     except HpcAmpError as error:
         record_event(run_dir, "failed", reason=str(error))
         raise
-    record_event(run_dir, "queued", job_id=submission.job_id)
+    try:
+        record_event(run_dir, "queued", job_id=submission.job_id)
+    except UsageError as error:
+        # The job is in the queue all the same, and its script will tell the id when it starts.
+        remarks = f"{submission.remarks}\nWARNING: {error}".strip()
+        submission = replace(submission, remarks=remarks)
     return submission

@@ -31,6 +31,7 @@ from hpc_amp.train.manifest import (
     OWN_FIELDS,
     DamagedCheckpoint,
     read_manifest,
+    replace_manifest,
     write_manifest,
 )
 
@@ -112,12 +113,16 @@ class CheckpointStore:
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Publish a checkpoint, then remove those that retention does not keep. A checkpoint of
-        this step that is already there and valid stays. Where the disk is full, those that this one
-        replaces go first. Raises OSError where the disk does not take it all the same; at least the
-        newest one published before is untouched then."""
+        this step that is already there and valid stays, with the metric if that was measured since,
+        unless it was passed over: then its files are as written, but cannot be loaded. Where the
+        disk is full, those that this one replaces go first. Raises OSError where the disk does not
+        take it all the same; at least the newest one published before is untouched then."""
         final = self.path(checkpoint.step)
-        if final.exists() and self._is_valid(final):
-            return final
+        if checkpoint.step not in self._damaged and final.exists():
+            manifest = self._valid(final)
+            if manifest is not None:
+                self._measured(checkpoint, manifest)
+                return final
         try:
             self._publish(final, checkpoint)
         except OSError as error:
@@ -129,6 +134,17 @@ class CheckpointStore:
         self._metrics[checkpoint.step] = checkpoint.facts.get("metric")
         self._retire(checkpoint.step)
         return final
+
+    def _measured(self, checkpoint: Checkpoint, manifest: Mapping[str, Any]) -> None:
+        """Note the metric of a checkpoint that was published without: retention goes by it."""
+        metric = checkpoint.facts.get("metric")
+        if metric is None or manifest.get("metric") is not None or manifest["run"] != self.run:
+            return
+        try:
+            replace_manifest(self.path(checkpoint.step), {**manifest, "metric": metric})
+            self._metrics[checkpoint.step] = metric
+        except OSError as error:
+            self._warn(f"the metric of step {checkpoint.step} could not be noted: {error}")
 
     def _publish(self, final: Path, checkpoint: Checkpoint) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -192,13 +208,16 @@ class CheckpointStore:
         return bool(going)
 
     def _is_foreign(self, step: int) -> bool:
-        """Whether another run made this checkpoint. Reads each manifest once."""
+        """Whether another run made this checkpoint, or may have made it: a manifest that cannot be
+        read now does not say. Reads each of the others once."""
         if step not in self._metrics:
             manifest: dict[str, Any] = {}
             try:
                 manifest = read_manifest(self.path(step))
             except DamagedCheckpoint:
                 self._damaged.add(step)
+            except OSError:
+                return True
             self._metrics[step] = manifest.get("metric")
             if manifest.get("run", self.run) != self.run:
                 self._foreign.add(step)
@@ -237,12 +256,12 @@ class CheckpointStore:
         facts = {name: value for name, value in manifest.items() if name not in OWN_FIELDS}
         return Checkpoint(step, trainer, tensors, facts)
 
-    def _is_valid(self, path: Path) -> bool:
+    def _valid(self, path: Path) -> dict[str, Any] | None:
+        """The manifest of a valid checkpoint; None of one that is not, or cannot be read."""
         try:
-            self._verify(path)
+            return self._verify(path)
         except (DamagedCheckpoint, OSError):
-            return False
-        return True
+            return None
 
     def _verify(self, path: Path) -> dict[str, Any]:
         manifest = read_manifest(path)

@@ -123,7 +123,9 @@ class Engine:
         )
         self._last_save = time.monotonic()
         resumed = self._resume()
-        self.tracker = Tracker(run, world, start_step=self.step)
+        self.tracker = Tracker(
+            run, world, start_step=self.step, evaluated=self.evaluated_step == self.step
+        )
         self.saver = CheckpointSaver(
             self.store,
             background=train.checkpoint.background,
@@ -192,7 +194,10 @@ class Engine:
             self.precision.close()
 
     def _train(self) -> StopReason:
+        evaluated = self.evaluated_step
         reason, _ = self._evaluate_if_due()
+        if self.evaluated_step != evaluated and self.train.checkpoint.keep_best > 0:
+            self.save()  # a stop had put that off, so the checkpoint is there without a metric
         while self.step < self.total_steps and not reason:
             epoch, start = divmod(self.step, self.data.steps_per_epoch)
             batches = self.data.epoch(epoch, start)
@@ -308,6 +313,7 @@ class Engine:
         averages of averages. Where the ranks agree to stop meanwhile, the evaluation is given up,
         for the next attempt to do, and the reason returned."""
         self.pace.pause()
+        self._moved("evaluation")
         networks = self._evaluation_networks()
         for network in networks.values():
             network.eval()

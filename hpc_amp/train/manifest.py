@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.train.durable import write_durably
+from hpc_amp.train.durable import sync_folder, write_durably
 
 FORMAT_VERSION = 2
 MANIFEST = "MANIFEST.json"
@@ -29,18 +30,31 @@ def write_manifest(
     """Describe the checkpoint in `folder`. `files` maps each file's name to its `bytes` and
     `sha256`, `facts` are further fields. Raises OSError."""
     manifest = {"format": FORMAT_VERSION, "run": run, "step": step, **facts, "files": files}
+    _write(folder / MANIFEST, manifest)
+
+
+def replace_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Change the facts of a published checkpoint in one step. Raises OSError."""
+    new = folder / f".{MANIFEST}"
+    _write(new, manifest)
+    os.replace(new, folder / MANIFEST)
+    sync_folder(folder)
+
+
+def _write(path: Path, manifest: Mapping[str, Any]) -> None:
     sealed = _text({**manifest, _SEAL: _seal(manifest)})
-    write_durably(folder / MANIFEST, lambda out: out.write(sealed))
+    write_durably(path, lambda out: out.write(sealed))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint, as it was written. Raises DamagedCheckpoint."""
+    """The manifest of a checkpoint, as it was written. Raises DamagedCheckpoint, and OSError
+    where the disk does not tell."""
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
         version, seal = manifest["format"], manifest.pop(_SEAL, None)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise DamagedCheckpoint(f"{MANIFEST} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedCheckpoint(f"{MANIFEST} cannot be read ({error!r})") from None
     # Before the seal, which another format may not have.
     if version != FORMAT_VERSION:

@@ -46,10 +46,16 @@ def write_first_outcome(
     """The same, unless another rank has said so before. Returns whether this one was the first. A
     disk that does not take it leaves the decision to the exit status."""
     temporary = run.attempt_path / f".outcome.{os.uname().nodename}.{os.getpid()}"
+    text = json_text(_content(outcome, reason, step, cause))
     with contextlib.suppress(OSError):
-        temporary.write_text(json_text(_content(outcome, reason, step, cause)))
+        temporary.write_text(text)
         try:
             os.link(temporary, run.outcome_file)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without hard links
+            with run.outcome_file.open("x") as out:
+                out.write(text)
         finally:
             temporary.unlink()
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass
@@ -60,10 +61,16 @@ def read_job(path: Path) -> Job:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old content or the new one, never a part."""
+    """Write a file so that a reader sees the old content or the new one, never a part. Of one that
+    the disk does not take nothing stays: it would take the room that is left."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

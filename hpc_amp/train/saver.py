@@ -53,9 +53,12 @@ class CheckpointSaver:
             self._reserved = self._thread.submit(self._prepare, tensors)
 
     def _prepare(self, tensors: Mapping[str, Any]) -> None:
-        shortage = lack_of_room(
-            self.store.folder, self._snapshot.reserve(tensors), self.store.retention.last
-        )
+        size = self._snapshot.reserve(tensors)
+        try:
+            there = len(self.store.steps())
+        except OSError:
+            return  # the first checkpoint will tell more
+        shortage = lack_of_room(self.store.folder, size, self.store.retention.last, there)
         if shortage:
             self._warn(shortage)
 
@@ -123,24 +126,25 @@ class CheckpointSaver:
             self._say(f"checkpoint {path}")
 
 
-def lack_of_room(folder: Path, size: int, count: int) -> str | None:
-    """What to tell a user whose disk has no room for `count` checkpoints of `size` bytes and one
-    more, since a new one is published before an old one goes; None where there is. Quotas cannot be
-    seen from here."""
+def lack_of_room(folder: Path, size: int, count: int, there: int = 0) -> str | None:
+    """What to tell a user whose disk has no room for `count` checkpoints of `size` bytes, of which
+    some are `there` already, and one more, since a new one is published before an old one goes;
+    None where there is. Quotas cannot be seen from here."""
     try:
         while not folder.exists():
             folder = folder.parent
         disk = os.statvfs(folder)
     except OSError:
         return None  # the first checkpoint will tell more
-    free, needed = disk.f_bavail * disk.f_frsize, size * (count + 1)
+    coming = max(0, count - there) + 1
+    free, needed = disk.f_bavail * disk.f_frsize, size * coming
     if free < needed:
         return (
             f"checkpoints of {_mebibytes(size)} each, {count} kept and one being written, need "
-            f"{_mebibytes(needed)}, but {folder} has {_mebibytes(free)} left"
+            f"{_mebibytes(needed)} more, but {folder} has {_mebibytes(free)} left"
         )
     # File systems without a fixed number of inodes say 0.
-    if disk.f_files and disk.f_favail < _FILES_OF_A_CHECKPOINT * (count + 1):
+    if disk.f_files and disk.f_favail < _FILES_OF_A_CHECKPOINT * coming:
         return f"{folder} has only {disk.f_favail} inodes left: checkpoints may not fit"
     return None
 

@@ -140,12 +140,20 @@ class Sentry(threading.Thread):
             "the run goes on from its newest checkpoint"
         )
         cause = max(self.watch.look(), StopReason.DEADLINE)
-        write_first_outcome(self.run_directory, "checkpointed", reason, self.step, cause)
-        self._say(f"{reason}\n{stacks()}")
-        self._leave(EXIT_CHECKPOINTED)
+        try:
+            write_first_outcome(self.run_directory, "checkpointed", reason, self.step, cause)
+            self._say(f"{reason}\n{stacks()}")
+        finally:  # whatever keeps it from being told: a thread that died here would end nothing
+            self._leave(EXIT_CHECKPOINTED)
 
     def _end_hang(self, now: float) -> None:
         """Show what this rank is doing, name those that are silent, and end them and this one."""
+        try:
+            self._tell_hang(now)
+        finally:  # as above
+            self._leave(1)
+
+    def _tell_hang(self, now: float) -> None:
         seconds = now - self._moved
         silent = self._silent_ranks()
         reason = (
@@ -162,7 +170,6 @@ class Sentry(threading.Thread):
                 _wake_and_end(pid)
         # The others notice at about the same time, and a launcher kills them when this one ends.
         time.sleep(AFTERMATH_SECONDS)
-        self._leave(1)
 
     def _silent_ranks(self) -> list[tuple[str, int | None]]:
         """The ranks that have given no sign of life for some time, in words, each with its process
@@ -187,8 +194,14 @@ class Sentry(threading.Thread):
 
 
 def stacks() -> str:
-    """The stacks of all threads of this process."""
-    with open(os.memfd_create("stacks"), "w+b") as out:
+    """The stacks of all threads of this process. Where there is no place to keep them, with too
+    many open files or in a Python for old systems, they go to standard error as they are."""
+    try:
+        memory = os.memfd_create("stacks")
+    except (OSError, AttributeError):
+        faulthandler.dump_traceback(file=2, all_threads=True)
+        return "its stacks are above"
+    with open(memory, "w+b") as out:
         faulthandler.dump_traceback(file=out, all_threads=True)
         out.seek(0)
         return out.read().decode(errors="replace")

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from hpc_amp.distributed.world import World
 from hpc_amp.train.rundir import RunDirectory, replace_text, write_json
@@ -21,35 +21,59 @@ class Tracker:
     """Writes on rank 0 and does nothing elsewhere.
 
     On a resume the curves go on from `start_step`: lines of metrics.jsonl beyond it are cut, and
-    TensorBoard is told to forget its points (`purge_step`), so that no step stands there twice.
+    TensorBoard is told to forget its points (`purge_step`), so that no step stands there twice. So
+    is an evaluation of that step, unless it is `evaluated`: it is not in the checkpoint then, and
+    will be done again.
+
+    Attempt 0 is none: it only looks at a run, on which an attempt may be at work, and writes
+    nothing but lines for people.
 
     A disk that is full costs reports, not the run.
     """
 
-    def __init__(self, run: RunDirectory, world: World, *, start_step: int) -> None:
-        self._active = world.is_main
+    def __init__(
+        self, run: RunDirectory, world: World, *, start_step: int, evaluated: bool = True
+    ) -> None:
+        self._speaks = world.is_main
+        self._active = world.is_main and run.attempt > 0
         self._run = run
         self._complained = False
         self._progress: dict[str, Any] = {}
         self._next_progress = 0.0
         if not self._active:
             return
-        _cut_after(run.path / "metrics.jsonl", start_step)
-        self._metrics = (run.path / "metrics.jsonl").open("a", buffering=1)
-        self._board = self._open_board(run.path / "tensorboard", start_step)
+        self._metrics: TextIO | None = None
+        self._board: Any = None
+        again: list[dict[str, Any]] | None = None
+        with self._unless_disk_is_full():
+            again = _cut_after(run.path / "metrics.jsonl", start_step, evaluated)
+        with self._unless_disk_is_full():
+            self._metrics = (run.path / "metrics.jsonl").open("a", buffering=1)
+        with self._unless_disk_is_full():
+            purge_step = start_step + 1 if again is None else start_step
+            self._board = self._open_board(run.path / "tensorboard", purge_step)
+        for line in again or ():
+            self._add_to_board(line)
 
-    def _open_board(self, folder: Path, start_step: int) -> Any:
+    def _open_board(self, folder: Path, purge_step: int) -> Any:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             self.say(f"WARNING: no TensorBoard files will be written: {error}")
             return None
-        purge = start_step + 1 if start_step else None
-        return SummaryWriter(str(folder), purge_step=purge, flush_secs=10)
+        # Also at the beginning: an attempt before may have died before its first checkpoint.
+        return SummaryWriter(str(folder), purge_step=purge_step, flush_secs=10)
+
+    def _add_to_board(self, line: Mapping[str, Any]) -> None:
+        if self._board is not None:
+            with self._unless_disk_is_full():
+                for name, value in line.items():
+                    if name not in ("step", "time"):
+                        self._board.add_scalar(name, value, line["step"])
 
     def say(self, line: str) -> None:
         """A line for people, on standard output."""
-        if self._active:
+        if self._speaks:
             with contextlib.suppress(OSError):
                 print(f"[{time.strftime('%H:%M:%S')}] {line}", flush=True)
 
@@ -58,12 +82,10 @@ class Tracker:
         if not self._active:
             return
         line = {"step": step, "time": round(time.time(), 3), **values}
-        with self._unless_disk_is_full():
-            self._metrics.write(json.dumps(line) + "\n")
-        if self._board is not None:
+        if self._metrics is not None:
             with self._unless_disk_is_full():
-                for name, value in values.items():
-                    self._board.add_scalar(name, value, step)
+                self._metrics.write(json.dumps(line) + "\n")
+        self._add_to_board(line)
 
     def pictures(self, step: int, images: Tensor | None) -> None:
         """Images [N, C, H, W] from 0 to 1 made at `step`, as one picture: in TensorBoard, and in
@@ -110,22 +132,33 @@ class Tracker:
             return
         if self._progress:
             self._write_progress()
-        with self._unless_disk_is_full():
-            self._metrics.close()
+        if self._metrics is not None:
+            with self._unless_disk_is_full():
+                self._metrics.close()
         if self._board is not None:
             with self._unless_disk_is_full():
                 self._board.close()
 
 
-def _cut_after(path: Path, step: int) -> None:
-    """Drop the lines of a metrics file that belong to steps beyond `step`, and torn ones."""
+def _cut_after(path: Path, step: int, evaluated: bool) -> list[dict[str, Any]] | None:
+    """Drop the lines of a metrics file that belong to steps beyond `step`, and torn ones; the
+    evaluation of `step`, too, unless it is `evaluated`. Where there was one, returns what else
+    there is of that step."""
     if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(errors="replace").splitlines():
+        return None
+    kept, rest, dropped = [], [], False
+    for text in path.read_text(errors="replace").splitlines():
         try:
-            if json.loads(line)["step"] <= step:
-                kept.append(f"{line}\n")
+            line = json.loads(text)
+            if line["step"] > step:
+                continue
+            if line["step"] == step and not evaluated:
+                if any(name.startswith("eval/") for name in line):
+                    dropped = True
+                    continue
+                rest.append(line)
         except (ValueError, KeyError, TypeError):
             continue
+        kept.append(f"{text}\n")
     replace_text(path, "".join(kept))
+    return rest if dropped else None

@@ -85,6 +85,7 @@ fail() {
   local reason=${2:-the launch script could not start the job, see the log}
   echo "hpc-amp: $1" >&2
   if [ "$attempt" -gt 0 ]; then
+    [ "$(count cancelled)" -eq 0 ] || end 2 # which is what made it fail
     come_back "$reason"
     record failed "$reason"
   fi
@@ -119,6 +120,11 @@ preempted() {
 
 # turn: whether it is this job's, after what the ones before came to.
 turn() {
+  # The cancellation may have come when this job was asking for its next start.
+  if [ "$(count cancelled)" -gt 0 ] && [ "$(owner_of "$newest" job_id)" = "$job_id" ]; then
+    echo "job $job_id has nothing to do: the run was cancelled"
+    exit 0
+  fi
   if [ "$(count stopping)" -gt 0 ] && [ "$(count finished)" -eq 0 ]; then
     echo "a stop was asked for before job $job_id began: go on with hpc-amp resume"
     record checkpointed "a stop was asked for"
@@ -265,7 +271,7 @@ for name in USR1 USR2 TERM INT; do
   trap "ask_to_stop $name" "$name"
 done
 [ "$newest" -eq 0 ] || outlive "$newest"
-newest_step >"attempts/$attempt/from"
+newest_step >"attempts/$attempt/from" || true
 
 # ---- allocation ----------------------------------------------------------------------------------
 # This machine is the whole allocation.
@@ -273,7 +279,7 @@ newest_step >"attempts/$attempt/from"
 hosts=localhost
 master_addr=127.0.0.1
 port_seed=$$
-echo "$deadline" >"attempts/$attempt/end_at"
+echo "$deadline" >"attempts/$attempt/end_at" || true
 record started "on $HOSTNAME"
 
 export HPC_AMP_WORLD_SIZE=1 HPC_AMP_NNODES=1 HPC_AMP_PPN=1

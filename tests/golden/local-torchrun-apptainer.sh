@@ -61,12 +61,14 @@ another_attempt() {
 
 # another_unless_stuck STATE REASON: the same, where a next attempt can be expected to come further.
 another_unless_stuck() {
-  local step before
-  step=$(newest_step)
-  before=$(cat "attempts/$((attempt - 1))/from" 2>/dev/null) || before=-1
-  if [ "$(count started)" -ge 2 ] && [ "$step" -le "$before" ]; then
-    record failed "no progress in 2 attempts: still at step $step; the cause is in the log"
-    end "$status"
+  # Whatever its step is: a damaged checkpoint that was passed over may have a higher one.
+  local before=attempts/$((attempt - 1))/from made
+  if [ "$(count started)" -ge 2 ] && [ -e "$before" ]; then
+    made=$(find checkpoints -maxdepth 1 -regex 'checkpoints/step-[0-9]+' -newer "$before" 2>/dev/null) || made=
+    if [ -z "$made" ]; then
+      record failed "no progress in 2 attempts: still at step $(newest_step); the cause is in the log"
+      end "$status"
+    fi
   fi
   another_attempt "$1" "$2"
 }
@@ -92,6 +94,7 @@ fail() {
   local reason=${2:-the launch script could not start the job, see the log}
   echo "hpc-amp: $1" >&2
   if [ "$attempt" -gt 0 ]; then
+    [ "$(count cancelled)" -eq 0 ] || end 2 # which is what made it fail
     come_back "$reason"
     record failed "$reason"
   fi
@@ -126,6 +129,11 @@ preempted() {
 
 # turn: whether it is this job's, after what the ones before came to.
 turn() {
+  # The cancellation may have come when this job was asking for its next start.
+  if [ "$(count cancelled)" -gt 0 ] && [ "$(owner_of "$newest" job_id)" = "$job_id" ]; then
+    echo "job $job_id has nothing to do: the run was cancelled"
+    exit 0
+  fi
   if [ "$(count stopping)" -gt 0 ] && [ "$(count finished)" -eq 0 ]; then
     echo "a stop was asked for before job $job_id began: go on with hpc-amp resume"
     record checkpointed "a stop was asked for"
@@ -272,7 +280,7 @@ for name in USR1 USR2 TERM INT; do
   trap "ask_to_stop $name" "$name"
 done
 [ "$newest" -eq 0 ] || outlive "$newest"
-newest_step >"attempts/$attempt/from"
+newest_step >"attempts/$attempt/from" || true
 
 # ---- allocation ----------------------------------------------------------------------------------
 # This machine is the whole allocation.
@@ -280,7 +288,7 @@ newest_step >"attempts/$attempt/from"
 hosts=localhost
 master_addr=127.0.0.1
 port_seed=$$
-echo "$deadline" >"attempts/$attempt/end_at"
+echo "$deadline" >"attempts/$attempt/end_at" || true
 record started "on $HOSTNAME"
 
 export HPC_AMP_WORLD_SIZE=4 HPC_AMP_NNODES=1 HPC_AMP_PPN=4

@@ -86,12 +86,14 @@ another_attempt() {
 
 # another_unless_stuck STATE REASON: the same, where a next attempt can be expected to come further.
 another_unless_stuck() {
-  local step before
-  step=$(newest_step)
-  before=$(cat "attempts/$((attempt - 1))/from" 2>/dev/null) || before=-1
-  if [ "$(count started)" -ge 2 ] && [ "$step" -le "$before" ]; then
-    record failed "no progress in 2 attempts: still at step $step; the cause is in the log"
-    end "$status"
+  # Whatever its step is: a damaged checkpoint that was passed over may have a higher one.
+  local before=attempts/$((attempt - 1))/from made
+  if [ "$(count started)" -ge 2 ] && [ -e "$before" ]; then
+    made=$(find checkpoints -maxdepth 1 -regex 'checkpoints/step-[0-9]+' -newer "$before" 2>/dev/null) || made=
+    if [ -z "$made" ]; then
+      record failed "no progress in 2 attempts: still at step $(newest_step); the cause is in the log"
+      end "$status"
+    fi
   fi
   another_attempt "$1" "$2"
 }
@@ -117,6 +119,7 @@ fail() {
   local reason=${2:-the launch script could not start the job, see the log}
   echo "hpc-amp: $1" >&2
   if [ "$attempt" -gt 0 ]; then
+    [ "$(count cancelled)" -eq 0 ] || end 2 # which is what made it fail
     come_back "$reason"
     record failed "$reason"
   fi
@@ -201,6 +204,11 @@ server_is_away() {
 turn() {
   [ "$(count cancelled)" -eq 0 ] || nothing_to_do "the run was cancelled"
   ! grep -qxF -e "$job_id" chain 2>/dev/null || turn_of_link
+  # The cancellation may have come when this job was asking for its next start.
+  if [ "$(count cancelled)" -gt 0 ] && [ "$(owner_of "$newest" job_id)" = "$job_id" ]; then
+    echo "job $job_id has nothing to do: the run was cancelled"
+    exit 0
+  fi
   if [ "$(count stopping)" -gt 0 ] && [ "$(count finished)" -eq 0 ]; then
     echo "a stop was asked for before job $job_id began: go on with hpc-amp resume"
     record checkpointed "a stop was asked for"
@@ -355,7 +363,7 @@ for name in USR1 USR2 TERM INT; do
   trap "ask_to_stop $name" "$name"
 done
 [ "$newest" -eq 0 ] || outlive "$newest"
-newest_step >"attempts/$attempt/from"
+newest_step >"attempts/$attempt/from" || true
 
 # ---- allocation ----------------------------------------------------------------------------------
 # What PBS gave us. A host stands in the node file once for each process of its chunk.
@@ -370,7 +378,7 @@ limit=$(timeout 20 qstat -f "$PBS_JOBID" 2>/dev/null | sed -nE 's/^ *Resource_Li
 limit=$(awk -F: 'NF { for (i = 1; i <= NF; i++) s = s * 60 + $i; print s }' <<<"$limit")
 [ -z "$limit" ] || deadline=$((began + limit))
 port_seed=$((${PBS_JOBID%%[!0-9]*} + ${PBS_ARRAY_INDEX:-0})) # tasks of an array share a number
-echo "$deadline" >"attempts/$attempt/end_at"
+echo "$deadline" >"attempts/$attempt/end_at" || true
 record started "on $HOSTNAME"
 
 export HPC_AMP_WORLD_SIZE=8 HPC_AMP_NNODES=2 HPC_AMP_PPN=4

@@ -96,12 +96,14 @@ another_attempt() {
 
 # another_unless_stuck STATE REASON: the same, where a next attempt can be expected to come further.
 another_unless_stuck() {
-  local step before
-  step=$(newest_step)
-  before=$(cat "attempts/$((attempt - 1))/from" 2>/dev/null) || before=-1
-  if [ "$(count started)" -ge 2 ] && [ "$step" -le "$before" ]; then
-    record failed "no progress in 2 attempts: still at step $step; the cause is in the log"
-    end "$status"
+  # Whatever its step is: a damaged checkpoint that was passed over may have a higher one.
+  local before=attempts/$((attempt - 1))/from made
+  if [ "$(count started)" -ge 2 ] && [ -e "$before" ]; then
+    made=$(find checkpoints -maxdepth 1 -regex 'checkpoints/step-[0-9]+' -newer "$before" 2>/dev/null) || made=
+    if [ -z "$made" ]; then
+      record failed "no progress in 2 attempts: still at step $(newest_step); the cause is in the log"
+      end "$status"
+    fi
   fi
   another_attempt "$1" "$2"
 }
@@ -127,6 +129,7 @@ fail() {
   local reason=${2:-the launch script could not start the job, see the log}
   echo "hpc-amp: $1" >&2
   if [ "$attempt" -gt 0 ]; then
+    [ "$(count cancelled)" -eq 0 ] || end 2 # which is what made it fail
     come_back "$reason"
     record failed "$reason"
   fi
@@ -175,6 +178,11 @@ fact_of_job() {
 
 # turn: whether it is this job's, after what the ones before came to.
 turn() {
+  # The cancellation may have come when this job was asking for its next start.
+  if [ "$(count cancelled)" -gt 0 ] && [ "$(owner_of "$newest" job_id)" = "$job_id" ]; then
+    echo "job $job_id has nothing to do: the run was cancelled"
+    exit 0
+  fi
   if [ "$(count stopping)" -gt 0 ] && [ "$(count finished)" -eq 0 ]; then
     echo "a stop was asked for before job $job_id began: go on with hpc-amp resume"
     record checkpointed "a stop was asked for"
@@ -317,7 +325,7 @@ for name in USR1 USR2 TERM INT; do
   trap "ask_to_stop $name" "$name"
 done
 [ "$newest" -eq 0 ] || outlive "$newest"
-newest_step >"attempts/$attempt/from"
+newest_step >"attempts/$attempt/from" || true
 
 # ---- allocation ----------------------------------------------------------------------------------
 # What Slurm gave us. Names come from scontrol on the host: it does not exist inside an image.
@@ -333,7 +341,7 @@ end=$(squeue -h -j "$job_id" -o %e 2>/dev/null) || end=
 port_seed=$SLURM_JOB_ID
 # srun must not inherit options of whoever submitted; it gets its own below.
 export SLURM_EXPORT_ENV=ALL SRUN_CPUS_PER_TASK=32
-echo "$deadline" >"attempts/$attempt/end_at"
+echo "$deadline" >"attempts/$attempt/end_at" || true
 record started "on $HOSTNAME"
 
 export HPC_AMP_WORLD_SIZE=8 HPC_AMP_NNODES=2 HPC_AMP_PPN=4

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.environment import REPOSITORY, file_size_limit
-from support.training import engine
+from support.training import Regression, engine, fit_until
 
 from hpc_amp.train.checkpoint import Checkpoint, CheckpointStore, Retention
 from hpc_amp.train.manifest import MANIFEST, DamagedCheckpoint
@@ -114,6 +114,28 @@ def test_the_best_stay_besides(tmp_path: Path) -> None:
     assert again.steps() == [2, 8, 9, 10]
 
 
+class Accurate(Regression):
+    """Best after five steps."""
+
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        return {"accuracy": 0.9 if self.steps() == 5 else 0.5}
+
+
+def test_the_best_stays_where_a_stop_put_its_evaluation_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was saved without a metric, and the next attempt has evaluated it."""
+    checkpoint = {"every": "1steps", "keep": 2, "keep_best": 1}
+    fit_until(engine(tmp_path, Accurate, epochs=3, checkpoint=checkpoint), 5)
+    again = engine(tmp_path, Accurate, attempt=2, epochs=3, checkpoint=checkpoint)
+    monkeypatch.setattr(Accurate, "steps", lambda task: again.step, raising=False)
+    again.fit()
+    assert again.store.steps() == [5, 14, 15]
+    later = engine(tmp_path, attempt=3, epochs=4, checkpoint=checkpoint).store
+    assert later.load(5).facts["metric"] == 0.9
+    assert later.load(5).trainer["step"] == 5
+
+
 def test_of_two_that_are_as_good_the_newer_stays(tmp_path: Path) -> None:
     store = Store(tmp_path, keep=2, best=1)
     measured(store, (1, 0.5), (2, 0.5), (3, None), (4, None))
@@ -185,6 +207,22 @@ def test_all_is_on_the_disk_before_it_has_its_name(
     assert manifest == MANIFEST
     assert stage.startswith(".tmp-step-00000001-")
     assert (named, folder) == ("named step-00000001", "checkpoints")
+
+
+def test_a_file_system_that_syncs_no_folders_takes_checkpoints(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some say so with EINVAL: there is nothing to be synced."""
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store.put(1)
+    assert store.newest() == 1
 
 
 def test_staging_folders_of_killed_writers_are_ignored_and_swept(store: Store) -> None:
@@ -275,6 +313,28 @@ def test_when_all_are_damaged_there_is_none(store: Store) -> None:
     assert len(store.warnings) == 3
 
 
+@pytest.mark.parametrize("run", ["mine", "another"])
+def test_what_cannot_be_read_for_a_moment_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str
+) -> None:
+    """Nothing is known of it then, not even whose it is."""
+    Store(tmp_path, run=run, keep=2).put(1, 2)
+    store = Store(tmp_path, keep=2)
+    read = Path.read_text
+
+    def refuse(path: Path, **more: str) -> str:
+        if path.parent in (store.path(1), store.path(2)):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read(path, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", refuse)
+        store.put(3)
+    assert store.steps() == [1, 2, 3]
+    store.put(4)
+    assert store.steps() == ([3, 4] if run == "mine" else [1, 2, 3, 4])
+
+
 # -- the manifest --------------------------------------------------------------------------------
 
 
@@ -328,6 +388,20 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_malicious_one(
     assert engine(tmp_path, attempt=2).step == 5
     assert "networks.pt holds more than tensors" in capsys.readouterr().out
     assert not (tmp_path / "owned").exists()
+
+
+def test_a_checkpoint_that_was_passed_over_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its digests may fit, and yet it cannot be loaded: the next attempt would fall back again."""
+    monkeypatch.chdir(tmp_path)
+    made = engine(tmp_path, checkpoint="5steps")
+    made.fit()
+    shutil.rmtree(made.store.path(10))
+    Store(tmp_path / "checkpoints").save(Checkpoint(10, {}, {"networks": {"w": Malicious()}}))
+    again = engine(tmp_path, checkpoint="5steps", attempt=2)
+    again.fit()
+    assert (again.saver.saved_step, engine(tmp_path, attempt=3).step) == (10, 10)
 
 
 FREE_PICKLES = {"pickle.load", "pickle.loads", "pickle.Unpickler", "torch.jit.load"}

@@ -274,6 +274,25 @@ def test_a_refused_submission_leaves_nothing_behind(host: StubHost) -> None:
     assert not (host.work / "runs" / "test").exists()
 
 
+def test_a_job_in_the_queue_keeps_its_run_directory(host: StubHost) -> None:
+    """The disk is full just when sbatch has taken the job, whose script says so by itself later."""
+    real = (host.bin / "sbatch").rename(host.bin / "real-sbatch")
+    (host.bin / "sbatch").write_text(
+        "#!/usr/bin/env bash\n# Stub\n"
+        'rm "$(dirname "$2")/state.jsonl"; mkdir "$(dirname "$2")/state.jsonl"\n'
+        f'exec {real} "$@"\n'
+    )
+    (host.bin / "sbatch").chmod(0o755)
+    host.write_job(job())
+
+    result = host.hpc_amp("submit", "job.yaml", "--run-id", RUN_ID)
+
+    run_dir = host.work / "runs/test" / RUN_ID
+    assert result.stdout == f"submitted job 4242 (slurm)\nrun directory {run_dir}\n"
+    assert "state.jsonl cannot be written" in result.stderr
+    assert (run_dir / "launch.sh").exists()
+
+
 def test_a_refused_submission_leaves_the_latest_run_the_latest(host: StubHost) -> None:
     first = submitted(host, job())
     host.fail("sbatch", "no")
@@ -384,6 +403,19 @@ def test_the_state_of_a_job_in_slurm(host: StubHost, row: str, state: str, reaso
         "reason": reason, "attempt": 0, "step": None, "total_steps": None, "outcome": None,
     }  # fmt: skip
     assert set(status) == STATUS_KEYS
+
+
+@pytest.mark.parametrize("row", ["9999|RUNNING|None", "4242|FAILED|NonZeroExitCode"])
+def test_a_run_that_was_cancelled_while_it_began_is_not_lost(host: StubHost, row: str) -> None:
+    """The script said that it begins after the cancellation, and nothing when it ended."""
+    run_dir = Path(submitted(host, job())["run_dir"])
+    record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
+    record_event(run_dir, "started", attempt=1, job_id="4242", reason="on n1")
+    queue(host, row)
+
+    (status,) = json.loads(host.hpc_amp("status", "--json").stdout)
+
+    assert (status["state"], status["reason"]) == ("cancelled", "by hpc-amp cancel")
 
 
 def test_a_failed_run_says_why_in_the_jobs_own_words(host: StubHost) -> None:
@@ -570,6 +602,18 @@ def test_cancel_that_slurm_refuses(host: StubHost) -> None:
     assert fails(host.hpc_amp("cancel", "test"), 1) == (
         "scancel 4242: scancel: error: Access/permission denied"
     )
+
+
+def test_what_slurm_did_not_cancel_is_cancelled_by_the_next_try(host: StubHost) -> None:
+    run_dir = submitted(host, job())["run_dir"]
+    host.fail("scancel", "Unable to contact slurm controller")
+    assert host.hpc_amp("cancel", "test").returncode == 1
+    (host.state / "fail-scancel").unlink()
+
+    result = host.hpc_amp("cancel", "test")
+
+    assert result.stdout == f"cancelled job 4242 of {run_dir}\n", result.stderr
+    assert (host.state / "queue").read_text() == "4242|CANCELLED|None\n"
 
 
 def test_resume_on_slurm_submits_the_same_script(host: StubHost) -> None:

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -251,6 +252,32 @@ def test_an_evaluation_is_given_up_for_a_stop_and_done_by_the_next_attempt(tmp_p
     assert curve(tmp_path, "eval/error") == []
     start(tmp_path, attempt=2).fit()
     assert [step for step, _ in curve(tmp_path, "eval/error")] == [5, 10]
+
+
+def test_the_first_batch_of_an_evaluation_is_told_from_training(tmp_path: Path) -> None:
+    """Where one hangs in it, the reason names what it was doing."""
+    made = start(tmp_path)
+    phases: list[str] = []
+    made.sentry = SimpleNamespace(moved=lambda step, phase: phases.append(phase))  # type: ignore
+    evaluated = made.task.evaluate
+
+    def evaluate(batch: Any, networks: Networks) -> dict[str, Tensor]:
+        assert phases[-1:] == ["evaluation"]
+        return evaluated(batch, networks)
+
+    made.task.evaluate = evaluate  # type: ignore[method-assign]
+    made.evaluate()
+
+
+def test_an_evaluation_that_is_on_no_disk_is_not_told_twice(tmp_path: Path) -> None:
+    """An attempt went on from a checkpoint without it, and died before the next one."""
+    fit_until(start(tmp_path), 5)
+    killed = start(tmp_path, attempt=2)
+    killed.evaluate()
+    killed.tracker.close()
+    start(tmp_path, attempt=3).fit()
+    assert [step for step, _ in curve(tmp_path, "eval/error")] == [5, 10]
+    assert [step for step, _ in curve(tmp_path, "train/loss")] == list(range(1, 11))
 
 
 def test_an_evaluation_that_is_done_is_not_given_up(tmp_path: Path) -> None:

@@ -142,6 +142,24 @@ def test_evaluate_is_of_the_newest_checkpoint_and_disturbs_no_training(tmp_path:
     assert fresh["error"] != fitted.metrics["error"]
 
 
+def test_evaluate_leaves_the_curves_of_a_training_alone(tmp_path: Path) -> None:
+    """They go beyond the newest checkpoint, and the training must keep the file it writes to. What
+    is found is not recorded: the next attempt will evaluate, too, and it would stand twice."""
+    fit(settings(epochs=1, evaluate_every=0), tmp_path, task=Regression)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        for step in (6, 7):
+            file.write(json.dumps({"step": step, "train/loss": 1.0}) + "\n")
+        file.flush()
+        before = {path: path.read_bytes() for path in reports(tmp_path)}
+        evaluate(settings(epochs=1), tmp_path, task=Regression)
+        assert {path: path.read_bytes() for path in reports(tmp_path)} == before
+        assert os.path.samestat(os.fstat(file.fileno()), (tmp_path / "metrics.jsonl").stat())
+
+
+def reports(folder: Path) -> list[Path]:
+    return [folder / "metrics.jsonl", *folder.glob("tensorboard/*"), *folder.glob("samples/*")]
+
+
 @pytest.mark.parametrize(
     ("train", "message"),
     [

@@ -263,6 +263,16 @@ def test_failures_with_progress_do_not(host: StubHost) -> None:
     assert run_to_the_end(host, run_dir) == ["started", "retried"] * 6 + ["started", "finished"]
 
 
+def test_a_damaged_checkpoint_ahead_does_not_hide_progress(host: StubHost) -> None:
+    """The job has passed over that of step 90, and comes nearer to it again in each attempt."""
+    ends = [f"{step} checkpointed DEADLINE 75" for step in (60, 70, 80)]
+    run_dir = built_in(host, *ends, "100 finished NONE 0", job={"max_restarts": 9})
+    (run_dir / "checkpoints" / "step-00000090").mkdir(parents=True)
+    os.utime(run_dir / "checkpoints" / "step-00000090", (0, 0))
+
+    assert run_to_the_end(host, run_dir) == ["started", "continued"] * 3 + ["started", "finished"]
+
+
 @pytest.mark.parametrize(("cause", "state"), [("DEADLINE", "continued"),
                                               ("TERMINATED", "preempted")])  # fmt: skip
 def test_stops_without_a_checkpoint_end_the_run(host: StubHost, cause: str, state: str) -> None:
@@ -321,6 +331,34 @@ def test_nor_does_one_that_is_asked_while_it_works(
     assert requeues(host) == 0
 
 
+@pytest.mark.parametrize("site", ["slurm", "local"])
+def test_a_cancelled_run_does_not_go_on_by_itself(host: StubHost, site: str) -> None:
+    """The cancellation came when the script was just asking for its next start."""
+    record = 'echo \'{"time": 0, "state": "cancelled"}\' >>"$run_dir/state.jsonl"'
+    run_dir = host.create({"site": site, "run": shell("echo >>ran; exit 75"), "launch": "single"})
+    script = run_dir / "launch.sh"
+    script.write_text(script.read_text().replace("go_on() {\n", f"go_on() {{\n  {record}\n"))
+    for _ in range(2 if site == "slurm" else 1):  # a local script starts itself
+        assert host.run(run_dir).status == 0
+
+    assert (host.work / "ran").read_text() == "\n"
+    assert events(run_dir)[-1] == "cancelled"
+    record_event(run_dir, "submitted")  # by `resume`
+    (host.work / "ran").unlink()
+    host.run(run_dir, job_id="43")
+    assert (host.work / "ran").exists()
+
+
+def test_a_launch_that_ends_with_its_cancellation_has_not_failed(host: StubHost) -> None:
+    """What is deleted during the preflight finds that no node has answered."""
+    run_dir = host.create({"run": ["true"], "job": {"nodes": 2}})
+    record_event(run_dir, "cancelled")
+
+    assert host.run(run_dir).status == 2
+
+    assert events(run_dir) == ["cancelled"]
+
+
 # ---- a full disk ---------------------------------------------------------------------------------
 
 
@@ -345,6 +383,21 @@ def test_a_full_disk_does_not_keep_a_run_from_going_on(host: StubHost, small_dis
     assert small_disk in run_dir.parents
     assert "No space left on device" in ended.output
     assert (requeues(host), ended.status) == (1, 0)
+
+
+def test_nor_does_it_end_an_attempt_that_begins(host: StubHost) -> None:
+    """What is only for people to read is not worth a run."""
+    run_dir = host.create({"run": ["true"]})
+    full = [f'ln -s /dev/full "attempts/$attempt/{name}"\n' for name in ("from", "end_at")]
+    script = run_dir / "launch.sh"
+    script.write_text(
+        script.read_text().replace("trap leave EXIT\n", "trap leave EXIT\n" + "".join(full))
+    )
+
+    ended = host.run(run_dir)
+
+    assert ended.output.count("No space left on device") == 2
+    assert (events(run_dir), ended.status) == (["started", "finished"], 0)
 
 
 # ---- the next job of a chain ---------------------------------------------------------------------

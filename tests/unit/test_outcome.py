@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,16 @@ def test_the_first_rank_to_say_so_is_believed(run: RunDirectory) -> None:
     seen = json.loads(run.outcome_file.read_text())
     assert (seen["outcome"], seen["reason"], seen["step"]) == ("failed", "rank 1: the cause", 7)
     assert [path.name for path in run.attempt_path.iterdir()] == ["outcome.json"]
+
+
+def test_it_is_believed_on_a_file_system_without_hard_links(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    test_the_first_rank_to_say_so_is_believed(run)
 
 
 def test_a_run_that_ends_well_after_all_has_the_last_word(run: RunDirectory) -> None:

@@ -3,16 +3,18 @@ suite; answers here are in the words of OpenPBS 23.06."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.stubs import StubHost, command_that_says
 
-from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.errors import ConfigError, SchedulerError, UsageError
+from hpc_amp.jobs.links import submit_chain
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
-from hpc_amp.schedulers.base import NOT_IN_QUEUE, JobStatus
+from hpc_amp.schedulers.base import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.pbs import Pbs
 
 
@@ -217,3 +219,41 @@ def test_without_history_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_p
     command_that_says(monkeypatch, tmp_path, "qstat", "", text)
 
     assert Pbs().last_words("372.head", tmp_path) == NOT_IN_QUEUE
+
+
+class Refusing(Pbs):
+    """A server that takes three jobs and releases none, and gives `kept` not back."""
+
+    def __init__(self, kept: str = "") -> None:
+        self.kept = kept
+        self.queue: list[str] = []
+
+    def submit(self, script: Path, environ: Mapping[str, str], **options: Any) -> Submission:
+        self.queue.append(f"{len(self.queue) + 7}.head")
+        return Submission(self.queue[-1])
+
+    def release(self, job_id: str) -> None:
+        raise SchedulerError("qrls: no")
+
+    def cancel(self, job_id: str) -> None:
+        if job_id == self.kept:
+            raise SchedulerError("qdel: no")
+        self.queue.remove(job_id)
+
+
+def test_of_a_chain_that_is_refused_as_little_stays_as_can_be(tmp_path: Path) -> None:
+    server = Refusing()
+    with pytest.raises(SchedulerError, match=r"^qrls: no$"):
+        submit_chain(server, tmp_path, 2)
+    assert server.queue == []
+    server = Refusing(kept="9.head")
+    with pytest.raises(SchedulerError, match=r"qrls: no; still in the queue: 9.head"):
+        submit_chain(server, tmp_path, 2)
+    assert server.queue == ["9.head"]
+
+
+def test_a_chain_that_the_disk_does_not_take_is_refused(tmp_path: Path) -> None:
+    server = Refusing()
+    with pytest.raises(UsageError, match=r"the chain cannot be recorded: .*missing"):
+        submit_chain(server, tmp_path / "missing", 2)
+    assert server.queue == []

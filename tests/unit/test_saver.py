@@ -232,3 +232,18 @@ def test_the_look_at_the_disk_happens_with_the_first_buffers(
     saving.saver.finish()
     (warning,) = saving.warnings
     assert "has 0.0 MiB left" in warning
+
+
+def test_checkpoints_that_are_there_need_no_more_room(
+    tmp_path: Path, disk: SimpleNamespace
+) -> None:
+    """A resumed run writes one more than it has, and one of those goes then."""
+    disk.f_bavail = 1024  # 1 MiB
+    weight = torch.zeros(2**17)  # half of one
+    for saved in ((), (1, 2, 3)):
+        saving = Saving(tmp_path)
+        for step in saved:
+            saving.disk.save(Checkpoint(step, {}, {"w": torch.zeros(1)}))
+        saving.saver.reserve({"networks": {"w": weight}})
+        saving.saver.finish()
+        assert len(saving.warnings) == (not saved)

@@ -5,6 +5,7 @@ Most tests run its loop on a clock of their own, which every look moves on.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -118,6 +119,30 @@ def test_no_progress_is_a_hang_that_is_explained(
     lines = said.splitlines()
     assert all(line.startswith("hpc-amp: rank 0: ") for line in lines)
     assert any("in test_no_progress_is_a_hang_that_is_explained" in line for line in lines)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_it_leaves_even_where_nothing_can_be_kept(
+    run: RunDirectory,
+    clock: Clock,
+    late: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A process with too many open files; a Python that was built for an old system has no memfd.
+    A thread that died of it would end nothing any more."""
+
+    def refuse(name: str) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    made = sentry(run)
+    made.limit(60)
+    if late:
+        clock.events[10] = lambda: made.watch.note(signal.SIGTERM)
+    with pytest.raises(Left, match="75" if late else "1"):
+        made.run()
+    assert "in test_it_leaves_even_where_nothing_can_be_kept" in capfd.readouterr().err
 
 
 def test_progress_is_no_hang(run: RunDirectory, clock: Clock) -> None:

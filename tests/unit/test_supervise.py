@@ -39,6 +39,11 @@ def test_a_stop_at_a_checkpoint_is_no_crash(tmp_path: Path) -> None:
     assert (tmp_path / "stopped").exists()
 
 
+def test_a_stop_that_cannot_be_marked_is_told_by_the_status(tmp_path: Path) -> None:
+    """On a full disk: the script understands a 75, too, though launchers do not."""
+    assert status(tmp_path / "missing" / "stopped", "exit 75") == 75
+
+
 @pytest.mark.parametrize("name", ["KILL", "SEGV", "TERM"])
 def test_it_ends_by_the_signal_that_ended_the_program(tmp_path: Path, name: str) -> None:
     ended = status(tmp_path / "stopped", f"kill -{name} $$")

@@ -30,6 +30,13 @@ def events(folder: Path) -> Iterator[Path]:
     return (folder / "tensorboard").rglob("events.out.tfevents.*")
 
 
+def shown(folder: Path) -> list[tuple[int, float]]:
+    """The curve as TensorBoard shows it."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    board = accumulator.EventAccumulator(str(folder / "tensorboard")).Reload()
+    return [(point.step, point.value) for point in board.Scalars("train/loss")]
+
+
 def test_a_resume_continues_the_curves_without_duplicates(tmp_path: Path) -> None:
     track(tmp_path, range(1, 9))
     assert len(list(events(tmp_path))) == 1
@@ -39,10 +46,30 @@ def test_a_resume_continues_the_curves_without_duplicates(tmp_path: Path) -> Non
     expected += [(7, 7.3), (8, 8.3), (9, 9.3), (10, 10.3)]
     assert curve(tmp_path, "train/loss") == expected
     assert len(list(events(tmp_path))) == 3
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    board = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    shown = [(point.step, point.value) for point in board.Scalars("train/loss")]
-    assert shown == [(step, pytest.approx(value)) for step, value in expected]
+    assert shown(tmp_path) == [(step, pytest.approx(value)) for step, value in expected]
+
+
+def test_a_run_that_begins_anew_leaves_no_points_of_the_attempt_before(tmp_path: Path) -> None:
+    """That died before its first checkpoint."""
+    track(tmp_path, range(1, 9))
+    track(tmp_path, range(1, 4), attempt=2)
+    expected = [(1, 1.2), (2, 2.2), (3, 3.2)]
+    assert curve(tmp_path, "train/loss") == expected
+    assert shown(tmp_path) == [(step, pytest.approx(value)) for step, value in expected]
+
+
+def test_an_evaluation_that_is_not_in_the_checkpoint_is_forgotten(tmp_path: Path) -> None:
+    """It will be done again. The loss of the same step stays."""
+    run = RunDirectory(tmp_path, 1)
+    run.attempt_path.mkdir(parents=True)
+    tracker = Tracker(run, World(), start_step=0)
+    for step in (1, 2, 3):
+        tracker.scalars(step, {"train/loss": 0.5})
+    tracker.scalars(3, {"eval/error": 0.25})
+    tracker.close()
+    Tracker(run, World(), start_step=3, evaluated=False).close()
+    assert curve(tmp_path, "train/loss") == shown(tmp_path) == [(1, 0.5), (2, 0.5), (3, 0.5)]
+    assert curve(tmp_path, "eval/error") == []
 
 
 @pytest.mark.parametrize(
@@ -115,3 +142,20 @@ def test_a_full_disk_costs_reports_not_the_run(
     tracker.scalars(4, {"train/loss": 0.5})
     tracker.close()
     assert [step for step, _ in curve(tmp_path, "train/loss")] == [1, 2, 3, 4]
+
+
+def test_a_disk_that_is_full_at_the_start_costs_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lines beyond the checkpoint cannot be cut then. Nothing of the attempt to do so stays."""
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    track(tmp_path, range(1, 9))
+    run = RunDirectory(tmp_path, 2)
+    run.attempt_path.mkdir()
+    with file_size_limit(100):
+        tracker = Tracker(run, World(), start_step=6)
+        tracker.scalars(7, {"train/loss": 0.5})
+    assert "WARNING: reports are incomplete" in capsys.readouterr().out
+    tracker.close()
+    assert [step for step, _ in curve(tmp_path, "train/loss")][:8] == list(range(1, 9))
+    assert {path.name for path in tmp_path.iterdir()} == {"attempts", "metrics.jsonl"}
