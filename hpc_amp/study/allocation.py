@@ -34,6 +34,7 @@ def submit_allocation(study: Study, recipe: Recipe, wanted: Sequence[Measurement
     SchedulerError where it is refused; nothing stays behind then."""
     folder = _next_folder(study)
     plans: list[Plan] = []
+    taken = False
     try:
         for measurement in wanted:
             plan, loaded = plan_run(study, recipe, measurement)
@@ -49,10 +50,12 @@ def submit_allocation(study: Study, recipe: Recipe, wanted: Sequence[Measurement
                     plan.run_dir, "submitted", scheduler=scheduler.name, folder=str(folder)
                 )
             submission = scheduler.submit(script, os.environ)
+            taken = True
             for plan in plans:
                 record_event(plan.run_dir, "queued", job_id=submission.job_id)
     except HpcAmpError:
-        for path in (folder, *(plan.run_dir for plan in plans)):
+        # A job that is in the queue keeps its folders, though the disk does not take its id.
+        for path in () if taken else (folder, *(plan.run_dir for plan in plans)):
             rundir.discard(path)
         raise
     return submission

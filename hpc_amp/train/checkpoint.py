@@ -284,8 +284,10 @@ def _load(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0]
-        raise DamagedCheckpoint(f"{path.name} holds more than tensors ({reason})") from None
+        # Of torch's text only what was found: the rest says how to load it all the same.
+        found = re.search(r"\bGLOBAL:? ([\w.]+)", str(error))
+        named = f": {found[1]}" if found else ""
+        raise DamagedCheckpoint(f"{path.name} holds more than tensors{named}") from None
     except (OSError, MemoryError):
         raise
     except Exception as error:  # for what is none of its own files torch may raise anything

@@ -372,7 +372,7 @@ def test_a_malicious_pickle_with_a_fitting_manifest_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     store.save(Checkpoint(1, {}, {"networks": {"w": Malicious()}}))
-    with pytest.raises(DamagedCheckpoint, match=r"networks.pt holds more than tensors"):
+    with pytest.raises(DamagedCheckpoint, match=r"networks.pt holds more than tensors: \w+\.\w+$"):
         store.load(1)
     assert not (tmp_path / "owned").exists()
 

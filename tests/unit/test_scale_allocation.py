@@ -256,6 +256,26 @@ def test_a_refused_job_leaves_no_runs_behind(host: StubHost, ranks: Path) -> Non
     assert set(states(study).values()) == {"gone"}
 
 
+def test_a_job_in_the_queue_keeps_its_runs(host: StubHost, ranks: Path) -> None:
+    """The disk is full just when sbatch has taken the job."""
+    real = (host.bin / "sbatch").rename(host.bin / "real-sbatch")
+    (host.bin / "sbatch").write_text(
+        "#!/usr/bin/env bash\n# Stub\n"
+        'find "$(dirname "$2")/../../runs" -name state.jsonl | while read -r state; do\n'
+        'rm "$state"; mkdir "$state"; done\n'
+        f'exec {real} "$@"\n'
+    )
+    (host.bin / "sbatch").chmod(0o755)
+
+    result = host.hpc_amp("scale", "job.yaml", "--in-allocation", "--nodes=1", "--repeats=2")
+
+    study = find_study("cifar", host.work / "studies")
+    assert result.returncode != 0
+    assert "state.jsonl cannot be written" in result.stderr
+    assert (study.folder / "allocations/1/launch.sh").exists()
+    assert len(list(study.folder.glob("runs/*/*/launch.sh"))) == 2
+
+
 # ---- other schedulers ----------------------------------------------------------------------------
 
 _MPIRUN = """#!/bin/bash
