@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
+from torch import nn
 
 from hpc_amp.amp.loss_gradients import LossGradients
 from hpc_amp.amp.master_weights import MasterWeights
@@ -67,19 +68,20 @@ class PatchedOptimizer:
                 "be added up. Use one loss_id for all of them, or delay_unscale=False"
             )
 
-    def after_backward(self, scaler: LossScaler) -> torch.Tensor:
-        """Unscale the gradients. Returns the verdict of `LossScaler.unscale`."""
+    def after_backward(self, scaler: LossScaler, done: set[nn.Parameter]) -> torch.Tensor:
+        """Unscale the gradients, but those that another optimizer of the pass has `done`. Returns
+        the verdict of `LossScaler.unscale`."""
         self._pending_scale = None
-        return self.gradients.unscale(scaler)
+        return self.gradients.unscale(scaler, done)
 
     def delay_unscale(self, scaler: LossScaler) -> None:
         """Leave the scale on the gradients until a later pass."""
         self._pending_scale = scaler.value
 
-    def backward_failed(self) -> None:
+    def backward_failed(self, done: set[nn.Parameter]) -> None:
         """Go back to the unscaled gradients from before; delayed ones are lost with the pass."""
         self._pending_scale = None
-        self.gradients.put_back()
+        self.gradients.put_back(done)
 
     # -- in place of the optimizer's methods ------------------------------------------------------
 

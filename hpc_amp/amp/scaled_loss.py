@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpc_amp.amp import state
 from hpc_amp.amp.optimizer_patch import PatchedOptimizer
@@ -40,7 +40,8 @@ def scale_loss(
     if now.properties is None:
         yield loss
         return
-    patched = [_patched(now, optimizer) for optimizer in _one_or_more(optimizers)]
+    given = dict.fromkeys(_one_or_more(optimizers))
+    patched = [_patched(now, optimizer) for optimizer in given]
     if not 0 <= loss_id < len(now.scalers):
         raise IndexError(
             f"loss_id {loss_id} does not exist: amp.initialize has num_losses={len(now.scalers)}"
@@ -53,18 +54,19 @@ def scale_loss(
     _refuse_local_gradients(now, delay_unscale)
     for optimizer in patched:
         optimizer.before_backward(scaler)
+    done: set[nn.Parameter] = set()  # one parameter may be in several optimizers
     try:
         with state.without_casts():
             yield scaler.scale(loss)
     except BaseException:
         for optimizer in patched:
-            optimizer.backward_failed()
+            optimizer.backward_failed(done)
         raise
     if delay_unscale:
         for optimizer in patched:
             optimizer.delay_unscale(scaler)
         return
-    verdicts = [optimizer.after_backward(scaler) for optimizer in patched]
+    verdicts = [optimizer.after_backward(scaler, done) for optimizer in patched]
     if delay_overflow_check:
         return
     # A static scale is never judged: the caller answers for it.

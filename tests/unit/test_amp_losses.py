@@ -503,6 +503,41 @@ def test_sparse_gradients() -> None:
         amp.reset()
 
 
+def test_a_sparse_gradient_joins_a_dense_one() -> None:
+    """Tied weights get a dense gradient as a matrix and a sparse one as an embedding."""
+    model = nn.Embedding(2, 2, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    amp.initialize(model, optimizer, loss_scale=16.0, verbosity=0)
+    for loss in (model.weight.sum(), model(torch.tensor([1])).sum(), model.weight.sum()):
+        with amp.scale_loss(loss, optimizer) as scaled:
+            scaled.backward()
+    assert model.weight.grad is not None
+    assert model.weight.grad.tolist() == [[2, 2], [3, 3]]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_parameter_of_two_optimizers_is_unscaled_once(level: str) -> None:
+    model, other = (nn.Linear(1, 1, bias=False) for _ in range(2))
+    first = torch.optim.SGD(model.parameters(), lr=LR)
+    second = torch.optim.SGD([*other.parameters(), *model.parameters()], lr=LR)
+    both = [first, second, first]
+    amp.initialize([model, other], [first, second], opt_level=level, loss_scale=8.0, verbosity=0)
+    (shared,) = amp.master_params(first)
+
+    def failing() -> None:
+        with amp.scale_loss(model(torch.ones(1, 1)).sum(), both) as scaled:
+            scaled.backward()
+            raise MemoryError
+
+    for gradients in (1, 2):
+        backward(model, both)
+        assert shared.grad is not None
+        assert shared.grad.item() == gradients
+        with pytest.raises(MemoryError):
+            failing()
+        assert shared.grad.item() == gradients
+
+
 def test_a_gradient_of_many_large_fp16_numbers_is_no_overflow() -> None:
     """Their norm is, in fp16."""
     model = nn.Linear(1000, 1, bias=False)
