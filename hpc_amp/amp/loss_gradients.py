@@ -60,6 +60,11 @@ class LossGradients:
             self._model_parameter[master] = parameter
             _move_state(self._optimizer, parameter, master)
 
+    def model_parameters(self) -> Iterator[nn.Parameter]:
+        """The parameters of the model that the optimizer changes, itself or through masters."""
+        for parameter in parameters_of(self._optimizer):
+            yield self._model_parameter.get(parameter, parameter)
+
     def release(self) -> None:
         """Give the optimizer its parameters back, in fp32, with the values of their masters."""
         for group in self._optimizer.param_groups:

@@ -51,7 +51,8 @@ def scale_loss(
         with state.without_casts():
             yield loss.float()
         return
-    _refuse_local_gradients(now, delay_unscale)
+    if not delay_unscale:
+        _refuse_local_gradients(now, patched)
     for optimizer in patched:
         optimizer.before_backward(scaler)
     done: set[nn.Parameter] = set()  # one parameter may be in several optimizers
@@ -80,8 +81,13 @@ def scale_loss(
         )
 
 
-def _refuse_local_gradients(now: AmpState, delay_unscale: bool) -> None:
-    if delay_unscale or all(ddp.require_backward_grad_sync for ddp in now.replicas):
+def _refuse_local_gradients(now: AmpState, patched: Sequence[PatchedOptimizer]) -> None:
+    """Other networks may well be in no_sync(): a discriminator in its generator's pass."""
+    local = [ddp for ddp in now.replicas if not ddp.require_backward_grad_sync]
+    if not local:
+        return
+    wanted = {p for optimizer in patched for p in optimizer.gradients.model_parameters()}
+    if all(wanted.isdisjoint(ddp.parameters()) for ddp in local):
         return
     raise RuntimeError(
         "amp.scale_loss inside no_sync(): the gradients of this rank alone would be judged, and "
