@@ -16,6 +16,10 @@ from hpc_amp.amp.master_weights import MasterWeights
 from hpc_amp.amp.scaler import LossScaler
 
 
+class _Overflow(Exception):
+    """The gradients of a closure overflowed."""
+
+
 class PatchedOptimizer:
     """An optimizer whose `step`, `zero_grad` and `add_param_group` amp took over.
 
@@ -97,16 +101,46 @@ class PatchedOptimizer:
                 "optimizer.step() was called while gradients have the loss scale on them: the last "
                 "backward pass before it has to be without delay_unscale=True"
             )
-        self.stepped = not self.skip_next
         if self.skip_next:
-            self.skip_next = False
-            self.gradients.drop_master_gradients()
-            _count_call(step, self.optimizer)
-            return None
-        with self._without_casts():
-            result = step(*args, **kwargs)
+            return self._skip(step)
+        if closure is not None:
+            kwargs.pop("closure", None)
+            args = (self._until_overflow(closure), *args[1:])
+        try:
+            with self._without_casts():
+                result = step(*args, **kwargs)
+        except _Overflow:
+            return self._skip(step)
+        self.stepped = True
         self.gradients.masters_stepped()
         return result
+
+    def _skip(self, step: Callable[..., Any]) -> None:
+        self.skip_next = self.stepped = False
+        self.gradients.drop_master_gradients()
+        _count_call(step, self.optimizer)
+
+    def _until_overflow(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """`closure`, ending the step where its gradients overflowed: optimizers call it before they
+        change anything, and those that call it again have no way back."""
+        calls = 0
+
+        def watched() -> Any:
+            nonlocal calls
+            loss = closure()
+            calls += 1
+            if not self.skip_next:
+                return loss
+            if calls == 1:
+                raise _Overflow
+            self.skip_next = False
+            raise RuntimeError(
+                f"gradients overflowed in call {calls} of the closure, and "
+                f"{type(self.optimizer).__name__} has changed the weights since the first one: "
+                "this step cannot be skipped. Use a smaller loss_scale, or bfloat16"
+            )
+
+        return watched
 
     def _zero_grad(self, zero_grad: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         zero_grad(*args, **kwargs)

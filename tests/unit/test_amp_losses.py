@@ -450,6 +450,37 @@ def test_a_closure_is_fine_at_o1() -> None:
     assert abs(model.weight.item()) < 0.5
 
 
+def test_an_overflow_in_a_closure_skips_the_step() -> None:
+    model, optimizer = single(loss_scale="dynamic")
+    set_scales(8.0)
+    for gradient, weight in ((torch.inf, 1.0), (1.0, 1 - LR)):
+
+        def closure(gradient: float = gradient) -> None:
+            optimizer.zero_grad()
+            backward(model, optimizer, gradient)
+
+        optimizer.step(closure)
+        assert model.weight.item() == weight
+        assert amp.stepped(optimizer) is (weight != 1)
+    assert scales() == [4.0]
+
+
+def test_an_overflow_in_a_later_call_of_a_closure_is_explained() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5)
+    amp.initialize(model, optimizer, verbosity=0)
+    gradients = iter((1.0, torch.inf))
+    with pytest.raises(RuntimeError, match="in call 2 of the closure, and LBFGS has changed"):
+        optimizer.step(lambda: _loss_of(model, optimizer, next(gradients)))
+    assert model.weight.isfinite().all()
+
+
+def _loss_of(model: nn.Module, optimizer: Any, gradient: float) -> Tensor:
+    optimizer.zero_grad()
+    backward(model, optimizer, gradient)
+    return torch.ones(())
+
+
 def test_an_optimizer_made_later_is_unknown() -> None:
     model, _ = single()
     later = torch.optim.SGD(model.parameters(), lr=LR)
