@@ -60,17 +60,21 @@ class PatchedOptimizer:
 
     # -- around a backward pass -------------------------------------------------------------------
 
-    def before_backward(self, scaler: LossScaler) -> None:
-        """Set gradients aside, unless those that are there still have the scale on them: then this
-        pass adds to them. Raises RuntimeError where it has another scale."""
-        if self._pending_scale is None:
-            self.gradients.set_aside()
-        elif self._pending_scale != scaler.value:
+    def check_scale(self, scaler: LossScaler) -> None:
+        """Raise RuntimeError where gradients still have another scale on them than the next pass
+        will have. Nothing is changed."""
+        if self._pending_scale not in (None, scaler.value):
             raise RuntimeError(
                 f"an optimizer has gradients at scale {self._pending_scale:g} from a backward pass "
                 f"with delay_unscale=True, and this one is at scale {scaler.value:g}: they cannot "
                 "be added up. Use one loss_id for all of them, or delay_unscale=False"
             )
+
+    def before_backward(self) -> None:
+        """Set gradients aside, unless those that are there still have the scale on them: then this
+        pass adds to them."""
+        if self._pending_scale is None:
+            self.gradients.set_aside()
 
     def after_backward(self, scaler: LossScaler, done: set[nn.Parameter]) -> torch.Tensor:
         """Unscale the gradients, but those that another optimizer of the pass has `done`. Returns

@@ -54,7 +54,9 @@ def scale_loss(
     if not delay_unscale:
         _refuse_local_gradients(now, patched)
     for optimizer in patched:
-        optimizer.before_backward(scaler)
+        optimizer.check_scale(scaler)
+    for optimizer in patched:
+        optimizer.before_backward()
     done: set[nn.Parameter] = set()  # one parameter may be in several optimizers
     try:
         with state.without_casts():
@@ -72,10 +74,10 @@ def scale_loss(
         return
     # A static scale is never judged: the caller answers for it.
     overflow = scaler.dynamic and any(bool(verdict) for verdict in verdicts)
-    scaler.update(overflow)
+    for optimizer in patched if overflow else ():
+        optimizer.skip_next = True
+    scaler.update(overflow)  # which may raise: a script that goes on must not step on infinity
     if overflow:
-        for optimizer in patched:
-            optimizer.skip_next = True
         now.say(
             f"gradient overflow, skipping the step; {scaler.name} has scale {scaler.value:g} now"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
@@ -355,6 +356,21 @@ def test_parts_at_different_scales_are_refused() -> None:
         backward(model, optimizer, loss_id=1)
 
 
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_refused_pass_leaves_all_gradients_as_they_were(level: str) -> None:
+    one, other = (nn.Linear(1, 1, bias=False) for _ in range(2))
+    first, second = (torch.optim.SGD(m.parameters(), lr=LR) for m in (one, other))
+    amp.initialize([one, other], [first, second], opt_level=level, num_losses=2, verbosity=0)
+    set_scales(16.0, 32.0)
+    backward(one, first)
+    backward(other, second, loss_id=1, delay_unscale=True)
+    with pytest.raises(RuntimeError, match="cannot be added up"):
+        backward(one, [first, second])
+    (weight,) = amp.master_params(first)
+    assert weight.grad is not None
+    assert weight.grad.item() == 1
+
+
 def test_delay_overflow_check_neither_skips_nor_moves_the_scale() -> None:
     model, optimizer = single(loss_scale="dynamic")
     backward(model, optimizer, torch.inf, delay_overflow_check=True)
@@ -395,6 +411,17 @@ def test_a_loss_that_is_never_finite_ends_with_an_explanation_and_whole_weights(
         backward(model, optimizer, torch.nan)
     assert model.weight.item() == 1
     assert scales() == [2.0**-14]
+
+
+def test_a_script_that_catches_this_error_does_not_step_on_infinity() -> None:
+    model, optimizer = single(min_loss_scale=2.0**16)
+    for _ in range(21):
+        optimizer.zero_grad()
+        with contextlib.suppress(ScaleFloorError):
+            backward(model, optimizer, torch.inf)
+        optimizer.step()
+        assert not amp.stepped(optimizer)
+    assert model.weight.item() == 1
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
