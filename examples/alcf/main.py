@@ -109,6 +109,7 @@ def main() -> int:
 
     class BestWeights(Observer):
         def begin(self, engine):
+            self.best = -1.0 if engine.best_accuracy is None else engine.best_accuracy
             if flags.fp16 and not flags.loss_scaling:
                 engine.tracker.say(
                     "WARNING: --fp16 without --loss_scaling loses small gradients to underflow"
@@ -116,8 +117,9 @@ def main() -> int:
 
         def evaluated(self, engine):
             accuracy = engine.metrics["accuracy"]
-            if accuracy < engine.best_accuracy or not engine.world.is_main:
+            if accuracy <= self.best or not engine.world.is_main:
                 return
+            self.best = accuracy
             epoch = engine.step // engine.data.steps_per_epoch
             path = folder / f"weights.{epoch:03d}.{100 * accuracy:.2f}.pt"
             state = {

@@ -142,8 +142,8 @@ def _from_file(parser: Parser, given: dict[str, Any]) -> dict[str, Any]:
     words: list[str] = []
     for key, value in content.items():
         option = "--" + str(key).replace("_", "-")
-        if key == "local_rank" or value is None:
-            continue  # the launcher's
+        if key == "local_rank" or value is None or value == []:
+            continue  # the launcher's, or nothing
         if option not in known:
             parser.error(f"there is no flag {option}")
         items = value if isinstance(value, list) else [value]

@@ -17,7 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hpc_amp.amp.casting import HALF_TYPES
-from hpc_amp.amp.function_rules import Cast, in_place_fp32_functions, is_of_torch, rules_for
+from hpc_amp.amp.function_rules import (
+    Cast,
+    has_half,
+    in_place_fp32_functions,
+    is_of_torch,
+    rules_for,
+)
 
 
 class FunctionCasts:
@@ -48,8 +54,8 @@ class FunctionCasts:
         for name, in_place in in_place_fp32_functions().items():
             _replace(Tensor, name, self._refuse_half_in_place(in_place), undo)
         if (F, "binary_cross_entropy") not in registered:
-            refused = self._refuse(F.binary_cross_entropy)
-            _replace(F, "binary_cross_entropy", refused, undo)
+            only_fp32 = self._refuse_half(F.binary_cross_entropy)
+            _replace(F, "binary_cross_entropy", only_fp32, undo)
 
     def switch_on(self, undo: ExitStack) -> None:
         """Cast in all code of the calling thread, until `undo` is closed."""
@@ -86,19 +92,22 @@ class FunctionCasts:
 
         return cast_arguments
 
-    def _refuse(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _refuse_half(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def refuse(*args: Any, **kwargs: Any) -> Any:
+        def check(*args: Any, **kwargs: Any) -> Any:
             if not self.active():
                 return function(*args, **kwargs)
+            if not has_half((args, kwargs)):
+                with self.disabled():  # torch.autocast refuses fp32 tensors, too
+                    return function(*args, **kwargs)
             raise NotImplementedError(
-                f"amp does not allow {function.__name__}: its gradient overflows in fp16. "
-                "Leave the sigmoid out and use binary_cross_entropy_with_logits; or compute it in "
-                "fp32: amp.register_float_function(torch.nn.functional, 'binary_cross_entropy') "
-                "before amp.initialize, or `with amp.disable_casts()` and inputs cast by .float()"
+                f"amp does not allow {function.__name__} of half tensors: its gradient overflows "
+                "in fp16. Leave the sigmoid out and use binary_cross_entropy_with_logits; or give "
+                "it fp32 tensors: amp.register_float_function(torch, 'sigmoid') before "
+                "amp.initialize, or (torch.nn.functional, 'binary_cross_entropy') in its place"
             )
 
-        return refuse
+        return check
 
     def _refuse_half_in_place(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -115,7 +124,10 @@ class FunctionCasts:
 
 def _replace(owner: Any, name: str, replacement: Any, undo: ExitStack) -> None:
     if name in vars(owner):
-        undo.callback(setattr, owner, name, getattr(owner, name))
+        own = vars(owner)[name]  # getattr would unpack a static method
+        if isinstance(own, staticmethod):
+            replacement = staticmethod(replacement)
+        undo.callback(setattr, owner, name, own)
     else:  # inherited: as before once the replacement is gone
         undo.callback(delattr, owner, name)
     setattr(owner, name, replacement)

@@ -68,6 +68,13 @@ def to_widest(arguments: Any, half: torch.dtype, device_type: str) -> Any:
     return _cast(set(found), functools.reduce(torch.promote_types, found), arguments, device_type)
 
 
+def has_half(arguments: Any) -> bool:
+    """Whether a tensor among `arguments` is in half precision."""
+    found: list[bool] = []
+    map_leaves(lambda leaf: found.append(getattr(leaf, "dtype", None) in HALF_TYPES), arguments)
+    return any(found)
+
+
 def _cast(sources: Any, dtype: torch.dtype, arguments: Any, device_type: str) -> Any:
     def cast(leaf: Any) -> Any:
         eligible = isinstance(leaf, Tensor) and leaf.dtype in sources

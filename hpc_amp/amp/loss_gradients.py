@@ -60,6 +60,11 @@ class LossGradients:
             self._model_parameter[master] = parameter
             _move_state(self._optimizer, parameter, master)
 
+    def model_parameters(self) -> Iterator[nn.Parameter]:
+        """The parameters of the model that the optimizer changes, itself or through masters."""
+        for parameter in parameters_of(self._optimizer):
+            yield self._model_parameter.get(parameter, parameter)
+
     def release(self) -> None:
         """Give the optimizer its parameters back, in fp32, with the values of their masters."""
         for group in self._optimizer.param_groups:
@@ -86,35 +91,39 @@ class LossGradients:
                 parameter.grad = None
         self._drop_model_gradients()
 
-    def put_back(self) -> None:
-        """After a backward pass that failed: what was there before it, and nothing of it."""
+    def put_back(self, done: set[nn.Parameter]) -> None:
+        """After a backward pass that failed: what was there before it, and nothing of it. `done`
+        are parameters that other optimizers have, too, and that are put back already."""
         for parameter in parameters_of(self._optimizer):
-            parameter.grad = self._aside.get(parameter)
+            if parameter in self._aside or parameter not in done:
+                parameter.grad = self._aside.get(parameter)
+        done.update(parameters_of(self._optimizer))
         self._drop_model_gradients()
         self._aside.clear()
 
     @torch.no_grad()
-    def unscale(self, scaler: LossScaler) -> Tensor:
+    def unscale(self, scaler: LossScaler, done: set[nn.Parameter] | None = None) -> Tensor:
         """After a backward pass: divide its gradients by the scale, and add what was set aside.
-        Returns a scalar tensor, true where a gradient of this pass is infinite or NaN."""
+        Returns a scalar tensor, true where a gradient of this pass is infinite or NaN. `done` are
+        parameters that other optimizers have, too, and that are unscaled already."""
+        done = set() if done is None else done
         # Until the next pass, the model keeps the scaled gradients in half precision.
-        self._copy_model_gradients()
-        fresh = [p.grad for p in parameters_of(self._optimizer) if p.grad is not None]
+        self._copy_model_gradients(done)
+        own = [p for p in parameters_of(self._optimizer) if p not in done]
+        fresh = [p.grad for p in own if p.grad is not None]
         overflow = scaler.unscale([_values(gradient) for gradient in fresh])
         for parameter, before in self._aside.items():
-            if parameter.grad is None:
-                parameter.grad = before
-            else:
-                parameter.grad += before
+            parameter.grad = before if parameter.grad is None else _sum(parameter.grad, before)
         self._aside.clear()
+        done.update(own)
         return overflow
 
-    def _copy_model_gradients(self) -> None:
+    def _copy_model_gradients(self, done: set[nn.Parameter]) -> None:
         """Give the masters the gradients of the model, in fp32."""
         copies, gradients = [], []
         for master, parameter in self._model_parameter.items():
             gradient = parameter.grad
-            if gradient is None:
+            if gradient is None or master in done:
                 continue
             if gradient.is_sparse:
                 master.grad = gradient.float()
@@ -154,6 +163,13 @@ class LossGradients:
 def _values(gradient: Tensor) -> Tensor:
     """The numbers of a gradient; a sparse one stores some of them."""
     return gradient._values() if gradient.is_sparse else gradient
+
+
+def _sum(gradient: Tensor, before: Tensor) -> Tensor:
+    """Both together, in the memory of one of them; torch adds a sparse one to a dense one only."""
+    if gradient.is_sparse and not before.is_sparse:
+        gradient, before = before, gradient
+    return gradient.add_(before)
 
 
 def _move_state(optimizer: Any, old: nn.Parameter, new: nn.Parameter) -> None:

@@ -64,12 +64,21 @@ def _cast_results(dtype: torch.dtype, model: nn.Module, args: Any, results: Any)
 def _cast_own_tensors(
     module: nn.Module, dtype: torch.dtype, masters: MasterWeights | None, undo: ExitStack
 ) -> None:
-    for tensor in _own_tensors(module).values():
+    before = {}
+    for name, tensor in _own_tensors(module).items():
         if tensor.is_floating_point() and tensor.dtype is not dtype:
             if masters is not None and isinstance(tensor, nn.Parameter):
                 masters.keep(tensor)
-            undo.callback(_set_dtype, tensor, tensor.dtype)
+            before[name] = tensor.dtype
             _set_dtype(tensor, dtype)
+    undo.callback(_cast_back, module, before)
+
+
+def _cast_back(module: nn.Module, dtypes: dict[str, torch.dtype]) -> None:
+    """By name: a buffer is another tensor after each assignment, and after `model.to(...)`."""
+    for name, tensor in _own_tensors(module).items():
+        if name in dtypes and tensor.is_floating_point():
+            _set_dtype(tensor, dtypes[name])
 
 
 def _set_dtype(tensor: Tensor, dtype: torch.dtype) -> None:

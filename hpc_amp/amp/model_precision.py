@@ -25,8 +25,11 @@ class ModelPrecision:
         self._undo = ExitStack()
         self._functions = ExitStack()
         self._masters = MasterWeights() if policy.master_weights else None
-        if policy.mode == "O1":
-            FunctionCasts(policy.device_type, torch.float16, {}, None, self._functions)
+
+    def open(self) -> None:
+        """Patch the functions of torch that O1 casts and autocast does not, until `close`."""
+        if self.policy.mode == "O1":
+            FunctionCasts(self.policy.device_type, torch.float16, {}, None, self._functions)
 
     def cast(self, network: nn.Module) -> None:
         """Cast a network's weights in place, where the precision has half-precision weights. Its

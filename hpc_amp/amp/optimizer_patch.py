@@ -9,10 +9,15 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
+from torch import nn
 
 from hpc_amp.amp.loss_gradients import LossGradients
 from hpc_amp.amp.master_weights import MasterWeights
 from hpc_amp.amp.scaler import LossScaler
+
+
+class _Overflow(Exception):
+    """The gradients of a closure overflowed."""
 
 
 class PatchedOptimizer:
@@ -55,31 +60,36 @@ class PatchedOptimizer:
 
     # -- around a backward pass -------------------------------------------------------------------
 
-    def before_backward(self, scaler: LossScaler) -> None:
-        """Set gradients aside, unless those that are there still have the scale on them: then this
-        pass adds to them. Raises RuntimeError where it has another scale."""
-        if self._pending_scale is None:
-            self.gradients.set_aside()
-        elif self._pending_scale != scaler.value:
+    def check_scale(self, scaler: LossScaler) -> None:
+        """Raise RuntimeError where gradients still have another scale on them than the next pass
+        will have. Nothing is changed."""
+        if self._pending_scale not in (None, scaler.value):
             raise RuntimeError(
                 f"an optimizer has gradients at scale {self._pending_scale:g} from a backward pass "
                 f"with delay_unscale=True, and this one is at scale {scaler.value:g}: they cannot "
                 "be added up. Use one loss_id for all of them, or delay_unscale=False"
             )
 
-    def after_backward(self, scaler: LossScaler) -> torch.Tensor:
-        """Unscale the gradients. Returns the verdict of `LossScaler.unscale`."""
+    def before_backward(self) -> None:
+        """Set gradients aside, unless those that are there still have the scale on them: then this
+        pass adds to them."""
+        if self._pending_scale is None:
+            self.gradients.set_aside()
+
+    def after_backward(self, scaler: LossScaler, done: set[nn.Parameter]) -> torch.Tensor:
+        """Unscale the gradients, but those that another optimizer of the pass has `done`. Returns
+        the verdict of `LossScaler.unscale`."""
         self._pending_scale = None
-        return self.gradients.unscale(scaler)
+        return self.gradients.unscale(scaler, done)
 
     def delay_unscale(self, scaler: LossScaler) -> None:
         """Leave the scale on the gradients until a later pass."""
         self._pending_scale = scaler.value
 
-    def backward_failed(self) -> None:
+    def backward_failed(self, done: set[nn.Parameter]) -> None:
         """Go back to the unscaled gradients from before; delayed ones are lost with the pass."""
         self._pending_scale = None
-        self.gradients.put_back()
+        self.gradients.put_back(done)
 
     # -- in place of the optimizer's methods ------------------------------------------------------
 
@@ -95,16 +105,46 @@ class PatchedOptimizer:
                 "optimizer.step() was called while gradients have the loss scale on them: the last "
                 "backward pass before it has to be without delay_unscale=True"
             )
-        self.stepped = not self.skip_next
         if self.skip_next:
-            self.skip_next = False
-            self.gradients.drop_master_gradients()
-            _count_call(step, self.optimizer)
-            return None
-        with self._without_casts():
-            result = step(*args, **kwargs)
+            return self._skip(step)
+        if closure is not None:
+            kwargs.pop("closure", None)
+            args = (self._until_overflow(closure), *args[1:])
+        try:
+            with self._without_casts():
+                result = step(*args, **kwargs)
+        except _Overflow:
+            return self._skip(step)
+        self.stepped = True
         self.gradients.masters_stepped()
         return result
+
+    def _skip(self, step: Callable[..., Any]) -> None:
+        self.skip_next = self.stepped = False
+        self.gradients.drop_master_gradients()
+        _count_call(step, self.optimizer)
+
+    def _until_overflow(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """`closure`, ending the step where its gradients overflowed: optimizers call it before they
+        change anything, and those that call it again have no way back."""
+        calls = 0
+
+        def watched() -> Any:
+            nonlocal calls
+            loss = closure()
+            calls += 1
+            if not self.skip_next:
+                return loss
+            if calls == 1:
+                raise _Overflow
+            self.skip_next = False
+            raise RuntimeError(
+                f"gradients overflowed in call {calls} of the closure, and "
+                f"{type(self.optimizer).__name__} has changed the weights since the first one: "
+                "this step cannot be skipped. Use a smaller loss_scale, or bfloat16"
+            )
+
+        return watched
 
     def _zero_grad(self, zero_grad: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         zero_grad(*args, **kwargs)

@@ -55,18 +55,27 @@ class FirstTraining:
         amp.undo.callback(self._handle.remove)
 
     def _before_forward(self, module: nn.Module, _: Any) -> None:
-        if module in self._waiting and _device_of(module) != self._waiting[module]:
-            raise RuntimeError(
-                f"a {type(module).__name__} was on {self._waiting[module]} when amp.initialize was "
-                f"called, and is on {_device_of(module)} now: move models first"
-            )
+        ddp = module if isinstance(module, DistributedDataParallel) else None
+        # What DDP wraps may be a module around the model, such as that of torch.compile.
+        inside = [module] if ddp is None else module.modules()
+        found = [model for model in inside if model in self._waiting]
+        for model in found:
+            self._check_device(model)
         if not (module.training and torch.is_grad_enabled()):
             return
-        if isinstance(module, DistributedDataParallel) and module.module in self._waiting:
-            self._make_equal(module)
-        self._waiting.pop(module, None)
+        if ddp is not None and found:
+            self._make_equal(ddp)
+        for model in found:
+            del self._waiting[model]
         if not self._waiting:
             self._handle.remove()
+
+    def _check_device(self, model: nn.Module) -> None:
+        if _device_of(model) != self._waiting[model]:
+            raise RuntimeError(
+                f"a {type(model).__name__} was on {self._waiting[model]} when amp.initialize was "
+                f"called, and is on {_device_of(model)} now: move models first"
+            )
 
     def _make_equal(self, ddp: DistributedDataParallel) -> None:
         if not self._amp.replicas:

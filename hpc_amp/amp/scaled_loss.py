@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpc_amp.amp import state
 from hpc_amp.amp.optimizer_patch import PatchedOptimizer
@@ -40,7 +40,8 @@ def scale_loss(
     if now.properties is None:
         yield loss
         return
-    patched = [_patched(now, optimizer) for optimizer in _one_or_more(optimizers)]
+    given = dict.fromkeys(_one_or_more(optimizers))
+    patched = [_patched(now, optimizer) for optimizer in given]
     if not 0 <= loss_id < len(now.scalers):
         raise IndexError(
             f"loss_id {loss_id} does not exist: amp.initialize has num_losses={len(now.scalers)}"
@@ -50,36 +51,45 @@ def scale_loss(
         with state.without_casts():
             yield loss.float()
         return
-    _refuse_local_gradients(now, delay_unscale)
+    if not delay_unscale:
+        _refuse_local_gradients(now, patched)
     for optimizer in patched:
-        optimizer.before_backward(scaler)
+        optimizer.check_scale(scaler)
+    for optimizer in patched:
+        optimizer.before_backward()
+    done: set[nn.Parameter] = set()  # one parameter may be in several optimizers
     try:
         with state.without_casts():
             yield scaler.scale(loss)
     except BaseException:
         for optimizer in patched:
-            optimizer.backward_failed()
+            optimizer.backward_failed(done)
         raise
     if delay_unscale:
         for optimizer in patched:
             optimizer.delay_unscale(scaler)
         return
-    verdicts = [optimizer.after_backward(scaler) for optimizer in patched]
+    verdicts = [optimizer.after_backward(scaler, done) for optimizer in patched]
     if delay_overflow_check:
         return
     # A static scale is never judged: the caller answers for it.
     overflow = scaler.dynamic and any(bool(verdict) for verdict in verdicts)
-    scaler.update(overflow)
+    for optimizer in patched if overflow else ():
+        optimizer.skip_next = True
+    scaler.update(overflow)  # which may raise: a script that goes on must not step on infinity
     if overflow:
-        for optimizer in patched:
-            optimizer.skip_next = True
         now.say(
             f"gradient overflow, skipping the step; {scaler.name} has scale {scaler.value:g} now"
         )
 
 
-def _refuse_local_gradients(now: AmpState, delay_unscale: bool) -> None:
-    if delay_unscale or all(ddp.require_backward_grad_sync for ddp in now.replicas):
+def _refuse_local_gradients(now: AmpState, patched: Sequence[PatchedOptimizer]) -> None:
+    """Other networks may well be in no_sync(): a discriminator in its generator's pass."""
+    local = [ddp for ddp in now.replicas if not ddp.require_backward_grad_sync]
+    if not local:
+        return
+    wanted = {p for optimizer in patched for p in optimizer.gradients.model_parameters()}
+    if all(wanted.isdisjoint(ddp.parameters()) for ddp in local):
         return
     raise RuntimeError(
         "amp.scale_loss inside no_sync(): the gradients of this rank alone would be judged, and "

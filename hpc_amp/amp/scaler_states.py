@@ -62,6 +62,9 @@ def load_grad_scaler_state(
 def _load(scaler: LossScaler, scale: float, clean_steps: int, say: Callable[[str], None]) -> None:
     scaler.clean_steps = int(clean_steps)
     if scaler.dynamic:
-        scaler.value = float(scale)
+        # A scale of 0, to which those of apex could fall, would never grow again.
+        scaler.value = max(float(scale), scaler.config.min_scale)
+        if scaler.value != scale:
+            say(f"{scaler.name} has its least scale, {scaler.value:g}; the state has {scale:g}")
     elif scale != scaler.value:
         say(f"{scaler.name} keeps its static scale {scaler.value:g}; the state has {scale:g}")

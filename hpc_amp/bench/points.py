@@ -95,6 +95,8 @@ def _measured(bench: Bench, point: Point) -> list[str]:
         f"train.precision.mode={point.precision}",
         f"train.timing.warmup={bench.warmup}",
         f"train.timing.steps={bench.steps}",
+        "train.timing.seconds=null",
+        "train.profile=null",
         f"train.max_steps={total}",
         f"train.epochs={total}",
         f"train.evaluate_every={total + 1}",

@@ -38,6 +38,7 @@ def device_first_then_keywords(device: str, names: tuple[str, ...]) -> Arguments
             if arg.keyword is None and not arg.star:
                 if position >= len(names):
                     raise Undecidable("it has more arguments than there are")
+                arg = _closed(arg)
                 arg = arg.with_changes(keyword=cst.Name(names[position]), equal=_NO_SPACES)
             named.append(arg)
         new = cst.Arg(cst.SimpleString(f'"{device}"'))
@@ -78,14 +79,14 @@ def _insert_first(call: cst.Call, arg: cst.Arg) -> cst.Call:
         return call.with_changes(args=[arg])
     # In a call with an argument a line, the new one gets a line, too.
     comma = cst.Comma(whitespace_after=_new_line(call) or cst.SimpleWhitespace(" "))
-    return call.with_changes(args=[arg.with_changes(comma=comma), *call.args])
+    return call.with_changes(args=[arg.with_changes(comma=comma), *map(_closed, call.args)])
 
 
 def _append(call: cst.Call, keyword: str, value: str) -> cst.Call:
     arg = cst.Arg(cst.parse_expression(value), keyword=cst.Name(keyword), equal=_NO_SPACES)
     if not call.args:
         return call.with_changes(args=[arg])
-    *before, last = call.args
+    *before, last = map(_closed, call.args)
     new_line = _new_line(call)
     if new_line is not None and isinstance(last.comma, cst.Comma):
         # `last,` stands on a line of its own, and so will the new one.
@@ -98,6 +99,17 @@ def _append(call: cst.Call, keyword: str, value: str) -> cst.Call:
             whitespace_after_arg=cst.SimpleWhitespace(""),
         )
     return call.with_changes(args=[*before, last, arg])
+
+
+def _closed(arg: cst.Arg) -> cst.Arg:
+    """In parentheses, where an expression may only do without them as the one argument, or without
+    a name."""
+    value = arg.value
+    if not isinstance(value, cst.NamedExpr | cst.GeneratorExp) or value.lpar:
+        return arg
+    return arg.with_changes(
+        value=value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    )
 
 
 def _new_line(call: cst.Call) -> cst.ParenthesizedWhitespace | None:

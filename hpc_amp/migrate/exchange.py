@@ -26,6 +26,9 @@ def exchange(program: Program, moves: Mapping[str, Move], torch: Version, report
     _Exchange(program, moves, Uses(program, moves, torch, report), report).run()
 
 
+_SCOPES = (cst.FunctionDef, cst.ClassDef)
+
+
 class _Exchange:
     def __init__(
         self, program: Program, moves: Mapping[str, Move], uses: Uses, report: Report
@@ -111,8 +114,15 @@ class _Exchange:
             return str(reason)
         if not used and not self._names.is_quoted_type(binding.local):
             return "nothing here uses it; delete it, unless it is a test, or for other files"
-        if move.uncalled != "anywhere" and self._names.is_exported(binding.local):
+        if move.uncalled == "anywhere":
+            return ""
+        if self._names.is_exported(binding.local):
             return "`__all__` gives it to other files"
+        around = self._script.ancestors(binding.statement)
+        if isinstance(
+            next((one for one in around if isinstance(one, _SCOPES)), None), cst.ClassDef
+        ):
+            return "it is an attribute of a class, whose uses are not seen"
         return ""
 
     def _by_full_name(self, use: Reference) -> bool:

@@ -19,6 +19,8 @@ _VERSION_TEST = re.compile(r"version|hasattr|torch_?\d|parse\(", re.IGNORECASE)
 # Packages that moved as a whole: a name in them that is not in the table has no new one.
 _PACKAGES = ("torch.amp", "hpc_amp.amp")
 _AUTOCAST = "torch.amp.autocast"
+# They set the type of an autocast without one; the old autocasts always had their own.
+_SETTERS = tuple(f"torch.set_autocast_{of}dtype" for of in ("gpu_", "cpu_", ""))
 _OLD_API = ("apex.amp.init", "apex.amp.AmpHandle", "apex.amp.NoOpHandle")
 
 
@@ -99,13 +101,19 @@ class Uses:
         program = self._program
         if move.new != _AUTOCAST or program.dtype_of(call) != "" or program.is_disabled(call):
             return
+        on_cpu = program.names.of(call.func) == "torch.cpu.amp.autocast"
+        own = {"torch.bfloat16"} if on_cpu else HALF
         for other in program.calls_of(*AUTOCASTS):
-            if program.dtype_of(other) not in ("", *HALF):
+            of_gpu = program.names.of(other.func) == "torch.cuda.amp.autocast"
+            if program.dtype_of(other) not in ("", *own) and not (on_cpu and of_gpu):
                 line = program.script.place(other)[0]
                 raise Undecidable(
                     f"if it runs inside the autocast of line {line}, it would take over its type; "
                     "say dtype="
                 )
+        for setter in program.calls_of(*_SETTERS):
+            line = program.script.place(setter)[0]
+            raise Undecidable(f"it would take over the type that line {line} sets; say dtype=")
 
     def report(self, use: Reference, edits: tuple[Edit, ...], left_because: str = "") -> None:
         """Note a use, and the change of it unless there is a reason to leave it."""

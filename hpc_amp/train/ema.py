@@ -32,7 +32,8 @@ class WeightAverage:
         for name, network in networks.items():
             averaged = self.networks[name].state_dict(keep_vars=True)
             live = network.state_dict(keep_vars=True)
-            pairs += [(averaged[key], live[key]) for key in averaged]
+            # Weights that are tied have several names, and are averaged once.
+            pairs += {id(averaged[key]): (averaged[key], live[key]) for key in averaged}.values()
         self._value = value
         self._averaged = [mean for mean, _ in pairs if mean.is_floating_point()]
         self._live = [tensor for mean, tensor in pairs if mean.is_floating_point()]

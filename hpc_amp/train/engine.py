@@ -136,6 +136,7 @@ class Engine:
         self.report = Report(self)
         for line in resumed:
             self.tracker.say(line)
+        self.precision.open()  # last: an engine that cannot be made leaves nothing patched
 
     # -- building ---------------------------------------------------------------------------------
 

@@ -34,7 +34,8 @@ def build_optimizer(
 
 
 def _groups(config: Optimizer, networks: Iterable[nn.Module]) -> list[dict[str, Any]]:
-    parameters = [p for network in networks for p in network.parameters() if p.requires_grad]
+    learning = (p for network in networks for p in network.parameters() if p.requires_grad)
+    parameters = list(dict.fromkeys(learning))  # networks may share some: these step once
     if config.decay_norm_and_bias:
         return [{"params": parameters, "weight_decay": config.weight_decay}]
     # Biases and normalisation weights are the vectors; weight matrices have two dimensions or more.

@@ -104,7 +104,7 @@ class Report:
 
     def skipped_steps(self) -> int:
         """Updates that were skipped because their gradients overflowed."""
-        return sum(scaler.skipped_steps for scaler in self._scalers().values())
+        return sum(update.skipped for update in self._engine.updates)
 
     def _scalers(self) -> dict[str, LossScaler]:
         """The scaler of each loss, by the name of the loss."""

@@ -57,6 +57,7 @@ def standalone(
         try:
             yield engine, run, os.fspath(out)
         finally:
+            engine.precision.close()
             engine.tracker.close()
         if not joined_before:
             setup.leave()

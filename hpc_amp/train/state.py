@@ -70,6 +70,7 @@ def _trainer(engine: Engine) -> dict[str, Any]:
             u.phase.name: {name: s.state_dict() for name, s in u.scalers.items()}
             for u in engine.updates
         },
+        "skipped_updates": {u.phase.name: u.skipped for u in engine.updates},
         "average_updates": engine.average.updates if engine.average is not None else 0,
         "metrics": engine.metrics,
         "best_accuracy": engine.best_accuracy,
@@ -105,6 +106,9 @@ def restore(engine: Engine, checkpoint: Checkpoint) -> list[str]:
             update.optimizer.load_state_dict(saved["optimizers"][update.phase.name])
             for name, scaler in update.scalers.items():
                 scaler.load_state_dict(trainer["scalers"][update.phase.name][name])
+            # Older checkpoints have the overflows of single losses alone.
+            overflows = sum(scaler.skipped_steps for scaler in update.scalers.values())
+            update.skipped = trainer.get("skipped_updates", {}).get(update.phase.name, overflows)
     except (KeyError, ValueError, RuntimeError) as error:
         raise TrainingError(
             f"the checkpoint of step {checkpoint.step} is of another model or optimizer than this "

@@ -25,7 +25,7 @@ class PhaseUpdate:
     """Carries out one phase of a step.
 
     `networks` are what the task calls (wrapped in DDP where there are several ranks). `losses` are
-    those of the steps since the last report.
+    those of the steps since the last report. `skipped` updates overflowed, in one loss or several.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class PhaseUpdate:
             name: LossScaler(train.precision, name=f"{phase.name}/{name}")
             for name in (phase.losses if policy.scales_loss else ())
         }
+        self.skipped = 0
         self.losses: dict[str, RecentLosses] = {
             name: RecentLosses(train.log_every, task.device) for name in phase.losses
         }
@@ -67,6 +68,7 @@ class PhaseUpdate:
         else:
             taken = self._backward_one(micro_batches)
         if not taken:
+            self.skipped += 1
             self._gradients.drop_master_gradients()
             return False
         if self._clip_norm is not None:

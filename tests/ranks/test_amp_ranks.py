@@ -166,9 +166,10 @@ def micro_batches(rank: int) -> Any:
             with amp.scale_loss(losses[0] + losses[1], optimizer) as scaled:
                 scaled.backward()
         else:
-            part = amp.scale_loss(loss_of(model, rank, 0), optimizer, delay_unscale=True)
-            with model.no_sync(), part as scaled:
-                scaled.backward()
+            with model.no_sync():
+                loss = loss_of(model, rank, 0)
+                with amp.scale_loss(loss, optimizer, delay_unscale=True) as scaled:
+                    scaled.backward()
             with amp.scale_loss(loss_of(model, rank, 1), optimizer) as scaled:
                 scaled.backward()
         optimizer.step()
@@ -183,6 +184,41 @@ def no_sync_without_delay(rank: int) -> Any:
     with model.no_sync():
         loss = loss_of(model, rank, 0)
         return refusal(lambda: amp.scale_loss(loss, optimizer).__enter__())
+
+
+@scenario
+def no_sync_of_another_network(rank: int) -> Any:
+    """The discriminator's gradients are not needed in the generator's pass."""
+    generator, critic = nn.Linear(4, 4), net()
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (generator, critic)]
+    amp.initialize([generator, critic], optimizers, opt_level="O2", verbosity=0)
+    g, d = (DistributedDataParallel(m, broadcast_buffers=False) for m in (generator, critic))
+    with d.no_sync():
+        loss = loss_of(nn.Sequential(g, d), rank, 0)
+        alone = refusal(lambda: amp.scale_loss(loss, optimizers).__enter__())
+        with amp.scale_loss(loss, optimizers[0]) as scaled:
+            scaled.backward()
+    optimizers[0].step()
+    return alone, numbers(optimizers[0])
+
+
+@scenario
+def wrapped_between_ddp_and_the_model(rank: int) -> Any:
+    ends = []
+    for wrap in (nn.Sequential, lambda model: torch.compile(model, backend="eager")):
+        torch.manual_seed(rank)
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+        replica = DistributedDataParallel(wrap(model), broadcast_buffers=False)
+        train_step(replica, optimizer, loss_of(replica, rank, 0))
+        with replica.no_sync():
+            loss = loss_of(replica, rank, 1)
+            block = amp.scale_loss(loss, optimizer)
+            alone = refusal(block.__enter__)
+        ends.append((numbers(optimizer), alone is not None))
+        amp.reset()
+    return ends
 
 
 @scenario
@@ -320,6 +356,22 @@ def test_micro_batches_without_an_exchange_add_up(results: dict[str, list[Any]])
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_no_sync_without_delay_unscale_is_refused(results: dict[str, list[Any]], rank: int) -> None:
     assert "Pass delay_unscale=True there" in results["no_sync_without_delay"][rank]
+
+
+def test_no_sync_of_another_network_is_none_of_this_optimizer_s(
+    results: dict[str, list[Any]],
+) -> None:
+    (alone, masters), other = results["no_sync_of_another_network"]
+    assert "Pass delay_unscale=True there" in alone
+    assert other[1] == masters
+
+
+def test_masters_are_equal_whatever_stands_between_ddp_and_the_model(
+    results: dict[str, list[Any]],
+) -> None:
+    one, other = results["wrapped_between_ddp_and_the_model"]
+    assert one == other
+    assert [is_refused for _, is_refused in one] == [True, True]
 
 
 def test_a_gan_stays_the_same_on_all_ranks(results: dict[str, list[Any]]) -> None:

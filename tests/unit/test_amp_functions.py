@@ -259,11 +259,21 @@ def test_in_place_arithmetic_keeps_the_type_of_its_tensor() -> None:
 def test_binary_cross_entropy_is_refused_with_advice() -> None:
     p, target = torch.rand(2), torch.ones(2)
     with pytest.raises(NotImplementedError, match="use binary_cross_entropy_with_logits"):
-        F.binary_cross_entropy(p, target)
+        F.binary_cross_entropy(p.half(), target)
     with pytest.raises(NotImplementedError, match="register_float_function"):
-        nn.BCELoss()(p.half(), target)
+        nn.BCELoss()(p, target=target.half())
     with amp.disable_casts():
         assert F.binary_cross_entropy(p, target).dtype is FLOAT
+
+
+def test_binary_cross_entropy_of_fp32_tensors_is_allowed() -> None:
+    """apex's advice to those who keep their sigmoid: let it be fp32."""
+    amp.register_float_function(torch, "sigmoid")
+    model = nn.Sequential(nn.Linear(2, 1), nn.Sigmoid())
+    amp.initialize(model, verbosity=0)
+    loss = nn.BCELoss()(model(torch.rand(3, 2)), torch.ones(3, 1))
+    assert loss.dtype is FLOAT
+    loss.backward()
 
 
 def test_binary_cross_entropy_is_allowed_once_it_is_registered() -> None:
@@ -446,6 +456,15 @@ def test_registered_functions_cast_from_initialize_on() -> None:
     amp.reset()
     assert library.types(torch.rand(1)) == [FLOAT]
     assert "types" not in vars(library)
+
+
+def test_a_registered_static_method_stays_one() -> None:
+    amp.register_half_function(Library, "types")
+    before = vars(Library)["types"]
+    amp.initialize([], verbosity=0)
+    assert Library.types(torch.rand(1)) == Library().types(torch.rand(1)) == [HALF]
+    amp.reset()
+    assert vars(Library)["types"] is before
 
 
 @pytest.mark.parametrize("register", [amp.register_float_function, amp.register_promote_function])

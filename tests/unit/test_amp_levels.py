@@ -336,6 +336,17 @@ def test_reset_takes_everything_back(level: str) -> None:
     optimizer.step()
 
 
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_reset_reaches_buffers_that_were_assigned_since(level: str) -> None:
+    model = torch.nn.Module()
+    model.register_buffer("mean", torch.ones(1))
+    amp.initialize(model, opt_level=level, verbosity=0)
+    model.mean = model.mean * 0.5
+    assert model.mean.dtype is torch.float16
+    amp.reset()
+    assert model.mean.dtype is torch.float32
+
+
 def test_reset_without_initialize_does_nothing() -> None:
     amp.reset()
     amp.reset()

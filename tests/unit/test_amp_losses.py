@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
@@ -355,6 +356,21 @@ def test_parts_at_different_scales_are_refused() -> None:
         backward(model, optimizer, loss_id=1)
 
 
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_refused_pass_leaves_all_gradients_as_they_were(level: str) -> None:
+    one, other = (nn.Linear(1, 1, bias=False) for _ in range(2))
+    first, second = (torch.optim.SGD(m.parameters(), lr=LR) for m in (one, other))
+    amp.initialize([one, other], [first, second], opt_level=level, num_losses=2, verbosity=0)
+    set_scales(16.0, 32.0)
+    backward(one, first)
+    backward(other, second, loss_id=1, delay_unscale=True)
+    with pytest.raises(RuntimeError, match="cannot be added up"):
+        backward(one, [first, second])
+    (weight,) = amp.master_params(first)
+    assert weight.grad is not None
+    assert weight.grad.item() == 1
+
+
 def test_delay_overflow_check_neither_skips_nor_moves_the_scale() -> None:
     model, optimizer = single(loss_scale="dynamic")
     backward(model, optimizer, torch.inf, delay_overflow_check=True)
@@ -395,6 +411,17 @@ def test_a_loss_that_is_never_finite_ends_with_an_explanation_and_whole_weights(
         backward(model, optimizer, torch.nan)
     assert model.weight.item() == 1
     assert scales() == [2.0**-14]
+
+
+def test_a_script_that_catches_this_error_does_not_step_on_infinity() -> None:
+    model, optimizer = single(min_loss_scale=2.0**16)
+    for _ in range(21):
+        optimizer.zero_grad()
+        with contextlib.suppress(ScaleFloorError):
+            backward(model, optimizer, torch.inf)
+        optimizer.step()
+        assert not amp.stepped(optimizer)
+    assert model.weight.item() == 1
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
@@ -450,6 +477,37 @@ def test_a_closure_is_fine_at_o1() -> None:
     assert abs(model.weight.item()) < 0.5
 
 
+def test_an_overflow_in_a_closure_skips_the_step() -> None:
+    model, optimizer = single(loss_scale="dynamic")
+    set_scales(8.0)
+    for gradient, weight in ((torch.inf, 1.0), (1.0, 1 - LR)):
+
+        def closure(gradient: float = gradient) -> None:
+            optimizer.zero_grad()
+            backward(model, optimizer, gradient)
+
+        optimizer.step(closure)
+        assert model.weight.item() == weight
+        assert amp.stepped(optimizer) is (weight != 1)
+    assert scales() == [4.0]
+
+
+def test_an_overflow_in_a_later_call_of_a_closure_is_explained() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5)
+    amp.initialize(model, optimizer, verbosity=0)
+    gradients = iter((1.0, torch.inf))
+    with pytest.raises(RuntimeError, match="in call 2 of the closure, and LBFGS has changed"):
+        optimizer.step(lambda: _loss_of(model, optimizer, next(gradients)))
+    assert model.weight.isfinite().all()
+
+
+def _loss_of(model: nn.Module, optimizer: Any, gradient: float) -> Tensor:
+    optimizer.zero_grad()
+    backward(model, optimizer, gradient)
+    return torch.ones(())
+
+
 def test_an_optimizer_made_later_is_unknown() -> None:
     model, _ = single()
     later = torch.optim.SGD(model.parameters(), lr=LR)
@@ -501,6 +559,41 @@ def test_sparse_gradients() -> None:
         optimizer.step()
         assert not amp.stepped(optimizer)
         amp.reset()
+
+
+def test_a_sparse_gradient_joins_a_dense_one() -> None:
+    """Tied weights get a dense gradient as a matrix and a sparse one as an embedding."""
+    model = nn.Embedding(2, 2, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    amp.initialize(model, optimizer, loss_scale=16.0, verbosity=0)
+    for loss in (model.weight.sum(), model(torch.tensor([1])).sum(), model.weight.sum()):
+        with amp.scale_loss(loss, optimizer) as scaled:
+            scaled.backward()
+    assert model.weight.grad is not None
+    assert model.weight.grad.tolist() == [[2, 2], [3, 3]]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_parameter_of_two_optimizers_is_unscaled_once(level: str) -> None:
+    model, other = (nn.Linear(1, 1, bias=False) for _ in range(2))
+    first = torch.optim.SGD(model.parameters(), lr=LR)
+    second = torch.optim.SGD([*other.parameters(), *model.parameters()], lr=LR)
+    both = [first, second, first]
+    amp.initialize([model, other], [first, second], opt_level=level, loss_scale=8.0, verbosity=0)
+    (shared,) = amp.master_params(first)
+
+    def failing() -> None:
+        with amp.scale_loss(model(torch.ones(1, 1)).sum(), both) as scaled:
+            scaled.backward()
+            raise MemoryError
+
+    for gradients in (1, 2):
+        backward(model, both)
+        assert shared.grad is not None
+        assert shared.grad.item() == gradients
+        with pytest.raises(MemoryError):
+            failing()
+        assert shared.grad.item() == gradients
 
 
 def test_a_gradient_of_many_large_fp16_numbers_is_no_overflow() -> None:

@@ -90,6 +90,13 @@ def test_a_static_scale_stays_and_says_so(capsys: pytest.CaptureFixture[str]) ->
     assert "loss 0 keeps its static scale 128; the state has 65536" in capsys.readouterr().out
 
 
+def test_a_scale_below_the_floor_is_raised_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    amp.initialize(nn.Linear(1, 1), min_loss_scale=0.25)
+    amp.load_state_dict({"loss_scaler0": {"loss_scale": 0.0, "unskipped": 3}})
+    assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 0.25, "unskipped": 3}
+    assert "loss 0 has its least scale, 0.25; the state has 0" in capsys.readouterr().out
+
+
 def test_the_scale_goes_on_where_it_was() -> None:
     model, optimizer = start(max_loss_scale=2.0**20)
     amp.load_state_dict({"loss_scaler0": entry(64.0, 1998)})

@@ -68,6 +68,15 @@ def test_points_differ_in_their_precision_alone(host: StubHost) -> None:
     assert preflights == [True, False, False, False], "the nodes are the same"
 
 
+def test_a_job_s_own_measurements_do_not_change_those_of_the_benchmark(host: StubHost) -> None:
+    made = prepared(host, "train.profile.steps=[2,3]", "train.timing.seconds=5")
+    for plan in made.plans.values():
+        train = plan.job.train
+        assert train is not None
+        assert train.timing is not None
+        assert (train.profile, train.timing.seconds, train.timing.steps) == (None, None, 7)
+
+
 def test_tf32_and_gpus(host: StubHost) -> None:
     assert "tf32" not in usual_precisions(gpus=False)
     assert usual_precisions(gpus=True)[:4] == ("fp32", "tf32", "bf16", "fp16")

@@ -38,6 +38,17 @@ def test_buffers_follow_and_integers_are_copied() -> None:
     assert average.networks["net"].num_batches_tracked == 1
 
 
+def test_tied_weights_are_averaged_once() -> None:
+    live = nn.ModuleList([nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)])
+    live[1].weight = live[0].weight
+    nn.init.zeros_(live[0].weight)
+    average = average_of(live, decay=0.5)
+    nn.init.ones_(live[0].weight)
+    average.update()
+    for layer in average.networks["net"]:
+        torch.testing.assert_close(layer.weight, torch.full((1, 1), 1 - 2 / 11))
+
+
 def test_it_is_no_part_of_the_training() -> None:
     live = nn.Linear(2, 2)
     average = average_of(live, decay=0.9)

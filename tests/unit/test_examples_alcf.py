@@ -158,6 +158,17 @@ def test_with_a_scale_and_without_are_two_trainings(
         assert (scale > 1) == (folder == "run_scaled")
 
 
+def test_an_epoch_as_good_as_the_best_is_not_kept(
+    alcf: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["-m", "lenet", "-n", "3", "--lr", "0", "--synthetic"]
+    monkeypatch.setattr("sys.argv", ["main.py", *words])
+    assert alcf.main() == 0
+    assert len(curve(tmp_path / "weights" / "lenet" / "run", "eval/accuracy")) == 3
+    assert len(list(tmp_path.glob("weights/lenet/weights.*.pt"))) == 1
+
+
 def test_importing_it_imports_no_torch_and_downloads_nothing(tmp_path: Path) -> None:
     ended = run_example("alcf", ["--help"], tmp_path, PYTHONPATH=str(broken_torch(tmp_path)))
     assert ended.returncode == 0, ended.stderr

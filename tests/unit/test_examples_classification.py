@@ -153,6 +153,14 @@ def test_older_names_of_the_first_weights_work(trainer: Any, tmp_path: Path) -> 
     assert (flags.gpu_ids, flags.local_rank, flags.lr_steps) == (["0"], None, [])
 
 
+def test_an_empty_list_in_a_yaml_file_is_the_default(trainer: Any, tmp_path: Path) -> None:
+    """`lr_steps: []` is what a file with all values has."""
+    file = tmp_path / "all.yaml"
+    file.write_text("lr_steps: []\ngpu_ids: []\nepochs: 3\n")
+    flags = parsed(trainer, "--config", str(file))
+    assert (flags.lr_steps, flags.gpu_ids, flags.epochs) == ([], None, 3)
+
+
 def test_a_config_is_found_by_its_name(
     trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

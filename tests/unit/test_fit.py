@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.environment import clean_environ
 from support.training import Regression, curve
 from support.training import settings as any_device
@@ -20,6 +21,7 @@ from support.training import settings as any_device
 from hpc_amp.config.schema import Optimizer, Precision, Schedule, Train
 from hpc_amp.distributed.world import World
 from hpc_amp.train import Observer, evaluate, fit
+from hpc_amp.train.errors import TrainingError
 from hpc_amp.train.settings import SettingError, check_settings
 from hpc_amp.train.state import weights_digest
 
@@ -95,6 +97,18 @@ def test_a_later_call_takes_the_run_over(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="a later attempt has taken over this run"):
         fit(settings(), tmp_path, task=Regression, observers=[Overtaken()])
+
+
+def test_functions_of_torch_are_as_before_whatever_was_done_at_o1(tmp_path: Path) -> None:
+    before = torch.exp
+    at_o1 = settings(precision={"mode": "O1"})
+    fit(at_o1, tmp_path, task=Regression)
+    assert torch.exp is before
+    evaluate(at_o1, tmp_path, task=Regression)
+    assert torch.exp is before
+    with pytest.raises(TrainingError, match="batch_size 8, not 4"):
+        fit(replace(at_o1, batch_size=4), tmp_path, task=Regression)
+    assert torch.exp is before
 
 
 def test_observers_hear_of_everything_in_order(tmp_path: Path) -> None:

@@ -267,6 +267,13 @@ CHANGES = {
         "model = convert_syncbn_model(model)\n",
         "import torch\n# keep me\n\nmodel = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)\n",
     ),
+    "expressions that need parentheses beside others": (
+        "import torch\ntorch.cuda.amp.autocast(use := True)\n"
+        "torch.cuda.amp.GradScaler(1.0 for _ in ())\ntorch.cuda.amp.custom_fwd(f for f in ())\n",
+        'import torch\ntorch.amp.autocast("cuda", enabled=(use := True))\n'
+        'torch.amp.GradScaler("cuda", (1.0 for _ in ()))\n'
+        'torch.amp.custom_fwd((f for f in ()), device_type="cuda")\n',
+    ),
     "an import that was all of a block": (
         "import torch\ntry:\n    import apex  # maybe\nexcept ImportError: ...\n"
         "model = apex.parallel.convert_syncbn_model(model)\n",
@@ -340,6 +347,21 @@ LEFT = {
         "import torch\nwith torch.amp.autocast('cuda', dtype=kind):\n"
         "    with torch.cuda.amp.autocast(): ...\n",
         "if it runs inside the autocast of line 2, it would take over its type",
+    ),
+    "an autocast of CPUs with another type": (
+        "import torch\nwith torch.amp.autocast('cpu', dtype=torch.float16):\n"
+        "    with torch.cpu.amp.autocast(): ...\n",
+        "if it runs inside the autocast of line 2, it would take over its type",
+    ),
+    "a type set for all autocasts": (
+        "import torch\ntorch.set_autocast_dtype('cuda', torch.bfloat16)\n"
+        "with torch.cuda.amp.autocast(): ...\n",
+        "it would take over the type that line 2 sets",
+    ),
+    "an attribute of a class": (
+        "class Trainer:\n    from torch.cuda.amp import autocast\n    half = autocast()\n"
+        "    def step(self):\n        with self.autocast(): ...\n",
+        "it is an attribute of a class",
     ),
     "torch is another name": (
         "from torch import cuda\ndef f(torch):\n    return cuda.amp.GradScaler()\n",

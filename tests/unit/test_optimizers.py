@@ -30,6 +30,15 @@ def test_sgd_gets_its_settings() -> None:
     assert not group["fused"], "fused is for GPUs unless it was asked for"
 
 
+@pytest.mark.parametrize("decay", [True, False])
+def test_networks_may_share_parameters(decay: bool) -> None:
+    shared = network()
+    config = Optimizer(decay_norm_and_bias=decay)
+    made = build_optimizer(config, [shared, nn.Sequential(shared, nn.Linear(2, 2))], CPU)
+    parameters = [p for group in made.param_groups for p in group["params"]]
+    assert len(parameters) == len(set(parameters)) == len(list(shared.parameters())) + 2
+
+
 @pytest.mark.parametrize(
     ("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
 )

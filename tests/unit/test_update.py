@@ -170,6 +170,7 @@ def test_two_losses_that_overflow_in_one_step_skip_it_once(tmp_path: Path) -> No
     made.train_step(next(made.data.epoch(0)))
     assert torch.equal(weights(made, "critic"), before)
     assert scales(made) == {"real": 128, "fake": 128, "fooled": 256}
+    assert made.report.skipped_steps() == 1
 
 
 def test_a_gan_resumes_bit_exactly(tmp_path: Path) -> None:
