@@ -60,10 +60,15 @@ class Interrupted(Exception):
 
 
 def run_here(
-    sweep: Sweep, parts: Sequence[Part], slots: Sequence[Slot], on_end: Callable[[int], object]
+    sweep: Sweep,
+    parts: Sequence[Part],
+    slots: Sequence[Slot],
+    on_record: Callable[[], object],
+    on_end: Callable[[int], object],
 ) -> None:
-    """Run the parts' points in the slots; `on_end` is told the number of each that has ended.
-    Raises Interrupted."""
+    """Run the parts' points in the slots; `on_record` is called when other commands can see that
+    this one has them, and `on_end` is told the number of each that has ended. Raises Interrupted.
+    """
     pool = _Pool(sweep, slots, on_end)
     own_id = local.id_of_process(os.getpid())
     waiting: list[tuple[int, Path, int]] = []
@@ -73,6 +78,7 @@ def run_here(
         record_queued(sweep, part, [own_id])
         waiting += [(point, script, task) for task, point in enumerate(part.points)]
     rundir.point_latest(sweep.folder)
+    on_record()
     interrupted = threading.Event()
     # A note, and no exception: what is just being started must not be missed.
     with _signals(lambda number, frame: interrupted.set()):
