@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpc_amp.cli.options import json_option
-from hpc_amp.cli.scale import DefaultGroup
+from hpc_amp.cli.scale import DefaultGroup, say_that_it_waits
 
 if TYPE_CHECKING:
     from hpc_amp.sweep.cut import Part
@@ -309,12 +309,14 @@ def cancel(target: str, sweeps_dir: Path, as_json: bool) -> None:
     from hpc_amp.study.words import count
     from hpc_amp.sweep.control import cancel as cancel_sweep
     from hpc_amp.sweep.folder import find_sweep
+    from hpc_amp.sweep.unsettled import settle
 
     def say_that_ranks_save() -> None:
         click.echo(f"asked the ranks to save; they have {SAVE_SECONDS} s (Ctrl-C: none)", err=True)
 
     found = find_sweep(target, sweeps_dir)
     with _exclusive(found):
+        settle(found, say_that_it_waits)
         before = cancel_sweep(found, say_that_ranks_save)
     if as_json:
         click.echo(json.dumps([status.to_plain(found.keys) for status in before], indent=1))
@@ -340,6 +342,7 @@ def continue_(target: str, max_parallel: int | None, sweeps_dir: Path, as_json: 
     from hpc_amp.sweep.folder import find_sweep
     from hpc_amp.sweep.status import point_statuses
     from hpc_amp.sweep.submit import check_bound, parts_of
+    from hpc_amp.sweep.unsettled import settle
 
     found = find_sweep(target, sweeps_dir)
     if max_parallel is not None:
@@ -347,6 +350,7 @@ def continue_(target: str, max_parallel: int | None, sweeps_dir: Path, as_json: 
         found = replace(found, at_once=max_parallel)
     with ExitStack() as held:
         held.enter_context(_exclusive(found))
+        settle(found, say_that_it_waits)
         statuses = point_statuses(found)
         wanted = unfinished(statuses)
         if wanted:

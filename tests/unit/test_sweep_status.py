@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,14 +16,16 @@ from support.environment import working_directory
 from support.stubs import events
 
 from hpc_amp.jobs.events import record_event
+from hpc_amp.sweep import unsettled
 from hpc_amp.sweep.arrays import PbsArrays, get_arrays
 from hpc_amp.sweep.control import cancel, nothing_to_continue, unfinished
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.plan import plan_sweep
 from hpc_amp.sweep.points import read_space
-from hpc_amp.sweep.record import record_queued, record_submitted
+from hpc_amp.sweep.record import read_submitted, record_queued, record_submitted
 from hpc_amp.sweep.status import PointStatus, point_statuses
 from hpc_amp.sweep.submit import describe, parts_of, write
+from hpc_amp.sweep.unsettled import settle
 
 
 class Queue:
@@ -155,6 +159,76 @@ def test_a_submission_without_an_end_is_not_known(tmp_path: Path, squeue: Queue)
 
     assert first.state == "unknown"
     assert "look for it in the queue" in first.reason
+
+
+_FOUND = [
+    ("slurm", "squeue", "7|{0}/points/0001\n41_[1-2]|{0}\n41_0|{0}\n9|/elsewhere\n", "41"),
+    (
+        "pbs",
+        "qstat",
+        "Job Id: 7.head\n    Output_Path = head:{0}/points/0001/logs/job.log\n\n"
+        "Job Id: 41[].head\n    Output_Path = head:{0}/logs/^array_index^.log\n",
+        "41[].head",
+    ),
+    ("cobalt", "qstat", "JobID  Command\n====\n41  {0}/array-1.sh\n7  /array-1.sh\n", "41"),
+]
+
+
+@pytest.mark.parametrize(("site", "command", "said", "job_id"), _FOUND)
+def test_the_queue_knows_of_a_submission_whose_answer_nobody_heard(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    site: str,
+    command: str,
+    said: str,
+    job_id: str,
+) -> None:
+    said_by = queue(tmp_path, monkeypatch, command)
+    sweep = sweep_of(tmp_path, 3, site)
+    (part,) = parts_of(sweep, range(3), None)
+    record_submitted(sweep, part)
+    said_by.say(said.format(sweep.folder))
+
+    settle(sweep, lambda: pytest.fail("there is nothing to wait for"))
+
+    assert [(one.job_ids, one.has_ended) for one in read_submitted(sweep)] == [((job_id,), True)]
+
+
+def test_so_do_tasks_that_have_begun(tmp_path: Path, squeue: Queue) -> None:
+    sweep = sweep_of(tmp_path, 2)
+    submit(sweep, range(2), "40")
+    (part,) = parts_of(sweep, range(2), None)
+    record_submitted(sweep, part)
+    start(sweep, 0, "40_0", "failed")
+    start(sweep, 0, "41_0", "finished", array=2)
+    squeue.say(f"40_1|{sweep.folder}\n")
+
+    settle(sweep, lambda: pytest.fail("there is nothing to wait for"))
+
+    assert [one.job_ids for one in read_submitted(sweep)] == [("40",), ("41",)]
+
+
+def test_a_submission_that_never_was_is_made_again(
+    tmp_path: Path, squeue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = sweep_of(tmp_path, 2)
+    (part,) = parts_of(sweep, range(2), None)
+    record_submitted(sweep, part)
+    clock = [time.time()]
+    monkeypatch.setattr(
+        unsettled,
+        "time",
+        SimpleNamespace(
+            sleep=lambda seconds: clock.append(clock[-1] + 100), time=lambda: clock[-1]
+        ),
+    )
+    told: list[bool] = []
+
+    settle(sweep, lambda: told.append(True))
+
+    assert told == [True]
+    assert clock[-1] - clock[0] > unsettled.ANSWER_SECONDS
+    assert unfinished(point_statuses(sweep)) == [0, 1]
 
 
 def test_a_point_that_starts_while_we_ask_is_not_missing(

@@ -458,3 +458,27 @@ def test_one_command_at_a_time_submits_points(host: StubHost) -> None:
         assert "another command is submitting points" in result.stderr
     assert host.hpc_amp("sweep", "continue", "test").returncode == 0
     assert len(host.calls("sbatch")) == 1
+
+
+def test_a_command_that_is_killed_during_a_submission(host: StubHost) -> None:
+    """It can be continued: the queue tells what became of the array."""
+    host.write_job(JOB)
+    sbatch = host.bin / "sbatch"
+    sbatch.unlink()
+    sbatch.write_text("#!/bin/sh\nkill -KILL $PPID\n")
+    sbatch.chmod(0o755)
+    assert host.hpc_amp("sweep", "job.yaml", "train.seed=0,1").returncode == -9
+    (folder,) = (host.work / "sweeps" / "test").glob("2*")
+    squeue = host.bin / "squeue"
+    squeue.unlink()
+    squeue.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *%Z*) echo "4242_[0-1]|{folder}" ;;\n'
+        "*) printf '4242_%s|PENDING|Priority\\n' 0 1 ;; esac\n"
+    )
+    squeue.chmod(0o755)
+
+    result = host.hpc_amp("sweep", "continue", str(folder))
+
+    assert (result.returncode, "2 points are under way" in result.stdout) == (0, True)
+    assert read_submitted(read_sweep(folder))[0].job_ids == ("4242",)
