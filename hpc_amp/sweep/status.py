@@ -62,7 +62,9 @@ def point_statuses(sweep: Sweep, only: int | None = None) -> list[PointStatus]:
     answers = _ask(arrays, points)
     statuses = [point.status(answers) for point in points]
     gone = {status.index for status in statuses if status.state in ("missing", "cancelled")}
-    if answers and gone:
+    # An answer may be empty: what was asked about was all that the queue had.
+    asked = any(point.is_open for point in points) and answers is not None
+    if asked and gone:
         # They may have started, and even ended, between our look at the files and the answer.
         newer = {view.point.index: view for view in _points(sweep, arrays, chosen)}
         statuses = [

@@ -231,13 +231,17 @@ def test_a_submission_that_never_was_is_made_again(
     assert unfinished(point_statuses(sweep)) == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("others", "state"), [("41_1|PENDING|Priority\n", "pending"), ("", "missing")]
+)
 def test_a_point_that_starts_while_we_ask_is_not_missing(
-    tmp_path: Path, squeue: Queue, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, squeue: Queue, monkeypatch: pytest.MonkeyPatch, others: str, state: str
 ) -> None:
-    """Its job can have run and left the queue between our look at the files and the answer."""
+    """Its job can have run and left the queue between our look at the files and the answer, as the
+    last one in there."""
     sweep = sweep_of(tmp_path, 1 + 1)
     submit(sweep, range(2), "41")
-    squeue.say("41_1|PENDING|Priority\n")
+    squeue.say(others)
     arrays = get_arrays("slurm")
     ask = type(arrays).query
 
@@ -247,7 +251,7 @@ def test_a_point_that_starts_while_we_ask_is_not_missing(
 
     monkeypatch.setattr(type(arrays), "query", finish_then_ask)
 
-    assert states(point_statuses(sweep)) == ["finished", "pending"]
+    assert states(point_statuses(sweep)) == ["finished", state]
 
 
 def test_a_point_that_is_submitted_again_waits(tmp_path: Path, squeue: Queue) -> None:
