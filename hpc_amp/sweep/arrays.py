@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.schedulers import JobStatus, Scheduler, cobalt, get_scheduler, pbs, slurm
-from hpc_amp.schedulers.base import complaint, run_command, submission_environment
+from hpc_amp.schedulers.base import NOT_IN_QUEUE, complaint, run_command, submission_environment
 from hpc_amp.study.unsettled import queued_on_cobalt, queued_on_pbs, queued_on_slurm
 
 Answers = Mapping[str, JobStatus]
@@ -59,6 +59,11 @@ class Arrays(ABC):
     def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
         """The status of all tasks of arrays, and of jobs, in one request. Raises SchedulerError
         where the scheduler does not answer."""
+
+    def last_words(self, job_ids: Sequence[str]) -> Answers:
+        """How jobs ended that the scheduler no longer lists, in one request; nothing where a run's
+        own files tell it."""
+        return {}
 
     def array_of(self, job_id: str) -> str:
         """The id that `submit` gave for the job of a task."""
@@ -160,6 +165,14 @@ class PbsArrays(Arrays):
             raise SchedulerError(f"qstat does not answer: {complaint(result)}")
         found = pbs.parse_qstat(result.stdout)
         return {job_id: pbs.job_status(attributes) for job_id, attributes in found.items()}
+
+    def last_words(self, job_ids: Sequence[str]) -> Answers:
+        """From the history, where the server keeps one."""
+        found = pbs.parse_qstat(run_command(["qstat", "-x", "-f", *job_ids]).stdout)
+        return {
+            job_id: pbs.job_status(found[job_id]) if job_id in found else NOT_IN_QUEUE
+            for job_id in job_ids
+        }
 
     def array_of(self, job_id: str) -> str:
         """`490[].server` of `490[7].server`."""

@@ -384,6 +384,29 @@ def test_pbs_knows_when_jobs_have_left(tmp_path: Path, monkeypatch: pytest.Monke
     assert PbsArrays().query(["490[].head"], []) == {}
 
 
+def test_pbs_is_asked_once_about_all_that_it_lists_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qstat = queue(tmp_path, monkeypatch, "qstat")
+    sweep = sweep_of(tmp_path, 3, "pbs")
+    submit(sweep, range(3), "490[].head")
+    for index in range(3):
+        start(sweep, index, f"490[{index}].head")
+    (qstat.folder / "qstat").write_text(
+        f'#!/bin/sh\ncd {qstat.folder}\necho "qstat $*" >>calls\n[ "$1" = -x ] || exit 153\n'
+        'printf "Job Id: 490[1].head\\n    job_state = F\\n    Exit_status = 271\\n"; exit 153\n'
+    )
+
+    statuses = point_statuses(sweep)
+
+    assert states(statuses) == ["lost", "cancelled", "lost"]
+    assert statuses[0].reason == "it is not in the queue"
+    assert qstat.calls == [
+        "qstat -f -t 490[].head",
+        "qstat -x -f 490[0].head 490[1].head 490[2].head",
+    ]
+
+
 def test_a_cobalt_queue_that_took_only_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
