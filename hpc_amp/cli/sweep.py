@@ -210,6 +210,13 @@ def _run_here(sweep: Sweep, parts: Sequence[Part], held: ExitStack, *, as_json: 
     except (Interrupted, KeyboardInterrupt):
         click.echo(f"stopped; go on with: hpc-amp sweep continue {sweep.folder}", err=True)
         raise SystemExit(130) from None
+    except BrokenPipeError:
+        click.echo(
+            f"stopped, since nobody reads this any more; go on with: hpc-amp sweep continue "
+            f"{sweep.folder}",
+            err=True,
+        )
+        raise SystemExit(1) from None
     statuses = point_statuses(sweep)
     if as_json:
         _show_points(sweep, statuses)
