@@ -188,7 +188,7 @@ def _was_taken(sweep: Sweep) -> bool:
 
 
 def _run_here(sweep: Sweep, parts: Sequence[Part], held: ExitStack, *, as_json: bool) -> None:
-    from hpc_amp.study.words import count
+    from hpc_amp.study.words import count, one_line
     from hpc_amp.sweep.here import Interrupted, gpus_here, run_here, slots_here
     from hpc_amp.sweep.status import point_statuses
 
@@ -201,8 +201,8 @@ def _run_here(sweep: Sweep, parts: Sequence[Part], held: ExitStack, *, as_json: 
         nonlocal ended
         ended += 1
         (status,) = point_statuses(sweep, only=index)
-        told = f"{status.state}: {status.reason}" if status.reason else status.state
-        settings = " ".join(sweep.settings(index))
+        told = f"{status.state}: {one_line(status.reason)}" if status.reason else status.state
+        settings = one_line(" ".join(sweep.settings(index)))
         click.echo(f"[{ended}/{points}] point {index} ({settings}) {told}", err=as_json)
 
     try:

@@ -19,7 +19,7 @@ from hpc_amp.sweep.output import write_report
 from hpc_amp.sweep.picture import axis_numbers, draw, spans_decades
 from hpc_amp.sweep.points import Point
 from hpc_amp.sweep.ranking import Ranking, rank
-from hpc_amp.sweep.report import points_table, short_names, to_csv, to_json, to_text
+from hpc_amp.sweep.report import points_table, short_names, status_table, to_csv, to_json, to_text
 from hpc_amp.sweep.status import PointStatus
 
 KEYS = ("train.optimizer.lr", "train.precision.mode")
@@ -238,6 +238,19 @@ def test_an_axis_is_logarithmic_where_values_span_decades(
     values: list[float], logarithmic: bool
 ) -> None:
     assert spans_decades(values) is logarithmic
+
+
+def test_values_and_reasons_cannot_move_a_cursor(tmp_path: Path) -> None:
+    sweep = sweep_in(tmp_path)
+    hostile = "one\n\x1b[2Jtwo"
+    point = replace(sweep.points[0], values=(hostile, *sweep.points[0].values[1:]))
+    failed = PointStatus(point, "failed", hostile, None, None)
+
+    for table in (points_table(sweep.keys, [point]), status_table(sweep.keys, [failed])):
+        lines = as_text(table)
+        assert len(lines) == 2
+        assert all(map(str.isprintable, lines))
+        assert "one [2Jtwo" in lines[1]
 
 
 def test_short_names_are_told_apart() -> None:
