@@ -149,6 +149,7 @@ def changed(**changes: Any) -> str:
         (changed(steps=[0.1, INFINITY]), "steps holds something that is not a duration above 0"),
         (changed(steps=[0.1, True]), "steps holds something that is not a duration above 0"),
         (changed(steps=[0.1, 10**400]), "steps holds something that is not a duration above 0"),
+        (changed(steps=[0.1, 1e-320]), "steps holds something that is not a duration above 0"),
         (changed(data_wait=[0.1]), "data_wait is not a list with one number for each of 2 steps"),
         (changed(data_wait=[0, None]), "data_wait holds something that is not a duration"),
         (
@@ -159,6 +160,7 @@ def changed(**changes: Any) -> str:
         (changed(rank=True), "rank is not a whole number from 0 on"),
         (changed(rank=1), "rank 1 is none of 1 ranks"),
         (changed(batch_size=0), "batch_size is not a whole number from 1 on"),
+        (changed(batch_size=10**400), "batch_size is too large to be true"),
         (changed(gpus_per_node=1.5), "gpus_per_node is not a whole number from 0 on"),
         (changed(host="a\nb"), "host is not a printable text"),
         (changed(device="\x1b[31m"), "device is not a printable text"),
