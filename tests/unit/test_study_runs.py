@@ -110,6 +110,22 @@ def test_the_newest_complete_attempt_counts(tmp_path: Path) -> None:
     assert (run.state, run.ranks[0].steps[0]) == ("measured", 2.0)
 
 
+@pytest.mark.parametrize("ranks", [4, 3])
+def test_damage_in_a_newer_attempt_is_told(tmp_path: Path, ranks: int) -> None:
+    study = make_study(tmp_path, nodes=(1,), repeats=1)
+    run_dir = submit_run(study, "strong", 1, 1)
+    write_timing(run_dir, [rank_file(rank, 1, [0.1] * 30) for rank in range(ranks)])
+    damaged = write_timing(run_dir, [], attempt=2) / "rank-00000.json"
+    damaged.parent.mkdir(parents=True, exist_ok=True)
+    damaged.write_text("{")
+
+    analysis = analyse(read_study(study))
+
+    assert len(analysis.runs[0].ranks) == ranks
+    (told,) = [caveat.text for caveat in analysis.caveats if caveat.topic == "damaged"]
+    assert told == f"1 file cannot be used; first: {damaged}: it is not JSON"
+
+
 def test_points_that_left_the_plan_still_count(tmp_path: Path) -> None:
     study = make_study(tmp_path, nodes=(1,), repeats=1)
     measure(study, "strong", 1, 1, 0.1)
