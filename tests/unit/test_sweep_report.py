@@ -218,6 +218,14 @@ def test_between_whole_numbers_nothing_is_marked(tmp_path: Path) -> None:
     assert picture.count(b'id="xtick_') == 2
 
 
+def test_no_more_words_stand_beneath_an_axis_than_there_is_room_for(tmp_path: Path) -> None:
+    points = tuple(Point(index, (f"word {index}",)) for index in range(100))
+    sweep = replace(sweep_in(tmp_path), keys=("container.env.A",), points=points)
+    statuses = [ended(sweep, index, accuracy=0.5) for index in range(2)]
+
+    assert draw(rank(sweep, statuses))["svg"].count(b'id="xtick_') == 12
+
+
 def test_a_parameter_of_numbers_has_an_axis_of_numbers() -> None:
     assert axis_numbers(["0.1", "1e-3", "5"]) == [0.1, 0.001, 5.0]
     assert axis_numbers(["0.1", "fp16"]) is None
