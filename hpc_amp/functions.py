@@ -173,7 +173,11 @@ def _on_slurm(plan: Plan) -> submitit.Executor:
         stderr_to_stdout=True,
         wckey=None,
         # Before the first command, so they are directives; of two of a kind the last counts.
-        setup=[f"#SBATCH {line}" for line in plan.scheduler.directives(plan)],
+        setup=[
+            *(f"#SBATCH {line}" for line in plan.scheduler.directives(plan)),
+            # A job that was killed, and started again by Slurm, may have left its wish behind.
+            f"rm -f {_wish(plan.run_dir)}",
+        ],
         srun_args=[
             f"--cpus-per-task={request.cpus_per_gpu}",
             *plan.site.launcher_args,
@@ -184,10 +188,15 @@ def _on_slurm(plan: Plan) -> submitit.Executor:
     return made
 
 
+def _wish(folder: Path) -> str:
+    """Shell: the file that says that a function asked to be started again."""
+    return f'{shlex.quote(str(folder))}/requeue-"$SLURM_JOB_ID"'
+
+
 def _requeue_lines(folder: Path) -> list[str]:
     """Shell for the end of the batch script: what a function asked for at a checkpoint."""
     return [
-        f'asked={shlex.quote(str(folder))}/requeue-"$SLURM_JOB_ID"',
+        f"asked={_wish(folder)}",
         "id=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}",
         '[ ! -e "$asked" ] || { rm -f "$asked" && scontrol requeue "$id" && sleep 60; }',
     ]

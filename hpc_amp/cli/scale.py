@@ -220,7 +220,7 @@ def continue_(
     recipe = read_recipe(study)
     _refuse_bound(recipe.in_allocation, max_queued)
     with _interruptible(study), exclusive(study), working_in(recipe):
-        settle(study, _say_that_it_waits)
+        settle(study, say_that_it_waits)
         items = progress(study)
         share_runs(study, items)
         wanted = to_be_made(items)
@@ -268,7 +268,7 @@ def cancel(target: str, as_json: bool, studies_dir: Path) -> None:
 
     study = find_study(target, studies_dir)
     with exclusive(study):
-        settle(study, _say_that_it_waits)
+        settle(study, say_that_it_waits)
         ended = cancel_runs(progress(study))
     if as_json:
         click.echo(json.dumps({"study": str(study.folder), "cancelled": ended}))
@@ -309,7 +309,8 @@ def _interruptible(study: Study) -> Iterator[None]:
         raise SystemExit(130) from None
 
 
-def _say_that_it_waits() -> None:
+def say_that_it_waits() -> None:
+    """Of the command that found a submission without an end."""
     click.echo(
         "a submission was interrupted: waiting until it is known what became of it", err=True
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpc_amp.cli.options import json_option
-from hpc_amp.cli.scale import DefaultGroup
+from hpc_amp.cli.scale import DefaultGroup, say_that_it_waits
 
 if TYPE_CHECKING:
     from hpc_amp.sweep.cut import Part
@@ -98,7 +99,16 @@ def start(
     for remark in plan.remarks:
         click.echo(f"note: {remark}", err=True)
     write(described, plan)
-    _begin(described, parts, as_json=as_json, is_new=True)
+    with ExitStack() as held:
+        held.enter_context(_exclusive(described))
+        _begin(described, parts, held, as_json=as_json, is_new=True)
+
+
+def _exclusive(sweep: Sweep) -> AbstractContextManager[None]:
+    """One command at a time submits points of a sweep, or cancels them."""
+    from hpc_amp.study.lock import holding
+
+    return holding(sweep.folder / "sweep.json", "points")
 
 
 def _at_once(sweep: Sweep) -> int | None:
@@ -124,8 +134,10 @@ def _print_plan(plan: SweepPlan, sweep: Sweep, parts: Sequence[Part]) -> None:
         click.echo(f"\n==== {sweep.folder / name}\n".encode() + text.encode(), nl=False)
 
 
-def _begin(sweep: Sweep, parts: Sequence[Part], *, as_json: bool, is_new: bool) -> None:
-    """Submit the parts, or run them here."""
+def _begin(
+    sweep: Sweep, parts: Sequence[Part], held: ExitStack, *, as_json: bool, is_new: bool
+) -> None:
+    """Submit the parts, or run them here: then the sweep is `held` until they are on record."""
     from hpc_amp.errors import HpcAmpError
     from hpc_amp.jobs import rundir
     from hpc_amp.study.words import count
@@ -133,10 +145,15 @@ def _begin(sweep: Sweep, parts: Sequence[Part], *, as_json: bool, is_new: bool) 
 
     points = sum(len(part.points) for part in parts)
     if sweep.scheduler == "local":
-        _run_here(sweep, parts, as_json=as_json)
+        _run_here(sweep, parts, held, as_json=as_json)
         return
     try:
         job_ids = submit(sweep, parts)
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nno longer submitting; the rest: hpc-amp sweep continue {sweep.folder}", err=True
+        )
+        raise SystemExit(130) from None
     except HpcAmpError:
         if is_new and not _was_taken(sweep):
             rundir.discard(sweep.folder)
@@ -170,8 +187,8 @@ def _was_taken(sweep: Sweep) -> bool:
     return any(submitted.job_ids for submitted in read_submitted(sweep))
 
 
-def _run_here(sweep: Sweep, parts: Sequence[Part], *, as_json: bool) -> None:
-    from hpc_amp.study.words import count
+def _run_here(sweep: Sweep, parts: Sequence[Part], held: ExitStack, *, as_json: bool) -> None:
+    from hpc_amp.study.words import count, one_line
     from hpc_amp.sweep.here import Interrupted, gpus_here, run_here, slots_here
     from hpc_amp.sweep.status import point_statuses
 
@@ -184,15 +201,22 @@ def _run_here(sweep: Sweep, parts: Sequence[Part], *, as_json: bool) -> None:
         nonlocal ended
         ended += 1
         (status,) = point_statuses(sweep, only=index)
-        told = f"{status.state}: {status.reason}" if status.reason else status.state
-        settings = " ".join(sweep.settings(index))
+        told = f"{status.state}: {one_line(status.reason)}" if status.reason else status.state
+        settings = one_line(" ".join(sweep.settings(index)))
         click.echo(f"[{ended}/{points}] point {index} ({settings}) {told}", err=as_json)
 
     try:
-        run_here(sweep, parts, slots, say)
+        run_here(sweep, parts, slots, held.close, say)
     except (Interrupted, KeyboardInterrupt):
         click.echo(f"stopped; go on with: hpc-amp sweep continue {sweep.folder}", err=True)
         raise SystemExit(130) from None
+    except BrokenPipeError:
+        click.echo(
+            f"stopped, since nobody reads this any more; go on with: hpc-amp sweep continue "
+            f"{sweep.folder}",
+            err=True,
+        )
+        raise SystemExit(1) from None
     statuses = point_statuses(sweep)
     if as_json:
         _show_points(sweep, statuses)
@@ -292,12 +316,15 @@ def cancel(target: str, sweeps_dir: Path, as_json: bool) -> None:
     from hpc_amp.study.words import count
     from hpc_amp.sweep.control import cancel as cancel_sweep
     from hpc_amp.sweep.folder import find_sweep
+    from hpc_amp.sweep.unsettled import settle
 
     def say_that_ranks_save() -> None:
         click.echo(f"asked the ranks to save; they have {SAVE_SECONDS} s (Ctrl-C: none)", err=True)
 
     found = find_sweep(target, sweeps_dir)
-    before = cancel_sweep(found, say_that_ranks_save)
+    with _exclusive(found):
+        settle(found, say_that_it_waits)
+        before = cancel_sweep(found, say_that_ranks_save)
     if as_json:
         click.echo(json.dumps([status.to_plain(found.keys) for status in before], indent=1))
     elif before:
@@ -322,18 +349,23 @@ def continue_(target: str, max_parallel: int | None, sweeps_dir: Path, as_json: 
     from hpc_amp.sweep.folder import find_sweep
     from hpc_amp.sweep.status import point_statuses
     from hpc_amp.sweep.submit import check_bound, parts_of
+    from hpc_amp.sweep.unsettled import settle
 
     found = find_sweep(target, sweeps_dir)
     if max_parallel is not None:
         check_bound(found.scheduler, max_parallel)
         found = replace(found, at_once=max_parallel)
-    statuses = point_statuses(found)
-    wanted = unfinished(statuses)
-    if not wanted:
-        click.echo(nothing_to_continue(statuses), err=as_json)
-        if as_json and found.scheduler == "local":
-            _show_points(found, statuses)
-        elif as_json:
-            click.echo(json.dumps(_facts(found, 0, [])))
-        return
-    _begin(found, parts_of(found, wanted, _at_once(found)), as_json=as_json, is_new=False)
+    with ExitStack() as held:
+        held.enter_context(_exclusive(found))
+        settle(found, say_that_it_waits)
+        statuses = point_statuses(found)
+        wanted = unfinished(statuses)
+        if wanted:
+            parts = parts_of(found, wanted, _at_once(found))
+            _begin(found, parts, held, as_json=as_json, is_new=False)
+            return
+    click.echo(nothing_to_continue(statuses), err=as_json)
+    if as_json and found.scheduler == "local":
+        _show_points(found, statuses)
+    elif as_json:
+        click.echo(json.dumps(_facts(found, 0, [])))

@@ -1,4 +1,4 @@
-"""One command at a time submits the runs of a study."""
+"""One command at a time submits the runs of a study, or the points of a sweep."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hpc_amp.errors import UsageError
 from hpc_amp.study.folder import Study
@@ -13,18 +14,27 @@ from hpc_amp.study.folder import Study
 
 @contextmanager
 def exclusive(study: Study) -> Iterator[None]:
-    """Hold the study for this process; the kernel lets it go however the process ends. Raises
-    UsageError where another one holds it, also on another machine if the file system can tell."""
+    """Hold the study for this process, see `holding`."""
+    with holding(study.folder / "study.json", "runs"):
+        yield
+
+
+@contextmanager
+def holding(description: Path, what: str) -> Iterator[None]:
+    """Hold a folder by its description for this process; the kernel lets it go however the process
+    ends. Raises UsageError where another one holds it, also on another machine if the file system
+    can tell."""
+    folder = description.parent
     try:
-        held = (study.folder / "study.json").open("r+b")  # NFS locks only what can be written
+        held = description.open("r+b")  # NFS locks only what can be written
     except OSError as error:
-        raise UsageError(f"{study.folder} cannot be written: {error.strerror}") from None
+        raise UsageError(f"{folder} cannot be written: {error.strerror}") from None
     with held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"another command is submitting runs of {study.folder}",
+                f"another command is submitting {what} of {folder}",
                 hint="wait for it, or end it with Ctrl-C",
             ) from None
         except OSError as error:

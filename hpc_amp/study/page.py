@@ -96,11 +96,11 @@ def _bars(curve: Curve) -> list[dict[str, Any]]:
     for scaled in curve.points:
         shares = scaled.point.shares
         values = dict(
-            zip(_FILLS, (shares.compute, shares.communication or 0, shares.data_wait), strict=True)
+            zip(_FILLS, (shares.compute, shares.communication, shares.data_wait), strict=True)
         )
         parts, start = [], 0.0
         for name, value in values.items():
-            width = 100 * max(value, 0)
+            width = 100 * max(value or 0, 0)
             parts.append({"start": f"{start:.2f}", "width": f"{width:.2f}", "fill": _FILLS[name]})
             start += width
         told = ", ".join(f"{name} {percent(value)}" for name, value in values.items())

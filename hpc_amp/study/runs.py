@@ -81,10 +81,10 @@ def _read_run(planned: PlannedRun, run_dir: Path | None) -> StudyRun:
         run = _read_attempt(planned, run_dir, attempt / "timing")
         damaged += run.damaged
         if run.state == "measured":
-            return run
+            return replace(run, damaged=tuple(damaged))
         if run.ranks and (best is None or len(run.ranks) > len(best.ranks)):
             best = run
-    return best or StudyRun(planned, run_dir, "silent", "", damaged=tuple(damaged))
+    return replace(best or StudyRun(planned, run_dir, "silent", ""), damaged=tuple(damaged))
 
 
 def _newest_first(attempts: Path) -> list[Path]:

@@ -27,6 +27,8 @@ from hpc_amp.study.progress import Progress, progress
 from hpc_amp.study.recipe import Measurement, Recipe
 
 POLL_SECONDS = 10.0
+INTERRUPTING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+"""Signals that end a command."""
 
 Tell = Callable[[Measurement, str], object]
 """Is told of a measurement that was submitted, and its job id."""
@@ -122,8 +124,7 @@ def uninterrupted() -> Iterator[None]:
     """Let Ctrl-C and signals wait until the end of this block, also for programs that it starts:
     these are in the same process group, and one that dies may have handed in its job all the same.
     """
-    blocked = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
     try:
         yield
     finally:

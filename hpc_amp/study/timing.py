@@ -42,7 +42,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_LONGEST = 1e9
+# Beyond these, no float could hold what is computed with a damaged number.
+_SHORTEST, _LONGEST = 1e-9, 1e9
+_LARGEST = 10**15
 
 
 class DamagedTiming(Exception):
@@ -134,6 +136,8 @@ def _whole(content: dict[str, Any], key: str, least: int) -> int:
     value = content.get(key)
     if type(value) is not int or value < least:
         raise DamagedTiming(f"{key} is not a whole number from {least} on")
+    if value > _LARGEST:
+        raise DamagedTiming(f"{key} is too large to be true")
     return value
 
 
@@ -148,7 +152,7 @@ def _durations(content: dict[str, Any], key: str) -> tuple[float, ...]:
     values = content.get(key)
     if not isinstance(values, list) or not values:
         raise DamagedTiming(f"{key} is not a list with durations")
-    if not all(_is_time(value) and value > 0 for value in values):
+    if not all(_is_time(value) and value >= _SHORTEST for value in values):
         raise DamagedTiming(f"{key} holds something that is not a duration above 0")
     return tuple(float(value) for value in values)
 

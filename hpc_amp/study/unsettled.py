@@ -73,15 +73,15 @@ def find_job(scheduler: str, folder: Path) -> str | None:
     return next((job_id for job_id, path in jobs.items() if folder in (path, *path.parents)), None)
 
 
-def _slurm() -> dict[str, Path]:
-    """Working directories."""
+def queued_on_slurm() -> dict[str, Path]:
+    """Working directories of jobs."""
     command = ["squeue", "-h", "-u", str(os.getuid()), "--states=all", "-o", "%i|%Z"]
     rows = (line.strip().partition("|") for line in _said(command).splitlines())
     return {job_id: Path(path) for job_id, _, path in rows if path}
 
 
-def _pbs() -> dict[str, Path]:
-    """Logs."""
+def queued_on_pbs() -> dict[str, Path]:
+    """Logs of jobs."""
     text = _said(["qstat", "-f"]).replace("\n\t", "")  # long values go on behind a tab
     jobs = {}
     for block in text.split("Job Id: ")[1:]:
@@ -91,8 +91,8 @@ def _pbs() -> dict[str, Path]:
     return jobs
 
 
-def _cobalt() -> dict[str, Path]:
-    """Scripts: Cobalt takes none with a blank in its path."""
+def queued_on_cobalt() -> dict[str, Path]:
+    """Scripts of jobs: Cobalt takes none with a blank in its path."""
     rows = (line.split() for line in _said(["qstat", "--header", "JobID:Command"]).splitlines())
     return {row[0]: Path(row[1]) for row in rows if len(row) == 2 and row[0].isdecimal()}
 
@@ -112,9 +112,9 @@ def _local() -> dict[str, Path]:
 
 
 _QUEUES: dict[str, Callable[[], dict[str, Path]]] = {
-    "slurm": _slurm,
-    "pbs": _pbs,
-    "cobalt": _cobalt,
+    "slurm": queued_on_slurm,
+    "pbs": queued_on_pbs,
+    "cobalt": queued_on_cobalt,
     "local": _local,
 }
 

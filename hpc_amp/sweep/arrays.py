@@ -12,7 +12,8 @@ from typing import ClassVar
 
 from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.schedulers import JobStatus, Scheduler, cobalt, get_scheduler, pbs, slurm
-from hpc_amp.schedulers.base import complaint, run_command, submission_environment
+from hpc_amp.schedulers.base import NOT_IN_QUEUE, complaint, run_command, submission_environment
+from hpc_amp.study.unsettled import queued_on_cobalt, queued_on_pbs, queued_on_slurm
 
 Answers = Mapping[str, JobStatus]
 
@@ -29,6 +30,8 @@ class Arrays(ABC):
     """What runs a launch script."""
     bounds: ClassVar[bool] = True
     """Whether it can be told how many tasks may run at once."""
+    takes_time: ClassVar[bool] = True
+    """Whether it may take an array after the command that submits it is gone."""
 
     @property
     def scheduler(self) -> Scheduler:
@@ -56,6 +59,21 @@ class Arrays(ABC):
     def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
         """The status of all tasks of arrays, and of jobs, in one request. Raises SchedulerError
         where the scheduler does not answer."""
+
+    def last_words(self, job_ids: Sequence[str]) -> Answers:
+        """How jobs ended that the scheduler no longer lists, in one request; nothing where a run's
+        own files tell it."""
+        return {}
+
+    def array_of(self, job_id: str) -> str:
+        """The id that `submit` gave for the job of a task."""
+        return job_id
+
+    @abstractmethod
+    def find(self, folder: Path, script: Path) -> list[str]:
+        """What `submit` of a script in the folder of a sweep gave, as far as the queue shows it,
+        perhaps with that of other scripts in there. Raises SchedulerError where the scheduler does
+        not answer."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End what `submit` submitted."""
@@ -100,6 +118,15 @@ class SlurmArrays(Arrays):
         rows = (line.strip().split("|", 2) for line in result.stdout.splitlines())
         return {row[0]: slurm.job_status(row[1], row[2]) for row in rows if len(row) == 3}
 
+    def array_of(self, job_id: str) -> str:
+        """`41` of `41_7`, and of the `41_[8-99]` that wait."""
+        return job_id.partition("_")[0]
+
+    def find(self, folder: Path, script: Path) -> list[str]:
+        """By the working directory, which those of points have not."""
+        jobs = queued_on_slurm().items()
+        return [self.array_of(job_id) for job_id, path in jobs if path == folder]
+
 
 class PbsArrays(Arrays):
     """`qsub -J`, which takes no array of a single job: that is an ordinary one."""
@@ -139,6 +166,23 @@ class PbsArrays(Arrays):
         found = pbs.parse_qstat(result.stdout)
         return {job_id: pbs.job_status(attributes) for job_id, attributes in found.items()}
 
+    def last_words(self, job_ids: Sequence[str]) -> Answers:
+        """From the history, where the server keeps one."""
+        found = pbs.parse_qstat(run_command(["qstat", "-x", "-f", *job_ids]).stdout)
+        return {
+            job_id: pbs.job_status(found[job_id]) if job_id in found else NOT_IN_QUEUE
+            for job_id in job_ids
+        }
+
+    def array_of(self, job_id: str) -> str:
+        """`490[].server` of `490[7].server`."""
+        return re.sub(r"\[\d+\]", "[]", job_id)
+
+    def find(self, folder: Path, script: Path) -> list[str]:
+        """By the log, which those of points have not in there."""
+        jobs = queued_on_pbs().items()
+        return [job_id for job_id, path in jobs if path.parent == folder / "logs"]
+
 
 class CobaltArrays(Arrays):
     """Cobalt has none: a job a point, whose number travels with `--env`."""
@@ -162,6 +206,10 @@ class CobaltArrays(Arrays):
         """One qstat for all."""
         return self.scheduler.query([*arrays, *jobs])
 
+    def find(self, folder: Path, script: Path) -> list[str]:
+        """By the script. In the order of their ids they are the tasks."""
+        return [job_id for job_id, path in queued_on_cobalt().items() if path == script]
+
 
 class LocalArrays(Arrays):
     """This machine: the command that started the sweep runs its points, and is the array's job."""
@@ -171,6 +219,7 @@ class LocalArrays(Arrays):
     # As in the launch script, which this script becomes.
     job_id = """local-$$-$(awk '{ print $22 }' "/proc/$$/stat")"""
     shell = "bash"
+    takes_time = False
 
     def submit(self, script: Path, tasks: int) -> Iterator[str]:
         """Nobody takes it: see `hpc_amp.sweep.here`."""
@@ -179,6 +228,10 @@ class LocalArrays(Arrays):
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
         """The command that will start it."""
         return job_ids[0] if job_ids else None
+
+    def find(self, folder: Path, script: Path) -> list[str]:
+        """The command that would have run it is gone."""
+        return []
 
     def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
         """Which processes are alive. While the command is, its points wait for their turn."""

@@ -60,10 +60,15 @@ class Interrupted(Exception):
 
 
 def run_here(
-    sweep: Sweep, parts: Sequence[Part], slots: Sequence[Slot], on_end: Callable[[int], object]
+    sweep: Sweep,
+    parts: Sequence[Part],
+    slots: Sequence[Slot],
+    on_record: Callable[[], object],
+    on_end: Callable[[int], object],
 ) -> None:
-    """Run the parts' points in the slots; `on_end` is told the number of each that has ended.
-    Raises Interrupted."""
+    """Run the parts' points in the slots; `on_record` is called when other commands can see that
+    this one has them, and `on_end` is told the number of each that has ended. Raises Interrupted.
+    """
     pool = _Pool(sweep, slots, on_end)
     own_id = local.id_of_process(os.getpid())
     waiting: list[tuple[int, Path, int]] = []
@@ -73,10 +78,18 @@ def run_here(
         record_queued(sweep, part, [own_id])
         waiting += [(point, script, task) for task, point in enumerate(part.points)]
     rundir.point_latest(sweep.folder)
+    on_record()
     interrupted = threading.Event()
     # A note, and no exception: what is just being started must not be missed.
-    with _signals(lambda number, frame: interrupted.set()):
-        pool.work_off(waiting, interrupted)
+    try:
+        with _signals(lambda number, frame: interrupted.set()):
+            pool.work_off(waiting, interrupted)
+    except BaseException:
+        # A full disk, or nobody who reads what we say: nothing may run on without its slot.
+        pool.say_no_more()
+        with _signals(_interrupt):
+            pool.stop()
+        raise
     if interrupted.is_set():
         with _signals(_interrupt):
             pool.stop()
@@ -131,6 +144,10 @@ class _Pool:
                 self._free.append(slot)
                 self._on_end(point)
 
+    def say_no_more(self) -> None:
+        """Tell nobody what ends from now on."""
+        self._on_end = lambda point: None
+
     def stop(self) -> None:
         """Let the points that run save and stop, all at once. Who interrupts this leaves them
         alone with it."""
@@ -154,9 +171,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """SIGTERM and SIGHUP as Ctrl-C: what runs shall save in any case."""
+    """SIGTERM and SIGHUP as Ctrl-C: what runs shall save in any case. A closed pipe is an error,
+    not the end of the process."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, handler) for number in numbers}
+    before[signal.SIGPIPE] = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
         yield
     finally:

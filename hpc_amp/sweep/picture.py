@@ -27,6 +27,7 @@ _DECADES = 100.0
 """A ratio of largest to smallest value from which an axis is logarithmic."""
 _WIDTH, _HEIGHT, _COLUMNS = 3.2, 2.8, 3
 _LONGEST_LABEL = 16
+_MOST_LABELS = 12
 # The same sweep gives the same bytes.
 _SETTINGS: Any = {
     "font.family": "DejaVu Sans",
@@ -85,7 +86,9 @@ def _draw_panel(axes: Axes, ranking: Ranking, index: int, name: str) -> None:
         names = list(dict.fromkeys(_text(point, index) for point in ranking.sweep.points))
         places = [float(names.index(text)) for text in texts]
         labels = [text if len(text) <= _LONGEST_LABEL else f"{text[:15]}…" for text in names]
-        axes.set_xticks(range(len(names)), labels, rotation=30 if len(names) > 3 else 0)
+        each = -(-len(names) // _MOST_LABELS)  # more would lie upon each other
+        shown = range(0, len(names), each)
+        axes.set_xticks(shown, labels[::each], rotation=30 if len(names) > 3 else 0)
         axes.set_xlim(-0.5, len(names) - 0.5)
     if spans_decades(values):
         axes.set_yscale("log")

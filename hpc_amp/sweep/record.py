@@ -22,6 +22,8 @@ class Submitted:
     has_ended: bool = False
     """Whether the submission came to an end."""
     cancelled: bool = False
+    since: int = 0
+    """When its submission began."""
 
 
 def record_submitted(sweep: Sweep, part: Part) -> None:
@@ -30,7 +32,7 @@ def record_submitted(sweep: Sweep, part: Part) -> None:
     record_event(sweep.folder, "submitted", array=part.number, points=points)
 
 
-def record_queued(sweep: Sweep, part: Part, job_ids: Sequence[str]) -> None:
+def record_queued(sweep: Sweep, part: Part | Submitted, job_ids: Sequence[str]) -> None:
     """The scheduler has taken the array, or its first jobs."""
     record_event(sweep.folder, "queued", array=part.number, job_ids=list(job_ids))
 
@@ -49,7 +51,8 @@ def read_submitted(sweep: Sweep) -> list[Submitted]:
             found = {key: replace(one, cancelled=True) for key, one in found.items()}
         elif event["state"] == "submitted":
             points = tuple(ranges.from_text(event["points"]))
-            found[event["array"]] = Submitted(event["array"], points)
+            since = int(event.get("time", 0))
+            found[event["array"]] = Submitted(event["array"], points, since=since)
         elif event["state"] == "queued" and number in found:
             job_ids = tuple(event["job_ids"])
             found[number] = replace(found[number], job_ids=job_ids, has_ended=True)

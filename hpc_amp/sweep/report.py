@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpc_amp.study.tables import Table, as_text
-from hpc_amp.study.words import NOT_KNOWN, count
+from hpc_amp.study.words import NOT_KNOWN, count, one_line
 from hpc_amp.sweep.points import Point
 from hpc_amp.sweep.ranking import Ranking
 from hpc_amp.sweep.status import PointStatus
@@ -55,7 +55,8 @@ def status_table(keys: Sequence[str], statuses: Sequence[PointStatus]) -> Table:
     for status in statuses:
         run = status.run
         step = NOT_KNOWN if run is None or run.step is None else f"{run.step}/{run.total_steps}"
-        told = (status.state, step, status.job_id or NOT_KNOWN, status.reason or NOT_KNOWN)
+        reason = one_line(status.reason) or NOT_KNOWN
+        told = (status.state, step, status.job_id or NOT_KNOWN, reason)
         rows.append((str(status.index), *_cells(status.point), *told))
     words = frozenset((*names, "state", "job", "reason"))
     return Table(("point", *names, "state", "step", "job", "reason"), tuple(rows), words=words)
@@ -63,7 +64,7 @@ def status_table(keys: Sequence[str], statuses: Sequence[PointStatus]) -> Table:
 
 def _cells(point: Point) -> list[str]:
     """What a point sets, for a table."""
-    return [NOT_KNOWN if value is None else value for value in point.values]
+    return [NOT_KNOWN if value is None else one_line(value) for value in point.values]
 
 
 def to_text(ranking: Ranking, top: int | None = None) -> str:

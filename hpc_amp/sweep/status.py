@@ -54,15 +54,17 @@ class PointStatus:
 
 
 def point_statuses(sweep: Sweep, only: int | None = None) -> list[PointStatus]:
-    """The status of all points, or only of that one, with one request to the scheduler; none where
-    all have ended."""
+    """The status of all points, or only of that one, with one request to the scheduler (and one for
+    what has left its list without a word); none where all have ended."""
     arrays = get_arrays(sweep.scheduler)
     chosen = sweep.points if only is None else [sweep.points[only]]
     points = _points(sweep, arrays, chosen)
     answers = _ask(arrays, points)
     statuses = [point.status(answers) for point in points]
     gone = {status.index for status in statuses if status.state in ("missing", "cancelled")}
-    if answers and gone:
+    # An answer may be empty: what was asked about was all that the queue had.
+    asked = any(point.is_open for point in points) and answers is not None
+    if asked and gone:
         # They may have started, and even ended, between our look at the files and the answer.
         newer = {view.point.index: view for view in _points(sweep, arrays, chosen)}
         statuses = [
@@ -82,9 +84,16 @@ def _ask(arrays: Arrays, points: list[_PointView]) -> Mapping[str, JobStatus] | 
         return {}
     tasks = {point.task_id for point in open_points}
     try:
-        return arrays.query(sorted(array_ids), sorted(job_ids - tasks))
+        answers = arrays.query(sorted(array_ids), sorted(job_ids - tasks))
+        silent = [job_id for job_id in sorted(job_ids) if _says_nothing(answers.get(job_id))]
+        return {**answers, **arrays.last_words(silent)} if silent else answers
     except SchedulerError:
         return None
+
+
+def _says_nothing(answer: JobStatus | None) -> bool:
+    """Whether a job has ended, and the scheduler's list does not say how."""
+    return answer is None or (answer.state == "ended" and not answer.reason)
 
 
 def _points(sweep: Sweep, arrays: Arrays, chosen: Sequence[Point]) -> list[_PointView]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import signal
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hpc_amp.errors import HpcAmpError, SchedulerError, UsageError
 from hpc_amp.jobs import rundir
+from hpc_amp.study.submission import INTERRUPTING, uninterrupted
 from hpc_amp.sweep.arrays import Arrays, get_arrays
 from hpc_amp.sweep.cut import Part, cut
 from hpc_amp.sweep.folder import Sweep, write_description
@@ -102,11 +104,21 @@ def submit(sweep: Sweep, parts: Sequence[Part]) -> list[str]:
     taken: list[str] = []
     for part in parts:
         script = write_script(sweep, part, arrays)
-        record_submitted(sweep, part)
         job_ids: list[str] = []
         try:
-            for job_id in arrays.submit(script, len(part.points)):
-                job_ids.append(job_id)
+            # A signal waits until what the scheduler has taken is on record: `continue` would
+            # submit it once more.
+            with uninterrupted():
+                record_submitted(sweep, part)
+                try:
+                    for job_id in arrays.submit(script, len(part.points)):
+                        job_ids.append(job_id)
+                        if signal.sigpending() & INTERRUPTING:
+                            break  # where each point is a job of its own, the others may wait
+                finally:
+                    record_queued(sweep, part, job_ids)
+                    if job_ids:
+                        rundir.point_latest(sweep.folder)
         except HpcAmpError as error:
             if not taken and not job_ids:
                 raise
@@ -114,8 +126,5 @@ def submit(sweep: Sweep, parts: Sequence[Part]) -> list[str]:
                 f"{error}; {len(taken) + len(job_ids)} jobs were submitted before",
                 hint=f"hpc-amp sweep continue {sweep.folder} submits the rest",
             ) from None
-        finally:
-            record_queued(sweep, part, job_ids)
         taken += job_ids
-    rundir.point_latest(sweep.folder)
     return taken

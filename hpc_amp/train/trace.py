@@ -20,9 +20,10 @@ torch's operators, and gloo's exchanges, in threads of their own, are communicat
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from hpc_amp.train.marks import DATA, FORWARD, STEP, UPDATE
@@ -83,16 +84,19 @@ def break_down(trace: dict[str, Any]) -> Breakdown:
         done = max([steps[-1][1], *(last for (_, last), _ in work)])
         steps[-1] = (steps[-1][0], done)
     work.sort()
+    # A trace has a million events: each step looks only at its own.
+    ends = list(accumulate((last for (_, last), _ in work), max))
     exchange = _union(exchange)
     seconds = dict.fromkeys(PARTS, 0.0)
     for step in steps:
-        _divide(step, work, exchange, host, seconds)
+        own = work[bisect_right(ends, step[0]) : bisect_left(work, ((step[1],),))]
+        _divide(step, own, exchange, host, seconds)
     scale = _MICROSECONDS / len(steps)
     return Breakdown(
         steps=len(steps),
         step=_length(steps) * scale,
         parts={part: seconds[part] * scale for part in PARTS},
-        exchange=sum(_length(_clip(exchange, *step)) for step in steps) * scale,
+        exchange=sum(_length(_clip_sorted(exchange, *step)) for step in steps) * scale,
     )
 
 
@@ -113,7 +117,7 @@ def _divide(
             covered.append((first, last))
             at = last
     for gap in _rest(step, covered):
-        communication = _clip(exchange, *gap)
+        communication = _clip_sorted(exchange, *gap)
         seconds["communication"] += _length(communication)
         for first, last in _rest(gap, communication):
             waiting = host.overlap(first, last, "data")
@@ -127,6 +131,7 @@ class _Timeline:
     def __init__(self, spans: Iterable[tuple[float, float, str]]) -> None:
         self._spans = sorted(spans)
         self._begins = [begin for begin, _, _ in self._spans]
+        self._ends = [end for _, end, _ in self._spans]
 
     def part(self, moment: float) -> str | None:
         """The part that a moment belongs to, if any."""
@@ -139,7 +144,9 @@ class _Timeline:
         """How much of a span belongs to a part."""
         return sum(
             max(0.0, min(last, end) - max(first, begin))
-            for begin, end, name in self._spans
+            for begin, end, name in self._spans[
+                bisect_right(self._ends, first) : bisect_left(self._begins, last)
+            ]
             if name == part
         )
 
@@ -152,7 +159,8 @@ def _host_timeline(events: Sequence[dict[str, Any]]) -> _Timeline:
         inside = _clip(forwards, begin, end)
         spans += [(*span, "forward") for span in inside]
         for gap in _rest((begin, end), inside):
-            found = [last for first, last in gradients if gap[0] <= first < gap[1]]
+            own = gradients[bisect_left(gradients, gap[:1]) : bisect_left(gradients, gap[1:])]
+            found = [last for _, last in own]
             turn = min(max(found), gap[1]) if found else gap[0]
             spans += [(gap[0], turn, "backward"), (turn, gap[1], "optimizer")]
     return _Timeline(span for span in spans if span[1] > span[0])
@@ -194,6 +202,12 @@ def _clip(spans: Iterable[Span], begin: float, end: float) -> list[Span]:
     """The parts of spans that lie within two moments."""
     clipped = ((max(first, begin), min(last, end)) for first, last in spans)
     return [(first, last) for first, last in clipped if last > first]
+
+
+def _clip_sorted(spans: Sequence[Span], begin: float, end: float) -> list[Span]:
+    """`_clip` for sorted spans that do not overlap."""
+    first = bisect_right(spans, begin, key=lambda span: span[1])
+    return _clip(spans[first : bisect_left(spans, (end,))], begin, end)
 
 
 def _rest(whole: Span, covered: Sequence[Span]) -> list[Span]:

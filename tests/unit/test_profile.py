@@ -154,6 +154,33 @@ def test_accumulated_parts_and_several_phases() -> None:
     }
 
 
+def test_a_trace_of_many_steps_takes_no_more_for_each() -> None:
+    """Counted, not timed: 50 steps of a real network took minutes, for which all ranks waited."""
+
+    def looked_at(steps: int) -> int:
+        trace = []
+        for at in range(0, 100 * steps, 100):
+            trace += marks(at, data=at + 5, forward=at + 50, end=at + 100)
+            trace += [event("cpu_op", "aten::add", t, t + 4) for t in range(at + 5, at + 95, 5)]
+            trace += [event("user_annotation", "gloo:all_reduce", at + 80, at + 97)]
+        lines = 0
+
+        def count(*_: Any) -> Any:
+            nonlocal lines
+            lines += 1
+            return count
+
+        before = sys.gettrace()
+        sys.settrace(count)
+        try:
+            break_down({"traceEvents": trace})
+        finally:
+            sys.settrace(before)
+        return lines
+
+    assert looked_at(40) < 6 * looked_at(10)
+
+
 def test_a_trace_without_a_step() -> None:
     with pytest.raises(NoSteps):
         break_down({"traceEvents": [event("cpu_op", "aten::add", 0, 1)]})

@@ -112,6 +112,27 @@ def noted(run_dir: Path, rank: int = 0) -> dict[str, str]:
     return json.loads((run_dir / f"rank-{rank}").read_text())
 
 
+def test_a_signal_in_the_instant_in_which_a_run_starts_reaches_it(tmp_path: Path) -> None:
+    """It comes when the run's process is there, and its number is not noted yet."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "launch.sh").write_text(
+        'trap "touch heard; exit 75" TERM\ntouch there\nfor i in {1..200}; do sleep 0.05; done\n'
+    )
+    part = REPOSITORY / "jobs" / "parts" / "in_turn.sh.j2"
+    script = (
+        f"source {part}\nset -T\n"
+        "strike() { trap - DEBUG; until [ -e there ]; do sleep 0.02; done; kill -TERM $$; }\n"
+        """trap '[ "${BASH_COMMAND%%=*}" != run_pid ] || strike' DEBUG\n"""
+        'launch "$PWD"; echo "$? $stop_signal"'
+    )
+
+    ended = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, text=True, capture_output=True, timeout=300
+    )
+
+    assert (ended.stdout, (tmp_path / "heard").exists()) == ("75 TERM\n", True), ended.stderr
+
+
 # ---- Slurm ---------------------------------------------------------------------------------------
 
 

@@ -126,6 +126,15 @@ def test_it_says_what_the_terminal_says(html: str) -> None:
         assert said in text
 
 
+def test_what_was_not_measured_is_no_zero_in_a_bar(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, nodes=(1,), repeats=1)
+    measure(folder, "strong", 1, 1, 0.1, communication=None)
+
+    page = to_html([analyse(read_study(folder))], {})
+
+    assert 'aria-label="1 node: compute 98 %, communication -, data wait 2 %"' in page
+
+
 def test_hostile_names_are_text(tmp_path: Path) -> None:
     analysis = analysed(tmp_path, device=HOSTILE, host=HOSTILE)
     html = page_of(analysis)

@@ -110,6 +110,22 @@ def test_the_newest_complete_attempt_counts(tmp_path: Path) -> None:
     assert (run.state, run.ranks[0].steps[0]) == ("measured", 2.0)
 
 
+@pytest.mark.parametrize("ranks", [4, 3])
+def test_damage_in_a_newer_attempt_is_told(tmp_path: Path, ranks: int) -> None:
+    study = make_study(tmp_path, nodes=(1,), repeats=1)
+    run_dir = submit_run(study, "strong", 1, 1)
+    write_timing(run_dir, [rank_file(rank, 1, [0.1] * 30) for rank in range(ranks)])
+    damaged = write_timing(run_dir, [], attempt=2) / "rank-00000.json"
+    damaged.parent.mkdir(parents=True, exist_ok=True)
+    damaged.write_text("{")
+
+    analysis = analyse(read_study(study))
+
+    assert len(analysis.runs[0].ranks) == ranks
+    (told,) = [caveat.text for caveat in analysis.caveats if caveat.topic == "damaged"]
+    assert told == f"1 file cannot be used; first: {damaged}: it is not JSON"
+
+
 def test_points_that_left_the_plan_still_count(tmp_path: Path) -> None:
     study = make_study(tmp_path, nodes=(1,), repeats=1)
     measure(study, "strong", 1, 1, 0.1)
@@ -149,6 +165,7 @@ def changed(**changes: Any) -> str:
         (changed(steps=[0.1, INFINITY]), "steps holds something that is not a duration above 0"),
         (changed(steps=[0.1, True]), "steps holds something that is not a duration above 0"),
         (changed(steps=[0.1, 10**400]), "steps holds something that is not a duration above 0"),
+        (changed(steps=[0.1, 1e-320]), "steps holds something that is not a duration above 0"),
         (changed(data_wait=[0.1]), "data_wait is not a list with one number for each of 2 steps"),
         (changed(data_wait=[0, None]), "data_wait holds something that is not a duration"),
         (
@@ -159,6 +176,7 @@ def changed(**changes: Any) -> str:
         (changed(rank=True), "rank is not a whole number from 0 on"),
         (changed(rank=1), "rank 1 is none of 1 ranks"),
         (changed(batch_size=0), "batch_size is not a whole number from 1 on"),
+        (changed(batch_size=10**400), "batch_size is too large to be true"),
         (changed(gpus_per_node=1.5), "gpus_per_node is not a whole number from 0 on"),
         (changed(host="a\nb"), "host is not a printable text"),
         (changed(device="\x1b[31m"), "device is not a printable text"),

@@ -228,6 +228,24 @@ def test_srun_starts_our_interpreter_and_the_host_requeues(srun: Path, tmp_path:
     )
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_only_what_this_attempt_asked_for_is_done(srun: Path, tmp_path: Path, asks: bool) -> None:
+    """A wish that an attempt left behind which was killed would start a finished job once more."""
+    made = hpc_amp.executor("job.yaml", site="slurm", folder=tmp_path / "a b")
+    wish = made.folder.parent / "requeue-41"
+    wish.write_text("requeue 41\n")
+    srun.write_text(f"#!/bin/sh\n{f'touch {str(wish)!r}' if asks else ''}\n")
+    for name in ("scontrol", "sleep"):
+        (srun.parent / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/called\n')
+        (srun.parent / name).chmod(0o755)
+
+    environ = {**os.environ, "SLURM_JOB_ID": "41"}
+    subprocess.run(["bash", "-c", batch_script(made)], env=environ, check=True, timeout=300)
+
+    assert (tmp_path / "called").exists() is asks
+    assert not wish.exists()
+
+
 def test_no_slurm_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 

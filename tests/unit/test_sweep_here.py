@@ -163,6 +163,29 @@ def test_ctrl_c_while_a_point_is_being_started_ends_it_too(machine: Machine) -> 
     assert not machine.processes()
 
 
+def test_whatever_ends_the_command_ends_what_it_runs(machine: Machine) -> None:
+    """Here nobody reads any more what it says when the first point ends."""
+    machine.write(
+        'trap "exit 75" TERM; touch "at-$A"\n[ "$A" = 0 ] || while :; do sleep 0.1; done\n'
+        "until [ -e go ]; do sleep 0.1; done"
+    )
+    process = machine.start("job.yaml", "container.env.A=0,1,2", "--max-parallel=2")
+    machine.wait_for("at-0")
+    machine.wait_for("at-1")
+    assert process.stdout is not None
+    process.stdout.close()
+
+    (machine.folder / "go").touch()
+
+    assert process.stderr is not None
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=300) != 0
+    assert said.startswith("stopped") and "hpc-amp sweep continue" in said
+    assert machine.states() == ["finished", "cancelled", "cancelled"]
+    assert not machine.processes()
+
+
 def test_cancel_from_elsewhere_ends_the_command_too(machine: Machine) -> None:
     # Whichever comes first, the stop file or SIGTERM: a program that ends with 0 has finished.
     machine.write(

@@ -19,7 +19,7 @@ from hpc_amp.sweep.output import write_report
 from hpc_amp.sweep.picture import axis_numbers, draw, spans_decades
 from hpc_amp.sweep.points import Point
 from hpc_amp.sweep.ranking import Ranking, rank
-from hpc_amp.sweep.report import points_table, short_names, to_csv, to_json, to_text
+from hpc_amp.sweep.report import points_table, short_names, status_table, to_csv, to_json, to_text
 from hpc_amp.sweep.status import PointStatus
 
 KEYS = ("train.optimizer.lr", "train.precision.mode")
@@ -218,6 +218,14 @@ def test_between_whole_numbers_nothing_is_marked(tmp_path: Path) -> None:
     assert picture.count(b'id="xtick_') == 2
 
 
+def test_no_more_words_stand_beneath_an_axis_than_there_is_room_for(tmp_path: Path) -> None:
+    points = tuple(Point(index, (f"word {index}",)) for index in range(100))
+    sweep = replace(sweep_in(tmp_path), keys=("container.env.A",), points=points)
+    statuses = [ended(sweep, index, accuracy=0.5) for index in range(2)]
+
+    assert draw(rank(sweep, statuses))["svg"].count(b'id="xtick_') == 12
+
+
 def test_a_parameter_of_numbers_has_an_axis_of_numbers() -> None:
     assert axis_numbers(["0.1", "1e-3", "5"]) == [0.1, 0.001, 5.0]
     assert axis_numbers(["0.1", "fp16"]) is None
@@ -238,6 +246,19 @@ def test_an_axis_is_logarithmic_where_values_span_decades(
     values: list[float], logarithmic: bool
 ) -> None:
     assert spans_decades(values) is logarithmic
+
+
+def test_values_and_reasons_cannot_move_a_cursor(tmp_path: Path) -> None:
+    sweep = sweep_in(tmp_path)
+    hostile = "one\n\x1b[2Jtwo"
+    point = replace(sweep.points[0], values=(hostile, *sweep.points[0].values[1:]))
+    failed = PointStatus(point, "failed", hostile, None, None)
+
+    for table in (points_table(sweep.keys, [point]), status_table(sweep.keys, [failed])):
+        lines = as_text(table)
+        assert len(lines) == 2
+        assert all(map(str.isprintable, lines))
+        assert "one [2Jtwo" in lines[1]
 
 
 def test_short_names_are_told_apart() -> None:

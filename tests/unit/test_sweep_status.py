@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,14 +16,16 @@ from support.environment import working_directory
 from support.stubs import events
 
 from hpc_amp.jobs.events import record_event
+from hpc_amp.sweep import unsettled
 from hpc_amp.sweep.arrays import PbsArrays, get_arrays
 from hpc_amp.sweep.control import cancel, nothing_to_continue, unfinished
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.plan import plan_sweep
 from hpc_amp.sweep.points import read_space
-from hpc_amp.sweep.record import record_queued, record_submitted
+from hpc_amp.sweep.record import read_submitted, record_queued, record_submitted
 from hpc_amp.sweep.status import PointStatus, point_statuses
 from hpc_amp.sweep.submit import describe, parts_of, write
+from hpc_amp.sweep.unsettled import settle
 
 
 class Queue:
@@ -157,13 +161,87 @@ def test_a_submission_without_an_end_is_not_known(tmp_path: Path, squeue: Queue)
     assert "look for it in the queue" in first.reason
 
 
-def test_a_point_that_starts_while_we_ask_is_not_missing(
+_FOUND = [
+    ("slurm", "squeue", "7|{0}/points/0001\n41_[1-2]|{0}\n41_0|{0}\n9|/elsewhere\n", "41"),
+    (
+        "pbs",
+        "qstat",
+        "Job Id: 7.head\n    Output_Path = head:{0}/points/0001/logs/job.log\n\n"
+        "Job Id: 41[].head\n    Output_Path = head:{0}/logs/^array_index^.log\n",
+        "41[].head",
+    ),
+    ("cobalt", "qstat", "JobID  Command\n====\n41  {0}/array-1.sh\n7  /array-1.sh\n", "41"),
+]
+
+
+@pytest.mark.parametrize(("site", "command", "said", "job_id"), _FOUND)
+def test_the_queue_knows_of_a_submission_whose_answer_nobody_heard(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    site: str,
+    command: str,
+    said: str,
+    job_id: str,
+) -> None:
+    said_by = queue(tmp_path, monkeypatch, command)
+    sweep = sweep_of(tmp_path, 3, site)
+    (part,) = parts_of(sweep, range(3), None)
+    record_submitted(sweep, part)
+    said_by.say(said.format(sweep.folder))
+
+    settle(sweep, lambda: pytest.fail("there is nothing to wait for"))
+
+    assert [(one.job_ids, one.has_ended) for one in read_submitted(sweep)] == [((job_id,), True)]
+
+
+def test_so_do_tasks_that_have_begun(tmp_path: Path, squeue: Queue) -> None:
+    sweep = sweep_of(tmp_path, 2)
+    submit(sweep, range(2), "40")
+    (part,) = parts_of(sweep, range(2), None)
+    record_submitted(sweep, part)
+    start(sweep, 0, "40_0", "failed")
+    start(sweep, 0, "41_0", "finished", array=2)
+    squeue.say(f"40_1|{sweep.folder}\n")
+
+    settle(sweep, lambda: pytest.fail("there is nothing to wait for"))
+
+    assert [one.job_ids for one in read_submitted(sweep)] == [("40",), ("41",)]
+
+
+def test_a_submission_that_never_was_is_made_again(
     tmp_path: Path, squeue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its job can have run and left the queue between our look at the files and the answer."""
+    sweep = sweep_of(tmp_path, 2)
+    (part,) = parts_of(sweep, range(2), None)
+    record_submitted(sweep, part)
+    clock = [time.time()]
+    monkeypatch.setattr(
+        unsettled,
+        "time",
+        SimpleNamespace(
+            sleep=lambda seconds: clock.append(clock[-1] + 100), time=lambda: clock[-1]
+        ),
+    )
+    told: list[bool] = []
+
+    settle(sweep, lambda: told.append(True))
+
+    assert told == [True]
+    assert clock[-1] - clock[0] > unsettled.ANSWER_SECONDS
+    assert unfinished(point_statuses(sweep)) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("others", "state"), [("41_1|PENDING|Priority\n", "pending"), ("", "missing")]
+)
+def test_a_point_that_starts_while_we_ask_is_not_missing(
+    tmp_path: Path, squeue: Queue, monkeypatch: pytest.MonkeyPatch, others: str, state: str
+) -> None:
+    """Its job can have run and left the queue between our look at the files and the answer, as the
+    last one in there."""
     sweep = sweep_of(tmp_path, 1 + 1)
     submit(sweep, range(2), "41")
-    squeue.say("41_1|PENDING|Priority\n")
+    squeue.say(others)
     arrays = get_arrays("slurm")
     ask = type(arrays).query
 
@@ -173,7 +251,7 @@ def test_a_point_that_starts_while_we_ask_is_not_missing(
 
     monkeypatch.setattr(type(arrays), "query", finish_then_ask)
 
-    assert states(point_statuses(sweep)) == ["finished", "pending"]
+    assert states(point_statuses(sweep)) == ["finished", state]
 
 
 def test_a_point_that_is_submitted_again_waits(tmp_path: Path, squeue: Queue) -> None:
@@ -304,6 +382,29 @@ def test_pbs_knows_when_jobs_have_left(tmp_path: Path, monkeypatch: pytest.Monke
     qstat.say("", status=153)
 
     assert PbsArrays().query(["490[].head"], []) == {}
+
+
+def test_pbs_is_asked_once_about_all_that_it_lists_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qstat = queue(tmp_path, monkeypatch, "qstat")
+    sweep = sweep_of(tmp_path, 3, "pbs")
+    submit(sweep, range(3), "490[].head")
+    for index in range(3):
+        start(sweep, index, f"490[{index}].head")
+    (qstat.folder / "qstat").write_text(
+        f'#!/bin/sh\ncd {qstat.folder}\necho "qstat $*" >>calls\n[ "$1" = -x ] || exit 153\n'
+        'printf "Job Id: 490[1].head\\n    job_state = F\\n    Exit_status = 271\\n"; exit 153\n'
+    )
+
+    statuses = point_statuses(sweep)
+
+    assert states(statuses) == ["lost", "cancelled", "lost"]
+    assert statuses[0].reason == "it is not in the queue"
+    assert qstat.calls == [
+        "qstat -f -t 490[].head",
+        "qstat -x -f 490[0].head 490[1].head 490[2].head",
+    ]
 
 
 def test_a_cobalt_queue_that_took_only_some(

@@ -19,6 +19,7 @@ from support.waiting import wait_until
 
 from hpc_amp.errors import UsageError
 from hpc_amp.lint.linter import lint
+from hpc_amp.study.lock import holding
 from hpc_amp.sweep.arrays import PbsArrays, SlurmArrays, get_arrays
 from hpc_amp.sweep.cut import cut
 from hpc_amp.sweep.folder import Group, Sweep, find_sweep, read_sweep
@@ -408,6 +409,8 @@ def test_cobalts_queue_may_take_only_some(tmp_path: Path) -> None:
         (folder,) = (cobalt.work / "sweeps" / "test").glob("2*")
         (submitted,) = read_submitted(read_sweep(folder))
         assert len(submitted.job_ids) == 2
+        # By its name, too: that is the newest sweep, not the one before it.
+        assert find_sweep("test", cobalt.work / "sweeps").folder == folder.resolve()
 
 
 def test_cobalt_cannot_be_told_how_many_run_at_once(tmp_path: Path) -> None:
@@ -415,3 +418,67 @@ def test_cobalt_cannot_be_told_how_many_run_at_once(tmp_path: Path) -> None:
         scripts(tmp_path, "cobalt", "train.seed=0,1", at_once=1)
 
     assert "cobalt has no arrays to bound" in str(caught.value)
+
+
+# ---- what interrupts it --------------------------------------------------------------------------
+
+
+def test_ctrl_c_during_a_submission_waits_for_the_schedulers_answer(host: StubHost) -> None:
+    """A terminal sends it to sbatch, too, which must not die between taking an array and saying
+    so: `continue` would submit all points once more."""
+    host.write_job(JOB)
+    sbatch = host.bin / "sbatch"
+    sbatch.unlink()
+    sbatch.write_text("#!/bin/bash\nkill -INT 0; sleep 0.2; echo 4242\n")
+    sbatch.chmod(0o755)
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpc_amp", "sweep", "job.yaml", "train.seed=0,1"],
+        cwd=host.work, env=host.environ(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    said, _ = process.communicate(timeout=300)
+
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert "the rest: hpc-amp sweep continue" in said
+    (one,) = read_submitted(find_sweep("test", host.work / "sweeps"))
+    assert (one.job_ids, one.has_ended) == (("4242",), True)
+
+
+def test_one_command_at_a_time_submits_points(host: StubHost) -> None:
+    host.write_job(JOB)
+    host.hpc_amp("sweep", "job.yaml", "train.seed=0,1")
+    sweep = find_sweep("test", host.work / "sweeps")
+
+    for command in ("continue", "cancel"):
+        with holding(sweep.folder / "sweep.json", "points"):
+            result = host.hpc_amp("sweep", command, "test")
+        assert result.returncode == 2
+        assert "another command is submitting points" in result.stderr
+    assert host.hpc_amp("sweep", "continue", "test").returncode == 0
+    assert len(host.calls("sbatch")) == 1
+
+
+def test_a_command_that_is_killed_during_a_submission(host: StubHost) -> None:
+    """It can be continued: the queue tells what became of the array."""
+    host.write_job(JOB)
+    sbatch = host.bin / "sbatch"
+    sbatch.unlink()
+    sbatch.write_text("#!/bin/sh\nkill -KILL $PPID\n")
+    sbatch.chmod(0o755)
+    assert host.hpc_amp("sweep", "job.yaml", "train.seed=0,1").returncode == -9
+    (folder,) = (host.work / "sweeps" / "test").glob("2*")
+    squeue = host.bin / "squeue"
+    squeue.unlink()
+    squeue.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *%Z*) echo "4242_[0-1]|{folder}" ;;\n'
+        "*) printf '4242_%s|PENDING|Priority\\n' 0 1 ;; esac\n"
+    )
+    squeue.chmod(0o755)
+
+    result = host.hpc_amp("sweep", "continue", str(folder))
+
+    assert (result.returncode, "2 points are under way" in result.stdout) == (0, True)
+    assert read_submitted(read_sweep(folder))[0].job_ids == ("4242",)

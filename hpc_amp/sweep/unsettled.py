@@ -1,0 +1,55 @@
+"""Arrays of which the command that submitted them was killed before it had the scheduler's answer.
+
+Whoever calls this holds the sweep (`study.lock`), so that no such command is still at it. But the
+scheduler's own command outlives it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from hpc_amp.jobs.events import read_events
+from hpc_amp.study.unsettled import ANSWER_SECONDS, POLL_SECONDS
+from hpc_amp.sweep.arrays import Arrays, get_arrays
+from hpc_amp.sweep.folder import Sweep
+from hpc_amp.sweep.record import Submitted, read_submitted, record_queued
+
+
+def settle(sweep: Sweep, on_wait: Callable[[], object]) -> None:
+    """Find out what has become of such arrays: tasks of them have begun, or the queue has them, or,
+    when the scheduler's command has had its time, they were never submitted. `on_wait` is told when
+    that takes a while. Raises SchedulerError where the scheduler does not answer."""
+    arrays = get_arrays(sweep.scheduler)
+    told = False
+    while open_arrays := [one for one in read_submitted(sweep) if not one.has_ended]:
+        for one in open_arrays:
+            job_ids = _jobs_of(sweep, arrays, one)
+            patience = ANSWER_SECONDS if arrays.takes_time else 0
+            if job_ids or time.time() - one.since > patience:
+                record_queued(sweep, one, job_ids)
+        if any(not one.has_ended for one in read_submitted(sweep)):
+            if not told:
+                on_wait()
+                told = True
+            time.sleep(POLL_SECONDS)
+
+
+def _jobs_of(sweep: Sweep, arrays: Arrays, one: Submitted) -> list[str]:
+    """The ids of an array, or of its jobs, as far as its tasks and the queue tell."""
+    others = {job_id for other in read_submitted(sweep) for job_id in other.job_ids}
+    found = {arrays.array_of(job_id) for job_id in _begun(sweep, one)}
+    found |= set(arrays.find(sweep.folder, sweep.folder / f"array-{one.number}.sh"))
+    return sorted(found - others, key=lambda job_id: (len(job_id), job_id))
+
+
+def _begun(sweep: Sweep, one: Submitted) -> Iterator[str]:
+    """The ids that tasks of an array have recorded."""
+    for index in one.points:
+        number = None
+        for event in read_events(sweep.point_dir(index)):
+            if event["state"] == "submitted":
+                number = event.get("array")
+            elif event["state"] == "queued" and number == one.number:
+                yield str(event["job_id"])
+                break  # what follows may be a job of its own
