@@ -8,11 +8,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.events import record_event
 from hpc_amp.schedulers import local
@@ -151,11 +152,13 @@ class _Pool:
     def stop(self) -> None:
         """Let the points that run save and stop, all at once. Who interrupts this leaves them
         alone with it."""
-        record_cancelled(self._sweep, _REASON)
+        with suppress(UsageError):  # a disk that is full must not keep them running
+            record_cancelled(self._sweep, _REASON)
         for point, (process, _) in self._running.items():
             run_dir = self._sweep.point_dir(point)
-            if (run_dir / "state.jsonl").exists():  # it has begun
-                record_event(run_dir, "cancelled", reason=_REASON)
+            with suppress(UsageError):
+                if (run_dir / "state.jsonl").exists():  # it has begun
+                    record_event(run_dir, "cancelled", reason=_REASON)
             ending = threading.Thread(
                 target=local.Local().cancel, args=[local.id_of_process(process.pid)], daemon=True
             )
