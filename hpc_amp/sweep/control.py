@@ -9,8 +9,9 @@ from pathlib import Path
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.control import SAVE_SECONDS
 from hpc_amp.jobs.events import record_event
+from hpc_amp.jobs.rundir import read_resolved
 from hpc_amp.study.words import under_way
-from hpc_amp.sweep.arrays import get_arrays
+from hpc_amp.sweep.arrays import Arrays, get_arrays
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.record import read_submitted, record_cancelled
 from hpc_amp.sweep.status import UNDER_WAY, PointStatus, point_statuses
@@ -37,10 +38,11 @@ def cancel(sweep: Sweep, on_wait: Callable[[], object]) -> list[PointStatus]:
     """End all points that are pending or running; returns their statuses before. They save first,
     as far as the scheduler's grace allows; where signals do not reach the ranks, through the stop
     file, for which they have 60 s (`on_wait` is told; an interrupt ends the wait)."""
-    before = [s for s in point_statuses(sweep) if s.state in UNDER_WAY]
+    arrays = get_arrays(sweep.scheduler)
+    statuses = point_statuses(sweep)
+    before = [s for s in statuses if s.state in UNDER_WAY] + _left_in_queue(sweep, arrays, statuses)
     if not before:
         return []
-    arrays = get_arrays(sweep.scheduler)
     started = [status for status in before if status.run is not None]
     # Recorded before: the scripts read it when their ranks have saved, and do not go on.
     record_cancelled(sweep, _REASON)
@@ -66,9 +68,24 @@ def cancel(sweep: Sweep, on_wait: Callable[[], object]) -> list[PointStatus]:
     return before
 
 
+def _left_in_queue(
+    sweep: Sweep, arrays: Arrays, statuses: Sequence[PointStatus]
+) -> list[PointStatus]:
+    """The points that are cancelled, and whose jobs are there still: the scheduler may have refused
+    to end them."""
+    cancelled = [s for s in statuses if s.state == "cancelled" and s.job_id is not None]
+    if not cancelled:
+        return []
+    array_ids = sorted({job_id for one in read_submitted(sweep) for job_id in one.job_ids})
+    answers = arrays.query(array_ids, sorted({str(s.job_id) for s in cancelled} - {*array_ids}))
+    return [s for s in cancelled if (a := answers.get(str(s.job_id))) and a.state != "ended"]
+
+
 def _let_save(sweep: Sweep, running: Sequence[PointStatus], on_wait: Callable[[], object]) -> None:
     """Ask the ranks of all points to save and stop, and wait for that."""
-    asked = [status.run for status in running if status.run is not None]
+    runs = [status.run for status in running if status.run is not None]
+    # A program of the user's own knows no stop file.
+    asked = [r for r in runs if read_resolved(Path(r.run_dir))["job"].get("train") is not None]
     for run in asked:
         try:
             (Path(run.run_dir) / "attempts" / str(run.attempt) / "stop").touch()

@@ -467,6 +467,21 @@ def test_cancel_ends_what_is_queued_or_runs(inside: Queue) -> None:
     assert len(inside.jobs) == 7
 
 
+def test_what_slurm_did_not_cancel_is_cancelled_by_the_next_try(inside: Queue) -> None:
+    study = start(inside, "1,2", 1)
+    inside.finish("4242")
+    inside.host.fail("scancel", "Unable to contact slurm controller")
+    assert scale(inside, "cancel", "cifar").returncode == 1
+    assert look(study)["strong-n0002-r01"].state == "cancelled"
+    (inside.host.state / "fail-scancel").unlink()
+
+    result = scale(inside, "cancel", "cifar", "--json")
+
+    assert json.loads(result.stdout)["cancelled"] == 1
+    assert [call[0] for call in inside.host.calls("scancel")][-1] == "4243"
+    assert json.loads(scale(inside, "cancel", "cifar", "--json").stdout)["cancelled"] == 0
+
+
 def test_status_for_people_and_for_programs(inside: Queue) -> None:
     start(inside, "1,2", 1, kind="both")
     inside.finish("4242")

@@ -15,6 +15,8 @@ import pytest
 from support.standins import OPEN_MPI, CobaltStandIn, identity
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.standin
+
 Start = Callable[..., CobaltStandIn]
 
 

@@ -17,6 +17,8 @@ import pytest
 from support.standins import OPEN_MPI, PbsStandIn
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.standin
+
 Start = Callable[..., PbsStandIn]
 
 

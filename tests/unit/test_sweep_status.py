@@ -22,7 +22,12 @@ from hpc_amp.sweep.control import cancel, nothing_to_continue, unfinished
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.plan import plan_sweep
 from hpc_amp.sweep.points import read_space
-from hpc_amp.sweep.record import read_submitted, record_queued, record_submitted
+from hpc_amp.sweep.record import (
+    read_submitted,
+    record_cancelled,
+    record_queued,
+    record_submitted,
+)
 from hpc_amp.sweep.status import PointStatus, point_statuses
 from hpc_amp.sweep.submit import describe, parts_of, write
 from hpc_amp.sweep.unsettled import settle
@@ -313,6 +318,23 @@ def test_cancelling_ends_the_array_and_is_remembered(tmp_path: Path, squeue: Que
     assert states(point_statuses(sweep)) == ["finished", "cancelled", "cancelled", "cancelled"]
     assert events(sweep.point_dir(1))[-1] == "cancelled"
     assert cancel(sweep, lambda: None) == []
+
+
+def test_what_the_scheduler_did_not_end_is_ended_by_the_next_try(
+    tmp_path: Path, squeue: Queue
+) -> None:
+    sweep = sweep_of(tmp_path, 2)
+    submit(sweep, range(2), "41")
+    start(sweep, 0, "41_0", "finished")
+    start(sweep, 1, "41_1")
+    record_cancelled(sweep, "by hpc-amp sweep cancel")
+    record_event(sweep.point_dir(1), "cancelled", reason="by hpc-amp sweep cancel")
+    squeue.say("41_1|RUNNING|None\n")
+
+    before = cancel(sweep, lambda: None)
+
+    assert [(status.index, status.state) for status in before] == [(1, "cancelled")]
+    assert squeue.calls[-1] == "scancel 41"
 
 
 def test_where_signals_do_not_reach_ranks_they_are_asked(
