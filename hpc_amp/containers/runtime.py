@@ -14,13 +14,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from hpc_amp.containers.exec import BINARIES
 from hpc_amp.errors import HpcAmpError, UsageError
+from hpc_amp.signals import handling, interrupt
 
 PREFIXES = ("APPTAINER", "SINGULARITY")
 _TAIL = 64 * 1024
@@ -115,7 +116,7 @@ def run(
     reader, writer = pty.openpty() if terminal else os.pipe()
     if terminal:
         _same_size(reader)
-    with _terminate_as_interrupt():
+    with handling({signal.SIGTERM: interrupt}):
         try:
             child = subprocess.Popen(
                 list(command),
@@ -201,20 +202,6 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             child.wait(wait)
             return
-
-
-@contextlib.contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """SIGTERM as Ctrl-C, so that both clean up."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 # ---- failures with a known cause -----------------------------------------------------------------

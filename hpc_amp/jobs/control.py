@@ -45,10 +45,10 @@ def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunSt
         else:
             _drop_links(scheduler, run_dir, status.job_id)
             if status.state == "cancelled":
-                answer = scheduler.query([status.job_id]).get(status.job_id)
-                if answer is not None and answer.state != "ended":
+                there = scheduler.unended([status.job_id])
+                if there:
                     scheduler.cancel(status.job_id)
-                    return replace(status, state=answer.state)
+                    return replace(status, state=there[status.job_id].state)
     return status
 
 
@@ -125,6 +125,5 @@ def _let_save(scheduler: Scheduler, status: RunStatus, on_wait: Callable[[], obj
     deadline = time.monotonic() + SAVE_SECONDS
     while time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        answer = scheduler.query([status.job_id or ""]).get(status.job_id or "")
-        if answer is None or answer.state == "ended":
+        if not scheduler.unended([status.job_id or ""]):
             return

@@ -60,10 +60,8 @@ def resume(run_dir: Path) -> tuple[Submission, str]:
         raise UsageError(
             f"whether {run_dir} still runs is not known: {status.reason}", hint="try again later"
         )
-    if status.job_id is not None:
-        answer = get_scheduler(status.scheduler).query([status.job_id]).get(status.job_id)
-        if answer is not None and answer.state != "ended":
-            raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")
+    if status.job_id is not None and get_scheduler(status.scheduler).unended([status.job_id]):
+        raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")
     if status.state == "finished":
         raise UsageError(f"{run_dir} has finished", hint="there is nothing to resume")
     scheduler = get_scheduler(status.scheduler)

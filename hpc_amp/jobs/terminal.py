@@ -22,14 +22,14 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 
 from hpc_amp.errors import SchedulerError
 from hpc_amp.schedulers.base import Interactive
+from hpc_amp.signals import INTERRUPTING, Handler, handling
 
-_Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 _INTERRUPT = re.compile(rb"[\x03\x1c]")  # Ctrl-C, Ctrl-\
 # What ssh may ask before there is a shell. The answer is the user's to give.
 _QUESTION = re.compile(rb"(yes/no|passw|passphrase|passcode|verification code)[^\r\n]*$", re.I)
@@ -38,7 +38,7 @@ _SILENT_SECONDS = 3.0
 _ID_SECONDS = 10.0
 # While a job is deleted: who closes a window may say so several times, and to qdel, too. Ctrl-C
 # ends what takes too long.
-_DEAF: dict[signal.Signals, _Handler] = {
+_DEAF: dict[signal.Signals, Handler] = {
     signal.SIGTERM: signal.SIG_IGN,
     signal.SIGHUP: signal.SIG_IGN,
     signal.SIGINT: signal.default_int_handler,
@@ -91,7 +91,7 @@ def run(how: Interactive) -> tuple[int, bool]:
 
     handlers = {signal.SIGINT: note, signal.SIGQUIT: note}
     handlers |= {signal.SIGTERM: forward, signal.SIGHUP: forward}
-    with _kept_settings(), _handlers(handlers):
+    with _kept_settings(), handling(handlers):
         process = subprocess.Popen(how.command, env=dict(how.environ))
         status = process.wait()
     return (128 - status if status < 0 else status), interrupted
@@ -118,16 +118,16 @@ def watch(how: Interactive, cancel: Callable[[str], None]) -> int:
             new = fcntl.ioctl(0, termios.TIOCGWINSZ, b"\0" * 8)
             fcntl.ioctl(terminal, termios.TIOCSWINSZ, new)
 
-    handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), end)
+    handlers = dict.fromkeys(INTERRUPTING, end)
     try:
-        with _handlers({**handlers, signal.SIGWINCH: resize}):
+        with handling({**handlers, signal.SIGWINCH: resize}):
             try:
                 with _kept_settings():
                     resize(signal.SIGWINCH, None)  # it may have changed just before
                     tty.setraw(0, termios.TCSANOW)  # what was typed by now is not lost
                     return watched.copy()
             except Interrupted as interrupted:
-                with _handlers(_DEAF):
+                with handling(_DEAF):
                     try:
                         if watched.job_id is not None:
                             cancel(watched.job_id)
@@ -301,15 +301,3 @@ def _kept_settings() -> Iterator[None]:
                 os.tcsetpgrp(0, os.getpgrp())
             termios.tcsetattr(0, termios.TCSADRAIN, before)
         signal.signal(signal.SIGTTOU, stops)
-
-
-@contextlib.contextmanager
-def _handlers(
-    handlers: Mapping[signal.Signals, _Handler],
-) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

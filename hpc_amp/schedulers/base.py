@@ -148,6 +148,13 @@ class Scheduler(ABC):
         scheduler no longer (or not yet) knows. Raises SchedulerError where it does not answer:
         silence is not an end."""
 
+    def unended(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        """Those of the jobs that wait, run or are ending, in one request. Raises SchedulerError
+        where the scheduler does not answer."""
+        answers = self.query(job_ids)
+        found = {job_id: answers[job_id] for job_id in job_ids if job_id in answers}
+        return {job_id: answer for job_id, answer in found.items() if answer.state != "ended"}
+
     @abstractmethod
     def cancel(self, job_id: str) -> None:
         """End a job. No error where it has ended already."""

@@ -20,9 +20,10 @@ from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.shell import comment, quote, templates, verbatim
 from hpc_amp.schedulers import Submission
+from hpc_amp.signals import uninterrupted
 from hpc_amp.study.folder import Study
 from hpc_amp.study.recipe import Measurement, Recipe
-from hpc_amp.study.submission import plan_run, point_all, uninterrupted
+from hpc_amp.study.submission import plan_run, point_all
 
 _NEVER = 999_999_999
 # The variables that name the file with the nodes of a job.

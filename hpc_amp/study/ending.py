@@ -33,9 +33,7 @@ def _left_in_queue(items: Sequence[Progress]) -> list[RunStatus]:
     cancelled = [status for status in runs if status.state == "cancelled" and status.job_id]
     left: list[RunStatus] = []
     for name in dict.fromkeys(status.scheduler for status in cancelled):
-        own = {str(s.job_id): s for s in cancelled if s.scheduler == name}
-        answers = get_scheduler(name).query(list(own))
-        left += [
-            s for job_id, s in own.items() if job_id in answers and answers[job_id].state != "ended"
-        ]
+        own = [status for status in cancelled if status.scheduler == name]
+        there = get_scheduler(name).unended(sorted({str(status.job_id) for status in own}))
+        left += [status for status in own if status.job_id in there]
     return left

@@ -9,7 +9,6 @@ without `submitted`, no job can exist; between the two, `hpc_amp.study.unsettled
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,14 +20,13 @@ from hpc_amp.jobs import rundir
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.submit import prepare, submit
 from hpc_amp.schedulers import Submission
+from hpc_amp.signals import uninterrupted
 from hpc_amp.study.draft import runs_dir
 from hpc_amp.study.folder import Study
 from hpc_amp.study.progress import Progress, progress
 from hpc_amp.study.recipe import Measurement, Recipe
 
 POLL_SECONDS = 10.0
-INTERRUPTING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-"""Signals that end a command."""
 
 Tell = Callable[[Measurement, str], object]
 """Is told of a measurement that was submitted, and its job id."""
@@ -117,18 +115,6 @@ def share_runs(study: Study, items: Sequence[Progress]) -> None:
             study.run_dir(other) != one.run.run_dir for other in others
         ):
             point_all(study, one.measurement, one.run.run_dir)
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C and signals wait until the end of this block, also for programs that it starts:
-    these are in the same process group, and one that dies may have handed in its job all the same.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

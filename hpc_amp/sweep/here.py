@@ -7,16 +7,16 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.events import record_event
 from hpc_amp.schedulers import local
+from hpc_amp.signals import INTERRUPTING, Handler, handling, interrupt
 from hpc_amp.sweep.arrays import LocalArrays
 from hpc_amp.sweep.cut import Part
 from hpc_amp.sweep.folder import Sweep
@@ -88,11 +88,11 @@ def run_here(
     except BaseException:
         # A full disk, or nobody who reads what we say: nothing may run on without its slot.
         pool.say_no_more()
-        with _signals(_interrupt):
+        with _signals(interrupt):
             pool.stop()
         raise
     if interrupted.is_set():
-        with _signals(_interrupt):
+        with _signals(interrupt):
             pool.stop()
         raise Interrupted
 
@@ -168,19 +168,7 @@ class _Pool:
             self._collect()
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-@contextmanager
-def _signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+def _signals(handler: Handler) -> AbstractContextManager[None]:
     """SIGTERM and SIGHUP as Ctrl-C: what runs shall save in any case. A closed pipe is an error,
     not the end of the process."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, handler) for number in numbers}
-    before[signal.SIGPIPE] = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+    return handling({**dict.fromkeys(INTERRUPTING, handler), signal.SIGPIPE: signal.SIG_IGN})

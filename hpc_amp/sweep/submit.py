@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpc_amp.errors import HpcAmpError, SchedulerError, UsageError
 from hpc_amp.jobs import rundir
-from hpc_amp.study.submission import INTERRUPTING, uninterrupted
+from hpc_amp.signals import INTERRUPTING, uninterrupted
 from hpc_amp.sweep.arrays import Arrays, get_arrays
 from hpc_amp.sweep.cut import Part, cut
 from hpc_amp.sweep.folder import Sweep, write_description

@@ -76,6 +76,12 @@ class StubHost:
         """Make a stub fail from now on."""
         (self.state / f"fail-{command}").write_text(text)
 
+    def before(self, command: str, lines: str) -> None:
+        """Let a stub run these lines of bash first, from now on."""
+        real = (self.bin / command).rename(self.bin / f"real-{command}")
+        (self.bin / command).write_text(f'#!/usr/bin/env bash\n# Stub\n{lines}exec {real} "$@"\n')
+        (self.bin / command).chmod(0o755)
+
     def environ(self, **more: str) -> dict[str, str]:
         """Of a shell on this machine."""
         environ = clean_environ(**more)

@@ -276,13 +276,7 @@ def test_a_refused_submission_leaves_nothing_behind(host: StubHost) -> None:
 
 def test_a_job_in_the_queue_keeps_its_run_directory(host: StubHost) -> None:
     """The disk is full just when sbatch has taken the job, whose script says so by itself later."""
-    real = (host.bin / "sbatch").rename(host.bin / "real-sbatch")
-    (host.bin / "sbatch").write_text(
-        "#!/usr/bin/env bash\n# Stub\n"
-        'rm "$(dirname "$2")/state.jsonl"; mkdir "$(dirname "$2")/state.jsonl"\n'
-        f'exec {real} "$@"\n'
-    )
-    (host.bin / "sbatch").chmod(0o755)
+    host.before("sbatch", 'rm "$(dirname "$2")/state.jsonl"; mkdir "$(dirname "$2")/state.jsonl"\n')
     host.write_job(job())
 
     result = host.hpc_amp("submit", "job.yaml", "--run-id", RUN_ID)

@@ -279,14 +279,11 @@ def test_a_refused_job_leaves_no_runs_behind(host: StubHost, ranks: Path) -> Non
 
 def test_a_job_in_the_queue_keeps_its_runs(host: StubHost, ranks: Path) -> None:
     """The disk is full just when sbatch has taken the job."""
-    real = (host.bin / "sbatch").rename(host.bin / "real-sbatch")
-    (host.bin / "sbatch").write_text(
-        "#!/usr/bin/env bash\n# Stub\n"
+    host.before(
+        "sbatch",
         'find "$(dirname "$2")/../../runs" -name state.jsonl | while read -r state; do\n'
-        'rm "$state"; mkdir "$state"; done\n'
-        f'exec {real} "$@"\n'
+        'rm "$state"; mkdir "$state"; done\n',
     )
-    (host.bin / "sbatch").chmod(0o755)
 
     result = host.hpc_amp("scale", "job.yaml", "--in-allocation", "--nodes=1", "--repeats=2")
 
