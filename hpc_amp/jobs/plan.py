@@ -16,6 +16,7 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 from hpc_amp.containers import Container, get_container
 from hpc_amp.errors import ConfigError
+from hpc_amp.jobs.setup_lines import check_setup
 from hpc_amp.launchers import Launcher, get_launcher
 from hpc_amp.schedulers import Scheduler, get_scheduler
 
@@ -138,6 +139,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
             hint="use launch.method srun, mpirun or mpiexec",
         )
     _check_paths(loaded, job, run_dir, workdir, uses_container=container.binaries != ())
+    check_setup(loaded, site)
     default_python = "python3" if container.binaries else sys.executable
     return Plan(
         job=job,

@@ -98,7 +98,11 @@ def template_context(plan: Plan) -> dict[str, Any]:
         else [],
         "fabric_env": [(verbatim(name), quote(value)) for name, value in plan.fabric_env.items()],
         "site_env": [(verbatim(name), quote(value)) for name, value in plan.site.env.items()],
-        "setup": verbatim(f"{plan.site.setup.rstrip()}\n{job.job.setup.rstrip()}".strip("\n")),
+        "setups": [
+            (verbatim(origin), verbatim(lines.strip("\n")))
+            for origin, lines in (("site.setup", plan.site.setup), ("job.setup", job.job.setup))
+            if lines.strip()
+        ],
         "python": quote(plan.python),
         "image": quote(job.container.image or ""),
         "container_binaries": [verbatim(name) for name in plan.container.binaries],

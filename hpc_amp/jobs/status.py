@@ -148,6 +148,9 @@ class RunView:
             return "checkpointed", reason
         if answer.state == "ended" and self.cancelled is not None:
             return "cancelled", str(self.cancelled.get("reason", ""))
+        if answer.state == "ended" and state == "killed":
+            # Nor was this one.
+            return "failed", reason
         if answer.state == "ended":
             # The script had no chance to write its last line.
             text = answer.reason.lower()
