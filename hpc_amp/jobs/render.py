@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from hpc_amp.config.units import parse_duration
@@ -114,7 +113,6 @@ def template_context(plan: Plan) -> dict[str, Any]:
         "node_launch": plan.launcher.node_command(plan, verbatim('"${preflight[@]}"')),
         "prepare": plan.launcher.prepare(plan),
         "launch": plan.launcher.command(plan),
-        "launch_indented": verbatim(textwrap.indent(plan.launcher.command(plan), "  ")),
         "launch_timeout": parse_duration(job.launch.timeout),
         "mpi": job.launch.mpi != "none",
         "version_command": verbatim(plan.launcher.version_command),

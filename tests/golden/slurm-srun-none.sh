@@ -37,17 +37,31 @@ run_dir=/projects/me/runs/golden/20261127-223455-kqzf
 cd "$run_dir"
 trap : USR1 USR2 # a warning before this script listens must not end it: the clock says the same
 
-# await PID: wait for a child and return its exit status. A trap interrupts `wait`, and then bash 5.2
-# may lose the child's end, so that another `wait` would never return: it is called again only while
-# the child is there.
-await() {
-  local status
-  while :; do
+# run_child VARIABLE COMMAND ...: run a function that ends with `exec`, and return its exit status.
+# VARIABLE is its process id meanwhile, and `pass_on` gets a signal that came before it was known.
+# `wait` would do, if bash 5.2 did not lose the end of a child that comes together with a signal. So a
+# shell that no signal ends runs the child in its foreground, and tells its status through a pipe.
+run_child() {
+  local variable=$1 answers output status=
+  shift
+  exec {output}>&1
+  exec {answers}< <(
+    trap : HUP INT TERM USR1 USR2
     status=0
-    wait "$1" || status=$?
-    # 127: bash does not know it any more.
-    [ "$status" -ne 127 ] && kill -0 "$1" 2>/dev/null || return "$status"
-  done
+    (
+      echo "$BASHPID"
+      exec >&"$output" {output}>&-
+      "$@"
+    ) || status=$?
+    echo "$status"
+  )
+  exec {output}>&-
+  read -r "${variable?}" <&"$answers" || true
+  [ -z "$stop_signal" ] || pass_on "$stop_signal"
+  read -r status <&"$answers" || true
+  exec {answers}<&-
+  printf -v "$variable" ''
+  return "${status:-137}" # the shell beside this one was killed
 }
 
 # ---- state of the run, for `hpc-amp status` and for whoever reads it later -----------------------
@@ -271,9 +285,9 @@ leave() {
   touch "attempts/$attempt/ended" || true
 } 2>/dev/null
 
-# ask_to_stop SIGNAL: the ranks look for the stop file; launchers that forward signals are faster.
+# pass_on SIGNAL: the ranks look for the stop file; launchers that forward signals are faster.
 # shellcheck disable=SC2317 # traps call it
-ask_to_stop() {
+pass_on() {
   stop_signal=$1
   touch "attempts/$attempt/stop" || true
   [ -n "$launch_pid" ] || return 0
@@ -307,7 +321,7 @@ begin_attempt() {
   own=attempts/$attempt
   for name in USR1 USR2 TERM INT; do
     # shellcheck disable=SC2064 # the name of this round is meant
-    trap "ask_to_stop $name" "$name"
+    trap "pass_on $name" "$name"
   done
   [ "$newest" -eq 0 ] || outlive "$newest"
   newest_step >"attempts/$attempt/from" || true
@@ -397,14 +411,18 @@ setup_place() {
   echo "$setup_of: line $setup_line: \`${command:0:200}\`"
 }
 # shellcheck disable=SC2317
-setup_note() { echo "note: $(setup_place) returned $1" >&2; }
+setup_note() {
+  if [[ $- != *e* ]]; then # else it ends this script, and is named then
+    echo "note: $(setup_place) returned $1" >&2
+  fi
+}
 # shellcheck disable=SC2317
 setup_ended() {
   local place
   place=$(setup_place)
   setup_over
-  [ -z "${stop_signal:-}" ] || setup_failed "$place was ended by SIG$stop_signal"
-  setup_failed "$place ended with status $1"
+  [ -z "${stop_signal:-}" ] || setup_failed "$place was ended by SIG$stop_signal" "$1"
+  setup_failed "$place ended with status $1" "$1"
 }
 # setup_over: this shell as it was before those lines, but for what they exported.
 setup_over() {
@@ -485,15 +503,15 @@ verdict=$(cat "attempts/$attempt"/preflight.json "attempts/$attempt"/preflight-*
 [ -z "$verdict" ] ||
   fail "preflight: $verdict; no rank was started (launch.preflight=false leaves this check out)" "preflight: $verdict"
 echo "attempt $attempt of job $job_id: 8 rank(s) on 2 node(s), first $master_addr:$MASTER_PORT, stops by $(date -d "@$HPC_AMP_STOP_AT" '+%F %T')"
-run_ranks() {
-  srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=8 --distribution=block:block --mpi=none --kill-on-bad-exit=1 --wait=60 --label "${container[@]}" "$python" "${program[@]}" </dev/null &
-  launch_pid=$!
-  status=0
-  await "$launch_pid" || status=$?
-  launch_pid=
+# shellcheck disable=SC2016,SC2317 # run_child calls it; under torchrun, each node expands a part
+launch() {
+  exec srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=8 --distribution=block:block --mpi=none --kill-on-bad-exit=1 --wait=60 --label "${container[@]}" "$python" "${program[@]}" </dev/null
 }
 status=143
-ended_from_outside || run_ranks
+if ! ended_from_outside; then
+  status=0
+  run_child launch_pid launch || status=$?
+fi
 
 # ---- outcome -------------------------------------------------------------------------------------
 if superseded; then
