@@ -69,7 +69,8 @@ class Resources:
     """Generated directives to leave out, by option: `--gpus-per-node`."""
     setup: str = ""
     """Shell lines that run on the first node before the launch: `module load apptainer`. They are
-    shell on purpose and reach the script as they are."""
+    shell on purpose and reach the script as they are. They run as in a script of their own: a line
+    that fails is named in the log and ends nothing, unless you say `set -e`."""
     stop_margin: Duration = "2m"
     """How long before the time limit the run saves a checkpoint and stops."""
     grace: Duration | None = None
