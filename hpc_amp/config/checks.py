@@ -198,10 +198,6 @@ def _check_code(loaded: LoadedJob, job: Job) -> None:
 
 def _missing(path: str, kind: str) -> tuple[str, str]:
     """Message and hint for a path that does not exist."""
-    if path.startswith("~"):
-        return f"{path}: ~ is not expanded", f"write {os.path.expanduser(path)}"
-    if "$" in path:
-        return f"{path}: variables are not expanded", "write the path out"
     hint = "check the path" if os.path.isabs(path) else f"it is looked up in {Path.cwd()}"
     return f"there is no {kind} {path}", hint
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from hpc_amp.config.values import (
+    Binds,
     Count,
     Duration,
     Fraction,
@@ -93,7 +94,7 @@ class Container:
     image: Path | None = None
     """Path of a `.sif` file or a sandbox folder on a file system that every node sees. Not a URI:
     pull it once, then name the file. Default: no container."""
-    bind: Words = field(default_factory=list)
+    bind: Binds = field(default_factory=list)
     """Host paths to see inside, as `path`, `source:destination` or `source:destination:ro`. The
     run directory, the working directory and the data are bound by themselves."""
     env: Annotated[dict[str, str], environment_names] = field(default_factory=dict)
@@ -445,7 +446,7 @@ class Job:
 
     name: Annotated[str, run_name]
     """Name of the job, of its folder below `runs_dir`, and for the scheduler."""
-    site: Word = "auto"
+    site: Path = "auto"
     """A name from `configs/sites`, the path of a site file, or `auto`: the one that fits this
     machine."""
     runs_dir: Path = "runs"

@@ -9,8 +9,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from hpc_amp.config.paths import Expansion
 from hpc_amp.config.tree import Table
-from hpc_amp.config.values import Path, Word, Words, environment_names, printable
+from hpc_amp.config.values import Binds, Path, Word, Words, environment_names, printable
 
 
 def host_suffix(value: str) -> None:
@@ -60,7 +61,7 @@ class HostMpi:
     """Folders that stand before the image's in `LD_LIBRARY_PATH`, as they are called inside.
     `$NAME` means those in that variable, which `setup` exports. Never the host's `/usr/lib64`,
     under whatever name: the image's programs would load the host's C library. Bind single files."""
-    bind: Words = field(default_factory=list)
+    bind: Binds = field(default_factory=list)
     """What else has to be mounted for it, as in `bind`."""
 
 
@@ -105,7 +106,7 @@ class Site:
     """PBS: more resources of each chunk, such as `system=polaris`."""
     gpu_type: Annotated[str, gpu_type_name] | None = None
     """Slurm: type of GPU to ask for. `a100` asks with `gpu:a100:4`. Default: any."""
-    bind: Words = field(default_factory=list)
+    bind: Binds = field(default_factory=list)
     """Host paths that every container of this site sees: file systems, fabric libraries."""
     env: Annotated[dict[str, str], environment_names] = field(default_factory=dict)
     """Environment that the script exports before the launch, such as proxies. It goes on top of the
@@ -125,3 +126,5 @@ class Site:
     defaults: Table = field(default_factory=lambda: Table({}, "no site file"))
     """Keys of a [job file](config.md) that hold here unless the job says otherwise, in the same
     form: `job: {queue: gpu}`. Those below `train` reach only jobs that train."""
+    expanded: tuple[Expansion, ...] = field(default=(), metadata={"derived": True})
+    """The paths of this site that were written with variables."""

@@ -12,6 +12,11 @@ from typing import Annotated
 from hpc_amp.config.units import parse_duration, parse_interval, parse_size, parse_step_interval
 
 
+class PathMark:
+    """Says of a key that it holds paths: variables of the submitting shell in them are replaced
+    (`config.paths`)."""
+
+
 def at_least(minimum: float) -> Callable[[float], None]:
     """A check that a number is not below `minimum`."""
 
@@ -116,6 +121,7 @@ Natural = Annotated[int, at_least(0)]
 NonNegative = Annotated[float, at_least(0)]
 Positive = Annotated[float, above(0)]
 Fraction = Annotated[float, between(0, 1)]
-Path = Annotated[str, printable]
 Word = Annotated[str, printable]
 Words = Annotated[list[str], all_printable]
+Path = Annotated[str, printable, PathMark()]
+Binds = Annotated[list[str], all_printable, PathMark()]

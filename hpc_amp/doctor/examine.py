@@ -102,8 +102,7 @@ def _plan(request: Request) -> tuple[Plan | None, list[Finding]]:
     except ConfigError as error:
         found.append(from_config_error(error))
     try:
-        runs = Path(os.path.expanduser(request.job.runs_dir))
-        folder = runs / request.job.name / rundir.new_run_id()
+        folder = Path(request.job.runs_dir) / request.job.name / rundir.new_run_id()
         plan = make_plan(request.loaded, request.site, folder)
         if not found:
             render(plan)

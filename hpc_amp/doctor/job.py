@@ -86,7 +86,7 @@ def check_image(request: Request) -> Findings:
     """Whether it is a whole image, on a file system that all nodes see."""
     if request.image is None:
         return
-    where = os.path.abspath(os.path.expanduser(request.image))
+    where = os.path.abspath(request.image)
     try:
         image = read_image(request.image if "://" in request.image else where)
     except UsageError as error:
@@ -255,7 +255,7 @@ def _check_binds(request: Request) -> Findings:
 
 
 def _source(bind: str) -> str:
-    return os.path.abspath(os.path.expanduser(bind.split(":")[0]))
+    return os.path.abspath(bind.split(":")[0])
 
 
 def _check_workdir(request: Request) -> Findings:
@@ -275,7 +275,7 @@ def _check_workdir(request: Request) -> Findings:
 
 def check_run_folder(request: Request) -> Findings:
     """Whether a run directory can be made and filled."""
-    wanted = Path(os.path.abspath(os.path.expanduser(request.job.runs_dir)))
+    wanted = Path(os.path.abspath(request.job.runs_dir))
     folder = next(path for path in (wanted, *wanted.parents) if path.exists())
     why = "code, log and checkpoints of every run go there"
     try:

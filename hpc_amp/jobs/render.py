@@ -97,6 +97,7 @@ def template_context(plan: Plan) -> dict[str, Any]:
         if plan.fabric is not None
         else [],
         "fabric_env": [(verbatim(name), quote(value)) for name, value in plan.fabric_env.items()],
+        "expanded": [quote(line) for line in plan.expanded],
         "site_env": [(verbatim(name), quote(value)) for name, value in plan.site.env.items()],
         "setup": verbatim(f"{plan.site.setup.rstrip()}\n{job.job.setup.rstrip()}".strip("\n")),
         "python": quote(plan.python),
