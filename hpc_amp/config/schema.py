@@ -99,7 +99,8 @@ class Container:
     run directory, the working directory and the data are bound by themselves."""
     env: Annotated[dict[str, str], environment_names] = field(default_factory=dict)
     """Environment of the training process, with a container or without. Any text may stand in a
-    value: it never passes through a shell."""
+    value: it never passes through a shell. What hpc-amp sets itself is refused: `RANK`,
+    `WORLD_SIZE`, `MASTER_ADDR` and the like, and names that begin with `HPC_AMP_`."""
     args: Words = field(default_factory=list)
     """More options for `exec`, such as `--rocm`."""
     gpu: bool | None = None

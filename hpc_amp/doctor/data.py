@@ -23,8 +23,8 @@ _WHY = "every rank reads its images there"
 
 
 def check_data(request: Request) -> Findings:
-    """Whether `train.data.root` has what the job will look for. The nodes may see other file systems
-    than this machine, so what is missing is an error only where the job runs here."""
+    """Whether `train.data.root` has what the job will look for. The nodes may see file systems that
+    this machine does not, so what is missing is an error only where the job runs here."""
     train = request.job.train
     if train is None:
         return
