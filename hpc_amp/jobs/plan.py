@@ -16,6 +16,7 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 from hpc_amp.containers import Container, get_container
 from hpc_amp.errors import ConfigError
+from hpc_amp.jobs.remarks import remarks_on
 from hpc_amp.launchers import Launcher, get_launcher
 from hpc_amp.schedulers import Scheduler, get_scheduler
 
@@ -110,7 +111,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
     job = _absolute_paths(job, workdir)
     scheduler = get_scheduler(site.scheduler)
     expanded = tuple(map(str, (*site.expanded, *loaded.expanded)))
-    remarks = expanded
+    remarks = (*expanded, *remarks_on(loaded, site))
     if scheduler.name == "local" and job.job.nodes > 1:
         remarks += (
             f"this machine stands for all {job.job.nodes} nodes: "
