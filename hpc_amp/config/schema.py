@@ -468,7 +468,8 @@ class Job:
     """A built-in task. Either this or `run`."""
     run: Annotated[list[str], no_nul] | None = None
     """Your own command, as a list of words; each rank runs it with the standard torch.distributed
-    variables. A first word `python` means the job's interpreter."""
+    variables. A first word `python` means the job's interpreter. [Not a
+    launcher](config.md#launchers) such as `torchrun`, unless the job has one rank."""
 
     @property
     def ranks_per_node(self) -> int:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from hpc_amp.config.command import launchers_in_script, script_in
 from hpc_amp.config.load import LoadedJob
+from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.tree import Table
 from hpc_amp.config.values import own_variable
@@ -63,9 +66,10 @@ class _Setting:
 
 
 def remarks_on(loaded: LoadedJob, site: Site) -> tuple[str, ...]:
-    """One line for each directive that another one replaces, and for each variable that `setup`
-    exports in vain."""
+    """One line for each directive that another one replaces, for each variable that `setup` exports
+    in vain, and for a launcher in the script that every rank runs."""
     found = [
+        *_launchers(loaded.job),
         *_exports("the site's setup", site.setup),
         *_exports("job.setup", loaded.job.job.setup),
     ]
@@ -94,8 +98,8 @@ def _directives(loaded: LoadedJob, site: Site, scheduler: SchedulerName) -> Iter
 
 
 def _settings(origin: str, lines: Sequence[str], scheduler: SchedulerName) -> Iterator[_Setting]:
-    """The options of directives that have a value, as the scheduler reads them. Each line is read by
-    itself, so that a wrong one, which rendering refuses, does not hide the others."""
+    """The options of directives that have a value, as the scheduler reads them. Each line is read
+    by itself, so that a wrong one, which rendering refuses, does not hide the others."""
     for line in lines:
         text = f"#!/bin/sh\n{MARKERS[scheduler]} {line}\n".encode()
         for option in parse_options(read_header(read_script(text, ""), scheduler)).options:
@@ -172,6 +176,31 @@ def _without_gpus(loaded: LoadedJob, site: Site, gres: _Setting | None) -> Itera
         f"{gres.shown} of {gres.origin} replaces the request for GPUs; for both, write "
         f"{gres.shown},gpu:{kind}{count}"
     )
+
+
+# ---- the script of every rank --------------------------------------------------------------------
+
+_LONGEST_SCRIPT = 2**20
+
+
+def _launchers(job: Job) -> Iterator[str]:
+    """What a script does depends on more than its words, so that this is no error."""
+    name = script_in(job.run or [])
+    if name is None or job.world_size == 1:
+        return
+    path = Path(job.code or ".", name)
+    try:
+        if not path.is_file() or path.stat().st_size > _LONGEST_SCRIPT:
+            return
+        text = path.read_text(errors="replace")
+    except OSError:
+        return  # the job says so, if it is there at all
+    for line, launcher in launchers_in_script(text):
+        yield (
+            f"run: every one of the {job.world_size} ranks runs {name}, whose line {line} starts "
+            f"{launcher.name}, and that starts ranks itself"
+        )
+        return
 
 
 # ---- setup ---------------------------------------------------------------------------------------
