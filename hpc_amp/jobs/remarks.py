@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -66,10 +67,12 @@ class _Setting:
 
 
 def remarks_on(loaded: LoadedJob, site: Site) -> tuple[str, ...]:
-    """One line for each directive that another one replaces, for each variable that `setup` exports
-    in vain, and for a launcher in the script that every rank runs."""
+    """One line for each directive that another one replaces, for each variable that `setup` or an
+    option of the container sets in vain, and for a launcher in the script that every rank runs."""
     found = [
         *_launchers(loaded.job),
+        *_container_options("the site's container_args", site.container_args),
+        *_container_options("container.args", loaded.job.container.args),
         *_exports("the site's setup", site.setup),
         *_exports("job.setup", loaded.job.job.setup),
     ]
@@ -203,7 +206,19 @@ def _launchers(job: Job) -> Iterator[str]:
         return
 
 
-# ---- setup ---------------------------------------------------------------------------------------
+# ---- variables -----------------------------------------------------------------------------------
+
+
+def _container_options(origin: str, words: Sequence[str]) -> Iterator[str]:
+    """Variables in the container's `--env A=1,B=2`; the rank's own come after them."""
+    values = [word.removeprefix("--env=") for word in words if word.startswith("--env=")]
+    values += [after for word, after in itertools.pairwise(words) if word == "--env"]
+    for entry in ",".join(values).split(","):
+        name = entry.partition("=")[0]
+        meaning = own_variable(name)
+        if meaning is not None:
+            yield f"--env {name} of {origin} has no effect, since hpc-amp sets it: {meaning}"
+
 
 _AFTER_SETUP = {
     "OMP_NUM_THREADS": "it is job.cpus_per_gpu, and container.env can say another value"

@@ -154,3 +154,19 @@ def test_exports_that_are_in_vain_are_said():
         "job.setup exports OMP_NUM_THREADS, which hpc-amp sets afterwards: it is job.cpus_per_gpu, "
         "and container.env can say another value",
     )
+
+
+def test_variables_in_options_of_the_container_that_are_in_vain_are_said():
+    plan = plan_of(
+        "slurm",
+        "[]",
+        "[]",
+        "container.args=[--env, 'A=b c,RANK=1', --nv, '--env=RANKS=1']",
+        site_more="container_args: ['--env=MASTER_PORT=1']\n",
+    )
+    assert plan.remarks == (
+        "--env MASTER_PORT of the site's container_args has no effect, since hpc-amp sets it: it "
+        "is another one for each job and attempt",
+        "--env RANK of container.args has no effect, since hpc-amp sets it: it differs from rank "
+        "to rank",
+    )
