@@ -16,6 +16,7 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 from hpc_amp.containers import Container, get_container
 from hpc_amp.errors import ConfigError
+from hpc_amp.jobs.remarks import remarks_on
 from hpc_amp.jobs.setup_lines import check_setup
 from hpc_amp.launchers import Launcher, get_launcher
 from hpc_amp.schedulers import Scheduler, get_scheduler
@@ -44,6 +45,8 @@ class Plan:
     fabric: Fabric | None = None
     remarks: tuple[str, ...] = ()
     """What the user should know, although nothing is wrong."""
+    expanded: tuple[str, ...] = ()
+    """The paths that were written with variables, and what they are. The log tells, too."""
     version: str = __version__
 
     @property
@@ -108,9 +111,10 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
     run_dir = run_dir.resolve()
     job = _absolute_paths(job, workdir)
     scheduler = get_scheduler(site.scheduler)
-    remarks: tuple[str, ...] = ()
+    expanded = tuple(map(str, (*site.expanded, *loaded.expanded)))
+    remarks = (*expanded, *remarks_on(loaded, site))
     if scheduler.name == "local" and job.job.nodes > 1:
-        remarks = (
+        remarks += (
             f"this machine stands for all {job.job.nodes} nodes: "
             f"the {job.world_size} ranks run here together",
         )
@@ -148,6 +152,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         launcher=launcher,
         fabric=fabric_of(job, site),
         remarks=remarks,
+        expanded=expanded,
         container=container,
         run_dir=run_dir,
         workdir=run_dir / "code" if job.code is not None else workdir,
@@ -172,17 +177,17 @@ def _absolute_program(program: str, workdir: Path) -> str:
     environment is a symbolic link and only works as one."""
     if "/" not in program:
         return program
-    return os.path.abspath(workdir / os.path.expanduser(program))
+    return os.path.abspath(workdir / program)
 
 
 def _absolute_paths(job: Job, workdir: Path) -> Job:
     def absolute(path: str) -> str:
-        return str((workdir / os.path.expanduser(path)).resolve())
+        return str((workdir / path).resolve())
 
     def absolute_bind(bind: str) -> str:
         source, colon, rest = bind.partition(":")
         # Links stay: `/scratch` shall be there inside under this name, wherever it leads.
-        source = os.path.abspath(workdir / os.path.expanduser(source)) if source else ""
+        source = os.path.abspath(workdir / source) if source else ""
         return f"{source}{colon}{rest}" if rest else source
 
     container = job.container

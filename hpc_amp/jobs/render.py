@@ -91,11 +91,12 @@ def template_context(plan: Plan) -> dict[str, Any]:
         "step_cpus": plan.launcher.step_cpus(job),
         "walltime": plan.walltime,
         "stop_margin": plan.stop_margin,
-        "address_suffix": words(filter(None, [plan.site.address_suffix])),
+        "address": _address(plan),
         "fabric_comments": [comment(line) for line in plan.fabric.comments()]
         if plan.fabric is not None
         else [],
         "fabric_env": [(verbatim(name), quote(value)) for name, value in plan.fabric_env.items()],
+        "expanded": [quote(line) for line in plan.expanded],
         "site_env": [(verbatim(name), quote(value)) for name, value in plan.site.env.items()],
         "setups": [
             (verbatim(origin), verbatim(lines.strip("\n")))
@@ -125,6 +126,14 @@ def template_context(plan: Plan) -> dict[str, Any]:
         "max_restarts": job.job.max_restarts,
         "retries": job.restarts.on_failure,
     }
+
+
+def _address(plan: Plan) -> ShellText:
+    """The first node's name in the site's form; nothing where it stays as it is."""
+    if plan.site.address is None:
+        return verbatim("")
+    before, after = (words(filter(None, [part])) for part in plan.site.address.split("{host}"))
+    return verbatim(f"{before}${{master_addr%%.*}}{after}")
 
 
 def _grace(plan: Plan) -> int:
