@@ -3,6 +3,7 @@ suite; answers here are in the words of OpenPBS 23.06."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hpc_amp.errors import ConfigError, SchedulerError, UsageError
 from hpc_amp.jobs.links import submit_chain
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
-from hpc_amp.schedulers.base import NOT_IN_QUEUE, JobStatus, Submission
+from hpc_amp.schedulers.base import NOT_IN_QUEUE, AwayError, JobStatus, Submission
 from hpc_amp.schedulers.pbs import Pbs
 
 
@@ -162,7 +163,7 @@ DOWN = "Connection refused\nqsub: cannot connect to server head (errno=15010)\n"
 def test_an_outage_is_no_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls = command_that_says(monkeypatch, tmp_path, "qsub", "", DOWN, 162)
 
-    with pytest.raises(AwayError, match="does not reach the scheduler: Connection refused / qsub"):
+    with pytest.raises(AwayError, match=r"does not reach the scheduler: Connection refused / qsub"):
         Pbs().submit(tmp_path / "launch.sh", os.environ)
     assert len(calls()) == 3
 
@@ -180,7 +181,7 @@ def test_a_cancellation_without_an_answer_is_made_again(
 ) -> None:
     calls = command_that_says(monkeypatch, tmp_path, "qdel", "", err, status)
 
-    with pytest.raises(SchedulerError, match="qdel 7.head: "):
+    with pytest.raises(SchedulerError, match="qdel 7"):
         Pbs().cancel("7.head")
     assert len(calls()) == asked
 
