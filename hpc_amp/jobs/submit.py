@@ -59,12 +59,13 @@ def resume(run_dir: Path) -> tuple[Submission, str]:
         raise UsageError(
             f"whether {run_dir} still runs is not known: {status.reason}", hint="try again later"
         )
-    if status.job_id is not None and get_scheduler(status.scheduler).unended([status.job_id]):
+    scheduler = get_scheduler(status.scheduler)
+    there = {} if status.job_id is None else scheduler.unended([status.job_id])
+    if any(not job.stuck for job in there.values()):
         raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")
     if status.state == "finished":
         raise UsageError(f"{run_dir} has finished", hint="there is nothing to resume")
-    scheduler = get_scheduler(status.scheduler)
-    for link in reversed(read_chain(run_dir)):
+    for link in [*reversed(read_chain(run_dir)), *there]:
         scheduler.cancel(link)  # may still wait for a job that failed
     resources = rundir.read_resolved(run_dir)["job"].get("job", {})
     return _hand_in(run_dir, scheduler, resources.get("chain", 0)), scheduler.name
