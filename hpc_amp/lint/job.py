@@ -169,13 +169,31 @@ class Job:
     def nodes(self) -> int | None:
         """The number of nodes where the header says it plainly."""
         if "slurm" in self.options:
-            value = self._slurm.last("nodes")
-            return number((value or "").partition("-")[0]) if value else None
+            return self._slurm_nodes
         if "pbs" in self.options:
             return self._pbs_nodes
         if "cobalt" in self.options:
             return number(self.options["cobalt"].last("nodecount"))
         return None
+
+    @property
+    def _slurm_nodes(self) -> int | None:
+        if self.is_heterogeneous:
+            return None  # each component has its own
+        value = self._slurm.last("nodes")
+        if value:
+            return number(value.partition("-")[0])
+        tasks, per_node = self.ntasks, number(self._slurm.last("ntasks-per-node"))
+        return -(-tasks // per_node) if tasks and per_node else None
+
+    @property
+    def is_heterogeneous(self) -> bool:
+        """Whether the Slurm header is that of several jobs in one."""
+        header = read_header(self.script, "slurm")
+        return any(
+            [word.text for word in one.split.words] in (["hetjob"], ["packjob"])
+            for one in header.directives
+        )
 
     @property
     def _pbs_nodes(self) -> int | None:
@@ -185,9 +203,28 @@ class Job:
         select = resources.get("select")
         if select is None:
             return None
-        counts = [number(chunk.partition(":")[0]) or 1 for chunk in select.split("+")]
+        chunks = self._pbs_chunks or 1
         scattered = "scatter" in resources.get("place", "") or ":system=" in select
-        return sum(counts) if scattered or sum(counts) == 1 else None
+        return chunks if scattered or chunks == 1 else None
+
+    @property
+    def _pbs_chunks(self) -> int | None:
+        select = pbs_resources(self.options["pbs"]).get("select")
+        if select is None:
+            return None
+        return sum(number(chunk.partition(":")[0]) or 1 for chunk in select.split("+"))
+
+    @property
+    def places(self) -> int | None:
+        """Nodes, or the chunks of PBS where it is not said that each is on a node of its own."""
+        if self.nodes is None and set(self.options) == {"pbs"}:
+            return self._pbs_chunks
+        return self.nodes
+
+    @property
+    def place_name(self) -> str:
+        """What `places` counts."""
+        return "nodes" if self.nodes is not None else "chunks"
 
     @property
     def ntasks(self) -> int | None:
