@@ -59,8 +59,9 @@ def _srun_grammar() -> Grammar:
 _SRUN = _srun_grammar()
 
 _AGENT = re.compile(
-    r"(?:^|[\s/'\";&])(?:torchrun(?:_jsc)?|accelerate\s+launch|deepspeed|composer|"
-    r"torch\.distributed\.(?:run|launch))(?=[\s'\"]|$)"
+    r"(?:^|[\s/'\";&])(?:torchrun(?:_jsc)?|accelerate\s+launch|deepspeed|composer|horovodrun|"
+    r"torch\.distributed\.(?:run|launch)|accelerate\.commands\.launch|horovod\.runner(?:\.\w+)?|"
+    r"deepspeed\.launcher\.(?:runner|launch)|composer\.cli\.launcher)(?=[\s'\"]|$)"
 )
 _TORCH = re.compile(
     r"torch|\bnccl|rccl|\bddp\b|\bfsdp\b|deepspeed|accelerate\b|lightning|horovod|megatron|"
@@ -286,7 +287,7 @@ class Job:
         if value := options.last("gpus-per-node"):
             return _gpu_count(value)
         if value := options.last("gres"):
-            match = re.search(r"\bgpu(?::([^,]*))?", value)
+            match = re.search(r"\bgpu(?:[:=]([^,]*))?", value)
             return (_gpu_count(match[1] or "1") if match else None) or None
         if (value := options.last("gpus")) and (count := _gpu_count(value)):
             nodes = self.nodes or 1
@@ -324,12 +325,14 @@ class Job:
 
     def argv(self, words: list[Word]) -> list[str]:
         """The words of a command with variables filled in; those in the place of whole words may
-        become several."""
+        become several, unless quotes or a substitution keep them together."""
         found: list[str] = []
         for word in words:
             text = self.expand(word.text)
             is_variable = re.fullmatch(r"\$\{?\w+(?:\[[@*]\])?\}?", word.text) is not None
-            found += text.split() if is_variable and text != word.text else [text]
+            is_one = (word.quoted and "@" not in word.text) or text.startswith(("$(", "`"))
+            splits = is_variable and text != word.text and not is_one
+            found += text.split() if splits else [text]
         return found
 
     def _launch(self, command: Command) -> Launch | None:

@@ -35,6 +35,8 @@ def _first_node_only(job: Job, report: Report) -> None:
 
 
 def _agent_once(job: Job, agent: Local, places: int, report: Report) -> None:
+    if _may_start_others(agent):
+        return
     where = f"runs once, on the first of {places} {job.place_name}"
     if _waits_for_others(agent):
         report.add(
@@ -62,12 +64,14 @@ def _waits_for_others(agent: Local) -> bool:
     """Whether it was told of several nodes, or machines, that all have to come."""
     name = "num-machines" if "accelerate" in agent.name else "nnodes"
     value = (option_in(agent.text, name) or "1").partition(":")[0]
-    if "accelerate" in agent.name and re.search(
-        r"deepspeed|mpirun|--config[-_]file(?!.*--machine[-_]rank)", agent.text
-    ):
-        return False  # it may start the others by itself
     several = (number(value) or 1) > 1
     return several or (":-" not in value and _SEVERAL.search(value) is not None)
+
+
+def _may_start_others(agent: Local) -> bool:
+    """accelerate can use pdsh or mpirun, as its options or its configuration file say."""
+    of_its_own = r"deepspeed|mpirun|--config[-_]file(?!.*--machine[-_]rank)"
+    return "accelerate" in agent.name and re.search(of_its_own, agent.text) is not None
 
 
 # Programs that start processes on other nodes by themselves, or serve another purpose.
