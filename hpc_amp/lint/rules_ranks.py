@@ -196,7 +196,9 @@ def _node_file(job: Job, report: Report) -> None:
     if repeats is None or int(repeats[1]) < 2:
         return
     for command in job.commands:
-        counted = [(name, word) for name, word in command.assignments if _NAMES_NODES.fullmatch(name)]
+        counted = [
+            (name, word) for name, word in command.assignments if _NAMES_NODES.fullmatch(name)
+        ]
         for before, word in zip(command.program, command.program[1:], strict=False):
             if re.fullmatch(r"--?(?:nnodes|num[-_](?:nodes|machines))", before.text):
                 counted.append((before.text, word))

@@ -96,7 +96,8 @@ def _sets_up_only(path: str) -> bool:
     """Whether a file that is read in belongs to an environment, and hence sets no traps."""
     name = posixpath.basename(path)
     return (
-        name in ("activate", "conda.sh", "mamba.sh", "lmod", "bash", "sh", "setvars.sh", "modules.sh")
+        name
+        in ("activate", "conda.sh", "mamba.sh", "lmod", "bash", "sh", "setvars.sh", "modules.sh")
         or re.search(r"profile|bashrc|init|module|\benv\b|venv", path) is not None
     )
 

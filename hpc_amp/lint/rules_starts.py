@@ -123,7 +123,18 @@ def _launcher(job: Job) -> str:
 
 
 # Commands behind which a script is as good as over.
-_LAST_WORDS = {"echo", "printf", "date", "export", "done", "fi", "esac", "deactivate", "set", "exit"}
+_LAST_WORDS = {
+    "echo",
+    "printf",
+    "date",
+    "export",
+    "done",
+    "fi",
+    "esac",
+    "deactivate",
+    "set",
+    "exit",
+}
 
 
 def _background(job: Job, report: Report) -> None:
@@ -153,4 +164,5 @@ def _background(job: Job, report: Report) -> None:
 
 
 def _is_work(job: Job, command: Command) -> bool:
-    return any(one.command is command for one in (*job.launches, *local_programs(job)))
+    started = [one.command for one in job.launches] + [one.command for one in local_programs(job)]
+    return any(one is command for one in started)

@@ -17,7 +17,21 @@ from hpc_amp.lint.shell import ASSIGNMENT, Command, read_shell
 # Programs that look after nodes or files. Started on many nodes they are no part of the training.
 _HELPERS = {
     *("hostname", "nvidia-smi", "rocm-smi", "xpu-smi", "lscpu", "nproc", "free", "df", "uname"),
-    *("mkdir", "cp", "rm", "ls", "mv", "ln", "touch", "chmod", "find", "du", "stat", "tar", "rsync"),
+    *(
+        "mkdir",
+        "cp",
+        "rm",
+        "ls",
+        "mv",
+        "ln",
+        "touch",
+        "chmod",
+        "find",
+        "du",
+        "stat",
+        "tar",
+        "rsync",
+    ),
     *("unzip", "cat", "echo", "printf", "head", "tail", "grep", "awk", "sed", "sort", "date", "id"),
     *("env", "printenv", "export", "sleep", "true", "which", "test", "[", "[[", "cd", "module"),
     *("pwd", "ulimit", "ip", "ifconfig", "ibstat", "git", "pip", "squeue", "scontrol", "set"),
@@ -47,7 +61,9 @@ _PYTHON = re.compile(
     r"(?P<what>-m\s+[\w.]+|[^\s-]\S*\.py)(?=\s|$|['\"])"
 )
 # Modules of Python that are tools.
-_TOOLS = re.compile(r"-m\s+(?:pip|venv|virtualenv|json|site|http|zipfile|ensurepip|conda|compileall)")
+_TOOLS = re.compile(
+    r"-m\s+(?:pip|venv|virtualenv|json|site|http|zipfile|ensurepip|conda|compileall)"
+)
 
 
 @dataclass(frozen=True)

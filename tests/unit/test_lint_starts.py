@@ -33,7 +33,9 @@ RUN = (
     "torchrun --nnodes=$SLURM_NNODES --nproc_per_node=8 --rdzv_backend=c10d "
     "--rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT train.py"
 )
-RUN2 = "torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$HEAD:$P train.py"
+RUN2 = (
+    "torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$HEAD:$P train.py"
+)
 
 FAULTS: dict[str, tuple[str, str]] = {
     "the agent alone": ("first-node-only", NODES4 + f"{RUN}\n"),
