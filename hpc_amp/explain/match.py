@@ -171,11 +171,17 @@ class Scan:
                 news = self._note_sign(line) or news
                 continue
             kept = (self._hints if level == "hint" else self._active).setdefault(failure.id, [])
-            if len(kept) < failure.times:
+            surer = bool(kept) and level == "cause" != kept[-1].level
+            if len(kept) < failure.times or surer:
                 captured = {key: value or "" for key, value in found.groupdict().items()}
                 # A chained traceback is one event: what explains a part counts from its start.
                 order = self._order if error is None else error.order
-                kept.append(Finding(failure, line, captured, level, order))
+                finding = Finding(failure, line, captured, level, order)
+                if surer:
+                    # What was a warning before is an error now.
+                    kept[-1] = finding
+                else:
+                    kept.append(finding)
                 news = True
         return news
 
@@ -296,8 +302,9 @@ def _judge(findings: list[Finding], unexplained: Error | None) -> Verdict:
     return Verdict()
 
 
-def _rank(finding: Finding) -> tuple[bool, int]:
-    return finding.failure.otherwise, finding.order
+def _rank(finding: Finding) -> tuple[bool, int, bool]:
+    """Of entries that know the same line, one that knows other lines of the log too comes first."""
+    return finding.failure.otherwise, finding.order, not finding.failure.also
 
 
 def _fitting(failures: Iterable[Failure], line: Line) -> list[tuple[Failure, re.Match[str]]]:
