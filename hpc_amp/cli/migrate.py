@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,17 +69,24 @@ def migrate(
     wish = Wish(target, _version(torch), ignored)
     require_libcst()
     scanned: list[Scanned] = []
-    refused = False
-    for path in python_files(paths):
+    refused: list[str] = []
+
+    def refuse(why: str) -> None:
+        # The others can still be looked at.
+        refused.append(why)
+        click.echo(f"hpc-amp: {why}", err=True)
+
+    for path in python_files(paths, refuse):
         try:
             one = scan_file(path, wish)
             if write:
                 one.write()
             scanned.append(one)
         except UsageError as error:
-            # The others can still be looked at.
-            click.echo(f"hpc-amp: {error}", err=True)
-            refused = True
+            refuse(str(error))
+        except Exception as error:
+            # A defect of a rule: the files before it are changed already, so go on, and tell.
+            refuse(_defect(path, error))
     _tell(scanned, write=write, as_diff=as_diff, as_json=as_json)
     if refused:
         raise SystemExit(2)
@@ -94,6 +102,16 @@ def _version(text: str) -> tuple[int, int]:
     if not (major.isdecimal() and minor.isdecimal()):
         raise UsageError(f"--torch {text} is no version", hint="write it like 2.4")
     return int(major), int(minor)
+
+
+def _defect(path: Path, error: Exception) -> str:
+    """What went wrong in hpc-amp itself, and where, in one line."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return (
+        f"{path} was left alone, because hpc-amp failed at it ({what}, in "
+        f"{Path(last.filename).name}:{last.lineno}); please report this"
+    )
 
 
 def _tell(scanned: Sequence[Scanned], *, write: bool, as_diff: bool, as_json: bool) -> None:
