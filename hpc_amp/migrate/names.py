@@ -27,8 +27,10 @@ _INNER = [
         ("torch.nn.parallel", "distributed|data_parallel"),
         ("torch.nn.utils", "clip_grad"),
         ("apex.amp", "frontend|handle|amp"),
+        ("apex.amp", r"_amp_state(?=\.(?:_amp_state|master_params)\b)"),
         ("apex.parallel", "distributed|optimized_sync_batchnorm|sync_batchnorm|LARC"),
-        ("apex.optimizers", r"fused_\w+"),
+        ("apex.optimizers", r"fused_\w+|fp16_optimizer"),
+        ("apex.contrib.optimizers", r"fused_\w+|fp16_optimizer"),
         ("apex.fp16_utils", "fp16_optimizer|fp16util|loss_scaler"),
     )
 ]

@@ -78,12 +78,15 @@ RULES: dict[str, Rule] = {
         "(find_unused_parameters)",
         _WRITE,
     ),
-    "apex-syncbn": Rule(_APEX, "`{code}`: torch has had its own since 1.1", _WRITE),
+    "apex-syncbn": Rule(
+        _APEX,
+        "`{code}`: apex's was removed in May 2025; torch has had its own since 1.1",
+        _WRITE,
+    ),
     "apex-amp-name": Rule(
         _APEX,
         "`{code}` is no part of the documented API of apex.amp 1.0",
-        "hpc_amp.amp tells a scale with amp.loss_scale(loss_id), a skipped step with "
-        "amp.stepped(optimizer), the stepped parameters with amp.master_params(optimizer)",
+        "{twin}",
     ),
     "apex-old-api": Rule(
         _APEX,
@@ -93,23 +96,29 @@ RULES: dict[str, Rule] = {
     ),
     "apex-optimizer": Rule(
         _APEX,
-        "`{code}`: apex still has it, compiled; {difference}",
+        "`{code}`: {state}; {difference}",
         "{twin}; checkpoints do not carry over",
     ),
     "apex-fp16-utils": Rule(
         _APEX,
-        "`{code}`: apex.fp16_utils is fp16 by hand, from before amp",
+        "`{code}`: apex.fp16_utils is fp16 by hand, from before amp; it was removed from apex in "
+        "May 2025",
         "{twin}",
     ),
     "apex-unused": Rule(
         _APEX,
-        "`{code}`: nothing in this file uses it",
+        "`{code}`: nothing in this file uses it{fails}",
         "delete it, unless it is there to see whether apex is installed, or for other files",
     ),
     "apex-other": Rule(
         _APEX,
         "`{code}`: no mixed precision, so it is left to you; {state}",
         "{twin}",
+    ),
+    "apex-extension": Rule(
+        _APEX,
+        "`{code}`: a compiled part of apex, for its own use; {state}",
+        "hpc_amp.amp needs none of it; {twin}",
     ),
     "apex-to-native": Rule(_APEX, "`{code}`: asked for with --to native", "{twin}"),
     # ---- apex.amp, used wrongly -----------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Literal
 
 import libcst as cst
 
+from hpc_amp.migrate.apex_parts import EXTENSIONS
 from hpc_amp.migrate.edits import changed
 from hpc_amp.migrate.exchange import exchange
 from hpc_amp.migrate.finding import Finding, Report
@@ -24,7 +25,9 @@ from hpc_amp.migrate.script import Script
 
 Target = Literal["drop-in", "native"]
 # Without one of these words there is nothing to find, and no need to parse.
-_NAMES = re.compile(r"\bapex\b|\bamp\b|autocast|GradScaler|unscale_")
+_NAMES = re.compile(
+    r"\bapex\b|\bamp\b|autocast|GradScaler|unscale_|" + "|".join(map(re.escape, EXTENSIONS))
+)
 _BY_HAND = re.compile(r"scale|half|float", re.IGNORECASE)
 
 

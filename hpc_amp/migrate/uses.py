@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import libcst as cst
 
+from hpc_amp.migrate.apex_parts import inside_amp
 from hpc_amp.migrate.arguments import Arguments, Undecidable
 from hpc_amp.migrate.edits import Edit, NodeChange, changed
 from hpc_amp.migrate.finding import Report
@@ -120,7 +121,8 @@ class Uses:
         try:
             move, _ = self.find(use.name)
         except Undecidable:
-            self._report.add(_rule_of_unknown(use.name), use.node)
+            rule = _rule_of_unknown(use.name)
+            self._report.add(rule, use.node, twin=inside_amp(use.name))
             return
         except KeyError:
             return  # it has another meaning, too, and that is the one of this name

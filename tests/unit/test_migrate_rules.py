@@ -120,6 +120,10 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
         ],
         ["from torch.nn import LayerNorm  # apex had its own\nLayerNorm(8)\n"],
     ),
+    "apex-extension": (
+        [(2, "import amp_C\namp_C.multi_tensor_scale\n"), (1, "import amp_C\n")],
+        ["import amp_Cx\namp_Cx.multi_tensor_scale\n"],
+    ),
     "apex-opt-level": (
         [(4, APEX + "amp.initialize(model, optimizer, opt_level='01')\n")],
         [
