@@ -46,6 +46,11 @@ class Scanned:
         """The findings that `write` does not change."""
         return [finding for finding in self.findings if not finding.mechanical]
 
+    @property
+    def notes(self) -> list[Finding]:
+        """The findings that `write` changes, and that somebody has to look at then."""
+        return [finding for finding in self.findings if finding.mechanical and finding.note]
+
     def diff(self) -> str:
         """The changes, as a unified diff."""
         if self.source is None:

@@ -15,11 +15,12 @@ _AUTOCAST = 'torch.autocast("cuda", dtype=torch.float16)'
 @dataclass(frozen=True)
 class Rule:
     """`message` says what is found and why it is wrong, `instead` what to do. `group` is a headline
-    of the table."""
+    of the table. `note` is what has to be looked at behind a change that `--write` makes."""
 
     group: str
     message: str
     instead: str
+    note: str = ""
 
     @property
     def mechanical(self) -> bool:
@@ -61,8 +62,8 @@ RULES: dict[str, Rule] = {
     ),
     "star-import": Rule(
         _OLD,
-        "`{code}`: which names come from it is not seen, so nothing of it is looked at",
-        "import by name",
+        "`{code}`: {names}",
+        "{twin}",
     ),
     # ---- apex -----------------------------------------------------------------------------------
     "apex-import": Rule(
@@ -73,10 +74,13 @@ RULES: dict[str, Rule] = {
     "apex-amp": Rule(_APEX, "`{code}`: apex.amp was removed from apex in May 2025", _WRITE),
     "apex-ddp": Rule(
         _APEX,
-        "`{code}`: apex's class was removed in May 2025; torch's overlaps by itself (there is no "
-        "delay_allreduce) and refuses parameters without a part in the loss "
-        "(find_unused_parameters)",
+        "`{code}`: apex's class was removed in May 2025; torch's overlaps by itself, and sends "
+        "buffers around unless told not to",
         _WRITE,
+        "apex did not mind parameters that never get a gradient, torch's stops with an error at "
+        "the second pass: where there are some, find_unused_parameters=True (which is not for "
+        "reentrant checkpoints, nor for several passes before one backward), or requires_grad_("
+        "False) on them; torch 2.13 calls broadcast_buffers forward_sync_buffers, and warns",
     ),
     "apex-syncbn": Rule(
         _APEX,
@@ -115,6 +119,7 @@ RULES: dict[str, Rule] = {
         "`{code}`: no mixed precision, so it is left to you; {state}",
         "{twin}",
     ),
+    "apex-still-needed": Rule(_APEX, "`{code}`: {why}", "{twin}"),
     "apex-extension": Rule(
         _APEX,
         "`{code}`: a compiled part of apex, for its own use; {state}",

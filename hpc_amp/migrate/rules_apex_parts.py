@@ -6,8 +6,8 @@ import libcst as cst
 
 from hpc_amp.migrate.apex_parts import EXTENSIONS, part
 from hpc_amp.migrate.finding import Report
-from hpc_amp.migrate.moves import APEX_AMP, APEX_PARALLEL
-from hpc_amp.migrate.names import Reference, module_of
+from hpc_amp.migrate.moves import APEX_AMP, apex_parallel
+from hpc_amp.migrate.names import STAR_IMPORTS, Reference, canonical, module_of
 from hpc_amp.migrate.program import Program
 from hpc_amp.migrate.script import argument
 
@@ -62,8 +62,8 @@ _FP16_REST = (
     "was put together for"
 )
 # What exchange.py looks after: uses, and imports that give these a name.
-_DONE = {*APEX_AMP, *APEX_PARALLEL}
-_NAMED = {name for name, move in {**APEX_AMP, **APEX_PARALLEL}.items() if move.keeps_name}
+_MOVES = {**APEX_AMP, **apex_parallel((2, 4))}
+_NAMED = {name for name, move in _MOVES.items() if move.keeps_name}
 
 
 def check_apex_parts(program: Program, report: Report) -> None:
@@ -76,9 +76,9 @@ def check_apex_parts(program: Program, report: Report) -> None:
             known = EXTENSIONS[package]
             report.add("apex-extension", use.node, state=known.state, twin=known.twin)
     for binding in program.names.bindings:
-        known = EXTENSIONS.get(binding.path.partition(".")[0])
-        if known is not None and not program.names.uses_of(binding):
-            report.add("apex-extension", binding.alias, state=known.state, twin=known.twin)
+        extension = EXTENSIONS.get(binding.path.partition(".")[0])
+        if extension is not None and not program.names.uses_of(binding):
+            report.add("apex-extension", binding.alias, state=extension.state, twin=extension.twin)
         is_apex = binding.path.partition(".")[0] == "apex"
         if is_apex and binding.path not in _NAMED and not program.names.uses_of(binding):
             state = part(binding.module or binding.path)
@@ -91,10 +91,26 @@ def check_apex_parts(program: Program, report: Report) -> None:
 
 def _star_imports(program: Program, report: Report) -> None:
     for statement in program.names.statements:
+        if not isinstance(statement, cst.ImportFrom):
+            continue
         module = module_of(statement)
-        old = module.partition(".")[0] == "apex" or module in ("torch.cuda.amp", "torch.cpu.amp")
-        if old and isinstance(statement.names, cst.ImportStar):
-            report.add("star-import", statement)
+        package = canonical(f"{module}.x").removesuffix(".x")
+        old = package.partition(".")[0] == "apex" or package in ("torch.cuda.amp", "torch.cpu.amp")
+        if not (old and isinstance(statement.names, cst.ImportStar)):
+            continue
+        uses = [use for use in program.names.references if use.star is statement]
+        used = ", ".join(dict.fromkeys(use.local for use in uses))
+        if used:
+            names, twin = f"this file uses {used} of it", f"from {module} import {used}"
+        elif package in STAR_IMPORTS:
+            names, twin = "nothing in this file is one of its names", "delete it"
+        else:
+            names = "which names come from it is not seen, so nothing of it is looked at"
+            twin = "import by name"
+        if package.startswith("apex.") and part(package).gone:
+            names += f"; {part(package).state}: the import fails"
+            twin = "change what this file uses of it, then delete it" if used else "delete it"
+        report.add("star-import", statement, names=names, twin=twin)
 
 
 def _use(program: Program, use: Reference, report: Report) -> None:
@@ -102,7 +118,7 @@ def _use(program: Program, use: Reference, report: Report) -> None:
     call = above if isinstance(above, cst.Call) and above.func is use.node else None
     place = use.node if call is None else call
     package, _, name = use.name.removeprefix("apex.").partition(".")
-    if any(f"{use.name}.".startswith(f"{done}.") for done in _DONE):
+    if any(f"{use.name}.".startswith(f"{done}.") for done in _MOVES):
         return
     known = part(use.name)
     if package == "optimizers" or use.name.startswith("apex.contrib.optimizers."):

@@ -14,6 +14,7 @@ from hpc_amp.migrate.finding import Report
 from hpc_amp.migrate.moves import Move, Version
 from hpc_amp.migrate.names import Reference
 from hpc_amp.migrate.program import AUTOCASTS, HALF, Program
+from hpc_amp.migrate.rules import RULES
 
 # A branch for one version of a library: what is written there is meant for that one.
 _VERSION_TEST = re.compile(r"version|hasattr|torch_?\d|parse\(", re.IGNORECASE)
@@ -133,7 +134,8 @@ class Uses:
             new = move.new if place is use.node else f"{move.new}(...)"
         if left_because:
             edits = ()
-        self._report.add(move.rule, place, *edits, left_because=left_because, new=new)
+        note = RULES[move.rule].note if isinstance(place, cst.Call) else ""
+        self._report.add(move.rule, place, *edits, left_because=left_because, note=note, new=new)
 
     def _place(self, use: Reference) -> cst.CSTNode:
         """The call or the decorator that a name stands in, else the name."""

@@ -95,6 +95,26 @@ def test_write_changes_the_file_and_tells_what_is_left() -> None:
     }
 
 
+def test_a_note_stays_behind_a_change_that_has_to_be_looked_at() -> None:
+    text = "import apex, torch\nm = apex.parallel.DistributedDataParallel(m)\n"
+    Path("ddp.py").write_text(text)
+
+    before = migrate("ddp.py").output.splitlines()
+    assert before[-3].endswith("DistributedDataParallel(m, broadcast_buffers=False)  [--write]")
+    assert before[-2].startswith("    then: apex did not mind parameters that never get a gradient")
+    assert before[-1] == "2 places in 1 file: 2 for --write (1 to look at), 0 for you"
+    assert migrate("--write", "--ignore", "apex-ddp", "ddp.py").exit_code == 0
+
+    Path("ddp.py").write_text(text)
+    result = migrate("--write", "ddp.py")
+    written = result.output.splitlines()
+    assert result.exit_code == 1
+    assert [line.endswith("[written]") for line in written] == [False, True, False, False]
+    assert written[2] == before[-2]
+    assert written[3] == "2 places in 1 file: 2 changed (1 to look at), 0 for you"
+    assert migrate("--write", "ddp.py").exit_code == 0
+
+
 def test_a_second_run_changes_nothing() -> None:
     migrate("--write", "old.py")
     before = os.stat("old.py")
@@ -135,6 +155,7 @@ def test_json() -> None:
 
     assert set(first) == {
         "file", "cell", "line", "column", "rule", "message", "instead", "mechanical",
+        "note",
     }  # fmt: skip
     assert (first["file"], first["cell"], first["line"], first["column"]) == (
         "both.py",
