@@ -40,8 +40,10 @@ _LAST = re.compile(
 )
 _ALONE = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?::\s|$)")
 _OTHER = re.compile(
-    r"^FATAL:\s|^hpc-amp: (?!rank \d+:(?:  |$| (?:Current t|T)hread 0x))|^Fatal Python error: |\bSegmentation fault\b|^Bus error\b"
-    r"|^\s*what\(\):\s|^Illegal instruction\b|: symbol lookup error: "
+    # The stacks that hpc-amp shows of a rank that stands still are no errors of their own.
+    r"^FATAL:\s|^hpc-amp: (?!rank \d+:(?:  |$| (?:Current t|T)hread 0x))"
+    r"|^Fatal Python error: |\bSegmentation fault\b|^Bus error\b|^\s*what\(\):\s"
+    r"|^Illegal instruction\b|: symbol lookup error: "
     r"|^(?:sbatch|salloc|srun|slurmstepd): fatal: |^(?:sbatch|salloc): error: "
 )
 # Endings that somebody else brought about.
