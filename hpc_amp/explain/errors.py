@@ -14,9 +14,18 @@ from hpc_amp.explain.lines import Line
 
 # Something may stand before it: a logger's words, or a line of another rank that had no end yet.
 _HEADER = re.compile(
-    r"^(?:Exception Group )?Traceback \(most recent call last\)|"
-    r"\bTraceback \(most recent call last\):$"
+    r"^(?:Exception Group )?Traceback \(most recent call last\)"
+    r"|Traceback \(most recent call last\):$"
 )
+# A traceback in a frame, as rich draws it: source code all of it, and the exception below.
+_BOX = re.compile(r"^\W[\W_]*Traceback \(most recent call last\) ?[\W_]*$")
+_BOX_END = re.compile(r"^[╰└+][─-]+[╯┘+]$")
+# A progress bar that an error was written behind.
+_BAR = re.compile(r"^[^|]*\|[^|]*\|.{0,80}?\[\d+:\d\d[^\]]*\]")
+# Of an exception that was made of another: what it was made of stands below, not above.
+_ORIGINAL = re.compile(r"^Original Traceback \(most recent call last\):")
+_ANNOUNCES = re.compile(r"\b(?:trace(?:back)?|error|exception)s?:$", re.IGNORECASE)
+_SOON = 4
 _CAUSED = re.compile(r"^\W*The above exception was the direct cause of the following exception:")
 _HANDLED = re.compile(r"^\W*During handling of the above exception, another exception occurred:")
 # Between the exceptions of a group. A group says how many it has, they say why.
@@ -89,6 +98,7 @@ class _Speaker:
     link: re.Pattern[str] | None = None
     """What joins the next traceback to the one before."""
     harmless_next: bool = False
+    boxed: bool = False
     error: Error | None = None
     opened: int = 0
     last: int = -_TAIL - 1
@@ -109,12 +119,17 @@ class Errors:
         """Take the next line, the `order`th. Returns the error it belongs to, if any, and whether
         entries may look at it: they may not where it is source code in a traceback."""
         self._count = order
-        text = line.text
+        text = _BAR.sub("", line.text) if "<" in line.text else line.text
         speaker = self._speakers.setdefault(line.speaker, _Speaker())
+        if speaker.boxed or _BOX.match(text):
+            speaker.boxed = not _BOX_END.match(text)
+            return None, False
         if _HARMLESS.search(text):
             speaker.harmless_next = True
             return None, False
         if _HEADER.search(text) and not (speaker.open and text[:1].isspace()):
+            if self._tells_more(speaker, text):
+                speaker.link = _ORIGINAL
             self._open(speaker)
             return speaker.error, False
         link = _link(text)
@@ -166,6 +181,13 @@ class Errors:
         self._speakers.clear()
         self.first_words = None
 
+    def _tells_more(self, speaker: _Speaker, header: str) -> bool:
+        """Whether the traceback that begins here is what the exception before was made of."""
+        last = speaker.error.last if speaker.error is not None else None
+        if last is None or self._count - speaker.last > _SOON:
+            return False
+        return bool(_ORIGINAL.match(header) or _ANNOUNCES.search(last.text))
+
     def _open(self, speaker: _Speaker) -> None:
         speaker.open += 1
         speaker.opened = self._count
@@ -194,7 +216,7 @@ class Errors:
             error.explained = True
         if error.line is None or (link and _gives_way(error.line.text, link)):
             error.line = line
-        if link is not _PART:
+        if link not in (_PART, _ORIGINAL):
             error.last = line
         return error
 
@@ -211,4 +233,6 @@ def _gives_way(root: str, link: re.Pattern[str]) -> bool:
     """Whether the next exception is nearer to the root than what was taken for it."""
     if link is _PART:
         return _GROUP.match(root) is not None
-    return link is _HANDLED and _LOOKED_UP.match(root) is not None
+    if link is _HANDLED:
+        return _LOOKED_UP.match(root) is not None
+    return link is _ORIGINAL

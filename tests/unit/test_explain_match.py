@@ -334,6 +334,53 @@ def test_of_two_ranks_without_labels_the_first_that_ends_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
+    "wrapper",
+    [
+        "RuntimeError: Caught app.Lost in DataLoader worker process 0.\nOriginal ",
+        "submit.FailedJobError: the job failed during processing with trace:\n------\n",
+    ],
+)
+def test_what_an_exception_was_made_of_may_stand_below_it(wrapper: str) -> None:
+    verdict = judge(traceback(wrapper + traceback("app.Lost: shard 7").rstrip()))
+    assert verdict.error is not None and verdict.error.text == "app.Lost: shard 7"
+    assert verdict.led_to is not None and verdict.led_to.text == wrapper.splitlines()[0]
+
+
+BOX = """\
+╭──────────── Traceback (most recent call last) ─────────────╮
+│ /code/train.py:12 in main                                  │
+│ ❱ 12 │   raise Lost("CUDA out of memory. Tried to allocate")│
+╰────────────────────────────────────────────────────────────╯
+Lost: shard 7
+"""
+
+
+def test_a_traceback_in_a_frame_is_source_code() -> None:
+    assert named(BOX) is None
+    assert named(BOX.replace("Lost: shard 7", OOM)) == "cuda-out-of-memory"
+    assert first_error(BOX.replace("Lost:", "app.LostError:"))[1] == "app.LostError: shard 7"
+
+
+@pytest.mark.parametrize(
+    ("before", "each"),
+    [
+        ("12%|█▎        | 3/25 [00:01<00:09, 2.1it/s]", ""),
+        ("loss 0.12", ""),
+        ("ERROR:root:", ""),
+        ("", "(RayWorker pid=7602) ERROR 04-07 00:57:46 ray_utils.py:45] "),
+    ],
+)
+def test_a_traceback_behind_other_words_on_its_line(before: str, each: str) -> None:
+    log = before + traceback("app.Lost: shard 7", each)
+    assert first_error(log)[1] == "app.Lost: shard 7"
+
+
+def test_an_exception_behind_a_progress_bar() -> None:
+    bar = "12%|█▎        | 3/25 [00:01<00:09, 2.1it/s]"
+    assert first_error(traceback(f"{bar}app.Lost: shard 7"))[1] == f"{bar}app.Lost: shard 7"
+
+
+@pytest.mark.parametrize(
     ("label", "rank"),
     [
         ("3: ", 3), (" 3: ", 3), ("[1,3]<stderr>:", 3), ("[prterun-n1-88@1,3]<stderr>: ", 3),
@@ -477,3 +524,93 @@ def test_no_cause_has_gaps_or_torn_text() -> None:
                 assert value and value == value.strip(), (failure.id, found)
                 # Words as they were said may be about a bracket.
                 assert name == "text" or value.count("(") == value.count(")"), (failure.id, value)
+
+
+# ---- logs from public reports, in own words ------------------------------------------------------
+
+REPORTS = {
+    "node-user-unknown": """
+        WARNING: Could not lookup the current user's information: user: unknown userid 5510
+        FATAL:   Couldn't determine user account information: user: unknown userid 5510
+        srun: error: node03: task 0: Exited with exit code 255
+        """,
+    "nccl-ib-connect": """
+        node11:40211:40388 [3] NCCL INFO Using network IB
+
+        [2026-02-20 22:26:02] node11:40211:40455 [3] misc/ibvwrap.cc:160 NCCL WARN Call to \
+ibv_modify_qp failed with error Connection timed out errno 110
+        node11:40211:40455 [3] NCCL INFO transport/net_ib.cc:1312 -> 2
+        [rank11]: Traceback (most recent call last):
+        [rank11]:   File "/work/llm/pretrain.py", line 88, in <module>
+        [rank11]:     main()
+        [rank11]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, \
+remote process exited or there was a network error, NCCL version 2.27.5
+        [rank11]: ncclRemoteError: A call failed possibly due to a network error or a remote process
+        [rank11]: Last error:
+        [rank11]: NET/IB: Call to ibv_modify_qp failed with 110 Connection timed out
+        srun: error: node11: task 11: Exited with exit code 1
+        """,
+    "sqlite-locked": """
+        Traceback (most recent call last):
+          File "/env/lib/python3.11/site-packages/sqlalchemy/engine/default.py", line 941, in do
+            cursor.execute(statement, parameters)
+        sqlite3.OperationalError: database is locked
+
+        The above exception was the direct cause of the following exception:
+
+        Traceback (most recent call last):
+          File "/work/hpo/tune.py", line 77, in <module>
+            study.optimize(objective, n_trials=20)
+        optuna.exceptions.StorageInternalError: An exception is raised during the commit. This \
+typically happens due to invalid data in the commit, e.g. exceeding max length.
+        srun: error: cn045: task 0: Exited with exit code 1
+        """,
+    "master-name-is-number": """
+        [W socket.cpp:697] [c10d] The client socket has failed to connect to 0.0.0.5:40323 \
+(errno: 110 - Connection timed out).
+        [E socket.cpp:753] [c10d] The client socket has failed to connect to any network address \
+of (05, 40323).
+        Traceback (most recent call last):
+          File "/opt/conda/bin/torchrun", line 8, in <module>
+            sys.exit(main())
+        torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. It was closed
+        """,
+    "activation-set-u": """
+        + . /apps/miniconda3/etc/profile.d/conda.sh
+        + conda activate work
+        /apps/envs/work/etc/conda/activate.d/proj4-activate.sh: line 6: PROJ_LIB: unbound variable
+        """,
+    "pyxis-setup": """
+        srun: job 8812 has been allocated resources
+        slurmstepd: error: pyxis: couldn't mkdir /run/pyxis/100005: No such file or directory
+        slurmstepd: error: spank: required plugin spank_pyxis.so: init_post_opt() failed with rc=-1
+        slurmstepd: error: Plugin stack initialization failed.
+        srun: error: task 0 launch failed: Plugin initialization failed
+        """,
+    "pyxis-error": """
+        pyxis: importing docker image: docker://python:3.11
+        slurmstepd: error: pyxis: child 3478225 failed with error code: 1
+        slurmstepd: error: pyxis: failed to import docker image
+        slurmstepd: error: pyxis: printing enroot log file:
+        slurmstepd: error: pyxis:     [INFO] Authentication succeeded
+        slurmstepd: error: pyxis:     FATAL ERROR:Failed to read file rootfs/etc/.pwd.lock
+        slurmstepd: error: pyxis: couldn't start container
+        slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1
+        srun: error: node1: task 0: Exited with exit code 1
+        """,
+    "nccl-peer-unreachable": """
+        h:39964:40075 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to \
+10.0.0.2<45763> failed : Software caused connection abort
+        h:39964:40075 [0] NCCL INFO misc/socket.cc:564 -> 2
+        h:39964:40075 [0] proxy.cc:1519 NCCL WARN [Proxy Service 0] Failed to execute operation \
+Connect from rank 0, retcode 2
+        h:39964:40044 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote \
+peer node1<57557>
+        h: Test NCCL failure common.cu:958 'internal error - please report this issue / '
+        """,
+}
+
+
+@pytest.mark.parametrize("failure", REPORTS)
+def test_a_report(failure: str) -> None:
+    assert named(REPORTS[failure]) == failure
