@@ -47,6 +47,9 @@ _LAST = re.compile(
     r"^(?:(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Expired|Warning"
     r"|Failure|Failed|NotFound|Killed|ExceptionGroup|error|timeout)|(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?::(?:\s|$)|$)"
 )
+# The same for a class of the program's own, such as `Diverged: ...`. Other lines may look like it: it
+# counts where a traceback has no other last line.
+_NAMED = re.compile(r"^_?[A-Z]+[a-z]\w*(?::\s|$)")
 _ALONE = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?::\s|$)")
 _OTHER = re.compile(
     # The stacks that hpc-amp shows of a rank that stands still are no errors of their own.
@@ -85,6 +88,8 @@ class Error:
 
     line: Line | None = None
     last: Line | None = None
+    perhaps: Line | None = None
+    """What may be the line, where no other comes."""
     explained: bool = False
     harmless: bool = False
     order: int = 0
@@ -99,6 +104,8 @@ class _Speaker:
     """What joins the next traceback to the one before."""
     harmless_next: bool = False
     boxed: bool = False
+    framed: bool = False
+    """Whether the line before was source code of a traceback."""
     error: Error | None = None
     opened: int = 0
     last: int = -_TAIL - 1
@@ -123,6 +130,9 @@ class Errors:
         speaker = self._speakers.setdefault(line.speaker, _Speaker())
         if speaker.boxed or _BOX.match(text):
             speaker.boxed = not _BOX_END.match(text)
+            if not speaker.boxed:
+                self._open(speaker)
+                speaker.framed = True
             return None, False
         if _HARMLESS.search(text):
             speaker.harmless_next = True
@@ -134,20 +144,29 @@ class Errors:
             return speaker.error, False
         link = _link(text)
         if link is not None and speaker.error is not None:
+            if speaker.error.line is None and speaker.error.perhaps is not None:
+                speaker.open -= 1
+                self._keep(speaker, speaker.error.perhaps)
             speaker.link = link
             return speaker.error, False
         if speaker.open and order - speaker.opened > _LONGEST_TRACEBACK:
             speaker.open = 0
         if speaker.open:
             if text[:1].isspace() or not text:
+                speaker.framed = True
                 return speaker.error, False
+            framed, speaker.framed = speaker.framed, False
+            error = speaker.error
             if _LAST.match(text):
                 speaker.open -= 1
                 speaker.last = order
                 speaker.goes_on = bool(_GOES_ON.search(text))
-                if _ASKED_FOR.match(text) and speaker.error is not None:
-                    speaker.error.explained = True
+                if _ASKED_FOR.match(text) and error is not None:
+                    error.explained = True
                 return self._keep(speaker, line), True
+            if framed and error and not error.line and not error.perhaps and _NAMED.match(text):
+                error.perhaps = line
+                return error, True
             if not _OTHER.search(text):
                 return None, True
         near = order - speaker.last <= _TAIL
@@ -173,7 +192,11 @@ class Errors:
 
     def unexplained(self) -> Error | None:
         """The first error that nothing explains."""
-        return next((error for error in self.found if error.line and not error.explained), None)
+        for error in self.found:
+            error.line = error.line or error.perhaps
+            if error.line and not error.explained:
+                return error
+        return None
 
     def forget(self) -> None:
         """What came before does not count any more."""

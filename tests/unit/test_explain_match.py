@@ -359,6 +359,21 @@ def test_a_traceback_in_a_frame_is_source_code() -> None:
     assert named(BOX) is None
     assert named(BOX.replace("Lost: shard 7", OOM)) == "cuda-out-of-memory"
     assert first_error(BOX.replace("Lost:", "app.LostError:"))[1] == "app.LostError: shard 7"
+    assert first_error(BOX)[1] == "Lost: shard 7"
+
+
+@pytest.mark.parametrize("label", ["", "[rank1]: "])
+def test_an_exception_of_the_program_s_own_may_have_any_name(label: str) -> None:
+    log = traceback("Diverged: at step 7", label)
+    assert first_error(log)[1] == "Diverged: at step 7"
+    assert first_error(log + "and more\nsrun: error: n1: task 0: Exited with exit code 1\n")[1] == (
+        "Diverged: at step 7"
+    )
+    chained = log + f"{label}{DIRECT.strip()}\n" + traceback("app.Failed: giving up", label)
+    assert first_error(chained)[1] == "Diverged: at step 7"
+    # Another rank's words between a traceback and its last line.
+    torn = traceback("Epoch: 3\napp.Lost: shard 7")
+    assert first_error(torn)[1] == "app.Lost: shard 7"
 
 
 @pytest.mark.parametrize(
