@@ -53,8 +53,8 @@ def read_notebook(path: Path) -> Notebook:
         document = json.loads(read_bytes(path))
         cells = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
         sources = ["".join(cell["source"]) for cell in cells]
-        kernel = document.get("metadata", {}).get("kernelspec", {})
-        language = kernel.get("language", "python")
+        kernel = (document.get("metadata") or {}).get("kernelspec") or {}
+        language = kernel.get("language") or "python"
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{path} is no notebook of version 4") from None
     starts: list[int] = []
