@@ -75,29 +75,29 @@ def read_notebook(path: Path) -> Notebook:
 def _python(source: str) -> tuple[str, dict[int, int]]:
     """A cell without what is IPython's, on the same lines, and by how many characters lines of it
     were moved to the left."""
-    head, newline, rest = source.lstrip("\n").partition("\n")
-    above = "\n" * (len(source) - len(source.lstrip("\n")))
+    blank = len(source) - len(source.lstrip("\n"))
+    head, newline, rest = source[blank:].partition("\n")
     if head.startswith("%%"):
         if not _RUNS_CELL.match(head):
             return "\n" * source.count("\n"), {}  # in another language, or written to a file
         python, moved = _python(rest)
-        lines = above.count("\n") + 1
-        return f"{above}{newline}{python}", {line + lines: by for line, by in moved.items()}
+        return "\n" * blank + newline + python, {line + blank + 1: by for line, by in moved.items()}
     if _is_python(source):
         return source, {}
-    lines_out: list[str] = []
+    kept: list[str] = []
     moved = {}
+    line = 0
     for statement in _statements(source):
-        indent = statement[: len(statement) - len(statement.lstrip(" \t"))]
-        code = statement[len(indent) :]
+        code = statement.lstrip(" \t")
+        indent = statement[: len(statement) - len(code)]
         plain = _without_magic(code)
         if plain != code:
-            moved["".join(lines_out).count("\n")] = len(code) - len(plain)
-            code = plain
+            moved[line] = len(code) - len(plain)
         elif _IPYTHON.match(code.partition("\n")[0]):
-            code = "pass" + "\n" * code.count("\n")
-        lines_out.append(indent + code)
-    return "".join(lines_out), moved
+            plain = "pass" + "\n" * code.count("\n")
+        kept.append(indent + plain)
+        line += statement.count("\n")
+    return "".join(kept), moved
 
 
 def _without_magic(statement: str) -> str:

@@ -191,6 +191,10 @@ class Program:
         """The innermost function around a node, None where it is in none."""
         return self._around(node, cst.FunctionDef)
 
+    def class_around(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The innermost class around a node, None where it is in none."""
+        return self._around(node, cst.ClassDef)
+
     def saves_optimizer(self) -> list[cst.Dict | cst.Call]:
         """The dictionaries with the state of an optimizer: checkpoints."""
 

@@ -144,19 +144,29 @@ def _is_power_of_two(node: cst.CSTNode) -> bool:
 
 def _times_scale(program: Program, node: cst.BaseExpression, result: str = "") -> bool:
     """Whether an expression is `loss * loss_scale`, or its result is called a loss."""
-    if not _scales_by_hand(program):
+    if not _scales_by_hand(program, node):
         return False
     if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Multiply):
         return False
     sides = (node.left, node.right)
     texts = (result, *(program.script.code(side) for side in sides))
-    return any("loss" in text for text in texts) and any(_is_scale(program, s) for s in sides)
+    return any(map(_is_loss, texts)) and any(_is_scale(program, side) for side in sides)
 
 
-def _scales_by_hand(program: Program) -> bool:
-    """Whether a loss may be scaled by hand here: the file makes fp16, and nothing scales for it."""
-    by_amp = program.scalers or program.amp_calls("scale_loss")
-    return not by_amp and _BY_HAND.search(program.script.text) is not None
+def _is_loss(text: str) -> bool:
+    """Whether something is called a loss, and not the scale of one."""
+    return "loss" in text and not _SCALE.search(text)
+
+
+def _scales_by_hand(program: Program, node: cst.CSTNode) -> bool:
+    """Whether a loss may be scaled by hand at a place: the file makes fp16, and in the same class,
+    or outside of all classes, nothing scales for it."""
+    if not _BY_HAND.search(program.script.text):
+        return False
+    around = program.class_around(node)
+    scalings = [call for call in program.script.calls if program.scaler_of(call)]
+    scalings += program.amp_calls("scale_loss")
+    return all(program.class_around(call) is not around for call in scalings)
 
 
 def _scaled_backward(program: Program, call: cst.Call, report: Report) -> None:
@@ -174,8 +184,8 @@ def _changed_in_place(program: Program, change: cst.AugAssign, report: Report) -
     if not _is_scale(program, change.value):
         return
     target = program.script.code(change.target)
-    by_hand = isinstance(change.operator, cst.MultiplyAssign) and _scales_by_hand(program)
-    if by_hand and "loss" in target:
+    by_hand = isinstance(change.operator, cst.MultiplyAssign) and _scales_by_hand(program, change)
+    if by_hand and _is_loss(target):
         report.add("manual-loss-scale", change)
     if isinstance(change.operator, cst.DivideAssign) and _is_gradient(target):
         report.add("manual-unscale", change)

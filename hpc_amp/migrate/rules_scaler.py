@@ -52,7 +52,11 @@ class _Order:
 
     def _is_clip(self, call: cst.Call) -> bool:
         name = self._program.names.of(call.func).rpartition(".")[2] or method(call)
-        return name.startswith("clip_grad_")
+        if not name.startswith("clip_grad_"):
+            return False
+        # A wrapper around an optimizer that has such a method knows its own scale.
+        code = self._program.script.code
+        return not method(call) or code(receiver(call)) not in self._program.optimizers
 
     def _scaler(self, call: cst.Call) -> str:
         """The scaler that is used, "" where it is none, or one that does nothing."""

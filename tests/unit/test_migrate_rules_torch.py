@@ -63,6 +63,8 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             (3, FP16 + "def f(loss, scale=128):\n    (loss * scale).backward()\n"),
             (3, "class LossScaler:\n    def backward(self, loss):\n"
              "        scaled_loss = loss * self.loss_scale\n        scaled_loss.backward()\n"),
+            (6, "class A:\n    def f(self, loss):\n        self.scaler.scale(loss).backward()\n"
+             "class Fp16:\n    def f(self, loss):\n        loss *= self.loss_scale\n"),
             (3, HALF_MODEL + "loss = f(model(x)) * 128\nloss.backward()\n"),
             (3, HALF_MODEL + "(2.0**10 * loss).backward()\n"),
             (3, HALF_MODEL + "loss *= 1024.0\nloss.backward()\n"),
@@ -73,6 +75,8 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             "loss = loss * weight\nloss.backward()\n",
             "image = image * scale\nloss.backward()\n",
             "loss = loss * upscaled\nloss.backward()\n",
+            FP16 + "loss.backward()\nself.loss_scale *= self.scale_factor\n",
+            FP16 + "loss.backward()\nself.loss_scale = self.loss_scale * self.scale_factor\n",
             "(loss * loss_scale).backward()\n",  # nothing here makes fp16
             FP16 + "scale = 1 / len(parts)\nfor x in parts:\n    (f(x) * scale).backward()\n",
             FP16 + "loss_scale = n / total\nloss *= loss_scale\nloss.backward()\n",
@@ -127,6 +131,9 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
         [
             LOOP
             + "    scaler.unscale_(optimizer)\n    nn.utils.clip_grad_norm_(parameters, 1)\n"
+            + "    scaler.step(optimizer)\n    scaler.update()\n",
+            LOOP
+            + "    optimizer.clip_grad_norm(1.0)\n"
             + "    scaler.step(optimizer)\n    scaler.update()\n",
             LOOP.replace("'cuda'", "'cuda', enabled=use_amp")
             + "    if use_amp:\n        scaler.unscale_(optimizer)\n"
