@@ -21,10 +21,12 @@ Box = tuple[float, float, float, float]
 CENTRE = 224 / 256
 """Part of the shorter side that an evaluation sees: the usual resize to 256 and crop to 224."""
 
-# What Pillow raises for files that are damaged, too large or of a kind that it does not know.
-_UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
+"""What Pillow raises for files that are damaged, too large or of a kind that it does not know."""
+
 # Formats whose images of the mode I have 16 bits, in Pillow's older versions; the others' have 32.
 _FORMATS_OF_16_BITS = ("PNG", "PPM")
+_BITS, _BLACK_OR_WHITE, _BLACK_IS_ZERO = 258, 262, 1  # tags of a TIFF file, and a value
 _LITTLE = sys.byteorder == "little"
 # Where in the bytes of an image the upper ones of its 16 bits are.
 _UPPER_BYTES = {
@@ -42,7 +44,7 @@ def open_rgb(path: str) -> Image.Image:
     """
     try:
         with Image.open(path) as image:
-            if image.mode == "F" or (image.mode == "I" and image.format not in _FORMATS_OF_16_BITS):
+            if not _range_is_known(image):
                 raise DataError(
                     f"the image {path} is of the mode {image.mode}: nothing says which of its "
                     "numbers are black and white; write it with 8 or 16 bits"
@@ -54,8 +56,19 @@ def open_rgb(path: str) -> Image.Image:
                 # Pillow would warn of every palette that has one.
                 return image.convert("RGBA").convert("RGB")
             return image.convert("RGB")
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise DataError(f"the image {path} cannot be read: {error}") from error
+
+
+def _range_is_known(image: Image.Image) -> bool:
+    """Whether black and white are the same numbers in all images like this one."""
+    if image.mode == "I":
+        return image.format in _FORMATS_OF_16_BITS
+    if image.mode.startswith("I;16") and image.format == "TIFF":
+        # Pillow neither scales 12 bits up nor inverts 16 bits of which 0 is white.
+        tags = image.tag_v2  # type: ignore[attr-defined]
+        return (tags.get(_BITS), tags.get(_BLACK_OR_WHITE)) == ((16,), _BLACK_IS_ZERO)
+    return image.mode != "F"
 
 
 def centre_box(width: int, height: int, part: float = 1.0) -> Box:
