@@ -209,8 +209,8 @@ class Data:
     name: Literal["cifar10", "cifar100", "fashion_mnist", "mnist", "imagefolder", "synthetic"] = (
         "cifar10"
     )
-    """`imagefolder` reads `root/train/<class>/*` and `root/test/<class>/*` (or `val`). Of 16 bits the
-    upper 8 count; images of 32 bits or floating-point numbers, whose range is not known, are
+    """`imagefolder` reads `root/train/<class>/*` and `root/test/<class>/*` (or `val`). Of 16 bits
+    the upper 8 count; images of 32 bits or floating-point numbers, whose range is not known, are
     refused."""
     root: Path = "data"
     """Folder of the files, relative to where `submit` was called."""
