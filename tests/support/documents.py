@@ -111,7 +111,9 @@ def kind_of(block: Block) -> str:
             return "commands"
         if block.text.startswith(("import ", "from ")):
             return "python"
-    said_by_program = all(re.match(r"hpc-amp: |\S+\.yaml:\d+: ", one) for one in lines_of(block))
+    said_by_program = all(
+        re.match(r"hpc-amp: |note: |\S+\.yaml:\d+: ", one) for one in lines_of(block)
+    )
     return "message" if said_by_program else "output"
 
 
