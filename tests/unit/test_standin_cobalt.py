@@ -971,14 +971,14 @@ def test_stand_in_interactive_job(start: Start) -> None:
 def test_stand_in_job_submits_a_job(start: Start) -> None:
     cobalt = start()
     cobalt.script("#!/bin/bash\ntouch grandchild\n", "next.sh")
-    body = "qsub -t 10 -n 1 next.sh >next.id; echo $? >rc"
+    body = "qsub -t 10 -n 1 next.sh >next.id; echo $? >rc; qstat >queue 2>&1; echo $? >asked"
     end(cobalt, submit(cobalt, body))
     assert (cobalt.work / "rc").read_text() == "0\n"
     end(cobalt, (cobalt.work / "next.id").read_text().strip())
     assert (cobalt.work / "grandchild").exists()
     cobalt.config(may_submit_from_nodes=False)
     end(cobalt, submit(cobalt, body))
-    assert (cobalt.work / "rc").read_text() == "1\n"
+    assert (cobalt.work / "rc").read_text() == (cobalt.work / "asked").read_text() == "1\n"
 
 
 def test_stand_in_cqwait(start: Start) -> None:
