@@ -155,6 +155,9 @@ class RunView:
         )
         if answer.state == "ended" and self.cancelled is not None:
             return "cancelled", f"{self.cancelled.get('reason', '')}{left}"
+        if answer.state == "ended" and state == "killed":
+            # Nor was this one.
+            return "failed", f"{reason}{left}"
         if answer.state == "ended":
             # The script had no chance to write its last line.
             state = "cancelled" if answer.reason.lower().startswith("cancelled") else "lost"

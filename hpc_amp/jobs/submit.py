@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +28,8 @@ def prepare(
     loaded, chosen = load_for_site(config, overrides)
     check_job(loaded, chosen)
     run_id = rundir.check_run_id(run_id) if run_id else rundir.new_run_id()
-    runs_dir = Path(os.path.expanduser(loaded.job.runs_dir))
-    return make_plan(loaded, chosen, runs_dir / loaded.job.name / run_id), loaded
+    run_dir = Path(loaded.job.runs_dir) / loaded.job.name / run_id
+    return make_plan(loaded, chosen, run_dir), loaded
 
 
 def submit(plan: Plan, config_text: str) -> Submission:

@@ -392,7 +392,9 @@ def test_nor_does_it_end_an_attempt_that_begins(host: StubHost) -> None:
     full = [f'ln -s /dev/full "attempts/$attempt/{name}"\n' for name in ("from", "end_at")]
     script = run_dir / "launch.sh"
     script.write_text(
-        script.read_text().replace("trap leave EXIT\n", "trap leave EXIT\n" + "".join(full))
+        script.read_text().replace(
+            "own=attempts/$attempt\n", "own=attempts/$attempt\n" + "".join(full)
+        )
     )
 
     ended = host.run(run_dir)
@@ -526,6 +528,112 @@ def test_a_refusal_is_not_asked_for_again(host: StubHost, scheduler: str, said: 
     assert events(queue.run_dir) == ["started", "continued", "checkpointed"]
     assert "could not submit the next job" in reason(queue.run_dir)
     assert ended.status == 75
+
+
+def chained_on_pbs(host: StubHost, program: str, qstat: str) -> Path:
+    """A run in the first of three jobs of a chain, 7, 8 and 9. qstat runs these lines for another
+    job than the first; `deleted` lists what qdel got."""
+    for name, lines in (
+        ("qstat", f'case $* in *7.head) echo "job_state = R" ;; *) {qstat} ;; esac'),
+        ("qsub", "echo 10.head"),
+        ("qdel", f'echo "$@" >>{host.folder}/deleted'),
+    ):
+        (host.bin / name).write_text(f"#!/usr/bin/env bash\n# Stub of PBS's {name}.\n{lines}\n")
+        (host.bin / name).chmod(0o755)
+    (host.folder / "nodes").write_text("n1\n")
+    site = host.folder / "pbs.yaml"
+    site.write_text(yaml.safe_dump({"scheduler": "pbs"}))
+    run_dir = host.create({"site": str(site), "run": shell(program), "launch": "single"})
+    record_event(run_dir, "submitted")
+    (run_dir / "chain").write_text("7.head\n8.head\n9.head\n")
+    return run_dir
+
+
+def start_chained(host: StubHost, run_dir: Path) -> subprocess.Popen[str]:
+    return host.start(run_dir, PBS_JOBID="7.head", PBS_NODEFILE=str(host.folder / "nodes"))
+
+
+def deleted(host: StubHost) -> list[str]:
+    path = host.folder / "deleted"
+    return path.read_text().split() if path.exists() else []
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        "echo qstat: Unknown Job Id 8.head >&2; exit 153",
+        "echo qstat: 8.head Job has finished, use -x >&2; exit 35",
+        "echo '    job_state = F'",
+    ],
+)
+def test_a_link_that_has_left_the_queue_is_replaced(host: StubHost, gone: str) -> None:
+    run_dir = chained_on_pbs(host, "exit 75", gone)
+
+    ended = wait(start_chained(host, run_dir))
+
+    assert read_events(run_dir)[-1]["job_id"] == "10.head"
+    assert deleted(host) == ["8.head", "9.head"]  # the last one would wait for ever
+    assert ended.status == 0
+
+
+@pytest.mark.parametrize("answer", ["echo '    job_state = H'", f"echo '{AWAY}' >&2; exit 255"])
+def test_a_link_that_waits_takes_over(host: StubHost, answer: str) -> None:
+    """Also where nobody says that it does not."""
+    run_dir = chained_on_pbs(host, "exit 75", answer)
+
+    wait(start_chained(host, run_dir))
+
+    assert read_events(run_dir)[-1]["job_id"] == "8.head"
+    assert deleted(host) == []
+
+
+@pytest.mark.parametrize("program", [LISTENER, "touch ready; sleep 600"])
+def test_a_job_that_pbs_may_start_again_keeps_its_links(host: StubHost, program: str) -> None:
+    """After `qrerun` it gets the signal that it gets after `qdel`, and goes on in its links later."""
+    run_dir = chained_on_pbs(host, program, "echo '    job_state = H'")
+    process = start_chained(host, run_dir)
+    wait_for_file(host.work / "ready")
+    os.killpg(process.pid, signal.SIGTERM)
+    wait(process)
+
+    assert deleted(host) == []
+    assert events(run_dir)[-1] == ("terminated" if program == LISTENER else "killed")
+    # The links find that nothing is left to do if it was `qdel`.
+    after = host.run(run_dir, PBS_JOBID="8.head", PBS_NODEFILE=str(host.folder / "nodes"))
+    assert "job 8.head has nothing to do: the run has ended" in after.output
+
+
+def test_the_links_of_a_cancelled_run_are_deleted(host: StubHost) -> None:
+    run_dir = chained_on_pbs(host, "touch ready; sleep 600", "echo '    job_state = H'")
+    process = start_chained(host, run_dir)
+    wait_for_file(host.work / "ready")
+    record_event(run_dir, "cancelled")
+    os.killpg(process.pid, signal.SIGTERM)
+    wait(process)
+
+    assert deleted(host) == ["8.head", "9.head"]
+
+
+@pytest.mark.parametrize(("late", "taken"), [(0, True), (7, True), (5000, False), (-60, False)])
+def test_the_limit_counts_from_when_pbs_started_the_job(
+    host: StubHost, late: int, taken: bool
+) -> None:
+    """Not from when the script began, seconds later. A clock that says anything else is another one."""
+    run_dir = chained_on_pbs(host, "echo $HPC_AMP_END_AT >end", "true")
+    qstat = host.bin / "qstat"
+    started = int(time.time()) - late
+    qstat.write_text(
+        "#!/usr/bin/env bash\n# Stub of PBS's qstat.\n"
+        f"echo '    stime = {time.ctime(started)}'\necho '    Resource_List.walltime = 00:10:00'\n"
+    )
+
+    before = int(time.time())
+    ended = wait(start_chained(host, run_dir))
+    after = int(time.time())
+
+    end = int((host.work / "end").read_text())
+    assert ended.status == 0, ended.output
+    assert end == started + 600 if taken else before <= end - 600 <= after
 
 
 def test_a_limit_that_has_been_reached_may_be_so_no_longer(host: StubHost) -> None:
