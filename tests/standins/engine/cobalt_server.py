@@ -314,7 +314,9 @@ class CobaltServer(Server):
             }
             launch = [sys.executable, "-I", "-S", str(ENGINE / "cobalt_launcher.py")]
             launch += ["--cwd", job["cwd"], *words]
-            command = nodes.on_node(first, config["local_nodes"], launch)
+            # The server's own machine runs what asks for one node.
+            on_head = config["local_nodes"] or job["nodes"] == 1
+            command = nodes.on_node(first, on_head, launch)
             cwd = "/"
         stdin = os.open(job["input"] or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         stdout = append_file(job["output"], job["umask"])
