@@ -431,7 +431,7 @@ find_next() {
     { text = text ($0 ~ /^\t/ ? substr($0, 2) : "\n" $0) }
     END { look() }
     function look() {
-      if (state ~ /[QHWTR]/ && text !~ /\n *depend = / && index(text, ENVIRON["folder"])) print id
+      if (state ~ /[QHWTR]/ && text !~ /\n *depend = .*after/ && index(text, ENVIRON["folder"])) print id
     }' <<<"$said")
   # Less those that had their turn, this one among them; a server may have several names.
   awk -F . 'NR == FNR { began[$1]; next } NF && !($1 in began)' \
