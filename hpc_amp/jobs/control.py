@@ -14,7 +14,7 @@ from hpc_amp.jobs.attempts import newest_attempt
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.links import read_chain
 from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
-from hpc_amp.schedulers import Scheduler, get_scheduler
+from hpc_amp.schedulers import JobStatus, Scheduler, get_scheduler
 
 SAVE_SECONDS = 60
 _POLL_SECONDS = 1.0
@@ -44,16 +44,18 @@ def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunSt
             finally:
                 scheduler.cancel(status.job_id)
         else:
-            _drop_links(scheduler, run_dir, status.job_id)
+            left: dict[str, JobStatus] = {}
             if status.state in ("cancelled", "lost"):
-                there = scheduler.unended([status.job_id]).get(status.job_id)
-                if there is not None and there.stuck:
-                    record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
-                    scheduler.cancel(status.job_id)
-                    return replace(status, state="pending")
-                if there is not None and status.state == "cancelled":
-                    scheduler.cancel(status.job_id)
-                    return replace(status, state=there.state)
+                left = scheduler.unended([status.job_id, *read_chain(run_dir)])
+            _drop_links(scheduler, run_dir, status.job_id)
+            there = left.get(status.job_id)
+            if there is not None and (there.stuck or status.state == "cancelled"):
+                scheduler.cancel(status.job_id)
+            if any(job.stuck or job.after for job in left.values()):
+                record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
+                return replace(status, state="pending")
+            if there is not None and status.state == "cancelled":
+                return replace(status, state=there.state)
     return status
 
 

@@ -243,7 +243,9 @@ def job_status(attributes: Mapping[str, str]) -> JobStatus:
     if state in ("R", "E", "B", "S", "U"):
         return JobStatus("running")
     if state in ("Q", "H", "W", "T", "M"):
-        if state == "H" and "s" in attributes.get("Hold_Types", "") and "depend" in attributes:
+        # A job that others wait for has the attribute too (`beforeany:...`).
+        waits = "after" in attributes.get("depend", "")
+        if state == "H" and waits and "s" in attributes.get("Hold_Types", ""):
             return JobStatus("pending", "waits for another job", after=True)
         return JobStatus("pending", comment or ("held" if state == "H" else ""))
     status = attributes.get("Exit_status")

@@ -322,8 +322,8 @@ job_id=$COBALT_JOBID
 # job_state JOB_ID HOST: running or ended; nothing where Cobalt does not say.
 job_state() {
   local said
-  # It says nothing at all of a job that it does not know, with status 1.
-  said=$(timeout 60 qstat --header JobID:State "$1" 2>&1) || [ -z "$said" ] || return 0
+  # It says nothing at all of a job that it does not know, with status 1; `timeout` has another one.
+  said=$(timeout 60 qstat --header JobID:State "$1" 2>&1) || [ "$?$said" = 1 ] || return 0
   case $(awk -v id="$1" '$1 == id { print $2 }' <<<"$said") in
     starting | running | preempting) echo running ;;
     exiting | killing) ;; # its script may be at work
@@ -388,30 +388,55 @@ drop_links() {
   done < <(later_links)
 }
 
-# submit_next: the script once more, as the job `next`. Only a server that is away is waited for: any
-# other answer may have been lost behind a job that was accepted, or be for good.
+# submit_next: the script once more, as the job `next`. Where qsub does not tell an id, its answer may
+# have been lost: the queue says whether the job is there. The queue is asked until it answers, and
+# qsub up to twenty times, which takes eight minutes.
 submit_next() {
-  local said last=no
+  local said tries=0 pause
   stop_signal=
   while :; do
-    said=$(qsub "$run_dir/launch.sh" 2> >(sed 's/^/> /')) || true
+    said=$(qsub "$run_dir/launch.sh" 2> >(cut -c -300 | sed 's/^/> /')) || true
     echo "$said"
     next=$(sed -nE 's/^([0-9]+)( .*)?$/\1/p' <<<"$said" | tail -n 1)
-    if [ -n "$next" ] || [ "$last" = yes ] || ! server_is_away "$said"; then
+    [ -z "$next" ] || return 0
+    tries=$((tries + 1))
+    # A node that the server has never answered may not ask it.
+    if [ -z "$limit" ] || [ "$tries" -ge 20 ] || is_refused "$said"; then
       return 0
     fi
-    # If it answers other questions now, either it is back, or this node may not submit.
-    [ -z "$(job_state "$job_id" "$HOSTNAME")" ] || last=yes
-    # Not beyond the end of this job, and not when it was deleted meanwhile.
-    [ -z "$stop_signal" ] && [ "$(date +%s)" -lt $((deadline - 15)) ] || return 0
-    sleep 5 &
-    wait $! || true
+    pause=$((tries * 5 < 30 ? tries * 5 : 30))
+    while :; do
+      sleep "$pause" &
+      wait $! || true
+      [ "$(count cancelled)" -eq 0 ] || end 0
+      if superseded; then # it has begun already
+        next=$(owner_of "$((attempt + 1))" job_id)
+        return 0
+      fi
+      # Not beyond the end of this job, and not when it was deleted meanwhile.
+      [ -z "$stop_signal" ] && [ "$(date +%s)" -lt $((deadline - 15)) ] || return 0
+      ! next=$(find_next) || break
+    done
+    [ -z "$next" ] || return 0
   done
 }
 
-# server_is_away WHAT-QSUB-SAID: where it has answered this node before.
-server_is_away() {
-  [ -n "$limit" ] && grep -qiE 'connection refused|(cannot|failed to) connect' <<<"$1"
+# find_next: the job in the queue that is this run's, has not begun yet and waits for no other one, if
+# there is one. Fails where the queue does not answer.
+find_next() {
+  local said found
+  said=$(timeout 60 qstat -u "${USER:-*}" --header JobID:State:Command 2>&1) || return 1
+  found=$(script=$run_dir/launch.sh awk '$2 !~ /^dep_/ && $3 == ENVIRON["script"] { print $1 }' <<<"$said")
+  # Less those that had their turn, this one among them; a server may have several names.
+  awk -F . 'NR == FNR { began[$1]; next } NF && !($1 in began)' \
+    <(sed -nE 's/.*"job_id": "([^"]+)".*/\1/p' state.jsonl) - <<<"$found" | tail -n 1
+}
+
+# is_refused WHAT-QSUB-SAID: whether it would say the same again. A limit that has been reached may
+# be so no longer.
+is_refused() {
+  ! grep -qiE 'has been reached|would exceed' <<<"$1" || return 1
+  grep -qiE 'not found|no such|permission denied|unauthorized|bad uid|access from host|illegal|unknown (queue|resource)|directive error|violates|fault 10[0-9][0-9]|not executable|realistic range|filter .* failed' <<<"$1"
 }
 
 # turn: whether it is this job's, after what the ones before came to.

@@ -394,30 +394,63 @@ drop_links() {
   done < <(later_links)
 }
 
-# submit_next: the script once more, as the job `next`. Only a server that is away is waited for: any
-# other answer may have been lost behind a job that was accepted, or be for good.
+# submit_next: the script once more, as the job `next`. Where qsub does not tell an id, its answer may
+# have been lost: the queue says whether the job is there. The queue is asked until it answers, and
+# qsub up to twenty times, which takes eight minutes.
 submit_next() {
-  local said last=no
+  local said tries=0 pause
   stop_signal=
   while :; do
-    said=$(qsub "$run_dir/launch.sh" 2> >(sed 's/^/> /')) || true
+    said=$(qsub "$run_dir/launch.sh" 2> >(cut -c -300 | sed 's/^/> /')) || true
     echo "$said"
     next=$(sed -nE '/^[0-9]+\.[^ ]+$/p' <<<"$said" | tail -n 1)
-    if [ -n "$next" ] || [ "$last" = yes ] || ! server_is_away "$said"; then
+    [ -z "$next" ] || return 0
+    tries=$((tries + 1))
+    # A node that the server has never answered may not ask it.
+    if [ -z "$limit" ] || [ "$tries" -ge 20 ] || is_refused "$said"; then
       return 0
     fi
-    # If it answers other questions now, either it is back, or this node may not submit.
-    [ -z "$(job_state "$job_id" "$HOSTNAME")" ] || last=yes
-    # Not beyond the end of this job, and not when it was deleted meanwhile.
-    [ -z "$stop_signal" ] && [ "$(date +%s)" -lt $((deadline - 15)) ] || return 0
-    sleep 5 &
-    wait $! || true
+    pause=$((tries * 5 < 30 ? tries * 5 : 30))
+    while :; do
+      sleep "$pause" &
+      wait $! || true
+      [ "$(count cancelled)" -eq 0 ] || end 0
+      if superseded; then # it has begun already
+        next=$(owner_of "$((attempt + 1))" job_id)
+        return 0
+      fi
+      # Not beyond the end of this job, and not when it was deleted meanwhile.
+      [ -z "$stop_signal" ] && [ "$(date +%s)" -lt $((deadline - 15)) ] || return 0
+      ! next=$(find_next) || break
+    done
+    [ -z "$next" ] || return 0
   done
 }
 
-# server_is_away WHAT-QSUB-SAID: where it has answered this node before.
-server_is_away() {
-  [ -n "$limit" ] && grep -qiE 'connection refused|(cannot|failed to) connect' <<<"$1"
+# find_next: the job in the queue that is this run's, has not begun yet and waits for no other one, if
+# there is one. Fails where the queue does not answer.
+find_next() {
+  local said found
+  said=$(timeout 60 qstat -f 2>&1) || return 1
+  # Values go on in lines that begin with a tab. The paths of the log and of the script tell the run.
+  found=$(folder=$run_dir/ awk '
+    /^Job Id:/ { look(); id = $3; text = state = ""; next }
+    $1 == "job_state" { state = $3 }
+    { text = text ($0 ~ /^\t/ ? substr($0, 2) : "\n" $0) }
+    END { look() }
+    function look() {
+      if (state ~ /[QHWTR]/ && text !~ /\n *depend = .*after/ && index(text, ENVIRON["folder"])) print id
+    }' <<<"$said")
+  # Less those that had their turn, this one among them; a server may have several names.
+  awk -F . 'NR == FNR { began[$1]; next } NF && !($1 in began)' \
+    <(sed -nE 's/.*"job_id": "([^"]+)".*/\1/p' state.jsonl) - <<<"$found" | tail -n 1
+}
+
+# is_refused WHAT-QSUB-SAID: whether it would say the same again. A limit that has been reached may
+# be so no longer.
+is_refused() {
+  ! grep -qiE 'has been reached|would exceed' <<<"$1" || return 1
+  grep -qiE 'not found|no such|permission denied|unauthorized|bad uid|access from host|illegal|unknown (queue|resource)|directive error|violates|fault 10[0-9][0-9]|not executable|realistic range|filter .* failed' <<<"$1"
 }
 
 # turn: whether it is this job's, after what the ones before came to.
@@ -518,10 +551,17 @@ allocated=$(wc -l <<<"$hosts")
 master_addr=${hosts%%$'\n'*}
 # The name that leads to the fast network; a node file may give a full name.
 master_addr=${master_addr%%.*}-ib0
-# The time limit as it really is: qsub's command line may have changed it.
-limit=$(timeout 20 qstat -f "$PBS_JOBID" 2>/dev/null | sed -nE 's/^ *Resource_List\.walltime = ([0-9:]+)$/\1/p') || limit=
+# The time limit as it really is: qsub's command line may have changed it. It counts from when PBS started
+# the job, on a busy node seconds before this script.
+facts=$(timeout 20 qstat -f "$PBS_JOBID" 2>/dev/null) || facts=
+limit=$(sed -nE 's/^ *Resource_List\.walltime = ([0-9:]+)$/\1/p' <<<"$facts")
 limit=$(awk -F: 'NF { for (i = 1; i <= NF; i++) s = s * 60 + $i; print s }' <<<"$limit")
-[ -z "$limit" ] || deadline=$((began + limit))
+start=$(sed -nE 's/^ *stime = (.+)$/\1/p' <<<"$facts")
+start=$(date -d "${start:-now}" +%s 2>/dev/null) || start=$began
+if [ "$start" -gt "$began" ] || [ "$start" -lt $((began - 600)) ]; then
+  start=$began # the clocks of server and node differ
+fi
+[ -z "$limit" ] || deadline=$((start + limit))
 port_seed=$((${PBS_JOBID%%[!0-9]*} + ${PBS_ARRAY_INDEX:-0})) # tasks of an array share a number
 echo "$deadline" >"attempts/$attempt/end_at" || true
 record started "on $HOSTNAME"
