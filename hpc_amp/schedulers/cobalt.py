@@ -18,6 +18,7 @@ from hpc_amp.schedulers.base import (
     JobStatus,
     Submission,
     complaint,
+    hand_in,
     needs_terminal,
     run_command,
     script_command,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
 
 OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
+LOST = r"timed out|Connection reset|BadStatusLine|Broken pipe|EOF occurred"
+"""What qsub says where the queue manager may have the job although its answer did not come."""
 _OF_BATCH_JOBS = {"-o", "-e", "-O", "-i", "-h", "--dependencies", "--debuglog"}
 _SHORTEST_MINUTES = 5
 _PENDING = {
@@ -132,16 +135,13 @@ class Cobalt(QsubScheduler):
         options = ["-h"] if held else []
         if after is not None:
             options += ["--dependencies", after]
-        result = run_command(
+        return hand_in(
             ["qsub", *options, str(script)],
             environ=submission_environment(environ, *OWN_VARIABLES),
             folder=script.parent,
+            job_id=r"^(\d+)(?: .*)?$",  # a message of the server may follow the id
+            lost=LOST,
         )
-        # A message of the server may follow the id.
-        ids = re.findall(r"^(\d+)(?: .*)?$", result.stdout, re.MULTILINE)
-        if not ids:
-            raise SchedulerError(f"qsub refused the job: {complaint(result)}")
-        return Submission(ids[-1], result.stderr.strip())
 
     def interactive(
         self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool

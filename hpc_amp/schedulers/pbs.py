@@ -22,8 +22,10 @@ from hpc_amp.schedulers.base import (
     Submission,
     complaint,
     directive_words,
+    hand_in,
     merge_directives,
     needs_terminal,
+    refuse_directives,
     run_command,
     script_command,
     submission_environment,
@@ -40,6 +42,18 @@ _OF_BATCH_JOBS = {
     **dict.fromkeys(("-o", "-e", "-j", "-k", "-R", "-r", "-J", "-C"), True),
     **dict.fromkeys(("-I", "-z"), False),
 }
+# Options that make of a submission something else than one job whose id qsub tells at once.
+_REFUSED = {
+    "J": "every job of the array would be the same run; several runs are `hpc-amp sweep`",
+    "z": "qsub would not tell the job's id",
+    "I": "the job would be a terminal; that is `hpc-amp shell`",
+    "X": "qsub takes it for interactive jobs only; that is `hpc-amp shell`",
+    "G": "qsub takes it for interactive jobs only; that is `hpc-amp shell`",
+    "C": "qsub would no longer read the lines that begin with #PBS",
+    "-W block": "qsub would answer when the job has ended only; `--follow` waits for a run",
+}
+LOST = r"End of File|timed out|[Pp]rotocol error|Connection reset|errno=1503[0-9]"
+"""What qsub says where the server may have the job although its answer did not come."""
 _FINISHED = "has finished"
 _UNKNOWN = "Unknown Job Id"
 _ENDED_WITH = {
@@ -93,7 +107,8 @@ class Pbs(QsubScheduler):
         return merge_directives(generated, plan, _options)
 
     def check(self, plan: Plan) -> None:
-        """What PBS's own parser refuses."""
+        """What PBS's own parser refuses, and what hides a job."""
+        refuse_directives(plan, "pbs", _REFUSED)
         if not str(plan.run_dir).isascii():
             raise ConfigError(
                 f"PBS takes no letters but ASCII in the path of a log: {plan.run_dir}",
@@ -113,15 +128,13 @@ class Pbs(QsubScheduler):
         options = ["-h"] if held else []
         if after is not None:
             options += ["-W", f"depend=afterany:{after}"]
-        result = run_command(
+        return hand_in(
             ["qsub", *options, str(script)],
             environ=submission_environment(environ, *OWN_VARIABLES),
             folder=script.parent,
+            job_id=r"^\d+\.\S+$",
+            lost=LOST,
         )
-        match = re.search(r"^\d+\.[^\s]+$", result.stdout, re.MULTILINE)
-        if result.returncode != 0 or match is None:
-            raise SchedulerError(f"qsub refused the job: {complaint(result)}")
-        return Submission(match[0], result.stderr.strip())
 
     def interactive(
         self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
