@@ -50,9 +50,10 @@ _REFUSED = {
     "X": "qsub takes it for interactive jobs only; that is `hpc-amp shell`",
     "G": "qsub takes it for interactive jobs only; that is `hpc-amp shell`",
     "C": "qsub would no longer read the lines that begin with #PBS",
+    "-W interactive": "the job would be a terminal; that is `hpc-amp shell`",
     "-W block": "qsub would answer when the job has ended only; `--follow` waits for a run",
 }
-LOST = r"End of File|timed out|[Pp]rotocol error|Connection reset|errno=1503[0-9]"
+LOST = r"Premature end of message|End of File|timed out|[Pp]rotocol error|Connection reset"
 """What qsub says where the server may have the job although its answer did not come."""
 _FINISHED = "has finished"
 _UNKNOWN = "Unknown Job Id"
