@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,14 @@ class Plan:
         """Seconds between the scheduler's SIGTERM and its SIGKILL, as far as is known here."""
         given = self.job.job.grace
         return parse_duration(given) if given is not None else self.scheduler.grace
+
+    @property
+    def whole_nodes(self) -> bool:
+        """Whether its nodes are known to be its own: where they are given whole, or it says so."""
+        if self.scheduler.name in ("cobalt", "local") or self.site.gpu_request == "none":
+            return True
+        directives = (*self.site.directives, *self.job.job.directives)
+        return any(re.search(r"\bexcl(host|usive)?\b", line) for line in directives)
 
     @property
     def fabric_env(self) -> dict[str, str]:
