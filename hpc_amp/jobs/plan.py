@@ -42,6 +42,8 @@ class Plan:
     workdir: Path
     python: str
     fabric: Fabric | None = None
+    umask: int = 0o022
+    """Of the submitting shell: the job's files shall have the same permissions."""
     remarks: tuple[str, ...] = ()
     """What the user should know, although nothing is wrong."""
     version: str = __version__
@@ -159,7 +161,15 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         run_dir=run_dir,
         workdir=run_dir / "code" if job.code is not None else workdir,
         python=_absolute_program(job.container.python or default_python, workdir),
+        umask=_umask(),
     )
+
+
+def _umask() -> int:
+    """This process's umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _on_one_node(job: Job) -> Job:

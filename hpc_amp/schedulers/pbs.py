@@ -104,6 +104,8 @@ class Pbs(QsubScheduler):
             ("-k", "-k doe"),
             ("-o", f"-o {shlex.quote(log)}"),
             ("-r", "-r y"),
+            # PBS would give its jobs 077: files that a group could not read.
+            ("-W umask", f"-W umask={plan.umask:03o}"),
         ]
         return merge_directives(generated, plan, _options)
 
@@ -197,7 +199,8 @@ def _job_name(name: str) -> str:
 
 
 def _options(line: str) -> set[str]:
-    """The options that a directive line sets; a resource counts as one of its own (`-l place`)."""
+    """The options that a directive line sets; a resource counts as one of its own (`-l place`), and
+    so does an attribute (`-W umask`)."""
     words = iter(directive_words(line, pbs_words))
     names = set()
     for word in words:
@@ -207,7 +210,10 @@ def _options(line: str) -> set[str]:
         if option == "-l":
             resources = word[2:] or next(words, "")
             names |= {f"-l {item.partition('=')[0]}" for item in resources.split(",")}
-        elif option != "-W":  # several of these add up
+        elif option == "-W":
+            attributes = word[2:] or next(words, "")
+            names |= {f"-W {item.partition('=')[0]}" for item in attributes.split(",")}
+        else:
             names.add(option)
     return names
 

@@ -3,6 +3,7 @@ suite; answers here are in the words of OpenPBS 23.06."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,21 @@ def test_the_header_asks_for_one_chunk_a_node(host: StubHost) -> None:
         "-k doe",
         f"-o {log}",
         "-r y",
+        "-W umask=022",
     ]
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o002, 0])
+def test_files_have_the_submitters_umask(host: StubHost, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        made = plan(host)
+    finally:
+        os.umask(before)
+
+    assert header(made)[-1] == f"-W umask={umask:03o}"
+    own = plan(host, directives=["-W umask=027,depend=after:3"])
+    assert [line for line in header(own) if "umask" in line] == ["-W umask=027,depend=after:3"]
 
 
 def test_the_site_shapes_the_chunk(host: StubHost) -> None:
@@ -95,6 +110,8 @@ def test_several_w_add_up(host: StubHost) -> None:
     made = plan(host, "directives: [-W umask=022]\n", directives=["-W depend=after:3"])
 
     assert header(made)[-2:] == ["-W umask=022", "-W depend=after:3"]
+    both = plan(host, "directives: [-W depend=after:2]\n", directives=["-W depend=after:3"])
+    assert header(both)[-2:] == ["-W umask=022", "-W depend=after:3"]
 
 
 def test_a_directive_with_an_open_quote_is_refused(host: StubHost) -> None:
