@@ -117,6 +117,11 @@ class Pbs(QsubScheduler):
                 f"PBS takes no letters but ASCII in the path of a log: {plan.run_dir}",
                 hint="set runs_dir to another folder",
             )
+        if "^array_index^" in str(plan.run_dir):
+            raise ConfigError(
+                f"PBS puts numbers in place of ^array_index^ in the path of a log: {plan.run_dir}",
+                hint="work in another folder: PBS would hold the job for ever",
+            )
 
     def submit(
         self,
@@ -247,13 +252,18 @@ def parse_qstat(text: str) -> dict[str, dict[str, str]]:
     return jobs
 
 
+def _reason(comment: str) -> str:
+    """Why a job waits. What a comment says of an earlier start stays there after a requeue."""
+    return "" if re.match(r"Job run at|Job Array Began|Job was sent", comment) else comment
+
+
 def job_status(attributes: Mapping[str, str]) -> JobStatus:
     """From the attributes of a job in `qstat -f`."""
     state, comment = attributes.get("job_state", ""), attributes.get("comment", "")
     if state in ("R", "E", "B", "S", "U"):
         return JobStatus("running")
     if state in ("Q", "H", "W", "T", "M"):
-        return JobStatus("pending", comment or ("held" if state == "H" else ""))
+        return JobStatus("pending", _reason(comment) or ("held" if state == "H" else ""))
     status = attributes.get("Exit_status")
     if status is None:
         return JobStatus("ended", "it never ran: it was deleted, or the job it waited for was")

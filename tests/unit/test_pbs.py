@@ -16,7 +16,7 @@ from hpc_amp.jobs.links import submit_chain
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
 from hpc_amp.schedulers.base import NOT_IN_QUEUE, JobStatus, Submission
-from hpc_amp.schedulers.pbs import Pbs
+from hpc_amp.schedulers.pbs import Pbs, job_status
 
 
 def plan(host: StubHost, site: str = "", **job: Any) -> Plan:
@@ -127,6 +127,41 @@ def test_a_log_path_with_other_letters_is_refused(host: StubHost) -> None:
 
     with pytest.raises(ConfigError, match="ASCII"):
         render(made)
+
+
+def test_a_folder_that_pbs_would_write_numbers_into_is_refused(host: StubHost) -> None:
+    folder = host.work / "^array_index^"
+    folder.mkdir()
+    made = host.plan({"site": "pbs", "run": ["true"]}, cwd=folder)
+
+    with pytest.raises(ConfigError, match=r"numbers in place of \^array_index\^"):
+        Pbs().check(made)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"job_state": "Q", "comment": "Job run at Sat Nov 28 at 10:00 on (pb1:ncpus=1)"}, ""),
+        ({"job_state": "H", "comment": "Job run at Sat Nov 28 at 10:00 on (pb1)"}, "held"),
+        ({"job_state": "Q", "comment": "Job Array Began at Sat Nov 28 at 10:00"}, ""),
+        (
+            {
+                "job_state": "H",
+                "Exit_status": "-3",
+                "comment": "job held, too many failed attempts",
+            },
+            "job held, too many failed attempts",
+        ),
+        (
+            {"job_state": "Q", "comment": "Not Running: Insufficient amount of resource: ngpus"},
+            "Not Running: Insufficient amount of resource: ngpus",
+        ),
+    ],
+)
+def test_a_comment_of_an_earlier_start_is_no_reason_for_waiting(
+    attributes: dict[str, str], reason: str
+) -> None:
+    assert job_status(attributes) == JobStatus("pending", reason)
 
 
 def test_torchrun_reaches_one_node_only(host: StubHost) -> None:

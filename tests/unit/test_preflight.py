@@ -21,7 +21,7 @@ from support.environment import REPOSITORY, clean_environ
 from support.ports import free_ports
 from support.stubs import StubHost, events
 
-from hpc_amp.config.schema import Job, Resources, Train, to_plain
+from hpc_amp.config.schema import Data, Job, Resources, Train, to_plain
 from hpc_amp.distributed import gpu_checks, node_checks, preflight
 from hpc_amp.distributed.node import Finding, Findings, Node
 from hpc_amp.doctor.catalogue import CATALOGUE
@@ -335,6 +335,33 @@ def test_gpus_in_order(gpu_place: Place) -> None:
         "gpu.count": "good", "gpu.alloc": "good", "gpu.driver": "good",
     }  # fmt: skip
     assert "by minor-version compatibility" in found["gpu.driver"].what
+
+
+@pytest.mark.parametrize(
+    ("id", "check", "more"),
+    [
+        ("program", node_checks.check_program, {"run": ["no-such-program"]}),
+        ("program", node_checks.check_program, {"run": ["python", "absent.py"]}),
+        (
+            "data",
+            node_checks.check_data,
+            {"train": Train(data=Data(name="imagefolder", root="/absent"))},
+        ),
+    ],
+)
+def test_only_with_a_container_something_has_to_be_bound(
+    place: Place, id: str, check: Check, more: dict[str, Any]
+) -> None:
+    place.more = more
+    found = place.found(check)[id]
+    assert found.status == "error"
+    assert "bound" not in found.fix
+    assert "inside" not in found.what + found.fix
+
+    place.binds = ["/scratch"]
+    found = place.found(check)[id]
+    assert found.fix.endswith("has to be bound")
+    assert found.what.endswith(" inside")
 
 
 def test_gpus_that_are_only_counted(gpu_place: Place) -> None:
@@ -777,7 +804,7 @@ def test_an_error_ends_the_job_before_its_program(host: StubHost) -> None:
 
     assert events(run_dir) == ["started", "failed"]
     reason = read_events(run_dir)[-1]["reason"]
-    assert reason.startswith("preflight: program: there is no program no-such-program inside on ")
+    assert reason.startswith("preflight: program: there is no program no-such-program on ")
     assert "no rank was started" in ended.output
     assert len(host.calls("srun")) == 1
 
