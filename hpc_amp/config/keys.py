@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from hpc_amp.config.tree import Node, Scalar, Table
+from hpc_amp.config.values import PathMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Key:
     checks: tuple[Callable[[Any], object], ...]
     """Functions that raise ValueError for a value that the type alone lets pass."""
     required: bool
+    is_path: bool = False
+    """Whether it holds a path, or a list of binds."""
 
     @property
     def is_section(self) -> bool:
@@ -40,13 +43,18 @@ class Key:
 
 @functools.cache
 def keys_of(section: type[Any]) -> dict[str, Key]:
-    """The keys of a dataclass by name, in their order."""
+    """The keys of a dataclass by name, in their order. A field that is marked `derived` is none:
+    nobody writes it."""
     hints = typing.get_type_hints(section, include_extras=True)
     keys = {}
     for field in dataclasses.fields(section):
-        kind, optional, checks = _unwrap(hints[field.name])
+        if field.metadata.get("derived"):
+            continue
+        kind, optional, marks = _unwrap(hints[field.name])
+        is_path = any(isinstance(mark, PathMark) for mark in marks)
+        checks = tuple(mark for mark in marks if not isinstance(mark, PathMark))
         required = field.default is MISSING and field.default_factory is MISSING
-        keys[field.name] = Key(field.name, kind, optional, checks, required)
+        keys[field.name] = Key(field.name, kind, optional, checks, required, is_path)
     return keys
 
 
@@ -85,17 +93,17 @@ def expand_section(table: Table, section: type) -> Table:
     return Table(entries, table.where)
 
 
-def _unwrap(hint: Any) -> tuple[Any, bool, tuple[Callable[[Any], object], ...]]:
-    """A type hint as (bare type, whether it allows None, checks)."""
+def _unwrap(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
+    """A type hint as (bare type, whether it allows None, checks and marks)."""
     optional = False
-    checks: tuple[Callable[[Any], object], ...] = ()
+    marks: tuple[Any, ...] = ()
     while True:
         origin = get_origin(hint)
         if origin is Annotated:
-            checks += hint.__metadata__
+            marks += hint.__metadata__
             hint = hint.__origin__
         elif origin is Union or origin is types.UnionType:
             optional = True
             (hint,) = (option for option in get_args(hint) if option is not type(None))
         else:
-            return hint, optional, checks
+            return hint, optional, marks

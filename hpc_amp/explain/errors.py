@@ -1,7 +1,8 @@
 """Errors that no entry explains: which lines of a log are errors at all, and whose.
 
-A traceback is one error, and so are tracebacks that Python chains. What an entry says about any of
-its lines explains all of it.
+A traceback is one error, and so are tracebacks that Python chains, and those of a group of
+exceptions. What an entry says about any of its lines explains all of it. Where none does, the root
+is shown: the exception that caused the others, not the last one that was made of it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,21 @@ from dataclasses import dataclass, field
 
 from hpc_amp.explain.lines import Line
 
-_HEADER = "Traceback (most recent call last)"
-_CHAINED = re.compile(
-    r"The above exception was the direct cause of the following exception:"
-    r"|During handling of the above exception, another exception occurred:"
+# Something may stand before it: a logger's words, or a line of another rank that had no end yet.
+_HEADER = re.compile(
+    r"^(?:Exception Group )?Traceback \(most recent call last\)|"
+    r"\bTraceback \(most recent call last\):$"
+)
+_CAUSED = re.compile(r"^\W*The above exception was the direct cause of the following exception:")
+_HANDLED = re.compile(r"^\W*During handling of the above exception, another exception occurred:")
+# Between the exceptions of a group. A group says how many it has, they say why.
+_PART = re.compile(r"^\s*\+[+-]+ (?:\d+|\.\.\.) -+$")
+_GROUP = re.compile(r"^(?:\w+\.)*\w+: .*\(\d+ sub-exceptions?\)$")
+# Programs look for things in one place and, where they are not there, in another: such an exception
+# that was being handled is no root.
+_LOOKED_UP = re.compile(
+    r"^(?:\w+\.)*(?:KeyError|IndexError|AttributeError|StopIteration|ImportError"
+    r"|ModuleNotFoundError|FileNotFoundError|Empty)\b"
 )
 # Python and torch show these tracebacks and go on.
 _HARMLESS = re.compile(
@@ -24,11 +36,11 @@ _HARMLESS = re.compile(
 # The last line of a traceback that is known to be open, and the same where its head is missing.
 _LAST = re.compile(
     r"^(?:(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Expired|Warning"
-    r"|Failure|Failed|NotFound|Killed|error|timeout)|(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?::(?:\s|$)|$)"
+    r"|Failure|Failed|NotFound|Killed|ExceptionGroup|error|timeout)|(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?::(?:\s|$)|$)"
 )
 _ALONE = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?::\s|$)")
 _OTHER = re.compile(
-    r"^FATAL:\s|^hpc-amp: |^Fatal Python error: |\bSegmentation fault\b|^Bus error\b"
+    r"^FATAL:\s|^hpc-amp: (?!rank \d+:(?:  |$| (?:Current t|T)hread 0x))|^Fatal Python error: |\bSegmentation fault\b|^Bus error\b"
     r"|^\s*what\(\):\s|^Illegal instruction\b|: symbol lookup error: "
     r"|^(?:sbatch|salloc|srun|slurmstepd): fatal: |^(?:sbatch|salloc): error: "
 )
@@ -57,9 +69,11 @@ _KEPT = 200
 
 @dataclass(slots=True)
 class Error:
-    """One error: a traceback with all that belongs to it, or a line of its own."""
+    """One error: a traceback with all that belongs to it, or a line of its own. `line` is its root,
+    `last` what the program died of; of most errors they are the same."""
 
     line: Line | None = None
+    last: Line | None = None
     explained: bool = False
     harmless: bool = False
     order: int = 0
@@ -70,7 +84,8 @@ class _Speaker:
     """What one rank is about to say. Without labels all ranks are one speaker."""
 
     open: int = 0
-    chained: bool = False
+    link: re.Pattern[str] | None = None
+    """What joins the next traceback to the one before."""
     harmless_next: bool = False
     error: Error | None = None
     opened: int = 0
@@ -85,7 +100,7 @@ class Errors:
     found: list[Error] = field(default_factory=list)
     first_words: Line | None = None
     """A line that merely sounds like an error: shown where there is nothing better."""
-    _speakers: dict[int | None, _Speaker] = field(default_factory=dict)
+    _speakers: dict[str | None, _Speaker] = field(default_factory=dict)
     _count: int = 0
 
     def look(self, line: Line, order: int) -> tuple[Error | None, bool]:
@@ -97,8 +112,12 @@ class Errors:
         if _HARMLESS.search(text):
             speaker.harmless_next = True
             return None, False
-        if text.startswith(_HEADER) or text.lstrip(" |").startswith(_HEADER):
+        if _HEADER.search(text) and not (speaker.open and text[:1].isspace()):
             self._open(speaker)
+            return speaker.error, False
+        link = _link(text)
+        if link is not None and speaker.error is not None:
+            speaker.link = link
             return speaker.error, False
         if speaker.open and order - speaker.opened > _LONGEST_TRACEBACK:
             speaker.open = 0
@@ -112,11 +131,13 @@ class Errors:
                 if _ASKED_FOR.match(text) and speaker.error is not None:
                     speaker.error.explained = True
                 return self._keep(speaker, line), True
-            return None, True
+            if not _OTHER.search(text):
+                return None, True
         near = order - speaker.last <= _TAIL
-        if _CHAINED.search(text):
-            speaker.chained = near
-            return speaker.error if near else None, False
+        if speaker.link is _PART and _LAST.match(text):
+            # An exception in a group that was never raised has no traceback.
+            speaker.last = order
+            return self._keep(speaker, line), True
         alone = _ALONE.match(text) or _OTHER.search(text)
         if near and (
             text[:1].isspace() or (speaker.goes_on and not (alone or _LAUNCHER.match(text)))
@@ -146,8 +167,7 @@ class Errors:
     def _open(self, speaker: _Speaker) -> None:
         speaker.open += 1
         speaker.opened = self._count
-        if speaker.chained and speaker.error is not None:
-            speaker.chained = False
+        if speaker.link is not None:
             return
         speaker.error = Error(order=self._count, harmless=speaker.harmless_next)
         speaker.harmless_next = False
@@ -160,11 +180,33 @@ class Errors:
         self.found.append(error)
 
     def _keep(self, speaker: _Speaker, line: Line) -> Error | None:
-        error = speaker.error
+        error, link = speaker.error, speaker.link
+        speaker.link = None
         if error is None:
             return None
+        if error.line is not None and link is None:
+            # Two ranks without labels: their tracebacks began both, and this is the second to end.
+            error = speaker.error = Error(order=error.order, harmless=error.harmless)
+            self._remember(error)
         if error.harmless:
             error.explained = True
-        # Of a chain the last says what the program died of.
-        error.line = line
+        if error.line is None or (link and _gives_way(error.line.text, link)):
+            error.line = line
+        if link is not _PART:
+            error.last = line
         return error
+
+
+def _link(text: str) -> re.Pattern[str] | None:
+    """What joins the tracebacks before and after this line, if this line does."""
+    for link in (_CAUSED, _HANDLED, _PART):
+        if link.match(text):
+            return link
+    return None
+
+
+def _gives_way(root: str, link: re.Pattern[str]) -> bool:
+    """Whether the next exception is nearer to the root than what was taken for it."""
+    if link is _PART:
+        return _GROUP.match(root) is not None
+    return link is _HANDLED and _LOOKED_UP.match(root) is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from hpc_amp.errors import UsageError
+from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.attempts import newest_attempt
 from hpc_amp.jobs.events import read_events, record_event
@@ -26,7 +26,8 @@ _UNDER_WAY = ("pending", "running", "unknown")
 def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunStatus:
     """End a run that is pending or running, for good: it will not start again by itself. Returns
     its status before. A run that has ended is left as it is; one that was cancelled is cancelled
-    again where its job is there still, since the scheduler may have refused.
+    again where its job is there still, since the scheduler may have refused. A job that can never
+    start is taken out of the queue.
 
     Where signals do not reach the ranks in time, they are asked through the stop file first and
     have 60 s to save (`on_wait` is told); an interrupt ends the wait, and then the job.
@@ -46,11 +47,15 @@ def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunSt
                 scheduler.cancel(status.job_id)
         else:
             _drop_links(scheduler, run_dir, status.job_id)
-            if status.state == "cancelled":
-                there = scheduler.unended([status.job_id])
-                if there:
+            if status.state in ("cancelled", "lost"):
+                there = scheduler.unended([status.job_id]).get(status.job_id)
+                if there is not None and there.stuck:
+                    record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
                     scheduler.cancel(status.job_id)
-                    return replace(status, state=there[status.job_id].state)
+                    return replace(status, state="pending")
+                if there is not None and status.state == "cancelled":
+                    scheduler.cancel(status.job_id)
+                    return replace(status, state=there.state)
     return status
 
 
@@ -137,5 +142,9 @@ def _let_save(scheduler: Scheduler, status: RunStatus, on_wait: Callable[[], obj
     deadline = time.monotonic() + SAVE_SECONDS
     while time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        if not scheduler.unended([status.job_id or ""]):
+        try:
+            there = scheduler.unended([status.job_id or ""])
+        except SchedulerError:
+            continue  # the ranks have heard of it all the same
+        if not there:
             return

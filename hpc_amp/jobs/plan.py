@@ -17,6 +17,8 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 from hpc_amp.containers import Container, get_container
 from hpc_amp.errors import ConfigError
+from hpc_amp.jobs.remarks import remarks_on
+from hpc_amp.jobs.setup_lines import check_setup
 from hpc_amp.launchers import Launcher, get_launcher
 from hpc_amp.schedulers import Scheduler, get_scheduler
 
@@ -46,6 +48,8 @@ class Plan:
     """Of the submitting shell: the job's files shall have the same permissions."""
     remarks: tuple[str, ...] = ()
     """What the user should know, although nothing is wrong."""
+    expanded: tuple[str, ...] = ()
+    """The paths that were written with variables, and what they are. The log tells, too."""
     version: str = __version__
 
     @property
@@ -118,9 +122,10 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
     run_dir = run_dir.resolve()
     job = _absolute_paths(job, workdir)
     scheduler = get_scheduler(site.scheduler)
-    remarks: tuple[str, ...] = ()
+    expanded = tuple(map(str, (*site.expanded, *loaded.expanded)))
+    remarks = (*expanded, *remarks_on(loaded, site))
     if scheduler.name == "local" and job.job.nodes > 1:
-        remarks = (
+        remarks += (
             f"this machine stands for all {job.job.nodes} nodes: "
             f"the {job.world_size} ranks run here together",
         )
@@ -149,6 +154,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
             hint="use launch.method srun, mpirun or mpiexec",
         )
     _check_paths(loaded, job, run_dir, workdir, uses_container=container.binaries != ())
+    check_setup(loaded, site)
     default_python = "python3" if container.binaries else sys.executable
     return Plan(
         job=job,
@@ -157,6 +163,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         launcher=launcher,
         fabric=fabric_of(job, site),
         remarks=remarks,
+        expanded=expanded,
         container=container,
         run_dir=run_dir,
         workdir=run_dir / "code" if job.code is not None else workdir,
@@ -189,17 +196,17 @@ def _absolute_program(program: str, workdir: Path) -> str:
     environment is a symbolic link and only works as one."""
     if "/" not in program:
         return program
-    return os.path.abspath(workdir / os.path.expanduser(program))
+    return os.path.abspath(workdir / program)
 
 
 def _absolute_paths(job: Job, workdir: Path) -> Job:
     def absolute(path: str) -> str:
-        return str((workdir / os.path.expanduser(path)).resolve())
+        return str((workdir / path).resolve())
 
     def absolute_bind(bind: str) -> str:
         source, colon, rest = bind.partition(":")
         # Links stay: `/scratch` shall be there inside under this name, wherever it leads.
-        source = os.path.abspath(workdir / os.path.expanduser(source)) if source else ""
+        source = os.path.abspath(workdir / source) if source else ""
         return f"{source}{colon}{rest}" if rest else source
 
     container = job.container

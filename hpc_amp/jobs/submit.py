@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -31,8 +30,8 @@ def prepare(
     loaded, chosen = load_for_site(config, overrides)
     check_job(loaded, chosen)
     run_id = rundir.check_run_id(run_id) if run_id else rundir.new_run_id()
-    runs_dir = Path(os.path.expanduser(loaded.job.runs_dir))
-    return make_plan(loaded, chosen, runs_dir / loaded.job.name / run_id), loaded
+    run_dir = Path(loaded.job.runs_dir) / loaded.job.name / run_id
+    return make_plan(loaded, chosen, run_dir), loaded
 
 
 def submit(
@@ -93,12 +92,13 @@ def resume(
         raise UsageError(
             f"whether {run_dir} still runs is not known: {status.reason}", hint="try again later"
         )
-    if status.job_id is not None and get_scheduler(status.scheduler).unended([status.job_id]):
+    scheduler = get_scheduler(status.scheduler)
+    there = {} if status.job_id is None else scheduler.unended([status.job_id])
+    if any(not job.stuck for job in there.values()):
         raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")
     if status.state == "finished":
         raise UsageError(f"{run_dir} has finished", hint="there is nothing to resume")
-    scheduler = get_scheduler(status.scheduler)
-    for link in reversed(read_chain(run_dir)):
+    for link in [*reversed(read_chain(run_dir)), *there]:
         scheduler.cancel(link)  # may still wait for a job that failed
     resources = rundir.read_resolved(run_dir)["job"].get("job", {})
     with waiting_for(scheduler):

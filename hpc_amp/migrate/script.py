@@ -84,6 +84,8 @@ class Script:
     def shown(self, node: cst.CSTNode) -> str:
         """The text of a node for a message: on one line, printable and not too long."""
         text = "".join(letter if letter.isprintable() else "?" for letter in self.code(node))
+        if isinstance(node, cst.ImportAlias):
+            text = text.rstrip(",")
         return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
 
     def all(self, kind: type[Node], inside: cst.CSTNode | None = None) -> list[Node]:

@@ -10,13 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.errors import ConfigError
 from hpc_amp.schedulers.base import (
+    NEVER_STARTS,
     NOT_IN_QUEUE,
     TERMINAL,
+    AwayError,
     Interactive,
     JobStatus,
     Submission,
+    asked_again,
     complaint,
     hand_in,
     needs_terminal,
@@ -32,13 +35,16 @@ if TYPE_CHECKING:
 OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
 LOST = r"timed out|Connection reset|BadStatusLine|Broken pipe|EOF occurred"
 """What qsub says where the queue manager may have the job although its answer did not come."""
+
+AWAY = r":cn:|Failed to connect|Connection refused|No route to host|Network is unreachable"
+"""What clients say where they did not reach a part of Cobalt: `:cn:` comes before the name of one
+that the name server does not know."""
 _OF_BATCH_JOBS = {"-o", "-e", "-O", "-i", "-h", "--dependencies", "--debuglog"}
 _SHORTEST_MINUTES = 5
 _PENDING = {
     "queued": "",
     "user_hold": "held by its user",
     "admin_hold": "held by an administrator",
-    "dep_hold": "waits for another job",
     "maxrun_hold": "its user has as many jobs running as are allowed",
     "preempted": "preempted",
 }
@@ -122,6 +128,7 @@ class Cobalt(QsubScheduler):
                 hint="set runs_dir to a folder with only letters, digits and ._+@%,- in its path",
             )
 
+    @asked_again
     def submit(
         self,
         script: Path,
@@ -141,6 +148,7 @@ class Cobalt(QsubScheduler):
             folder=script.parent,
             job_id=r"^(\d+)(?: .*)?$",  # a message of the server may follow the id
             lost=LOST,
+            away=AWAY,
         )
 
     def interactive(
@@ -160,22 +168,25 @@ class Cobalt(QsubScheduler):
             typed=f"exec {' '.join(script_command(script))}",
         )
 
+    @asked_again
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """`qstat`, asked once for all. It says nothing at all of jobs that it does not know, with
         status 1 where it knows none; a server that does not answer is a status 1 with a message."""
         if not job_ids:
             return {}
         result = run_command(["qstat", "--header", "JobID:State", *job_ids])
-        if result.returncode != 0 and (result.stdout.strip() or result.stderr.strip()):
-            raise SchedulerError(f"qstat does not answer: {complaint(result)}")
+        knows_none = result.returncode == 1 and not f"{result.stdout}{result.stderr}".strip()
+        if result.returncode != 0 and not knows_none:
+            raise AwayError(f"qstat does not answer: {complaint(result)}")
         rows = (line.split() for line in result.stdout.splitlines())
         return {row[0]: _status(row[1]) for row in rows if len(row) >= 2 and row[0] in job_ids}
 
+    @asked_again
     def cancel(self, job_id: str) -> None:
         """`qdel`, which is silent about jobs that it does not know."""
         result = run_command(["qdel", job_id])
         if result.returncode != 0:
-            raise SchedulerError(f"qdel {job_id}: {complaint(result)}")
+            raise AwayError(f"qdel {job_id}: {complaint(result)}")
 
     def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
         """From the .cobaltlog, the only record that is left. Its last line is late, and missing
@@ -253,6 +264,8 @@ def _status(state: str) -> JobStatus:
         return JobStatus("running")
     if state in _PENDING:
         return JobStatus("pending", _PENDING[state])
+    if state == "dep_hold":
+        return JobStatus("pending", "waits for another job", after=True)
     if state == "dep_fail":
-        return JobStatus("ended", "the job it waits for failed, so it can never start")
+        return NEVER_STARTS
     return JobStatus("ended", state)

@@ -13,6 +13,7 @@ from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.lint.directives import slurm_words
 from hpc_amp.schedulers.base import (
+    NEVER_STARTS,
     TERMINAL,
     Interactive,
     JobStatus,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.plan import Plan
 
+_AWAY = "Unable to contact slurm controller|Connection refused|No route to host"
 _PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 _RUNNING = {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING"}
 _RUNNING |= {"STAGE_OUT", "RESIZING"}
@@ -121,6 +123,7 @@ class Slurm(Scheduler):
             folder=script.parent,
             job_id=r"^(\d+)(?:;.*)?$",
             lost=_LOST,
+            away=_AWAY,
         )
 
     def interactive(
@@ -209,7 +212,6 @@ _REFUSED = {
     **dict.fromkeys(
         ("hetjob", "packjob"), "the job would be several in one, with ids of their own"
     ),
-    **dict.fromkeys(("help", "usage", "version"), "sbatch would submit nothing"),
 }
 # What sbatch says where slurmctld may have the job although its answer did not come.
 _LOST = r"timed out|Zero Bytes|(send|receive) failure|Unexpected message|Connection reset"
@@ -228,6 +230,8 @@ def _options(line: str) -> set[str]:
 
 def job_status(state: str, reason: str) -> JobStatus:
     """From squeue's `%T` and `%r`."""
+    if state in _PENDING and reason == "DependencyNeverSatisfied":
+        return NEVER_STARTS
     if state in _PENDING:
         return JobStatus("pending", "" if reason == "None" else reason)
     if state in _RUNNING:

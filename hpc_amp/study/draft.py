@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.config.load import LoadedJob
+from hpc_amp.config.paths import literal
 from hpc_amp.config.schema import Train
 from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.jobs import rundir
@@ -111,7 +112,7 @@ def draft_study(config: Path, overrides: Sequence[str], studies_dir: Path, wishe
 
 def runs_dir(study: Study) -> str:
     """The override that has runs in the study's folder."""
-    return f"runs_dir={study.folder / 'runs'}"
+    return f"runs_dir={literal(str(study.folder / 'runs'))}"
 
 
 def _check_batches(loaded: LoadedJob, train: Train, wishes: Wishes) -> None:

@@ -155,7 +155,7 @@ class PbsArrays(Arrays):
 
     def submit(self, script: Path, tasks: int) -> Iterator[str]:
         """One job, whose id has brackets: `490[].server`."""
-        yield _qsub([], script, r"^\d+(?:\[\])?\.\S+$", pbs.OWN_VARIABLES, pbs.LOST)
+        yield _qsub([], script, r"^\d+(?:\[\])?\.\S+$", pbs.OWN_VARIABLES, pbs.LOST, pbs.AWAY)
 
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
         """`490[7].server`."""
@@ -202,7 +202,7 @@ class CobaltArrays(Arrays):
         """One job after the other, until the queue takes no more."""
         for task in range(tasks):
             own = ["--env", f"HPC_AMP_TASK={task}"]
-            yield _qsub(own, script, r"^\d+(?= |$)", cobalt.OWN_VARIABLES, cobalt.LOST)
+            yield _qsub(own, script, r"^\d+(?= |$)", cobalt.OWN_VARIABLES, cobalt.LOST, cobalt.AWAY)
 
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
         """The job of that number."""
@@ -267,7 +267,12 @@ def _bound(tasks: int, at_once: int | None) -> str:
 
 
 def _qsub(
-    options: Sequence[str], script: Path, job_id: str, variables: Sequence[str], lost: str
+    options: Sequence[str],
+    script: Path,
+    job_id: str,
+    variables: Sequence[str],
+    lost: str,
+    away: str,
 ) -> str:
     """Hand in a script; its job's id."""
     submission = hand_in(
@@ -276,5 +281,6 @@ def _qsub(
         folder=script.parent,
         job_id=job_id,
         lost=lost,
+        away=away,
     )
     return submission.job_id
