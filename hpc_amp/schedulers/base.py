@@ -300,7 +300,8 @@ def hand_in(
     the job was refused, AwayError where nobody was asked, UnclearError where it is not known.
     """
     try:
-        result = run_command(command, environ=environ, folder=folder)
+        # In a session of its own: qsub takes a Ctrl-C of the terminal although it is blocked here.
+        result = run_command(command, environ=environ, folder=folder, own_session=True)
     except NoAnswerError as error:
         raise UnclearError(error.message) from None
     ids = re.findall(job_id, result.stdout, re.MULTILINE)
@@ -308,6 +309,8 @@ def hand_in(
         return Submission(str(ids[-1]), result.stderr.strip())
     if result.returncode == 0:
         raise UnclearError(f"`{command[0]}` told no job id: {complaint(result)}")
+    if result.returncode < 0:
+        raise UnclearError(f"`{command[0]}` was ended by signal {-result.returncode}")
     if re.search(lost, f"{result.stderr}{result.stdout}"):
         raise UnclearError(f"`{command[0]}` got no answer: {complaint(result)}")
     raise not_submitted(command[0], result, away)
@@ -323,6 +326,7 @@ def run_command(
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
     timeout: float = 60.0,
+    own_session: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a scheduler's command. Raises SchedulerError where it is not there, and NoAnswerError
     where it does not end within `timeout` seconds."""
@@ -336,6 +340,7 @@ def run_command(
             errors="replace",
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            start_new_session=own_session,
             check=False,
         )
     except FileNotFoundError:

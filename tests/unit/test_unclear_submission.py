@@ -4,13 +4,17 @@ options that make something else of a submission than one job."""
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.stubs import RUN_ID, StubHost
+from support.waiting import wait_until
 
 from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.events import read_events, record_event
@@ -73,6 +77,7 @@ def run_dir(host: StubHost) -> Path:
         "exit 0",
         'echo "sbatch: Batch job submission failed: Socket timed out on send/recv" >&2; exit 1',
         "echo Submitted; exit 0",
+        "kill -9 $$",
     ],
 )
 def test_a_job_whose_id_nobody_told_is_found(host: StubHost, lines: str) -> None:
@@ -133,10 +138,29 @@ def test_a_job_that_never_came_is_no_job_after_a_while(host: StubHost) -> None:
     )
 
 
-@pytest.mark.parametrize("signal", ["INT", "TERM", "HUP"])
-def test_a_signal_waits_until_the_job_is_on_record(host: StubHost, signal: str) -> None:
-    """To the whole process group, as a terminal sends it."""
-    has_queue(host, first=f"kill -{signal} $PPID $$", lines=f"kill -{signal} $PPID $$")
+def test_ctrl_c_of_the_terminal_does_not_reach_the_schedulers_command(host: StubHost) -> None:
+    """OpenPBS's qsub sets its signals anew, and took a Ctrl-C that was blocked."""
+    anew = "import os, signal; signal.pthread_sigmask(signal.SIG_SETMASK, []); "
+    anew += "os.execvp('sleep', ['sleep', '1'])"
+    has_queue(host, first=f'kill -INT $PPID; {sys.executable} -c "{anew}" || exit 1')
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpc_amp", "submit", "job.yaml", f"--run-id={RUN_ID}"],
+        cwd=host.work, env=host.environ(), stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    wait_until(lambda: run_dir(host).joinpath("state.jsonl").exists(), "the submission")
+    while process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.1)
+
+    output, _ = process.communicate()
+    assert output.startswith("submitted job 4242 (slurm)\n")
+    assert (status(host)["job_id"], status(host)["state"]) == ("4242", "pending")
+
+
+@pytest.mark.parametrize("number", ["INT", "TERM", "HUP"])
+def test_a_signal_waits_until_the_job_is_on_record(host: StubHost, number: str) -> None:
+    has_queue(host, first=f"kill -{number} $PPID $$", lines=f"kill -{number} $PPID $$")
 
     result = submit(host)
 
