@@ -279,6 +279,8 @@ def logs(target: str, following: bool, lines: int | None, runs_dir: Path) -> Non
     from hpc_amp.jobs.follow import follow as follow_run
 
     run_dir = rundir.find_run(target, runs_dir)
+    if following:
+        rundir.refuse_elsewhere(run_dir)
     log = run_dir / "logs" / "job.log"
     data = log.read_bytes() if log.exists() else b""
     text = data.decode(errors="replace")
@@ -338,9 +340,17 @@ def cancel(targets: tuple[str, ...], save: bool, runs_dir: Path, as_json: bool) 
 
 def _cancel(run_dir: Path) -> tuple[RunStatus, str]:
     """End a run; returns its status before and a line about it."""
+    from hpc_amp.jobs.attempts import Orphan
     from hpc_amp.jobs.control import cancel as cancel_run
 
-    before = cancel_run(run_dir, on_wait=_say_that_ranks_save)
+    found: list[Orphan] = []
+    before = cancel_run(run_dir, on_wait=_say_that_ranks_save, on_orphan=found.append)
+    for orphan in found:
+        by_hand = f"ssh {orphan.host} kill {orphan.pid}"
+        return before, (
+            f"asked {run_dir} to stop: {orphan}. If it goes on (a program of your own may not look "
+            f"for the stop file): {by_hand}"
+        )
     if before.state not in ("pending", "running", "unknown"):
         return before, f"{run_dir} has ended already ({before.state})"
     return before, f"cancelled job {before.job_id} of {run_dir}"

@@ -10,7 +10,7 @@ from typing import Literal
 
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.attempts import newest_attempt
+from hpc_amp.jobs.attempts import Orphan, find_orphan, newest_attempt
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.links import read_chain
 from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
@@ -22,14 +22,22 @@ _ASK_SECONDS = 15.0
 _UNDER_WAY = ("pending", "running", "unknown")
 
 
-def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunStatus:
+def cancel(
+    run_dir: Path,
+    on_wait: Callable[[], object] = lambda: None,
+    on_orphan: Callable[[Orphan], object] = lambda orphan: None,
+) -> RunStatus:
     """End a run that is pending or running, for good: it will not start again by itself. Returns
     its status before. A run that has ended is left as it is; one that was cancelled is cancelled
     again where its job is there still, since the scheduler may have refused.
 
+    An attempt that works although its job has ended is asked to stop through the stop file, which
+    is all that reaches it, and `on_orphan` is told.
+
     Where signals do not reach the ranks in time, they are asked through the stop file first and
     have 60 s to save (`on_wait` is told); an interrupt ends the wait, and then the job.
     """
+    rundir.refuse_elsewhere(run_dir)
     (status,) = run_statuses([run_dir])
     scheduler = None if status.job_id is None else get_scheduler(status.scheduler)
     if scheduler is not None and status.job_id is not None:
@@ -38,7 +46,8 @@ def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunSt
             record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
             _drop_links(scheduler, run_dir, status.job_id)
             try:
-                if status.state == "running" and not scheduler.signals_ranks:
+                orphaned = _stop_orphan(scheduler, status, on_orphan)
+                if status.state == "running" and not orphaned and not scheduler.signals_ranks:
                     _let_save(scheduler, status, on_wait)
             finally:
                 scheduler.cancel(status.job_id)
@@ -49,7 +58,22 @@ def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunSt
                 if there:
                     scheduler.cancel(status.job_id)
                     return replace(status, state=there[status.job_id].state)
+                if _stop_orphan(scheduler, status, on_orphan):
+                    return replace(status, state="running")
     return status
+
+
+def _stop_orphan(
+    scheduler: Scheduler, status: RunStatus, on_orphan: Callable[[Orphan], object]
+) -> bool:
+    """Ask an attempt to stop whose job has ended; returns whether there is one."""
+    run_dir = Path(status.run_dir)
+    orphan = find_orphan(run_dir, status.scheduler)
+    if orphan is None or scheduler.unended([status.job_id or ""]):
+        return False
+    _touch_stop_file(run_dir)
+    on_orphan(orphan)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +92,7 @@ def save_and_stop(run_dir: Path, on_wait: Callable[[RunStatus], object]) -> Stop
     nothing is killed. It does not go on by itself then, even if it is preempted meanwhile. A
     pending run is cancelled; one that has ended is left as it is.
     """
+    rundir.refuse_elsewhere(run_dir)
     (before,) = run_statuses([run_dir])
     if before.state not in _UNDER_WAY:
         return Stopped(before, "ended before", before)

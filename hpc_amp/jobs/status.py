@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import SchedulerError
-from hpc_amp.jobs.attempts import read_json
+from hpc_amp.jobs.attempts import find_orphan, read_json
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.links import read_chain
+from hpc_amp.jobs.rundir import origin
 from hpc_amp.schedulers import JobStatus, get_scheduler
 from hpc_amp.schedulers.base import NOT_IN_QUEUE
 
@@ -83,6 +84,8 @@ class RunView:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.resolved = read_json(folder / "job.json")
+        # Of a copy, or of a run that was moved: the job in the queue is not this folder's.
+        self.origin = origin(folder, self.resolved)
         self.scheduler: str = self.resolved.get("scheduler", "unknown")
         events = read_events(folder)
         since = max((i for i, e in enumerate(events) if e["state"] == "submitted"), default=0)
@@ -104,7 +107,8 @@ class RunView:
 
     @property
     def ended(self) -> bool:
-        return self.last["state"] in FINAL
+        """Whether the scheduler has nothing to say of it."""
+        return self.last["state"] in FINAL or self.origin is not None
 
     def status(self, answers: dict[str, JobStatus] | None) -> RunStatus:
         attempt_path = self.folder / "attempts" / str(self.attempt)
@@ -132,6 +136,8 @@ class RunView:
         state, reason = self.last["state"], str(self.last.get("reason", ""))
         if state in FINAL:
             return state, reason
+        if self.origin is not None:
+            return "unknown", f"this folder was copied or moved from {self.origin}: ask there"
         if self.job_id is None:
             return "unknown", "its submission did not come to an end: look for it in the queue"
         if answers is None:
@@ -141,6 +147,8 @@ class RunView:
             # Where a job was killed without a word, the next link of its chain takes over.
             links = [answers[link] for link in self.job_ids[1:] if link in answers]
             answer = next((link for link in links if link.state != "ended"), answer)
+        if answer.state == "ended" and (orphan := find_orphan(self.folder, self.scheduler)):
+            return "running", str(orphan)
         if answer.state == "ended" and not answer.reason:
             answer = self._last_words()
         if answer.state == "ended" and state == "terminated":

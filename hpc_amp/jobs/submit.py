@@ -12,6 +12,7 @@ from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.errors import HpcAmpError, UsageError
 from hpc_amp.jobs import rundir
+from hpc_amp.jobs.attempts import find_orphan
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.links import read_chain, submit_chain
 from hpc_amp.jobs.plan import Plan, make_plan
@@ -51,6 +52,7 @@ def resume(run_dir: Path) -> tuple[Submission, str]:
     """Submit the run's own script again; the job goes on from its newest checkpoint. Returns the
     submission and the scheduler's name. Raises UsageError where the run is under way or finished.
     """
+    rundir.refuse_elsewhere(run_dir)
     (status,) = run_statuses([run_dir])
     if status.state in ("pending", "running"):
         raise UsageError(
@@ -64,6 +66,9 @@ def resume(run_dir: Path) -> tuple[Submission, str]:
         raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")
     if status.state == "finished":
         raise UsageError(f"{run_dir} has finished", hint="there is nothing to resume")
+    orphan = find_orphan(run_dir, status.scheduler)
+    if orphan is not None:
+        raise UsageError(f"{run_dir} is still at work: {orphan}", hint="`cancel` asks it to stop")
     scheduler = get_scheduler(status.scheduler)
     for link in reversed(read_chain(run_dir)):
         scheduler.cancel(link)  # may still wait for a job that failed
