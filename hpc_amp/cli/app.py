@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -389,17 +390,29 @@ def _save(run_dir: Path) -> tuple[RunStatus, str]:
 
 @app.command()
 @click.argument("target", metavar="RUN")
+@overrides_argument
 @click.option("--follow", is_flag=True, help="Show the log until the run ends, then a summary.")
 @runs_dir_option
 @json_option
-def resume(target: str, follow: bool, runs_dir: Path, as_json: bool) -> None:
-    """Submit a run again; it goes on from its newest checkpoint."""
+def resume(
+    target: str, overrides: tuple[str, ...], follow: bool, runs_dir: Path, as_json: bool
+) -> None:
+    """Submit a run again; it goes on from its newest checkpoint.
+
+    Keys of its job can be set behind it: train.epochs=20 job.walltime=4h. A run that has finished
+    goes on, too, where that gives it more steps. docs/reliability.md says what cannot change.
+    """
     from hpc_amp.jobs import rundir
     from hpc_amp.jobs.submit import resume as resume_run
 
     run_dir = rundir.find_run(target, runs_dir)
     log = run_dir / "logs" / "job.log"
-    submission, scheduler = resume_run(run_dir)
-    _report_submission(submission, run_dir, scheduler, as_json=as_json)
+    command = shlex.join(["hpc-amp", "resume", target, *overrides])
+    resumed = resume_run(run_dir, overrides, command)
+    for remark in resumed.remarks:
+        click.echo(f"note: {remark}", err=True)
+    for one in resumed.changed:
+        click.echo(f"changed: {one}", err=True)
+    _report_submission(resumed.submission, run_dir, resumed.scheduler, as_json=as_json)
     if follow:
         _follow_until_interrupted(run_dir, as_json=as_json, from_end=log.exists())

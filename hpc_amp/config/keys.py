@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from hpc_amp.config.tree import Node, Scalar, Table
+from hpc_amp.config.values import Fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Key:
     checks: tuple[Callable[[Any], object], ...]
     """Functions that raise ValueError for a value that the type alone lets pass."""
     required: bool
+    fixed: Fixed | None = None
+    """Why a run that has begun cannot change it."""
 
     @property
     def is_section(self) -> bool:
@@ -44,9 +47,11 @@ def keys_of(section: type[Any]) -> dict[str, Key]:
     hints = typing.get_type_hints(section, include_extras=True)
     keys = {}
     for field in dataclasses.fields(section):
-        kind, optional, checks = _unwrap(hints[field.name])
+        kind, optional, marks = _unwrap(hints[field.name])
         required = field.default is MISSING and field.default_factory is MISSING
-        keys[field.name] = Key(field.name, kind, optional, checks, required)
+        checks = tuple(mark for mark in marks if not isinstance(mark, Fixed))
+        fixed = next((mark for mark in marks if isinstance(mark, Fixed)), None)
+        keys[field.name] = Key(field.name, kind, optional, checks, required, fixed)
     return keys
 
 
@@ -85,17 +90,17 @@ def expand_section(table: Table, section: type) -> Table:
     return Table(entries, table.where)
 
 
-def _unwrap(hint: Any) -> tuple[Any, bool, tuple[Callable[[Any], object], ...]]:
-    """A type hint as (bare type, whether it allows None, checks)."""
+def _unwrap(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
+    """A type hint as (bare type, whether it allows None, what it is annotated with)."""
     optional = False
-    checks: tuple[Callable[[Any], object], ...] = ()
+    marks: tuple[Any, ...] = ()
     while True:
         origin = get_origin(hint)
         if origin is Annotated:
-            checks += hint.__metadata__
+            marks += hint.__metadata__
             hint = hint.__origin__
         elif origin is Union or origin is types.UnionType:
             optional = True
             (hint,) = (option for option in get_args(hint) if option is not type(None))
         else:
-            return hint, optional, checks
+            return hint, optional, marks

@@ -25,6 +25,8 @@ class LoadedJob:
     """The job file as given."""
     tree: Table
     """All layers merged, before types."""
+    overrides: tuple[str, ...] = ()
+    """Those of the command line, which the file does not have."""
 
     def where(self, key_path: str) -> str:
         """`file:line`, or the override, that set a key such as `train.batch_size`.
@@ -45,6 +47,7 @@ class JobSource:
     path: Path
     text: str
     tree: Table
+    overrides: tuple[str, ...] = ()
 
     @property
     def site(self) -> str:
@@ -58,7 +61,7 @@ class JobSource:
         if defaults:
             beneath = expand_section(defaults, Job)
             tree = _beneath(beneath, tree)
-        loaded = LoadedJob(build(Job, tree), self.path, self.text, tree)
+        loaded = LoadedJob(build(Job, tree), self.path, self.text, tree, self.overrides)
         _one_of_train_and_run(loaded)
         return loaded
 
@@ -67,7 +70,8 @@ def read_job(path: Path, overrides: Sequence[str] = ()) -> JobSource:
     """A job file and its overrides as a tree. Raises ConfigError where they are not YAML."""
     text, tree = read_file(path, "job file")
     expanded = expand_section(tree, Job)
-    return JobSource(path, text, apply_overrides(expanded, overrides, Job))
+    tree = apply_overrides(expanded, overrides, Job)
+    return JobSource(path, text, tree, tuple(overrides))
 
 
 def load_job(

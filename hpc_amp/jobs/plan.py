@@ -44,6 +44,10 @@ class Plan:
     remarks: tuple[str, ...] = ()
     """What the user should know, although nothing is wrong."""
     version: str = __version__
+    overrides: tuple[str, ...] = ()
+    """What the command line set besides the job file."""
+    submitted_from: Path = Path("/")
+    """Where relative paths of job file and command line count from."""
 
     @property
     def walltime(self) -> int:
@@ -150,6 +154,8 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         run_dir=run_dir,
         workdir=run_dir / "code" if job.code is not None else workdir,
         python=_absolute_program(job.container.python or default_python, workdir),
+        overrides=loaded.overrides,
+        submitted_from=workdir,
     )
 
 

@@ -108,6 +108,8 @@ def resolved(plan: Plan) -> dict[str, Any]:
         "launcher": plan.launcher.name,
         "site": plan.site.name,
         "run_dir": str(plan.run_dir),
+        "overrides": list(plan.overrides),
+        "submitted_from": str(plan.submitted_from),
         "workdir": str(plan.workdir),
         "python": plan.python,
         "host_mpi": to_plain(plan.site.host_mpi),

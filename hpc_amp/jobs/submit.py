@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.errors import HpcAmpError, UsageError
-from hpc_amp.jobs import rundir
+from hpc_amp.jobs import change, rundir
 from hpc_amp.jobs.attempts import find_orphan
+from hpc_amp.jobs.change import Changed
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.links import read_chain, submit_chain
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
-from hpc_amp.jobs.status import run_statuses
+from hpc_amp.jobs.status import RunStatus, run_statuses
 from hpc_amp.schedulers import Scheduler, Submission, get_scheduler
+from hpc_amp.signals import uninterrupted
 
 
 def prepare(
@@ -48,10 +51,57 @@ def submit(plan: Plan, config_text: str) -> Submission:
     return submission
 
 
-def resume(run_dir: Path) -> tuple[Submission, str]:
-    """Submit the run's own script again; the job goes on from its newest checkpoint. Returns the
-    submission and the scheduler's name. Raises UsageError where the run is under way or finished.
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A run that was submitted again."""
+
+    submission: Submission
+    scheduler: str
+    changed: tuple[Changed, ...] = ()
+    """What it goes on with."""
+    remarks: tuple[str, ...] = ()
+    """What the user should know, although nothing is wrong."""
+
+
+def resume(
+    run_dir: Path, overrides: Sequence[str] = (), command: str = "hpc-amp resume"
+) -> Resumed:
+    """Submit the run's script again; the job goes on from its newest checkpoint, with `overrides`
+    on top of its settings. `command` is what the user typed, for the run's history.
+
+    Raises ConfigError for overrides that are wrong or cannot change, and UsageError where the run
+    is under way, is not the one that it says it is, or has finished and would have nothing to do.
+    Where the scheduler refuses, the run's settings are as they were.
     """
+    before = _refuse_under_way(run_dir)
+    change.mend(run_dir)
+    planned = change.plan_change(run_dir, overrides) if overrides else None
+    if planned is not None and planned.only_told:
+        planned = None  # all is as it is to be
+    if before.state == "finished":
+        _refuse_finished(run_dir, planned)
+    scheduler = get_scheduler(before.scheduler)
+    for link in reversed(read_chain(run_dir)):
+        scheduler.cancel(link)  # may still wait for a job that failed
+    if planned is None:
+        resources = rundir.read_resolved(run_dir)["job"].get("job", {})
+        submission = _hand_in(run_dir, scheduler, resources.get("chain", 0))
+        return Resumed(submission, scheduler.name)
+    plan = planned.plan
+    with uninterrupted():
+        number = change.apply(run_dir, planned, command)
+    try:
+        submission = _hand_in(run_dir, plan.scheduler, plan.job.job.chain, change=number)
+    except HpcAmpError as error:
+        change.take_back(run_dir, number, str(error))
+        if before.state == "finished":  # which it still is
+            record_event(run_dir, "finished", job_id=before.job_id)
+        raise
+    return Resumed(submission, plan.scheduler.name, planned.changed, plan.remarks)
+
+
+def _refuse_under_way(run_dir: Path) -> RunStatus:
+    """The status of a run. Raises UsageError unless it has ended, for all that is known."""
     rundir.refuse_elsewhere(run_dir)
     (status,) = run_statuses([run_dir])
     if status.state in ("pending", "running"):
@@ -64,22 +114,29 @@ def resume(run_dir: Path) -> tuple[Submission, str]:
         )
     if status.job_id is not None and get_scheduler(status.scheduler).unended([status.job_id]):
         raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")
-    if status.state == "finished":
-        raise UsageError(f"{run_dir} has finished", hint="there is nothing to resume")
     orphan = find_orphan(run_dir, status.scheduler)
     if orphan is not None:
         raise UsageError(f"{run_dir} is still at work: {orphan}", hint="`cancel` asks it to stop")
-    scheduler = get_scheduler(status.scheduler)
-    for link in reversed(read_chain(run_dir)):
-        scheduler.cancel(link)  # may still wait for a job that failed
-    resources = rundir.read_resolved(run_dir)["job"].get("job", {})
-    return _hand_in(run_dir, scheduler, resources.get("chain", 0)), scheduler.name
+    return status
 
 
-def _hand_in(run_dir: Path, scheduler: Scheduler, links: int) -> Submission:
+def _refuse_finished(run_dir: Path, planned: change.Change | None) -> None:
+    """Raises UsageError where a run that has finished would have no step more to do."""
+    if planned is None:
+        raise UsageError(f"{run_dir} has finished", hint="there is nothing to resume")
+    total = change.total_steps(run_dir, planned.plan.job.train)
+    if total is not None and total <= change.steps_done(run_dir):
+        raise UsageError(
+            f"{run_dir} has finished, at step {total} of {total}",
+            hint="it can go on with more train.epochs or train.max_steps",
+        )
+
+
+def _hand_in(run_dir: Path, scheduler: Scheduler, links: int, **facts: Any) -> Submission:
     """Submit the run's script. `submitted` is recorded before, since the script may start and even
-    end before sbatch has returned; the job id follows in an event of its own."""
-    record_event(run_dir, "submitted", scheduler=scheduler.name)
+    end before sbatch has returned; the job id follows in an event of its own. `facts` are recorded
+    with it."""
+    record_event(run_dir, "submitted", scheduler=scheduler.name, **facts)
     try:
         submission = submit_chain(scheduler, run_dir, links)
     except HpcAmpError as error:

@@ -119,8 +119,8 @@ def find_study(target: str, studies_dir: Path) -> Study:
 
 
 def refuse_elsewhere(study: Study) -> None:
-    """Raises UsageError where a study is not in the folder that it was started in, as its runs tell:
-    their scripts and jobs would work there."""
+    """Raises UsageError where a study is not in the folder that it was started in, as its runs
+    tell: their scripts and jobs would work there."""
     for planned in study.planned_runs():
         run_dir = study.run_dir(planned)
         if run_dir is not None and os.path.isfile(run_dir / "job.json"):

@@ -96,7 +96,8 @@ def plan_sweep(config: Path, space: Space, sweeps_dir: Path) -> SweepPlan:
 
 def _load(source: JobSource, settings: Sequence[str], site: Site) -> LoadedJob:
     tree = apply_overrides(source.tree, settings, Job)
-    loaded = replace(source, tree=tree).validate(site.defaults)
+    overrides = (*source.overrides, *settings)
+    loaded = replace(source, tree=tree, overrides=overrides).validate(site.defaults)
     check_job(loaded, site)
     return loaded
 
@@ -132,7 +133,7 @@ class _Planner:
             self._common[key] = resolved(plan)
         self._points.setdefault(key, []).append(point.index)
         run_dir = point_dir(self.folder, point.index)
-        content = _resolved_point(self._plans[key], self._common[key], loaded.job, run_dir)
+        content = _resolved_point(self._plans[key], self._common[key], loaded, run_dir)
         self.jobs.append(json.dumps(content, default=_fields_of))
 
     def groups(self) -> tuple[PlannedGroup, ...]:
@@ -163,10 +164,12 @@ def _with_sweep_visible(plan: Plan, folder: Path) -> Plan:
     return replace(plan, job=replace(plan.job, container=container))
 
 
-def _resolved_point(plan: Plan, common: dict[str, Any], job: Job, run_dir: Path) -> dict[str, Any]:
+def _resolved_point(
+    plan: Plan, common: dict[str, Any], loaded: LoadedJob, run_dir: Path
+) -> dict[str, Any]:
     """`jobs.rundir.resolved` of another point of the plan's group: with its own training, command,
     environment and places."""
-    train = job.train
+    job, train = loaded.job, loaded.job.train
     if train is not None and plan.job.train is not None:
         # Absolute there.
         train = replace(train, data=replace(train.data, root=plan.job.train.data.root))
@@ -175,6 +178,7 @@ def _resolved_point(plan: Plan, common: dict[str, Any], job: Job, run_dir: Path)
     return {
         **common,
         "run_dir": str(run_dir),
+        "overrides": list(loaded.overrides),
         "workdir": str(run_dir / "code") if job.code is not None else common["workdir"],
         "job": {**common["job"], "train": train, "run": job.run, "container": container},
     }
