@@ -176,6 +176,10 @@ class Model:
     divided among ranks."""
     width: Count | None = None
     """Channels of the first stage of the ResNets above. Default: 16 for resnet8/20/56, else 64."""
+    weights: Annotated[Path | None, _FIRST_WEIGHTS] = None
+    """File of weights that the run begins with, such as those of another run: `networks.pt` or
+    `average.pt` of a checkpoint, or a state dict. It must be of this very network. Default: random
+    weights."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -392,8 +396,8 @@ class Gan:
     evaluation_images: Annotated[int, at_least(2)] = 10_000
     """Made-up images that an evaluation compares with the test images."""
     generator_weights: Annotated[Path | None, _FIRST_WEIGHTS] = None
-    """File of weights that the generator starts with: a state dict, or `networks.pt` of a
-    checkpoint. Default: random weights."""
+    """File of weights that the generator begins with: `networks.pt` or `average.pt` of a
+    checkpoint, or a state dict. Default: random weights."""
     discriminator_weights: Annotated[Path | None, _FIRST_WEIGHTS] = None
     """The same for the discriminator."""
 
@@ -462,6 +466,16 @@ class Train:
     do."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """`auto`: CUDA; CPUs, with a warning, only where the node has no NVIDIA device at all."""
+
+    @property
+    def first_weights(self) -> dict[str, str]:
+        """The files of weights that the run begins with, by their keys below `train`."""
+        files = {
+            "model.weights": self.model.weights,
+            "gan.generator_weights": self.gan.generator_weights,
+            "gan.discriminator_weights": self.gan.discriminator_weights,
+        }
+        return {key: file for key, file in files.items() if file is not None}
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

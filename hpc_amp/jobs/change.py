@@ -38,7 +38,7 @@ from hpc_amp.jobs import rundir
 from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.code import copy_package
 from hpc_amp.jobs.events import read_events
-from hpc_amp.jobs.plan import Plan, make_plan
+from hpc_amp.jobs.plan import Plan, make_plan, with_first_weights
 from hpc_amp.jobs.render import render
 
 _FACTS = ("hpc_amp", "site", "scheduler", "launcher", "python")
@@ -98,8 +98,7 @@ def plan_change(run_dir: Path, overrides: Sequence[str]) -> Change:
                 f"of the site {site.name}",
                 hint=f"add site={resolved['site']}, or site={site.name} to go on with that one",
             )
-        # The run has a copy of the code; the original may be gone.
-        check_job(dataclasses.replace(loaded, job=dataclasses.replace(loaded.job, code=None)), site)
+        check_job(dataclasses.replace(loaded, job=_without_what_was_read(loaded.job)), site)
         # By the path of the submission: nodes may not know another one to the same folder.
         plan = make_plan(loaded, site, Path(resolved["run_dir"]))
     after = json.loads(json.dumps(rundir.resolved(plan)))
@@ -109,6 +108,12 @@ def plan_change(run_dir: Path, overrides: Sequence[str]) -> Change:
     told = [fact for fact in facts if fact.before != fact.after]
     _check_length(run_dir, plan.job.train)
     return Change(plan, render(plan), tuple([one for one, _ in changed] + told))
+
+
+def _without_what_was_read(job: Job) -> Job:
+    """The job without the files that a run has read when it began: these may be gone."""
+    train = with_first_weights(job.train, lambda file: None) if job.train is not None else None
+    return dataclasses.replace(job, code=None, train=train)
 
 
 def _job_of(run_dir: Path, resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +161,7 @@ def _differences(
     for name, key in keys_of(section).items():
         one, other = before[name], after[name]
         where = f"{path}{name}"
-        fixed = why or key.fixed
+        fixed = key.fixed or why
         if one == other:
             continue
         if key.is_section and one is not None and other is not None:

@@ -17,7 +17,7 @@ from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.sites import find_site
 from hpc_amp.errors import ConfigError
-from hpc_amp.jobs.plan import Plan, make_plan
+from hpc_amp.jobs.plan import Plan, absolute_path, make_plan, with_first_weights
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.rundir import new_run_id, resolved
 from hpc_amp.sweep.folder import Group, point_dir
@@ -151,7 +151,7 @@ def _what_scripts_depend_on(job: Job) -> tuple[Any, ...]:
         replace(job.container, env={}),
         job.launch,
         job.restarts,
-        job.train.data.root if job.train is not None else None,
+        (job.train.data.root, job.train.first_weights) if job.train is not None else None,
         job.run is None,
     )
 
@@ -173,6 +173,7 @@ def _resolved_point(
     if train is not None and plan.job.train is not None:
         # Absolute there.
         train = replace(train, data=replace(train.data, root=plan.job.train.data.root))
+        train = with_first_weights(train, lambda file: absolute_path(file, plan.submitted_from))
     env = {**plan.fabric_env, **plan.site.env, **job.container.env}
     container = {**common["job"]["container"], "env": env}
     return {
