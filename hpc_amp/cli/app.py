@@ -388,6 +388,12 @@ def _save(run_dir: Path) -> tuple[RunStatus, str]:
     return before, f"{run_dir} is {after.state}{step}: {after.reason}"
 
 
+def _without_secret(override: str) -> str:
+    """An override as it may stand in a log: a variable of the environment may be a password."""
+    key = override.partition("=")[0]
+    return f"{key}=..." if key.startswith("container.env") else override
+
+
 @app.command()
 @click.argument("target", metavar="RUN")
 @overrides_argument
@@ -407,7 +413,7 @@ def resume(
 
     run_dir = rundir.find_run(target, runs_dir)
     log = run_dir / "logs" / "job.log"
-    command = shlex.join(["hpc-amp", "resume", target, *overrides])
+    command = shlex.join(["hpc-amp", "resume", target, *map(_without_secret, overrides)])
     resumed = resume_run(run_dir, overrides, command)
     for remark in resumed.remarks:
         click.echo(f"note: {remark}", err=True)

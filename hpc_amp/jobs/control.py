@@ -45,9 +45,11 @@ def cancel(
             # Recorded before: the script reads it when its ranks have saved, and does not go on.
             record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
             _drop_links(scheduler, run_dir, status.job_id)
+            if status.orphan is not None:
+                ask_to_stop(run_dir)
+                on_orphan(status.orphan)
             try:
-                orphaned = _stop_orphan(scheduler, status, on_orphan)
-                if status.state == "running" and not orphaned and not scheduler.signals_ranks:
+                if status.state == "running" and not (status.orphan or scheduler.signals_ranks):
                     _let_save(scheduler, status, on_wait)
             finally:
                 scheduler.cancel(status.job_id)
@@ -58,22 +60,12 @@ def cancel(
                 if there:
                     scheduler.cancel(status.job_id)
                     return replace(status, state=there[status.job_id].state)
-                if _stop_orphan(scheduler, status, on_orphan):
-                    return replace(status, state="running")
+                orphan = find_orphan(run_dir, status.scheduler)
+                if orphan is not None:
+                    ask_to_stop(run_dir)
+                    on_orphan(orphan)
+                    return replace(status, state="running", orphan=orphan)
     return status
-
-
-def _stop_orphan(
-    scheduler: Scheduler, status: RunStatus, on_orphan: Callable[[Orphan], object]
-) -> bool:
-    """Ask an attempt to stop whose job has ended; returns whether there is one."""
-    run_dir = Path(status.run_dir)
-    orphan = find_orphan(run_dir, status.scheduler)
-    if orphan is None or scheduler.unended([status.job_id or ""]):
-        return False
-    _touch_stop_file(run_dir)
-    on_orphan(orphan)
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +93,7 @@ def save_and_stop(run_dir: Path, on_wait: Callable[[RunStatus], object]) -> Stop
         return Stopped(before, "cancelled", before)
     # For this attempt, and for the next if this one is just ending.
     record_event(run_dir, "stopping", reason="by hpc-amp cancel --save")
-    _touch_stop_file(run_dir)
+    ask_to_stop(run_dir)
     if rundir.read_resolved(run_dir)["job"].get("train") is None:
         return Stopped(before, "asked", before)
     on_wait(before)
@@ -118,7 +110,7 @@ def _wait_for_end(run_dir: Path) -> RunStatus:
             (status,) = run_statuses([run_dir])
             if status.state in FINAL:
                 return status
-            _touch_stop_file(run_dir)
+            ask_to_stop(run_dir)
             next_ask = time.monotonic() + _ASK_SECONDS
 
 
@@ -129,8 +121,9 @@ def _drop_links(scheduler: Scheduler, run_dir: Path, job_id: str) -> None:
             scheduler.cancel(link)
 
 
-def _touch_stop_file(run_dir: Path) -> None:
-    """Ask the ranks of the newest attempt to save and stop."""
+def ask_to_stop(run_dir: Path) -> None:
+    """Ask the ranks of the newest attempt to save and stop, through the stop file. Raises
+    UsageError."""
     newest = newest_attempt(run_dir)
     if newest is None:
         return
@@ -145,7 +138,7 @@ def _let_save(scheduler: Scheduler, status: RunStatus, on_wait: Callable[[], obj
     run_dir = Path(status.run_dir)
     if rundir.read_resolved(run_dir)["job"].get("train") is None:
         return  # a program of the user's own knows no stop file
-    _touch_stop_file(run_dir)
+    ask_to_stop(run_dir)
     on_wait()
     deadline = time.monotonic() + SAVE_SECONDS
     while time.monotonic() < deadline:

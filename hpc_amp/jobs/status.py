@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import SchedulerError
-from hpc_amp.jobs.attempts import find_orphan, read_json
+from hpc_amp.jobs.attempts import Orphan, find_orphan, read_json
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.links import read_chain
 from hpc_amp.jobs.rundir import origin
@@ -37,10 +37,14 @@ class RunStatus:
     step: int | None
     total_steps: int | None
     outcome: str | None
+    orphan: Orphan | None = None
+    """What is at work although the job of a `running` run has ended."""
 
     def to_plain(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON. Its reason tells of an orphan."""
+        plain = asdict(self)
+        del plain["orphan"]
+        return plain
 
 
 def run_statuses(folders: Sequence[Path]) -> list[RunStatus]:
@@ -115,6 +119,7 @@ class RunView:
         progress = read_json(attempt_path / "progress.json")
         ended = read_json(attempt_path / "outcome.json")
         outcome = ended.get("outcome")
+        self.orphan: Orphan | None = None
         state, reason = self._state(answers)
         if state == outcome == "failed":
             # The job's own words say more than the script's exit status.
@@ -130,6 +135,7 @@ class RunView:
             step=progress.get("step"),
             total_steps=progress.get("total_steps"),
             outcome=outcome or (state if state in ("finished", "failed") else None),
+            orphan=self.orphan,
         )
 
     def _state(self, answers: dict[str, JobStatus] | None) -> tuple[str, str]:
@@ -147,8 +153,10 @@ class RunView:
             # Where a job was killed without a word, the next link of its chain takes over.
             links = [answers[link] for link in self.job_ids[1:] if link in answers]
             answer = next((link for link in links if link.state != "ended"), answer)
-        if answer.state == "ended" and (orphan := find_orphan(self.folder, self.scheduler)):
-            return "running", str(orphan)
+        if answer.state == "ended":
+            self.orphan = find_orphan(self.folder, self.scheduler)
+        if self.orphan is not None:
+            return "running", str(self.orphan)
         if answer.state == "ended" and not answer.reason:
             answer = self._last_words()
         if answer.state == "ended" and state == "terminated":

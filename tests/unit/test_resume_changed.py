@@ -116,6 +116,7 @@ def test_a_run_goes_on_with_other_settings(host: StubHost) -> None:
     assert told["changed"]["train.optimizer.lr"] == [0.4, 0.02]
     (line,) = log_of(run_dir)
     assert line.endswith(f": {', '.join(changes)}; before: {run_dir}/history/1")
+    assert "container.env.SECRET=..." in line and "=new" not in line
     shown = host.hpc_amp("status", str(run_dir)).stdout
     assert "train.epochs 3 -> 4" in shown and told["command"] in shown
     (plain,) = json.loads(host.hpc_amp("status", str(run_dir), "--json").stdout)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stubs import StubHost
+from support.stubs import StubHost, wait
+from support.waiting import wait_for_file
 
 from hpc_amp.jobs.events import read_events, record_event
 
@@ -201,6 +202,24 @@ def test_all_verbs_agree_about_an_orphan(host: StubHost) -> None:
     (folder / "ended").touch()
     assert host.hpc_amp("cancel", "test").stdout == f"{run_dir} has ended already (cancelled)\n"
     assert host.hpc_amp("resume", "test").returncode == 0
+
+
+def test_an_orphan_that_really_works_is_asked_and_ends(host: StubHost) -> None:
+    """A launch script that Slurm has forgotten, with a program that looks for the stop file."""
+    waits = 'touch at-work; until [ -e "${HPC_AMP_OUTCOME_FILE%/*}/stop" ]; do sleep 0.05; done'
+    run_dir = submitted(host, run=["bash", "-c", waits], launch="single")
+    process = host.start(run_dir, job_id="4242")
+    wait_for_file(host.work / "at-work")
+    queue(host)
+    assert status(host, "test")["state"] == "running"
+
+    said = host.hpc_amp("cancel", "test").stdout
+
+    assert said.startswith(f"asked {run_dir} to stop: its job 4242 has ended for the scheduler")
+    assert said.endswith(f" kill {process.pid}\n")
+    assert "attempt 1 ended: finished" in wait(process).output
+    assert (run_dir / "attempts" / "1" / "ended").exists()
+    assert host.hpc_amp("cancel", "test").stdout.endswith("has ended already (finished)\n")
 
 
 def test_a_run_at_work_is_no_orphan(host: StubHost) -> None:
