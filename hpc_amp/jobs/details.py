@@ -11,6 +11,7 @@ from typing import Any
 from hpc_amp.jobs.attempts import Attempt, read_attempts, read_json, read_number
 from hpc_amp.jobs.change import Past, read_history
 from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.rundir import origin
 from hpc_amp.jobs.status import RunStatus, run_statuses
 
 
@@ -65,7 +66,8 @@ def run_details(folders: Sequence[Path]) -> list[RunDetails]:
 
 
 def _details(folder: Path, status: RunStatus) -> RunDetails:
-    running = status.state in ("running", "unknown")
+    elsewhere = origin(folder, read_json(folder / "job.json")) is not None
+    running = status.state in ("running", "unknown") and not elsewhere
     attempts = read_attempts(folder, read_events(folder), at_work=running)
     at_work = bool(attempts) and attempts[-1].state == "running"
     newest = folder / "attempts" / str(attempts[-1].number if attempts else 0)

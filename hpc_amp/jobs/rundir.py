@@ -21,6 +21,7 @@ from typing import Any
 from hpc_amp import __version__
 from hpc_amp.config.schema import SCHEMA_VERSION, to_plain
 from hpc_amp.errors import UsageError
+from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.code import copy_code, copy_package
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.plan import Plan
@@ -188,9 +189,14 @@ def find_run(target: str, runs_dir: Path) -> Path:
     for folder in (Path(target), runs_dir / target / "latest", runs_dir / target):
         if os.path.isfile(folder / "job.json"):  # False, too, for names that no file can have
             return folder.resolve()
+    copies = []
     for folder in all_runs(runs_dir):
         if any(event.get("job_id") == target for event in read_events(folder)):
-            return folder
+            if origin(folder, read_json(folder / "job.json")) is None:
+                return folder
+            copies.append(folder)  # it has the original's events, but the job is the original's
+    if copies:
+        return copies[0]
     raise UsageError(
         f"there is no run {target!r}: neither a run directory, nor a name or job id in {runs_dir}",
         hint="`hpc-amp status` lists the runs; --runs-dir looks elsewhere",

@@ -114,7 +114,7 @@ def _refuse_under_way(run_dir: Path) -> RunStatus:
         )
     if status.job_id is not None and get_scheduler(status.scheduler).unended([status.job_id]):
         raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")
-    orphan = find_orphan(run_dir, status.scheduler)
+    orphan = find_orphan(run_dir, status.scheduler) if status.state == "cancelled" else None
     if orphan is not None:
         raise UsageError(f"{run_dir} is still at work: {orphan}", hint="`cancel` asks it to stop")
     return status

@@ -54,6 +54,7 @@ VERBS = (["resume"], ["cancel"], ["cancel", "--save"], ["logs", "-f"], ["shell",
 def run_dir(host: StubHost) -> Path:
     """A run at work as job 4242."""
     made = submitted(host)
+    (made / "attempts" / "1").mkdir()
     record_event(made, "started", attempt=1, job_id="4242")
     queue(host, "4242|RUNNING|None")
     return made
@@ -92,7 +93,7 @@ def test_nothing_is_done_to_a_run_that_was_moved(host: StubHost, run_dir: Path) 
 
 
 def test_the_status_of_a_copy_is_not_that_of_the_original(host: StubHost, run_dir: Path) -> None:
-    copy = shutil.copytree(run_dir, run_dir.with_name("20261127-223455-copy"), symlinks=True)
+    copy = shutil.copytree(run_dir, run_dir.with_name("20250101-000000-copy"), symlinks=True)
     asked = len(host.calls("squeue"))
 
     found = status(host, copy)
@@ -100,7 +101,9 @@ def test_the_status_of_a_copy_is_not_that_of_the_original(host: StubHost, run_di
     assert found["state"] == "unknown"
     assert found["reason"] == f"this folder was copied or moved from {run_dir}: ask there"
     assert len(host.calls("squeue")) == asked, "its job is none of the copy's"
+    assert [one["state"] for one in found["attempts"]] == ["lost"]
     assert status(host, run_dir)["state"] == "running"
+    assert status(host, "4242")["run_dir"] == str(run_dir), "a job id means the run that has it"
     both = host.hpc_amp("status", "--json")
     assert sorted(entry["state"] for entry in json.loads(both.stdout)) == ["running", "unknown"]
     # What there is to read can be read.
