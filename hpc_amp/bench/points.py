@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpc_amp import __version__
 from hpc_amp.bench.folder import Bench, Point
+from hpc_amp.config.paths import literal
 from hpc_amp.config.schema import Precision
 from hpc_amp.errors import ConfigError, HpcAmpError
 from hpc_amp.jobs import rundir
@@ -79,7 +80,7 @@ def prepare_bench(
     )
     plans: dict[Point, Plan] = {}
     for point in bench.points:
-        changes = [*_measured(bench, point), f"runs_dir={folder / 'runs'}"]
+        changes = [*_measured(bench, point), f"runs_dir={literal(str(folder / 'runs'))}"]
         run_id = _new_id({plan.run_dir.name for plan in plans.values()})
         plans[point], _ = prepare(config, [*overrides, *changes], run_id=run_id, site=site)
         render(plans[point])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,8 +54,8 @@ def migrate(
 
     FILE is a Python file, a notebook (reported, not changed) or a folder. Nothing is changed
     without --write, and with it only what the text of the script decides. Exits with 0 if nothing
-    is left to do, with 1 if something is, with 2 if a file cannot be read or is not valid Python.
-    docs/migrate.md has all rules.
+    is left to do or to look at, with 1 if something is, with 2 if a file cannot be read or is not
+    valid Python. docs/migrate.md has all rules.
     """
     from hpc_amp.errors import UsageError
     from hpc_amp.migrate.files import Wish, python_files, require_libcst, scan_file
@@ -68,21 +69,28 @@ def migrate(
     wish = Wish(target, _version(torch), ignored)
     require_libcst()
     scanned: list[Scanned] = []
-    refused = False
-    for path in python_files(paths):
+    refused: list[str] = []
+
+    def refuse(why: str) -> None:
+        # The others can still be looked at.
+        refused.append(why)
+        click.echo(f"hpc-amp: {why}", err=True)
+
+    for path in python_files(paths, refuse):
         try:
             one = scan_file(path, wish)
             if write:
                 one.write()
             scanned.append(one)
         except UsageError as error:
-            # The others can still be looked at.
-            click.echo(f"hpc-amp: {error}", err=True)
-            refused = True
+            refuse(str(error))
+        except Exception as error:
+            # A defect of a rule: the files before it are changed already, so go on, and tell.
+            refuse(_defect(path, error))
     _tell(scanned, write=write, as_diff=as_diff, as_json=as_json)
     if refused:
         raise SystemExit(2)
-    if any(one.left if write else one.findings for one in scanned):
+    if any(one.left or one.notes if write else one.findings for one in scanned):
         raise SystemExit(1)
 
 
@@ -96,6 +104,16 @@ def _version(text: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def _defect(path: Path, error: Exception) -> str:
+    """What went wrong in hpc-amp itself, and where, in one line."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return (
+        f"{path} was left alone, because hpc-amp failed at it ({what}, in "
+        f"{Path(last.filename).name}:{last.lineno}); please report this"
+    )
+
+
 def _tell(scanned: Sequence[Scanned], *, write: bool, as_diff: bool, as_json: bool) -> None:
     findings = [finding for one in scanned for finding in one.findings]
     if as_json:
@@ -104,9 +122,9 @@ def _tell(scanned: Sequence[Scanned], *, write: bool, as_diff: bool, as_json: bo
     if as_diff:
         click.echo("".join(one.diff() for one in scanned), nl=False)
     else:
-        shown = [finding for finding in findings if not (write and finding.mechanical)]
-        for finding in shown:
-            click.echo(finding)
+        for finding in findings:
+            if not (write and finding.mechanical) or finding.note:
+                click.echo(finding.shown(written=write))
     click.echo(_summary(scanned, write=write), err=as_diff)
 
 
@@ -117,7 +135,10 @@ def _summary(scanned: Sequence[Scanned], *, write: bool) -> str:
     if not found:
         return f"nothing found in {_count(len(scanned), 'file')}"
     files = sum(bool(one.findings) for one in scanned)
+    notes = sum(len(one.notes) for one in scanned)
     mechanical = "changed" if write else "for --write"
+    if notes:
+        mechanical += f" ({notes} to look at)"
     return (
         f"{_count(found, 'place')} in {_count(files, 'file')}: {found - left} {mechanical}, "
         f"{left} for you"

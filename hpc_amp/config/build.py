@@ -13,6 +13,7 @@ from hpc_amp.config import scalars
 from hpc_amp.config.keys import Key, keys_of
 from hpc_amp.config.suggest import choice_error, unknown_key
 from hpc_amp.config.tree import Items, Node, Scalar, Table, describe
+from hpc_amp.config.values import EntryError
 from hpc_amp.errors import ConfigError
 
 T = TypeVar("T")
@@ -43,6 +44,8 @@ class _Builder:
         keys = keys_of(section)
         values: dict[str, Any] = {}
         for name, node in table.entries.items():
+            if name in getattr(section, "RENAMED", {}):
+                raise _renamed(section, name, node, path)
             if name not in keys:
                 raise unknown_key(self.root, self.prefix, path, name, keys, node.where)
             key = keys[name]
@@ -148,6 +151,9 @@ def _check(key: Key, value: Any, node: Node, path: str) -> None:
     for check in key.checks:
         try:
             check(value)
+        except EntryError as error:
+            assert isinstance(node, Table)
+            _fail(_join(path, error.name), node.entries[error.name], str(error), error.hint)
         except ValueError as error:
             _fail(path, node, str(error))
 
@@ -161,6 +167,18 @@ def _refuse_number(scalar: Scalar, path: str) -> None:
     if not scalar.quoted and (number or scalars.is_bool(scalar.text)):
         kind, text = "number" if number else "boolean", scalar.text[:60]
         _fail(path, scalar, f"must be text, not the {kind} {text}", f'write "{text}" in quotes')
+
+
+def _renamed(section: Any, name: str, node: Node, path: str) -> ConfigError:
+    """The error for a key that had another name once; `RENAMED` has the new one, and what the old
+    value is now."""
+    new, form = section.RENAMED[name]
+    hint = f"write {new}: {form}"
+    if isinstance(node, Scalar):
+        hint = hint.replace("OLD", node.text)
+    return ConfigError(
+        f"{_join(path, name)} is called {_join(path, new)} now", where=node.where, hint=hint
+    )
 
 
 def _many(key: Key) -> bool:

@@ -6,10 +6,12 @@ Relative paths are relative to the current working directory, as everywhere in a
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
 
+from hpc_amp.config.command import launcher_in
 from hpc_amp.config.fabric import RESERVED, find_fabric
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.schema import Job, Train
@@ -19,6 +21,7 @@ from hpc_amp.config.units import parse_duration
 from hpc_amp.containers.image import read_image
 from hpc_amp.errors import ConfigError, UsageError
 
+_PLAIN = re.compile(r"[\w./:=+@%-]+|\.\.\.")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
 # Folders that every program of an image is loaded from. Apptainer lets the host's hide them.
 _LOADED_FROM = {
@@ -84,6 +87,7 @@ def check_job(loaded: LoadedJob, site: Site | None = None) -> None:
     """Raises ConfigError for keys of a job that contradict each other or name missing files, and
     for what the site cannot do."""
     _check_launch(loaded, loaded.job)
+    _check_run(loaded, loaded.job)
     if site is not None:
         _check_on_site(loaded, loaded.job, site)
     _check_container(loaded, loaded.job)
@@ -113,6 +117,28 @@ def _check_launch(loaded: LoadedJob, job: Job) -> None:
     fabric = job.launch.fabric
     if fabric not in RESERVED:
         find_fabric(fabric, where=loaded.where("launch.fabric"), key="launch.fabric")
+
+
+def _check_run(loaded: LoadedJob, job: Job) -> None:
+    """A launcher would start ranks in each of the job's ranks."""
+    launcher = launcher_in(job.run or [])
+    if launcher is None or job.world_size == 1:
+        return
+    program = launcher.program or ["python", "train.py", "..."]
+    shown = [word if _PLAIN.fullmatch(word) else json.dumps(word) for word in program]
+    if len(shown) > 6:
+        shown = [*shown[:5], "..."]
+    hint = f"write the program alone, run: [{', '.join(shown)}], which hpc-amp starts on every rank"
+    if launcher.is_mpi:
+        hint += " (with launch.mpi where it uses MPI)"
+    if job.job.nodes == 1:
+        hint += f"; or ask for one rank, job.ranks_per_node: 1, and leave all to {launcher.name}"
+    raise loaded.error(
+        "run",
+        f"{launcher.name} starts ranks itself, and the job would start it {job.world_size} times: "
+        f"{job.world_size} worlds that know nothing of each other",
+        hint,
+    )
 
 
 def _check_on_site(loaded: LoadedJob, job: Job, site: Site) -> None:
@@ -199,10 +225,6 @@ def _check_code(loaded: LoadedJob, job: Job) -> None:
 
 def _missing(path: str, kind: str) -> tuple[str, str]:
     """Message and hint for a path that does not exist."""
-    if path.startswith("~"):
-        return f"{path}: ~ is not expanded", f"write {os.path.expanduser(path)}"
-    if "$" in path:
-        return f"{path}: variables are not expanded", "write the path out"
     hint = "check the path" if os.path.isabs(path) else f"it is looked up in {Path.cwd()}"
     return f"there is no {kind} {path}", hint
 

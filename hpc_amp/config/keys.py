@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from hpc_amp.config.tree import Node, Scalar, Table
-from hpc_amp.config.values import Fixed
+from hpc_amp.config.values import Fixed, PathMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Key:
     checks: tuple[Callable[[Any], object], ...]
     """Functions that raise ValueError for a value that the type alone lets pass."""
     required: bool
+    is_path: bool = False
+    """Whether it holds a path, or a list of binds."""
     fixed: Fixed | None = None
     """Why a run that has begun cannot change it."""
 
@@ -43,15 +45,19 @@ class Key:
 
 @functools.cache
 def keys_of(section: type[Any]) -> dict[str, Key]:
-    """The keys of a dataclass by name, in their order."""
+    """The keys of a dataclass by name, in their order. A field that is marked `derived` is none:
+    nobody writes it."""
     hints = typing.get_type_hints(section, include_extras=True)
     keys = {}
     for field in dataclasses.fields(section):
+        if field.metadata.get("derived"):
+            continue
         kind, optional, marks = _unwrap(hints[field.name])
-        required = field.default is MISSING and field.default_factory is MISSING
-        checks = tuple(mark for mark in marks if not isinstance(mark, Fixed))
+        is_path = any(isinstance(mark, PathMark) for mark in marks)
         fixed = next((mark for mark in marks if isinstance(mark, Fixed)), None)
-        keys[field.name] = Key(field.name, kind, optional, checks, required, fixed)
+        checks = tuple(mark for mark in marks if not isinstance(mark, (PathMark, Fixed)))
+        required = field.default is MISSING and field.default_factory is MISSING
+        keys[field.name] = Key(field.name, kind, optional, checks, required, is_path, fixed)
     return keys
 
 
@@ -91,7 +97,7 @@ def expand_section(table: Table, section: type) -> Table:
 
 
 def _unwrap(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
-    """A type hint as (bare type, whether it allows None, what it is annotated with)."""
+    """A type hint as (bare type, whether it allows None, checks and marks)."""
     optional = False
     marks: tuple[Any, ...] = ()
     while True:

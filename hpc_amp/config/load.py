@@ -9,6 +9,7 @@ from pathlib import Path
 from hpc_amp.config.build import build, read_value
 from hpc_amp.config.keys import expand_section
 from hpc_amp.config.overrides import apply_overrides
+from hpc_amp.config.paths import Expansion, expand_path, expand_paths
 from hpc_amp.config.schema import Job
 from hpc_amp.config.source import read_file
 from hpc_amp.config.tree import Scalar, Table, merge
@@ -27,6 +28,8 @@ class LoadedJob:
     """All layers merged, before types."""
     overrides: tuple[str, ...] = ()
     """Those of the command line, which the file does not have."""
+    expanded: tuple[Expansion, ...] = ()
+    """The paths that were written with variables."""
 
     def where(self, key_path: str) -> str:
         """`file:line`, or the override, that set a key such as `train.batch_size`.
@@ -53,7 +56,11 @@ class JobSource:
     def site(self) -> str:
         """The value of `site`. Raises ConfigError where it is not text."""
         node = self.tree.get("site")
-        return "auto" if node is None else str(read_value(Job, "site", node))
+        if node is None:
+            return "auto"
+        if isinstance(node, Scalar):
+            node, _ = expand_path(node, "site")
+        return str(read_value(Job, "site", node))
 
     def validate(self, defaults: Table | None = None) -> LoadedJob:
         """The job, with `defaults` beneath what was written. Raises ConfigError."""
@@ -61,7 +68,9 @@ class JobSource:
         if defaults:
             beneath = expand_section(defaults, Job)
             tree = _beneath(beneath, tree)
-        loaded = LoadedJob(build(Job, tree), self.path, self.text, tree, self.overrides)
+        tree, expanded = expand_paths(tree, Job)
+        job = build(Job, tree)
+        loaded = LoadedJob(job, self.path, self.text, tree, self.overrides, tuple(expanded))
         _one_of_train_and_run(loaded)
         return loaded
 

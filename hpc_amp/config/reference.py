@@ -161,6 +161,9 @@ def _type(key: Key, path: str) -> str:
     for check in key.checks:
         if check in _CHECKED:
             return _CHECKED[check]
+    if key.is_path:
+        many = "list of [paths](config.md#paths)"
+        return many if origin is list else "[path](config.md#paths)"
     if origin is Literal:
         return _either([f"`{choice}`" for choice in arguments])
     if origin is list:

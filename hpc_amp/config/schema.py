@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from hpc_amp.config.values import (
+    Binds,
     Count,
     Duration,
     Fixed,
@@ -76,7 +77,8 @@ class Resources:
     """Generated directives to leave out, by option: `--gpus-per-node`."""
     setup: str = ""
     """Shell lines that run on the first node before the launch: `module load apptainer`. They are
-    shell on purpose and reach the script as they are."""
+    shell on purpose and reach the script as they are. They run as in a script of their own: a line
+    that fails is named in the log and ends nothing, unless you say `set -e`."""
     stop_margin: Duration = "2m"
     """How long before the time limit the run saves a checkpoint and stops."""
     grace: Duration | None = None
@@ -100,12 +102,13 @@ class Container:
     image: Path | None = None
     """Path of a `.sif` file or a sandbox folder on a file system that every node sees. Not a URI:
     pull it once, then name the file. Default: no container."""
-    bind: Words = field(default_factory=list)
+    bind: Binds = field(default_factory=list)
     """Host paths to see inside, as `path`, `source:destination` or `source:destination:ro`. The
     run directory, the working directory and the data are bound by themselves."""
     env: Annotated[dict[str, str], environment_names] = field(default_factory=dict)
     """Environment of the training process, with a container or without. Any text may stand in a
-    value: it never passes through a shell."""
+    value: it never passes through a shell. What hpc-amp sets itself is refused: `RANK`,
+    `WORLD_SIZE`, `MASTER_ADDR` and the like, and names that begin with `HPC_AMP_`."""
     args: Words = field(default_factory=list)
     """More options for `exec`, such as `--rocm`."""
     gpu: bool | None = None
@@ -221,7 +224,9 @@ class Data:
         Literal["cifar10", "cifar100", "fashion_mnist", "mnist", "imagefolder", "synthetic"],
         _SAMPLES,
     ] = "cifar10"
-    """`imagefolder` reads `root/train/<class>/*` and `root/test/<class>/*` (or `val`)."""
+    """`imagefolder` reads `root/train/<class>/*` and `root/test/<class>/*` (or `val`). Of 16 bits
+    the upper 8 count; images of 32 bits or floating-point numbers, whose range is not known, are
+    refused."""
     root: Path = "data"
     """Folder of the files, relative to where `submit` was called."""
     if_missing: Literal["error", "synthetic"] = "error"
@@ -236,8 +241,8 @@ class Data:
     """Side in pixels to which `imagefolder` images are brought. Default: as they are when small,
     else 224."""
     workers: Natural | None = None
-    """Loader processes of each rank for data that is not in memory. Default: the rank's cores less
-    one, at most 8."""
+    """Loader processes of each rank for data that is not in memory; 0 decodes in the rank itself.
+    Default: the rank's cores less one, at most 8."""
     augment: Augment = field(default_factory=Augment)
     """Random changes of the training images."""
     synthetic: Annotated[Synthetic, _SAMPLES] = field(default_factory=Synthetic)
@@ -484,7 +489,7 @@ class Job:
 
     name: Annotated[str, run_name, _FOLDER]
     """Name of the job, of its folder below `runs_dir`, and for the scheduler."""
-    site: Word = "auto"
+    site: Path = "auto"
     """A name from `configs/sites`, the path of a site file, or `auto`: the one that fits this
     machine."""
     runs_dir: Annotated[Path, _FOLDER] = "runs"
@@ -507,7 +512,8 @@ class Job:
     """A built-in task. Either this or `run`."""
     run: Annotated[list[str], no_nul] | None = None
     """Your own command, as a list of words; each rank runs it with the standard torch.distributed
-    variables. A first word `python` means the job's interpreter."""
+    variables. A first word `python` means the job's interpreter. [Not a
+    launcher](config.md#launchers) such as `torchrun`, unless the job has one rank."""
 
     @property
     def ranks_per_node(self) -> int:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
+from hpc_amp.config.paths import Expansion
 from hpc_amp.config.tree import Table
-from hpc_amp.config.values import Path, Word, Words, environment_names, printable
+from hpc_amp.config.values import Binds, Path, Word, Words, environment_names, printable
 
 
-def host_suffix(value: str) -> None:
-    """A check that text can stand behind a host name."""
-    if not re.fullmatch(r"[A-Za-z0-9.-]*", value):
+def host_pattern(value: str) -> None:
+    """A check that text is a host name with `{host}` once in it."""
+    if not re.fullmatch(r"[A-Za-z0-9.-]*\{host\}[A-Za-z0-9.-]*", value):
         raise ValueError(
-            f"{value!r} cannot stand behind a host name: use letters, digits, '.', '-'"
+            f"{value!r} is not {{host}} with letters, digits, '.' and '-' before or behind it, "
+            "such as ic-{host}"
         )
 
 
@@ -60,13 +62,15 @@ class HostMpi:
     """Folders that stand before the image's in `LD_LIBRARY_PATH`, as they are called inside.
     `$NAME` means those in that variable, which `setup` exports. Never the host's `/usr/lib64`,
     under whatever name: the image's programs would load the host's C library. Bind single files."""
-    bind: Words = field(default_factory=list)
+    bind: Binds = field(default_factory=list)
     """What else has to be mounted for it, as in `bind`."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Site:
     """What a cluster wants."""
+
+    RENAMED: ClassVar[dict[str, tuple[str, str]]] = {"address_suffix": ("address", '"{host}OLD"')}
 
     name: Annotated[str, printable] = ""
     """The name for `site:` in a job file. It is the file's name without `.yaml`, and may be left
@@ -105,11 +109,12 @@ class Site:
     """PBS: more resources of each chunk, such as `system=polaris`."""
     gpu_type: Annotated[str, gpu_type_name] | None = None
     """Slurm: type of GPU to ask for. `a100` asks with `gpu:a100:4`. Default: any."""
-    bind: Words = field(default_factory=list)
+    bind: Binds = field(default_factory=list)
     """Host paths that every container of this site sees: file systems, fabric libraries."""
     env: Annotated[dict[str, str], environment_names] = field(default_factory=dict)
     """Environment that the script exports before the launch, such as proxies. It goes on top of the
-    fabric profile's, and a job's `container.env` on top of both."""
+    fabric profile's, and a job's `container.env` on top of both. What hpc-amp sets itself is
+    refused, as there."""
     setup: str = ""
     """Shell lines for the first node before the launch, such as `module load apptainer`."""
     directives: Words = field(default_factory=list)
@@ -117,11 +122,14 @@ class Site:
     `--constraint=gpu`."""
     skip_directives: Words = field(default_factory=list)
     """Generated directives that this scheduler refuses, by option: `--gpus-per-node`."""
-    address_suffix: Annotated[str, host_suffix] = ""
-    """Text behind the first node's short name in `MASTER_ADDR`, such as `-ib0` or
-    `.hsn.example.org`, where only that name leads to the fast network."""
+    address: Annotated[str, host_pattern] | None = None
+    """Form of the first node's name in `MASTER_ADDR`, where only another name leads to the fast
+    network: `{host}-ib0`, `ic-{host}`, `{host}.hsn.example.org`. `{host}` is the node's short name.
+    Default: the name as the scheduler has it."""
     container_args: Words = field(default_factory=list)
     """More options for every `apptainer exec`, such as `--fakeroot`."""
     defaults: Table = field(default_factory=lambda: Table({}, "no site file"))
     """Keys of a [job file](config.md) that hold here unless the job says otherwise, in the same
     form: `job: {queue: gpu}`. Those below `train` reach only jobs that train."""
+    expanded: tuple[Expansion, ...] = field(default=(), metadata={"derived": True})
+    """The paths of this site that were written with variables."""

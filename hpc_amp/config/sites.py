@@ -18,6 +18,7 @@ from hpc_amp.config.checks import check_site
 from hpc_amp.config.folders import check_known, check_own_name, named_files
 from hpc_amp.config.keys import expand_section
 from hpc_amp.config.load import LoadedJob, read_job
+from hpc_amp.config.paths import expand_paths
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.source import read_file
@@ -36,6 +37,11 @@ _NOT_FOR_SITES = ("name", "site", "code", "run")
 def load_site(path: Path) -> Site:
     """The site that a file describes. Raises ConfigError like a job file does."""
     _, tree = read_file(path, "site file")
+    tree, expanded = expand_paths(tree, Site)
+    return dataclasses.replace(_site_of(path, tree), expanded=tuple(expanded))
+
+
+def _site_of(path: Path, tree: Table) -> Site:
     site = build(Site, tree)
     check_own_name(site.name, path, tree)
     check_site(site, tree)
@@ -47,7 +53,8 @@ def load_site(path: Path) -> Site:
                 where=defaults.entries[name].where,
                 hint="it belongs in the job file",
             )
-    # Built only to be checked. A job needs a name, which is the job file's to give.
+    # Built only to be checked, with its paths as they are written: the job file may have others. A
+    # job needs a name, which is the job file's to give.
     named = Table({"name": Scalar("any", "", quoted=True), **defaults.entries}, defaults.where)
     build(Job, named, prefix="defaults")
     return dataclasses.replace(site, name=path.stem, defaults=defaults)
@@ -154,10 +161,11 @@ def _company(which: Which, command: str, others: Sequence[str]) -> bool:
 def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: Which) -> Site:
     hosts = [hostname] if hostname else _host_names()
     for path in files.values():
-        site = load_site(path)
+        # Variables in the paths of other sites need not be set here.
+        site = _site_of(path, read_file(path, "site file")[1])
         for host, pattern in itertools.product(hosts, site.hosts):
             if fnmatch.fnmatchcase(host.lower(), pattern.lower()):
-                return site
+                return load_site(path)
     for name, is_configured in _SCHEDULERS.items():
         if is_configured(which):
             return load_site(files[name])

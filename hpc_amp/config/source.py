@@ -35,7 +35,8 @@ _ADVICE = {
     "expected ',' or": "close the bracket, and quote a text that holds '[', ']', '{', '}' or ','",
     "expected ':'": "write 'key: value', with a space after the colon",
     "expected node content": "write a value here, or close the bracket",
-    "expected key": "check that the indentation fits the lines above",
+    "expected key": "check that the indentation fits the lines above, and quote a text that starts "
+    "with '{' or '['",
     "expected <block end>": "check that the indentation fits the lines above",
     "expected alphabetic": "quote a text that starts with '*', '&' or '!'",
     "undefined alias": "quote a text that starts with '*'",

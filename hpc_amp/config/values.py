@@ -22,6 +22,11 @@ class Fixed:
     free: tuple[str, ...] = ()
 
 
+class PathMark:
+    """Says of a key that it holds paths: variables of the submitting shell in them are replaced
+    (`config.paths`)."""
+
+
 def at_least(minimum: float) -> Callable[[float], None]:
     """A check that a number is not below `minimum`."""
 
@@ -94,9 +99,45 @@ def run_name(value: str) -> None:
         )
 
 
+class EntryError(ValueError):
+    """What is wrong with one entry of a mapping, and what to do about it."""
+
+    def __init__(self, name: str, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.name = name
+        self.hint = hint
+
+
+OWN_VARIABLES = {
+    "RANK": "it differs from rank to rank",
+    "LOCAL_RANK": "it differs from rank to rank",
+    "GROUP_RANK": "it is the number of the rank's node",
+    "WORLD_SIZE": "it is job.nodes x job.ranks_per_node",
+    "LOCAL_WORLD_SIZE": "it is job.ranks_per_node",
+    "MASTER_ADDR": "it is the name of the first node; `address` of a site file gives that name "
+    "another form, such as ic-{host}",
+    "MASTER_PORT": "it is another one for each job and attempt",
+    "SRUN_CPUS_PER_TASK": "it is job.cpus_per_gpu",
+    "SLURM_EXPORT_ENV": "the ranks get the whole environment of the launch script",
+}
+"""Variables that every rank or launcher gets from hpc-amp, whatever else is set, and what they
+are. Besides, there are those whose names begin with `HPC_AMP_`."""
+
+
+def own_variable(name: str) -> str | None:
+    """What a variable that hpc-amp sets is; None for any other."""
+    if name.startswith("HPC_AMP_"):
+        return "hpc-amp's own parts talk to each other with it"
+    return OWN_VARIABLES.get(name)
+
+
 def environment_names(value: dict[str, str]) -> None:
-    """A check that every key can be an environment variable and no value holds a NUL."""
+    """A check that every key can be an environment variable, and is none that hpc-amp sets itself,
+    and that no value holds a NUL."""
     for name, content in value.items():
+        meaning = own_variable(name)
+        if meaning is not None:
+            raise EntryError(name, "hpc-amp sets it itself", f"leave it out: {meaning}")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ValueError(f"{name!r} cannot be the name of an environment variable")
         if "\0" in content:
@@ -126,6 +167,7 @@ Natural = Annotated[int, at_least(0)]
 NonNegative = Annotated[float, at_least(0)]
 Positive = Annotated[float, above(0)]
 Fraction = Annotated[float, between(0, 1)]
-Path = Annotated[str, printable]
 Word = Annotated[str, printable]
 Words = Annotated[list[str], all_printable]
+Path = Annotated[str, printable, PathMark()]
+Binds = Annotated[list[str], all_printable, PathMark()]

@@ -315,13 +315,13 @@ def check_names(node: Node) -> Findings:
         found = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
     except OSError as error:
         what = f"MASTER_ADDR {name!r} has no address inside: {error.strerror or error}"
-        fix = "see /etc/hosts and /etc/resolv.conf inside, and address_suffix of the site"
+        fix = "see /etc/hosts and /etc/resolv.conf inside, and `address` of the site"
         yield Finding("net.name", "error", what, why, fix)
         return
     loops = sorted(address for address in found if address.startswith("127.") or address == "::1")
     if loops and len(loops) == len(found):
         what = f"MASTER_ADDR {name} is {', '.join(loops)} here, which is this node itself"
-        fix = "have /etc/hosts mended, or give another name: address_suffix of the site"
+        fix = "have /etc/hosts mended, or give another name: `address` of the site"
         yield Finding("net.name", "error", what, why, fix)
     else:
         yield Finding("net.name", "good", f"{name} is {', '.join(sorted(found))}")

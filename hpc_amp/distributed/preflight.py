@@ -110,7 +110,7 @@ class Meeting:
                 f"the first node cannot be reached at {address}:{port}: {error.strerror or error}"
             )
             why = "the ranks meet there, and would wait for one another"
-            fix = "a firewall may stand between them; address_suffix of the site chooses a network"
+            fix = "a firewall may stand between them; `address` of the site chooses a network"
             found = [*found, Finding("net.reach", "error", what, why, fix)]
             delivered = False
         self._write(f"preflight-{self.name}.json", self._report(found, seconds))
@@ -141,7 +141,7 @@ class Meeting:
         address, port = self.node.master
         if error.errno == errno.EADDRNOTAVAIL:
             what = f"MASTER_ADDR {address} is not an address of the first node"
-            fix = "see address_suffix of the site, and launch.args for what moves rank 0"
+            fix = "see `address` of the site, and launch.args for what moves rank 0"
             return Finding("net.name", "error", what, "rank 0 listens there", fix)
         what = f"port {port} of {address} cannot be had: {error.strerror}"
         fix = "see who has it (ss -ltnp); another attempt takes another port"

@@ -41,7 +41,7 @@ CATALOGUE = (
     Check("img.meta", ("image",), "torch, CUDA and NVIDIA's release of the image"),
     Check("cache", ("login",), "where the runtime puts what it downloads and unpacks"),
     Check("bind", ("login", "node"), "what is to be mounted is there, on every node"),
-    Check("data", ("node",), "the data set can be read inside"),
+    Check("data", ("login", "node"), "the data set is where the job looks for it"),
     Check("program", ("node",), "your own program is there inside"),
     Check("cwd", ("login",), "the working directory can be seen inside"),
     Check("run.dir", ("node",), "every node sees the run directory"),

@@ -10,6 +10,7 @@ from hpc_amp.config.checks import check_job
 from hpc_amp.config.sites import find_site, load_for_site
 from hpc_amp.containers.image import machine, read_image
 from hpc_amp.containers.runtime import Runtime, find_runtime
+from hpc_amp.doctor.data import check_data
 from hpc_amp.doctor.finding import Finding
 from hpc_amp.doctor.image_inside import look_inside
 from hpc_amp.doctor.job import (
@@ -69,7 +70,8 @@ def examine_job(
                 elsewhere = "the job's setup may load it on the nodes"
         found += check_runtime(_wanted(request), needed=request.here, elsewhere=elsewhere)
         found += check_options(request, runtime)
-    found += [*check_image(request), *check_folders(request), *check_places(environ)]
+    found += [*check_image(request), *check_folders(request), *check_data(request)]
+    found += check_places(environ)
     found += [*check_tmp(), *check_leaks(environ), *check_scheduler(request)]
     found += check_secrets(request)
     found = _without_repetitions(found)
@@ -102,8 +104,7 @@ def _plan(request: Request) -> tuple[Plan | None, list[Finding]]:
     except ConfigError as error:
         found.append(from_config_error(error))
     try:
-        runs = Path(os.path.expanduser(request.job.runs_dir))
-        folder = runs / request.job.name / rundir.new_run_id()
+        folder = Path(request.job.runs_dir) / request.job.name / rundir.new_run_id()
         plan = make_plan(request.loaded, request.site, folder)
         if not found:
             render(plan)

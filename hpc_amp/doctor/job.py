@@ -86,7 +86,7 @@ def check_image(request: Request) -> Findings:
     """Whether it is a whole image, on a file system that all nodes see."""
     if request.image is None:
         return
-    where = os.path.abspath(os.path.expanduser(request.image))
+    where = os.path.abspath(request.image)
     try:
         image = read_image(request.image if "://" in request.image else where)
     except UsageError as error:
@@ -101,7 +101,7 @@ def check_image(request: Request) -> Findings:
         yield Finding("img.local", "good", shown)
     elif kind in IN_MEMORY or path.is_relative_to("/tmp") or path.is_relative_to("/var/tmp"):
         fix = "copy it to a file system that the compute nodes see"
-        yield _own_place("img.local", path, kind, fix)
+        yield own_place("img.local", path, kind, fix)
     elif kind in _OWN_DISK:
         what = f"{shown} lies on {kind}: whether the nodes see it, only they can tell"
         yield Finding("img.local", "unknown", what)
@@ -110,7 +110,7 @@ def check_image(request: Request) -> Findings:
     yield from check_architecture(request, image.architecture)
 
 
-def _own_place(id: str, path: Path, kind: str, fix: str) -> Finding:
+def own_place(id: str, path: Path, kind: str, fix: str) -> Finding:
     """A place that other machines do not see: for certain, or as is usual."""
     if kind in IN_MEMORY:
         what = f"{path} is in the memory of this machine ({kind})"
@@ -255,7 +255,7 @@ def _check_binds(request: Request) -> Findings:
 
 
 def _source(bind: str) -> str:
-    return os.path.abspath(os.path.expanduser(bind.split(":")[0]))
+    return os.path.abspath(bind.split(":")[0])
 
 
 def _check_workdir(request: Request) -> Findings:
@@ -275,7 +275,7 @@ def _check_workdir(request: Request) -> Findings:
 
 def check_run_folder(request: Request) -> Findings:
     """Whether a run directory can be made and filled."""
-    wanted = Path(os.path.abspath(os.path.expanduser(request.job.runs_dir)))
+    wanted = Path(os.path.abspath(request.job.runs_dir))
     folder = next(path for path in (wanted, *wanted.parents) if path.exists())
     why = "code, log and checkpoints of every run go there"
     try:
@@ -291,7 +291,7 @@ def check_run_folder(request: Request) -> Findings:
     free = found.f_bavail * found.f_frsize
     if not request.here and (kind in IN_MEMORY or folder.is_relative_to("/tmp")):
         fix = "work on a file system that the compute nodes see"
-        yield _own_place("fs", folder, kind, fix)
+        yield own_place("fs", folder, kind, fix)
     elif free < _GIB:
         what = f"{folder} has only {gib(free)} left"
         yield Finding("fs", "warning", what, why, "make room, or choose another runs_dir")

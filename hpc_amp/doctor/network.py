@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -99,7 +98,7 @@ def measure(config: Path, overrides: Sequence[str], say: Callable[[str], object]
     submitted."""
     loaded, site = load_for_site(config, overrides)
     check_job(loaded, site)
-    runs = Path(os.path.expanduser(loaded.job.runs_dir)).resolve()
+    runs = Path(loaded.job.runs_dir).resolve()
     name = f"doctor-{loaded.job.name}"[:64]
     run_dir = runs / name / rundir.new_run_id()
     job = _small(loaded.job, name, run_dir)

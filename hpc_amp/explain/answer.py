@@ -10,10 +10,7 @@ from hpc_amp.explain.lines import Line
 from hpc_amp.explain.match import Finding, Verdict
 
 _SHOWN = 240
-_CONSEQUENCE = (
-    "a consequence, and nothing in this log says of what: look at what the first rank that failed "
-    "wrote before"
-)
+_CONSEQUENCE = "a consequence, and no entry knows of what: look at what was written before it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +51,8 @@ class Answer:
             "consequence": bool(finding and finding.level == "symptom"),
             "why": (finding.failure.why or None) if finding else None,
             "first_error": _evidence(self.verdict.error) if self.verdict.error else None,
+            "led_to": _evidence(self.verdict.led_to) if self.verdict.led_to else None,
+            "words": _evidence(self.verdict.words) if self.verdict.words else None,
             "ended_well": self.verdict.ended_well,
             "noticed": [
                 {
@@ -76,6 +75,8 @@ class Answer:
             rows += [("fix", _fix(finding))]
             if finding.level == "symptom":
                 rows.append(("note", _CONSEQUENCE))
+                if self.verdict.words is not None:
+                    rows.append(("also said", _shown(self.verdict.words)))
             elif finding.failure.why:
                 rows.append(("why", finding.failure.why))
             rows.append(("confidence", self.confidence or ""))
@@ -83,6 +84,8 @@ class Answer:
             rows.append(("cause", "nothing failed: this log ends well"))
         elif error is not None:
             rows += [("cause", "none that is known fits"), ("first error", _shown(error))]
+            if self.verdict.led_to is not None:
+                rows.append(("led to", _shown(self.verdict.led_to)))
         elif self.verdict.sign is not None:
             rows.append(("cause", "none that is known fits; no line of this log says more than"))
             rows.append(("a failure", _shown(self.verdict.sign)))
@@ -126,5 +129,6 @@ def _evidence(line: Line) -> dict[str, Any]:
 
 def _shown(line: Line) -> str:
     rank = "" if line.rank is None else f"rank {line.rank}: "
-    text = line.shown if line.speaker is None else line.text
+    labelled = line.speaker is not None and line.rank is not None
+    text = line.text if labelled else line.shown
     return f"{line.place}: {rank}{text.strip()[:_SHOWN]}"

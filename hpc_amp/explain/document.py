@@ -25,6 +25,7 @@ _TITLES = {
     "process": "Processes that were killed",
     "python": "Python and its packages",
     "rendezvous": "How ranks find each other",
+    "shell": "Shell scripts",
     "slurm": "Slurm",
     "storage": "File systems",
     "training": "Training",
@@ -33,7 +34,8 @@ _TITLES = {
 
 def without_braces(text: str) -> str:
     """A cause or a fix where nothing was captured: `{path}` is shown as PATH."""
-    return re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), text)
+    shown = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), text)
+    return shown.replace("{{", "{").replace("}}", "}")
 
 
 def table() -> str:

@@ -1,7 +1,8 @@
 """Errors that no entry explains: which lines of a log are errors at all, and whose.
 
-A traceback is one error, and so are tracebacks that Python chains. What an entry says about any of
-its lines explains all of it.
+A traceback is one error, and so are tracebacks that Python chains, and those of a group of
+exceptions. What an entry says about any of its lines explains all of it. Where none does, the root
+is shown: the exception that caused the others, not the last one that was made of it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,30 @@ from dataclasses import dataclass, field
 
 from hpc_amp.explain.lines import Line
 
-_HEADER = "Traceback (most recent call last)"
-_CHAINED = re.compile(
-    r"The above exception was the direct cause of the following exception:"
-    r"|During handling of the above exception, another exception occurred:"
+# Something may stand before it: a logger's words, or a line of another rank that had no end yet.
+_HEADER = re.compile(
+    r"^(?:Exception Group )?Traceback \(most recent call last\)"
+    r"|Traceback \(most recent call last\):$"
+)
+# A traceback in a frame, as rich draws it: source code all of it, and the exception below.
+_BOX = re.compile(r"^\W[\W_]*Traceback \(most recent call last\) ?[\W_]*$")
+_BOX_END = re.compile(r"^[╰└+][─-]+[╯┘+]$")
+# A progress bar that an error was written behind.
+_BAR = re.compile(r"^[^|]*\|[^|]*\|.{0,80}?\[\d+:\d\d[^\]]*\]")
+# Of an exception that was made of another: what it was made of stands below, not above.
+_ORIGINAL = re.compile(r"^Original Traceback \(most recent call last\):")
+_ANNOUNCES = re.compile(r"\b(?:trace(?:back)?|error|exception)s?:$", re.IGNORECASE)
+_SOON = 4
+_CAUSED = re.compile(r"^\W*The above exception was the direct cause of the following exception:")
+_HANDLED = re.compile(r"^\W*During handling of the above exception, another exception occurred:")
+# Between the exceptions of a group. A group says how many it has, they say why.
+_PART = re.compile(r"^\s*\+[+-]+ (?:\d+|\.\.\.) -+$")
+_GROUP = re.compile(r"^(?:\w+\.)*\w+: .*\(\d+ sub-exceptions?\)$")
+# Programs look for things in one place and, where they are not there, in another: such an exception
+# that was being handled is no root.
+_LOOKED_UP = re.compile(
+    r"^(?:\w+\.)*(?:KeyError|IndexError|AttributeError|StopIteration|ImportError"
+    r"|ModuleNotFoundError|FileNotFoundError|Empty)\b"
 )
 # Python and torch show these tracebacks and go on.
 _HARMLESS = re.compile(
@@ -24,12 +45,17 @@ _HARMLESS = re.compile(
 # The last line of a traceback that is known to be open, and the same where its head is missing.
 _LAST = re.compile(
     r"^(?:(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Expired|Warning"
-    r"|Failure|Failed|NotFound|Killed|error|timeout)|(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?::(?:\s|$)|$)"
+    r"|Failure|Failed|NotFound|Killed|ExceptionGroup|error|timeout)|(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?::(?:\s|$)|$)"
 )
+# The same for a class of the program's own, such as `Diverged: ...`. Other lines look like it:
+# it counts where a traceback has no other last line.
+_NAMED = re.compile(r"^_?[A-Z]+[a-z]\w*(?::\s|$)")
 _ALONE = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?::\s|$)")
 _OTHER = re.compile(
-    r"^FATAL:\s|^hpc-amp: |^Fatal Python error: |\bSegmentation fault\b|^Bus error\b"
-    r"|^\s*what\(\):\s|^Illegal instruction\b|: symbol lookup error: "
+    # The stacks that hpc-amp shows of a rank that stands still are no errors of their own.
+    r"^FATAL:\s|^hpc-amp: (?!rank \d+:(?:  |$| (?:Current t|T)hread 0x))"
+    r"|^Fatal Python error: |\bSegmentation fault\b|^Bus error\b|^\s*what\(\):\s"
+    r"|^Illegal instruction\b|: symbol lookup error: "
     r"|^(?:sbatch|salloc|srun|slurmstepd): fatal: |^(?:sbatch|salloc): error: "
 )
 # Endings that somebody else brought about.
@@ -57,9 +83,13 @@ _KEPT = 200
 
 @dataclass(slots=True)
 class Error:
-    """One error: a traceback with all that belongs to it, or a line of its own."""
+    """One error: a traceback with all that belongs to it, or a line of its own. `line` is its root,
+    `last` what the program died of; of most errors they are the same."""
 
     line: Line | None = None
+    last: Line | None = None
+    perhaps: Line | None = None
+    """What may be the line, where no other comes."""
     explained: bool = False
     harmless: bool = False
     order: int = 0
@@ -70,8 +100,12 @@ class _Speaker:
     """What one rank is about to say. Without labels all ranks are one speaker."""
 
     open: int = 0
-    chained: bool = False
+    link: re.Pattern[str] | None = None
+    """What joins the next traceback to the one before."""
     harmless_next: bool = False
+    boxed: bool = False
+    framed: bool = False
+    """Whether the line before was source code of a traceback."""
     error: Error | None = None
     opened: int = 0
     last: int = -_TAIL - 1
@@ -85,38 +119,61 @@ class Errors:
     found: list[Error] = field(default_factory=list)
     first_words: Line | None = None
     """A line that merely sounds like an error: shown where there is nothing better."""
-    _speakers: dict[int | None, _Speaker] = field(default_factory=dict)
+    _speakers: dict[str | None, _Speaker] = field(default_factory=dict)
     _count: int = 0
 
     def look(self, line: Line, order: int) -> tuple[Error | None, bool]:
         """Take the next line, the `order`th. Returns the error it belongs to, if any, and whether
         entries may look at it: they may not where it is source code in a traceback."""
         self._count = order
-        text = line.text
+        text = _BAR.sub("", line.text) if "<" in line.text else line.text
         speaker = self._speakers.setdefault(line.speaker, _Speaker())
+        if speaker.boxed or _BOX.match(text):
+            speaker.boxed = not _BOX_END.match(text)
+            if not speaker.boxed:
+                self._open(speaker)
+                speaker.framed = True
+            return None, False
         if _HARMLESS.search(text):
             speaker.harmless_next = True
             return None, False
-        if text.startswith(_HEADER) or text.lstrip(" |").startswith(_HEADER):
+        if _HEADER.search(text) and not (speaker.open and text[:1].isspace()):
+            if self._tells_more(speaker, text):
+                speaker.link = _ORIGINAL
             self._open(speaker)
+            return speaker.error, False
+        link = _link(text)
+        if link is not None and speaker.error is not None:
+            if speaker.error.line is None and speaker.error.perhaps is not None:
+                speaker.open -= 1
+                self._keep(speaker, speaker.error.perhaps)
+            speaker.link = link
             return speaker.error, False
         if speaker.open and order - speaker.opened > _LONGEST_TRACEBACK:
             speaker.open = 0
         if speaker.open:
             if text[:1].isspace() or not text:
+                speaker.framed = True
                 return speaker.error, False
+            framed, speaker.framed = speaker.framed, False
+            error = speaker.error
             if _LAST.match(text):
                 speaker.open -= 1
                 speaker.last = order
                 speaker.goes_on = bool(_GOES_ON.search(text))
-                if _ASKED_FOR.match(text) and speaker.error is not None:
-                    speaker.error.explained = True
+                if _ASKED_FOR.match(text) and error is not None:
+                    error.explained = True
                 return self._keep(speaker, line), True
-            return None, True
+            if framed and error and not error.line and not error.perhaps and _NAMED.match(text):
+                error.perhaps = line
+                return error, True
+            if not _OTHER.search(text):
+                return None, True
         near = order - speaker.last <= _TAIL
-        if _CHAINED.search(text):
-            speaker.chained = near
-            return speaker.error if near else None, False
+        if speaker.link is _PART and _LAST.match(text):
+            # An exception in a group that was never raised has no traceback.
+            speaker.last = order
+            return self._keep(speaker, line), True
         alone = _ALONE.match(text) or _OTHER.search(text)
         if near and (
             text[:1].isspace() or (speaker.goes_on and not (alone or _LAUNCHER.match(text)))
@@ -135,7 +192,11 @@ class Errors:
 
     def unexplained(self) -> Error | None:
         """The first error that nothing explains."""
-        return next((error for error in self.found if error.line and not error.explained), None)
+        for error in self.found:
+            error.line = error.line or error.perhaps
+            if error.line and not error.explained:
+                return error
+        return None
 
     def forget(self) -> None:
         """What came before does not count any more."""
@@ -143,11 +204,17 @@ class Errors:
         self._speakers.clear()
         self.first_words = None
 
+    def _tells_more(self, speaker: _Speaker, header: str) -> bool:
+        """Whether the traceback that begins here is what the exception before was made of."""
+        last = speaker.error.last if speaker.error is not None else None
+        if last is None or self._count - speaker.last > _SOON:
+            return False
+        return bool(_ORIGINAL.match(header) or _ANNOUNCES.search(last.text))
+
     def _open(self, speaker: _Speaker) -> None:
         speaker.open += 1
         speaker.opened = self._count
-        if speaker.chained and speaker.error is not None:
-            speaker.chained = False
+        if speaker.link is not None:
             return
         speaker.error = Error(order=self._count, harmless=speaker.harmless_next)
         speaker.harmless_next = False
@@ -160,11 +227,35 @@ class Errors:
         self.found.append(error)
 
     def _keep(self, speaker: _Speaker, line: Line) -> Error | None:
-        error = speaker.error
+        error, link = speaker.error, speaker.link
+        speaker.link = None
         if error is None:
             return None
+        if error.line is not None and link is None:
+            # Two ranks without labels: their tracebacks began both, and this is the second to end.
+            error = speaker.error = Error(order=error.order, harmless=error.harmless)
+            self._remember(error)
         if error.harmless:
             error.explained = True
-        # Of a chain the last says what the program died of.
-        error.line = line
+        if error.line is None or (link and _gives_way(error.line.text, link)):
+            error.line = line
+        if link not in (_PART, _ORIGINAL):
+            error.last = line
         return error
+
+
+def _link(text: str) -> re.Pattern[str] | None:
+    """What joins the tracebacks before and after this line, if this line does."""
+    for link in (_CAUSED, _HANDLED, _PART):
+        if link.match(text):
+            return link
+    return None
+
+
+def _gives_way(root: str, link: re.Pattern[str]) -> bool:
+    """Whether the next exception is nearer to the root than what was taken for it."""
+    if link is _PART:
+        return _GROUP.match(root) is not None
+    if link is _HANDLED:
+        return _LOOKED_UP.match(root) is not None
+    return link is _ORIGINAL

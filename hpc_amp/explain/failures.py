@@ -28,7 +28,7 @@ noise      what launchers say about any failure: a sign that something failed, n
 CONFIDENCES = ("high", "medium", "low")
 _KEYS = {
     "id", "cause", "fix", "why", "level", "confidence", "any", "not", "also", "without", "source",
-    "samples", "near", "times",
+    "samples", "near", "times", "otherwise",
 }  # fmt: skip
 _NEEDED = ("id", "cause", "fix", "any", "samples")
 
@@ -56,6 +56,7 @@ class Failure:
     samples: tuple[str, ...]
     near: tuple[str, ...]
     times: int
+    otherwise: bool
 
     def match(self, text: str) -> re.Match[str] | None:
         """The match of the first pattern that this line fits."""
@@ -142,6 +143,7 @@ class _Entry:
             samples=self.texts("samples"),
             near=self.texts("near"),
             times=self.times(),
+            otherwise=self.flag("otherwise"),
         )
 
     def wrong(self, what: str) -> FailureFileError:
@@ -164,6 +166,12 @@ class _Entry:
         if value not in choices:
             raise self.wrong(f"{key} is {value!r}; it is one of {', '.join(choices)}")
         return str(value)
+
+    def flag(self, key: str) -> bool:
+        value = self.content.get(key, False)
+        if not isinstance(value, bool):
+            raise self.wrong(f"{key} is {value!r}; it is true or false")
+        return value
 
     def times(self) -> int:
         value = self.content.get("times", 1)

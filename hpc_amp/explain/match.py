@@ -5,13 +5,16 @@ like an error is seldom the one that matters. Entries therefore have levels (see
 `failures.LEVELS`), and the order is: the earliest cause or unexplained error; else what is likely;
 else a symptom, named as one; else the first line that sounds like an error. An error after which
 training goes on was survived, and a new attempt makes a new start.
+
+Some entries only repeat what a program said of its failure (`otherwise`): they look at lines that
+no other entry knows, and an entry of the same level that knows its line counts before them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from hpc_amp.explain.errors import Error, Errors
@@ -26,14 +29,25 @@ _PROGRESS = re.compile(
     r"|\d+/\d+ \[\d+:\d\d(?::\d\d)?<",
     re.IGNORECASE,
 )
+_FRAME = re.compile(r"\s+File \"")
 # So many lines of progress after an error show that the program went on.
 _SURVIVED = 3
 # A warning tells of something that need not be the end.
 _WARNING = re.compile(r"\b\w*Warning: |^\[?W\d{3,4} |^\[W ?\d|^WARNING\b|\bWARNING: ")
 # Lines that differ only in such numbers are of one shape. A long log has few shapes, and what no
 # entry knows once, none knows the second time. Small whole numbers stay: an exit status counts.
-_NUMBERS = re.compile(rb"^\s*\d{1,6}(?=: )|\[rank\d+\]|\[\d+,\d+\]|\d+(?:[.,:/]\d+)+%?|\d{4,}|\d+%")
+# A number that fell to 0.0 tells something, and so does an address of this machine (127.0.0.1).
+_NUMBERS = re.compile(
+    rb"^\s*\d{1,6}(?=: )|\[rank\d+\]|\[\d+,\d+\]"
+    rb"|(?<![\d.])(?!0\.0+\b|127\.)\d+(?:[.,:/]\d+)+%?|\d{4,}|\d+%"
+)
 _SHAPES = 8192
+# torch gives NCCL's own words on a line of their own, below this one. Where nothing follows, this
+# does, or the next error.
+_ANNOUNCED = "Last error:"
+_NO_WORDS = re.compile(
+    r"^(?:\s|$|Last error:|Exception raised from |C\+\+ |nccl\w+: |\S*Error: )|Traceback"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,10 @@ class Verdict:
 
     finding: Finding | None = None
     error: Line | None = None
+    led_to: Line | None = None
+    """What the program died of in the end, where that is another exception than `error`."""
+    words: Line | None = None
+    """Beside a symptom: the first line that sounds like an error and that nothing knows."""
     sign: Line | None = None
     """What a launcher said of the failure, where nobody said more."""
     noticed: list[Finding] = field(default_factory=list)
@@ -63,14 +81,17 @@ class Scan:
     """Looks for the known failures in the lines of one log."""
 
     def __init__(self, failures: Iterable[Failure]) -> None:
-        self._failures = tuple(failures)
-        self._conditions = tuple(f for f in self._failures if f.also or f.without)
+        failures = tuple(failures)
+        self._failures = tuple(f for f in failures if not f.otherwise)
+        self._otherwise = tuple(f for f in failures if f.otherwise)
+        self._conditions = tuple(f for f in failures if f.also or f.without)
         self._seen: dict[str, set[int]] = {f.id: set() for f in self._conditions}
         self._spoiled: set[str] = set()
         self._errors = Errors()
         self._active: dict[str, list[Finding]] = {}
         self._survived: dict[str, Finding] = {}
         self._survived_error: Line | None = None
+        self._announced: set[str | None] = set()
         self._progress = 0
         self._order = 0
         self._hints: dict[str, list[Finding]] = {}
@@ -86,7 +107,7 @@ class Scan:
         for block in blocks(stream):
             for raw in split_lines(block):
                 shape = _NUMBERS.sub(b"#", raw[: 2 * LONGEST])
-                if shape not in self._boring:
+                if shape not in self._boring or self._announced:
                     self._take_states(source, number, raw, shape)
                 elif self._pending and _PROGRESS.search(raw[:LONGEST].decode(errors="replace")):
                     self._note_progress()
@@ -116,8 +137,17 @@ class Scan:
             self._start_again()
             self._ended_well = True
             return True
+        if text == _ANNOUNCED:
+            self._announced.add(line.speaker)
+            return True
+        if line.speaker in self._announced:
+            self._announced.discard(line.speaker)
+            if not _NO_WORDS.search(text):
+                line = replace(line, text=f"{_ANNOUNCED} {text}")
         error, may_match = self._errors.look(line, self._order)
         if not may_match:
+            if _FRAME.match(text):
+                self._note_conditions(text)
             return True
         if self._pending and _PROGRESS.search(text):
             self._note_progress()
@@ -128,10 +158,10 @@ class Scan:
     def _match(self, line: Line, error: Error | None) -> bool:
         """Let all entries look at a line. Returns whether one learned anything new."""
         news = self._note_conditions(line.text)
-        for failure in self._failures:
-            found = failure.match(line.text)
-            if found is None:
-                continue
+        fitting = _fitting(self._failures, line) or _fitting(self._otherwise, line)
+        if fitting and self._errors.first_words is line:
+            self._errors.first_words = None
+        for failure, found in fitting:
             level = failure.level
             if level == "cause" and error is None and _WARNING.search(line.text):
                 level = "likely"
@@ -141,22 +171,30 @@ class Scan:
                 news = self._note_sign(line) or news
                 continue
             kept = (self._hints if level == "hint" else self._active).setdefault(failure.id, [])
-            if len(kept) < failure.times:
+            surer = bool(kept) and level == "cause" != kept[-1].level
+            if len(kept) < failure.times or surer:
                 captured = {key: value or "" for key, value in found.groupdict().items()}
                 # A chained traceback is one event: what explains a part counts from its start.
                 order = self._order if error is None else error.order
-                kept.append(Finding(failure, line, captured, level, order))
+                finding = Finding(failure, line, captured, level, order)
+                if surer:
+                    # What was a warning before is an error now.
+                    kept[-1] = finding
+                else:
+                    kept.append(finding)
                 news = True
         return news
 
     def _note_conditions(self, text: str) -> bool:
-        """Note which conditions of entries on other lines of the log this line fulfils."""
+        """Note which conditions of entries on other lines of the log this line fulfils: of each
+        entry one, so that a condition that an entry has twice needs two lines."""
         news = False
         for failure in self._conditions:
             for index, pattern in enumerate(failure.also):
                 if index not in self._seen[failure.id] and pattern.search(text):
                     self._seen[failure.id].add(index)
                     news = True
+                    break
             if failure.id not in self._spoiled and any(p.search(text) for p in failure.without):
                 self._spoiled.add(failure.id)
                 news = True
@@ -164,8 +202,6 @@ class Scan:
 
     def _note_sign(self, line: Line) -> bool:
         """A launcher says that something failed."""
-        if self._errors.first_words is line:
-            self._errors.first_words = None
         if self._first_sign is not None:
             return False
         self._first_sign = line
@@ -193,6 +229,7 @@ class Scan:
         self._active.clear()
         self._survived.clear()
         self._survived_error = None
+        self._announced.clear()
         self._errors.forget()
         self._boring.clear()
         self._seen = {f.id: set() for f in self._conditions}
@@ -212,6 +249,8 @@ class Scan:
             return Verdict(ended_well=True)
         unexplained = self._errors.unexplained()
         verdict = _judge(active, unexplained)
+        if verdict.finding is not None and verdict.finding.level == "symptom":
+            verdict.words = self._errors.first_words
         if verdict.finding is None and verdict.error is None and self._first_sign:
             # Something failed, and all that was said came before lines of progress: they may have
             # waited in a buffer.
@@ -254,9 +293,21 @@ def _when(finding: Finding) -> int:
 def _judge(findings: list[Finding], unexplained: Error | None) -> Verdict:
     causes = sorted((f for f in findings if f.level == "cause"), key=_when)
     if unexplained is not None and (not causes or unexplained.order < causes[0].order):
-        return Verdict(error=unexplained.line)
+        last = unexplained.last
+        return Verdict(error=unexplained.line, led_to=None if last is unexplained.line else last)
     for level in ("cause", "likely", "symptom"):
         fitting = [f for f in findings if f.level == level]
         if fitting:
-            return Verdict(finding=min(fitting, key=_when))
+            return Verdict(finding=min(fitting, key=_rank))
     return Verdict()
+
+
+def _rank(finding: Finding) -> tuple[bool, int, bool]:
+    """Of entries that know the same line, one that knows other lines of the log too comes first."""
+    return finding.failure.otherwise, finding.order, not finding.failure.also
+
+
+def _fitting(failures: Iterable[Failure], line: Line) -> list[tuple[Failure, re.Match[str]]]:
+    """The entries that know a line, each with what it found."""
+    matches = ((failure, failure.match(line.text)) for failure in failures)
+    return [(failure, found) for failure, found in matches if found is not None]

@@ -30,6 +30,7 @@ _ENDINGS = {
     "continued": "stopped at a checkpoint, to go on in the next attempt",
     "preempted": "preempted; the run goes on in the next attempt",
     "terminated": "the job was ended, by its user or by a preemption",
+    "killed": "the job was ended, by its user or by its scheduler",
     "requeued": "the scheduler took the nodes away and starts the job again",
     "retried": "failed, and is tried again",
     "failed": "failed",
@@ -154,7 +155,7 @@ def _attempt(
     ended = (folder / "ended").exists()
     if last is None and at_work and not ended:
         state, ending = "running", ""
-    elif last is None or (cancelled and last["state"] in ("terminated", "failed")):
+    elif last is None or (cancelled and last["state"] in ("terminated", "killed", "failed")):
         state = "cancelled" if cancelled else "lost"
         ending = "cancelled" if cancelled else _WITHOUT_A_WORD
     else:

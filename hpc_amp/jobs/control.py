@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from hpc_amp.errors import UsageError
+from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.attempts import Orphan, find_orphan, newest_attempt
 from hpc_amp.jobs.events import read_events, record_event
@@ -29,7 +29,8 @@ def cancel(
 ) -> RunStatus:
     """End a run that is pending or running, for good: it will not start again by itself. Returns
     its status before. A run that has ended is left as it is; one that was cancelled is cancelled
-    again where its job is there still, since the scheduler may have refused.
+    again where its job is there still, since the scheduler may have refused. A job that can never
+    start is taken out of the queue.
 
     An attempt that works although its job has ended is asked to stop through the stop file, which
     is all that reaches it, and `on_orphan` is told.
@@ -55,13 +56,17 @@ def cancel(
                 scheduler.cancel(status.job_id)
         else:
             _drop_links(scheduler, run_dir, status.job_id)
-            if status.state == "cancelled":
-                there = scheduler.unended([status.job_id])
-                if there:
+            if status.state in ("cancelled", "lost"):
+                there = scheduler.unended([status.job_id]).get(status.job_id)
+                if there is not None and there.stuck:
+                    record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
                     scheduler.cancel(status.job_id)
-                    return replace(status, state=there[status.job_id].state)
+                    return replace(status, state="pending")
+                if there is not None and status.state == "cancelled":
+                    scheduler.cancel(status.job_id)
+                    return replace(status, state=there.state)
                 orphan = find_orphan(run_dir, status.scheduler)
-                if orphan is not None:
+                if orphan is not None and status.state == "cancelled":
                     ask_to_stop(run_dir)
                     on_orphan(orphan)
                     return replace(status, state="running", orphan=orphan)
@@ -143,5 +148,9 @@ def _let_save(scheduler: Scheduler, status: RunStatus, on_wait: Callable[[], obj
     deadline = time.monotonic() + SAVE_SECONDS
     while time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        if not scheduler.unended([status.job_id or ""]):
+        try:
+            there = scheduler.unended([status.job_id or ""])
+        except SchedulerError:
+            continue  # the ranks have heard of it all the same
+        if not there:
             return

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp import __version__
+from hpc_amp.config.command import launcher_in
 from hpc_amp.config.fabric import Fabric, fabric_of
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.schema import Job, Train
@@ -17,6 +18,8 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 from hpc_amp.containers import Container, get_container
 from hpc_amp.errors import ConfigError
+from hpc_amp.jobs.remarks import remarks_on
+from hpc_amp.jobs.setup_lines import check_setup
 from hpc_amp.launchers import Launcher, get_launcher
 from hpc_amp.schedulers import Scheduler, get_scheduler
 
@@ -44,6 +47,8 @@ class Plan:
     fabric: Fabric | None = None
     remarks: tuple[str, ...] = ()
     """What the user should know, although nothing is wrong."""
+    expanded: tuple[str, ...] = ()
+    """The paths that were written with variables, and what they are. The log tells, too."""
     version: str = __version__
     overrides: tuple[str, ...] = ()
     """What the command line set besides the job file."""
@@ -113,9 +118,10 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
     run_dir = run_dir.resolve()
     job = _absolute_paths(job, workdir)
     scheduler = get_scheduler(site.scheduler)
-    remarks: tuple[str, ...] = ()
+    expanded = tuple(map(str, (*site.expanded, *loaded.expanded)))
+    remarks = (*expanded, *remarks_on(loaded, site))
     if scheduler.name == "local" and job.job.nodes > 1:
-        remarks = (
+        remarks += (
             f"this machine stands for all {job.job.nodes} nodes: "
             f"the {job.world_size} ranks run here together",
         )
@@ -136,6 +142,8 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
             where=loaded.where("launch.method"),
             hint="use mpirun or mpiexec, which need no MPI in the image",
         )
+    if method == "srun":
+        _refuse_step_in_step(loaded)
     launcher = get_launcher(method)
     if job.launch.mpi != "none" and not launcher.mpi:
         raise ConfigError(
@@ -144,6 +152,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
             hint="use launch.method srun, mpirun or mpiexec",
         )
     _check_paths(loaded, job, run_dir, workdir, uses_container=container.binaries != ())
+    check_setup(loaded, site)
     default_python = "python3" if container.binaries else sys.executable
     return Plan(
         job=job,
@@ -152,6 +161,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         launcher=launcher,
         fabric=fabric_of(job, site),
         remarks=remarks,
+        expanded=expanded,
         container=container,
         run_dir=run_dir,
         workdir=run_dir / "code" if job.code is not None else workdir,
@@ -159,6 +169,18 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         overrides=loaded.overrides,
         submitted_from=workdir,
     )
+
+
+def _refuse_step_in_step(loaded: LoadedJob) -> None:
+    """A step has all cores of its tasks, so that another one inside would wait for ever (seen with
+    Slurm 22.05)."""
+    found = launcher_in(loaded.job.run or [])
+    if found is not None and found.name == "srun" and "--overlap" not in found.arguments:
+        raise loaded.error(
+            "run",
+            "srun inside a step of srun waits for ever for the cores that this step has",
+            "write launch: single: then the batch script itself starts the command",
+        )
 
 
 def _on_one_node(job: Job) -> Job:
@@ -175,7 +197,7 @@ def _on_one_node(job: Job) -> Job:
 
 def absolute_path(path: str, workdir: Path) -> str:
     """A path of a job file as absolute, and free of symbolic links."""
-    return str((workdir / os.path.expanduser(path)).resolve())
+    return str((workdir / path).resolve())
 
 
 def _absolute_program(program: str, workdir: Path) -> str:
@@ -183,7 +205,7 @@ def _absolute_program(program: str, workdir: Path) -> str:
     environment is a symbolic link and only works as one."""
     if "/" not in program:
         return program
-    return os.path.abspath(workdir / os.path.expanduser(program))
+    return os.path.abspath(workdir / program)
 
 
 def with_first_weights(train: Train, change: Callable[[str], str | None]) -> Train:
@@ -210,7 +232,7 @@ def _absolute_paths(job: Job, workdir: Path) -> Job:
     def absolute_bind(bind: str) -> str:
         source, colon, rest = bind.partition(":")
         # Links stay: `/scratch` shall be there inside under this name, wherever it leads.
-        source = os.path.abspath(workdir / os.path.expanduser(source)) if source else ""
+        source = os.path.abspath(workdir / source) if source else ""
         return f"{source}{colon}{rest}" if rest else source
 
     container = job.container

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from hpc_amp.config.units import parse_duration
@@ -92,13 +91,18 @@ def template_context(plan: Plan) -> dict[str, Any]:
         "step_cpus": plan.launcher.step_cpus(job),
         "walltime": plan.walltime,
         "stop_margin": plan.stop_margin,
-        "address_suffix": words(filter(None, [plan.site.address_suffix])),
+        "address": _address(plan),
         "fabric_comments": [comment(line) for line in plan.fabric.comments()]
         if plan.fabric is not None
         else [],
         "fabric_env": [(verbatim(name), quote(value)) for name, value in plan.fabric_env.items()],
+        "expanded": [quote(line) for line in plan.expanded],
         "site_env": [(verbatim(name), quote(value)) for name, value in plan.site.env.items()],
-        "setup": verbatim(f"{plan.site.setup.rstrip()}\n{job.job.setup.rstrip()}".strip("\n")),
+        "setups": [
+            (verbatim(origin), verbatim(lines.strip("\n")))
+            for origin, lines in (("site.setup", plan.site.setup), ("job.setup", job.job.setup))
+            if lines.strip()
+        ],
         "python": quote(plan.python),
         "image": quote(job.container.image or ""),
         "container_binaries": [verbatim(name) for name in plan.container.binaries],
@@ -110,7 +114,6 @@ def template_context(plan: Plan) -> dict[str, Any]:
         "node_launch": plan.launcher.node_command(plan, verbatim('"${preflight[@]}"')),
         "prepare": plan.launcher.prepare(plan),
         "launch": plan.launcher.command(plan),
-        "launch_indented": verbatim(textwrap.indent(plan.launcher.command(plan), "  ")),
         "launch_timeout": parse_duration(job.launch.timeout),
         "mpi": job.launch.mpi != "none",
         "version_command": verbatim(plan.launcher.version_command),
@@ -123,6 +126,14 @@ def template_context(plan: Plan) -> dict[str, Any]:
         "max_restarts": job.job.max_restarts,
         "retries": job.restarts.on_failure,
     }
+
+
+def _address(plan: Plan) -> ShellText:
+    """The first node's name in the site's form; nothing where it stays as it is."""
+    if plan.site.address is None:
+        return verbatim("")
+    before, after = (words(filter(None, [part])) for part in plan.site.address.split("{host}"))
+    return verbatim(f"{before}${{master_addr%%.*}}{after}")
 
 
 def _grace(plan: Plan) -> int:

@@ -81,12 +81,12 @@ def of_config(config: Path | None, overrides: Sequence[str], command: Sequence[s
     loaded = source.validate(site.defaults)
     check_job(loaded, site)
     job = loaded.job
-    folder = Path(os.path.expanduser(job.runs_dir)) / job.name / f"shell-{rundir.new_run_id()}"
+    folder = Path(job.runs_dir) / job.name / f"shell-{rundir.new_run_id()}"
     # What is typed here works on the code itself, not on a copy.
     loaded = dataclasses.replace(loaded, job=dataclasses.replace(_on_one_node(job), code=None))
     plan = make_plan(loaded, site, folder)
     if job.code is not None:
-        code = Path(os.path.expanduser(job.code)).resolve()
+        code = Path(job.code).resolve()
         plan = dataclasses.replace(plan, workdir=code)
     return Session(plan, plan.run_dir, tuple(command), source.text)
 

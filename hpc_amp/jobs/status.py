@@ -149,10 +149,11 @@ class RunView:
         if answers is None:
             return "unknown", "the scheduler does not answer"
         answer = answers.get(self.job_id, JobStatus("ended"))
+        dead: list[str] = [self.job_id] if answer.stuck else []
         if answer.state == "ended":
             # Where a job was killed without a word, the next link of its chain takes over.
-            links = [answers[link] for link in self.job_ids[1:] if link in answers]
-            answer = next((link for link in links if link.state != "ended"), answer)
+            link, dead_links = self._next_link(answers)
+            answer, dead = link or answer, [*dead, *dead_links]
         if answer.state == "ended":
             self.orphan = find_orphan(self.folder, self.scheduler)
         if self.orphan is not None:
@@ -162,15 +163,36 @@ class RunView:
         if answer.state == "ended" and state == "terminated":
             # Saved, and not started again.
             return "checkpointed", reason
+        left = (
+            f"; still in the queue, where it can never start: job {', '.join(dead)} "
+            "(hpc-amp cancel takes it out)"
+            if dead
+            else ""
+        )
         if answer.state == "ended" and self.cancelled is not None:
-            return "cancelled", str(self.cancelled.get("reason", ""))
+            return "cancelled", f"{self.cancelled.get('reason', '')}{left}"
+        if answer.state == "ended" and state == "killed":
+            # Nor was this one.
+            return "failed", f"{reason}{left}"
         if answer.state == "ended":
             # The script had no chance to write its last line.
-            text = answer.reason.lower()
-            return ("cancelled" if text.startswith("cancelled") else "lost"), answer.reason
+            state = "cancelled" if answer.reason.lower().startswith("cancelled") else "lost"
+            return state, f"{answer.reason}{left}"
         if answer.state == "pending":
             return "pending", answer.reason
         return "running", "it was asked to save and stop" if self.stopping else ""
+
+    def _next_link(self, answers: dict[str, JobStatus]) -> tuple[JobStatus | None, list[str]]:
+        """The status of the link that takes over from a job that has ended; or, where the job ended
+        in a way that lets no link start, those that are in the queue for ever."""
+        for number, job_id in enumerate(self.job_ids[1:], 1):
+            link = answers.get(job_id, JobStatus("ended"))
+            # All before it have ended: what it still waits for does not come.
+            if link.stuck or link.after:
+                return None, [one for one in self.job_ids[number:] if one in answers]
+            if link.state != "ended":
+                return link, []
+        return None, []
 
     def _last_words(self) -> JobStatus:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,8 +32,8 @@ def prepare(
     loaded, chosen = load_for_site(config, overrides)
     check_job(loaded, chosen)
     run_id = rundir.check_run_id(run_id) if run_id else rundir.new_run_id()
-    runs_dir = Path(os.path.expanduser(loaded.job.runs_dir))
-    return make_plan(loaded, chosen, runs_dir / loaded.job.name / run_id), loaded
+    run_dir = Path(loaded.job.runs_dir) / loaded.job.name / run_id
+    return make_plan(loaded, chosen, run_dir), loaded
 
 
 def submit(plan: Plan, config_text: str) -> Submission:
@@ -73,7 +72,7 @@ def resume(
     is under way, is not the one that it says it is, or has finished and would have nothing to do.
     Where the scheduler refuses, the run's settings are as they were.
     """
-    before = _refuse_under_way(run_dir)
+    before, stuck = _refuse_under_way(run_dir)
     change.mend(run_dir)
     planned = change.plan_change(run_dir, overrides) if overrides else None
     if planned is not None and planned.only_told:
@@ -81,7 +80,7 @@ def resume(
     if before.state == "finished":
         _refuse_finished(run_dir, planned)
     scheduler = get_scheduler(before.scheduler)
-    for link in reversed(read_chain(run_dir)):
+    for link in (*reversed(read_chain(run_dir)), *stuck):
         scheduler.cancel(link)  # may still wait for a job that failed
     if planned is None:
         resources = rundir.read_resolved(run_dir)["job"].get("job", {})
@@ -100,8 +99,9 @@ def resume(
     return Resumed(submission, plan.scheduler.name, planned.changed, plan.remarks)
 
 
-def _refuse_under_way(run_dir: Path) -> RunStatus:
-    """The status of a run. Raises UsageError unless it has ended, for all that is known."""
+def _refuse_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
+    """The status of a run, and its job where that waits in the queue and can never start. Raises
+    UsageError unless the run has ended, for all that is known."""
     rundir.refuse_elsewhere(run_dir)
     (status,) = run_statuses([run_dir])
     if status.state in ("pending", "running"):
@@ -112,12 +112,14 @@ def _refuse_under_way(run_dir: Path) -> RunStatus:
         raise UsageError(
             f"whether {run_dir} still runs is not known: {status.reason}", hint="try again later"
         )
-    if status.job_id is not None and get_scheduler(status.scheduler).unended([status.job_id]):
+    scheduler = get_scheduler(status.scheduler)
+    there = {} if status.job_id is None else scheduler.unended([status.job_id])
+    if any(not job.stuck for job in there.values()):
         raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")
     orphan = find_orphan(run_dir, status.scheduler) if status.state == "cancelled" else None
     if orphan is not None:
         raise UsageError(f"{run_dir} is still at work: {orphan}", hint="`cancel` asks it to stop")
-    return status
+    return status, [*there]
 
 
 def _refuse_finished(run_dir: Path, planned: change.Change | None) -> None:

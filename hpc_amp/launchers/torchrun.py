@@ -47,7 +47,6 @@ class Torchrun(Launcher):
             return verbatim(f'"${{container[@]}}" "$python" {_AGENT} --node-rank=0 {program}')
         agent = f"""'exec "$0" {_AGENT} --node-rank="$SLURM_NODEID" "$@"'"""
         return verbatim(
-            "# shellcheck disable=SC2016 # each node expands this for itself\n"
             f'{SRUN} {words(srun_options(plan))} "${{container[@]}}" \\\n'
             f'    /bin/sh -c {agent} "$python" {program}'
         )

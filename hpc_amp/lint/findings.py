@@ -38,6 +38,8 @@ RULES: dict[str, Severity] = {
     "variable-in-log-path": "warning",
     "tilde-in-path": "error",
     "conflicting-options": "error",
+    "submits-nothing": "error",
+    "non-ascii": "error",
     "option-twice": "warning",
     "first-resource-wins": "error",
     "attrs-twice": "error",
@@ -52,7 +54,14 @@ RULES: dict[str, Severity] = {
     "log-directory-too-late": "warning",
     "no-cd": "warning",
     "signal-misses-script": "error",
+    "signal-reaches-nobody": "error",
+    "signal-kills-script": "error",
     "trap-waits": "warning",
+    "array-by-job-id": "error",
+    # The body: what is started at all
+    "first-node-only": "error",
+    "started-once": "warning",
+    "background-not-waited": "error",
     # The body: several ranks
     "rank-in-batch-shell": "error",
     "rank-expanded-early": "error",
@@ -60,7 +69,9 @@ RULES: dict[str, Severity] = {
     "missing-cpus-per-task": "warning",
     "tasks-per-node-list": "error",
     "ranks-and-gpus": "warning",
+    "ntasks-wins": "warning",
     "torchrun-per-rank": "error",
+    "node-file-lines": "error",
     "fixed-port": "warning",
     "hostname-address": "warning",
     "launch-node-address": "warning",
@@ -71,6 +82,9 @@ RULES: dict[str, Severity] = {
     "scontrol-in-container": "warning",
     "ranks-cut-off": "warning",
     "interface-excluded": "warning",
+    "port-per-task": "error",
+    "seed-per-task": "warning",
+    "first-component-address": "error",
 }
 
 

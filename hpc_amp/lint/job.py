@@ -59,8 +59,9 @@ def _srun_grammar() -> Grammar:
 _SRUN = _srun_grammar()
 
 _AGENT = re.compile(
-    r"(?:^|[\s/'\";&])(?:torchrun(?:_jsc)?|accelerate\s+launch|deepspeed|composer|"
-    r"torch\.distributed\.(?:run|launch))(?=[\s'\"]|$)"
+    r"(?:^|[\s/'\";&])(?:torchrun(?:_jsc)?|accelerate\s+launch|deepspeed|composer|horovodrun|"
+    r"torch\.distributed\.(?:run|launch)|accelerate\.commands\.launch|horovod\.runner(?:\.\w+)?|"
+    r"deepspeed\.launcher\.(?:runner|launch)|composer\.cli\.launcher)(?=[\s'\"]|$)"
 )
 _TORCH = re.compile(
     r"torch|\bnccl|rccl|\bddp\b|\bfsdp\b|deepspeed|accelerate\b|lightning|horovod|megatron|"
@@ -169,13 +170,31 @@ class Job:
     def nodes(self) -> int | None:
         """The number of nodes where the header says it plainly."""
         if "slurm" in self.options:
-            value = self._slurm.last("nodes")
-            return number((value or "").partition("-")[0]) if value else None
+            return self._slurm_nodes
         if "pbs" in self.options:
             return self._pbs_nodes
         if "cobalt" in self.options:
             return number(self.options["cobalt"].last("nodecount"))
         return None
+
+    @property
+    def _slurm_nodes(self) -> int | None:
+        if self.is_heterogeneous:
+            return None  # each component has its own
+        value = self._slurm.last("nodes")
+        if value:
+            return number(value.partition("-")[0])
+        tasks, per_node = self.ntasks, number(self._slurm.last("ntasks-per-node"))
+        return -(-tasks // per_node) if tasks and per_node else None
+
+    @property
+    def is_heterogeneous(self) -> bool:
+        """Whether the Slurm header is that of several jobs in one."""
+        header = read_header(self.script, "slurm")
+        return any(
+            [word.text for word in one.split.words] in (["hetjob"], ["packjob"])
+            for one in header.directives
+        )
 
     @property
     def _pbs_nodes(self) -> int | None:
@@ -185,9 +204,28 @@ class Job:
         select = resources.get("select")
         if select is None:
             return None
-        counts = [number(chunk.partition(":")[0]) or 1 for chunk in select.split("+")]
+        chunks = self._pbs_chunks or 1
         scattered = "scatter" in resources.get("place", "") or ":system=" in select
-        return sum(counts) if scattered or sum(counts) == 1 else None
+        return chunks if scattered or chunks == 1 else None
+
+    @property
+    def _pbs_chunks(self) -> int | None:
+        select = pbs_resources(self.options["pbs"]).get("select")
+        if select is None:
+            return None
+        return sum(number(chunk.partition(":")[0]) or 1 for chunk in select.split("+"))
+
+    @property
+    def places(self) -> int | None:
+        """Nodes, or the chunks of PBS where it is not said that each is on a node of its own."""
+        if self.nodes is None and set(self.options) == {"pbs"}:
+            return self._pbs_chunks
+        return self.nodes
+
+    @property
+    def place_name(self) -> str:
+        """What `places` counts."""
+        return "nodes" if self.nodes is not None else "chunks"
 
     @property
     def ntasks(self) -> int | None:
@@ -249,7 +287,7 @@ class Job:
         if value := options.last("gpus-per-node"):
             return _gpu_count(value)
         if value := options.last("gres"):
-            match = re.search(r"\bgpu(?::([^,]*))?", value)
+            match = re.search(r"\bgpu(?:[:=]([^,]*))?", value)
             return (_gpu_count(match[1] or "1") if match else None) or None
         if (value := options.last("gpus")) and (count := _gpu_count(value)):
             nodes = self.nodes or 1
@@ -287,12 +325,14 @@ class Job:
 
     def argv(self, words: list[Word]) -> list[str]:
         """The words of a command with variables filled in; those in the place of whole words may
-        become several."""
+        become several, unless quotes or a substitution keep them together."""
         found: list[str] = []
         for word in words:
             text = self.expand(word.text)
             is_variable = re.fullmatch(r"\$\{?\w+(?:\[[@*]\])?\}?", word.text) is not None
-            found += text.split() if is_variable and text != word.text else [text]
+            is_one = (word.quoted and "@" not in word.text) or text.startswith(("$(", "`"))
+            splits = is_variable and text != word.text and not is_one
+            found += text.split() if splits else [text]
         return found
 
     def _launch(self, command: Command) -> Launch | None:

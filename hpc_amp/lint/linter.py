@@ -12,9 +12,19 @@ from hpc_amp.lint.rules_lines import check_file, has_header
 from hpc_amp.lint.rules_ranks import check_ranks
 from hpc_amp.lint.rules_rendezvous import check_rendezvous
 from hpc_amp.lint.rules_resources import check_resources
+from hpc_amp.lint.rules_signal import check_signals
+from hpc_amp.lint.rules_starts import check_starts
 from hpc_amp.lint.script import read_script
 
-_BODY_CHECKS = (check_body, check_ranks, check_resources, check_rendezvous, check_containers)
+_BODY_CHECKS = (
+    check_body,
+    check_signals,
+    check_starts,
+    check_ranks,
+    check_resources,
+    check_rendezvous,
+    check_containers,
+)
 
 
 def lint(text: bytes, name: str) -> list[Finding]:

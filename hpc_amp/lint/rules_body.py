@@ -1,4 +1,4 @@
-"""Rules about the body of a batch script: log files, working directory, signals, steps of srun."""
+"""Rules about the body of a batch script: log files, working directory, arrays, steps of srun."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_body(job: Job, report: Report) -> None:
         return
     _log_directory(job, report)
     _working_directory(job, report)
-    _signals(job, report)
+    _array(job, report)
     for launch in job.launches:
         value = launch.options.get("export")
         if launch.kind == "srun" and value:
@@ -92,54 +92,31 @@ def _working_directory(job: Job, report: Report) -> None:
                 return
 
 
-_SIGNAL = re.compile(r"(?P<flags>(?:[BR]{1,2}:)?)(?:SIG)?(?P<name>\w+?)(?:@\d+)?")
-_NUMBERS = {"10": "USR1", "12": "USR2", "15": "TERM", "2": "INT", "1": "HUP"}
+# What is done to a job by its number, and what becomes of an array then.
+_BY_NUMBER = {
+    "requeue": "requeues",
+    "requeuehold": "requeues",
+    "hold": "holds",
+    "suspend": "suspends",
+    "scancel": "cancels",
+}
 
 
-def _signals(job: Job, report: Report) -> None:
-    """--signal reaches the steps only, or with B: the batch shell only."""
-    if "slurm" not in job.options:
+def _array(job: Job, report: Report) -> None:
+    """One task of an array has the array's number for its SLURM_JOB_ID, and Slurm means all tasks
+    by it."""
+    array = job.options["slurm"].last("array") if "slurm" in job.options else None
+    if not array or re.fullmatch(r"\d+(?:%\d+)?", array) or "SLURM_ARRAY_JOB_ID" in job.body:
         return
-    given = job.options["slurm"].all("signal")
-    if not given:
-        return
-    match = _SIGNAL.fullmatch((given[-1].value or "").upper())
-    if match is None:
-        return
-    name = _NUMBERS.get(match["name"], match["name"])
-    trapped = next((line for line, names in _traps(job) if name in names), None)
-    if trapped is None:
-        return
-    if "B" not in match["flags"]:
-        report.add(
-            "signal-misses-script",
-            given[-1].line,
-            f"without `B:` Slurm signals the steps of srun only: the trap in line {trapped} never "
-            "runs",
-            f"write --signal=B:{shown(given[-1].value or '')}",
-        )
-        return
-    in_front = [
-        launch
-        for launch in job.launches
-        if launch.kind == "srun" and not launch.command.background and not launch.command.depth
-    ]
-    if in_front and not any(launch.command.background for launch in job.launches):
-        last = in_front[-1]
-        if last.line > trapped and last.command.function is None:
-            report.add(
-                "trap-waits",
-                last.line,
-                "the shell runs the trap only after srun has ended: too late to save anything",
-                "start srun with `&` at the end, and then: wait",
-            )
-
-
-def _traps(job: Job) -> list[tuple[int, set[str]]]:
-    found = []
     for command in job.commands:
-        words = [word.text for word in command.program]
-        if words[:1] == ["trap"] and len(words) > 2 and words[1] not in ("", "-"):
-            names = {job.expand(word).upper().removeprefix("SIG") for word in words[2:]}
-            found.append((command.line, {_NUMBERS.get(name, name) for name in names}))
-    return found
+        words = [job.expand(word.text) for word in command.program]
+        verb = words[1] if words[:1] == ["scontrol"] and len(words) > 1 else "".join(words[:1])
+        given = any(re.search(r"\$\{?SLURM_JOB_?ID\b", word) for word in words[1:])
+        if verb in _BY_NUMBER and given:
+            report.add(
+                "array-by-job-id",
+                command.line,
+                f"in one task of an array SLURM_JOB_ID is the number of the whole array: this "
+                f"{_BY_NUMBER[verb]} every task",
+                'name the task: "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"',
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hpc_amp.lint.findings import Report
-from hpc_amp.lint.job import TASK_VARIABLES, Job, Launch, number, option_in
+from hpc_amp.lint.job import TASK_VARIABLES, Job, Launch, number, option_in, pbs_resources
 from hpc_amp.lint.shell import Word
 
 _TASK_VARIABLE = re.compile(rf"\$\{{?({'|'.join(sorted(TASK_VARIABLES))})\b")
@@ -20,6 +20,7 @@ def check_ranks(job: Job, report: Report) -> None:
     _rank_expanded_early(job, frozen, report)
     _written_scripts(job, report)
     _sizes(job, report)
+    _node_file(job, report)
 
 
 def _rank_in_batch_shell(job: Job, report: Report) -> set[str]:
@@ -178,3 +179,42 @@ def _sizes(job: Job, report: Report) -> None:
                     "--ntasks-per-node given",
                 )
                 return
+
+
+_COUNTS_LINES = re.compile(r"\bwc\s+-l\b")
+_NAMES_NODES = re.compile(r"(?:NUM_?|N_?)?(?:NODES|MACHINES|HOSTS)(?:_?COUNT)?", re.IGNORECASE)
+
+
+def _node_file(job: Job, report: Report) -> None:
+    """PBS writes a line for each MPI process, not for each node."""
+    if "pbs" not in job.options:
+        return
+    resources = pbs_resources(job.options["pbs"])
+    repeats = re.search(
+        r"(?:mpiprocs|ppn)=(\d+)", resources.get("select", "") + ":" + resources.get("nodes", "")
+    )
+    if repeats is None or int(repeats[1]) < 2:
+        return
+    for command in job.commands:
+        counted = [
+            (name, word) for name, word in command.assignments if _NAMES_NODES.fullmatch(name)
+        ]
+        for before, word in zip(command.program, command.program[1:], strict=False):
+            if re.fullmatch(r"--?(?:nnodes|num[-_](?:nodes|machines))", before.text):
+                counted.append((before.text, word))
+        for word in command.program:
+            if re.match(r"--?(?:nnodes|num[-_](?:nodes|machines))=", word.text):
+                counted.append((word.text.partition("=")[0], word))
+        for name, word in counted:
+            text = word.live
+            if not ("PBS_NODEFILE" in text and _COUNTS_LINES.search(text)):
+                continue
+            if re.search(r"uniq|sort\s+(?:-\w+\s+)*-\w*u|awk", text):
+                continue
+            report.add(
+                "node-file-lines",
+                word.line,
+                f"PBS_NODEFILE has {repeats[1]} lines for each node ({repeats[0]}): {name} is "
+                f"{repeats[1]} times too large",
+                'count each node once: $(sort -u "$PBS_NODEFILE" | wc -l)',
+            )

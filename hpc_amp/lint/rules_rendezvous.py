@@ -17,8 +17,10 @@ def check_rendezvous(job: Job, report: Report) -> None:
         _addresses(job, report)
         _localhost(job, report)
         _interface(job, report)
+        _first_component(job, report)
     for launch in job.launches:
         _env_not_sent(job, launch, report)
+        _drawn_per_task(job, launch, report)
 
 
 _PORT_NAME = re.compile(
@@ -34,7 +36,9 @@ _ADDRESS_AND_PORT = re.compile(
 
 
 def _ports(job: Job, report: Report) -> None:
-    """The same port for every job."""
+    """The same port for every job. On nodes of one's own it does no harm."""
+    if _has_whole_nodes(job):
+        return
     fix = "derive it from the job: MASTER_PORT=$((61000 + SLURM_JOB_ID % 4536))"
     if "pbs" in job.options:
         fix = "derive it from the job: MASTER_PORT=$((61000 + ${PBS_JOBID%%[!0-9]*} % 4536))"
@@ -93,6 +97,16 @@ def _ports(job: Job, report: Report) -> None:
                         word.line + text.count("\n", 0, match.start()),
                         match[1] or match[2],
                     )
+
+
+def _has_whole_nodes(job: Job) -> bool:
+    """Whether no other job with GPUs can be on the nodes: they are asked for as a whole, or with
+    the eight GPUs that make a whole one."""
+    slurm = job.options.get("slurm")
+    if slurm is None:
+        return False
+    alone = any(one.value not in ("user", "mcs", "topo") for one in slurm.all("exclusive"))
+    return alone or (job.gpus_per_node or 0) >= 8
 
 
 def _arrays(command: Command) -> list[Word]:
@@ -264,3 +278,75 @@ def _env_not_sent(job: Job, launch: Launch, report: Report) -> None:
             f"Open MPI's {launch.kind} does not pass {' and '.join(uses)} on to other nodes",
             "add " + " ".join(f"-x {name}" for name in uses),
         )
+
+
+# What gives another number in each process that asks for it.
+_DRAWN = (
+    r"(?:\$\(\([^)]*\bRANDOM\b[^)]*\)\)|\$\{?RANDOM\b\}?|\$\$|\$\((?:[^()]|\([^()]*\))*"
+    r"(?:shuf|random|%N|getsockname|RANDOM)(?:[^()]|\([^()]*\))*\))"
+)
+_DRAWN_PORT = re.compile(
+    r"(?:\b(?:MASTER|MAIN)_PORT=|--?(?:master|main[-_]process)[-_]port[=\s]+"
+    rf"|--?rdzv[-_]endpoint[=\s]+\S*:)[\"']?\d*{_DRAWN}"
+)
+_DRAWN_SEED = re.compile(rf"(?:\bSEED=|--seed[=\s]+)[\"']?{_DRAWN}")
+
+
+def _drawn_per_task(job: Job, launch: Launch, report: Report) -> None:
+    """A number that each task draws for itself, where all need the same."""
+    if not job.starts_many(launch) or not _is_one_world(launch):
+        return
+    for word in launch.command.program:
+        for rule, pattern in (("port-per-task", _DRAWN_PORT), ("seed-per-task", _DRAWN_SEED)):
+            match = pattern.search(word.text)
+            if match is None or match[0] in word.live or not re.search(r"\s", word.text):
+                continue  # drawn once, by the batch shell
+            what = "port" if rule == "port-per-task" else "seed"
+            report.add(
+                rule,
+                word.line + word.text.count("\n", 0, match.start()),
+                f"each task draws its own {what}: `{shown(match[0], 40)}` is evaluated in every one"
+                + (" of them, and they never meet" if what == "port" else ""),
+                f"draw the {what} once, in the batch script, and export it",
+            )
+
+
+def _is_one_world(launch: Launch) -> bool:
+    """Whether the tasks of a launch are surely ranks, or agents, of one run. A task that tells rank
+    0 from the others may draw the number for all."""
+    text = launch.text
+    if re.search(r"(?:-eq|==?)\s*[\"']?0\b", text):
+        return False
+    if launch.agent is not None:
+        return option_in(text, "nnodes", "num-machines") not in (None, "1", "1:1")
+    return re.search(r"\bRANK=\S*(?:PROCID|RANK)|\bWORLD_SIZE=", text) is not None
+
+
+def _first_component(job: Job, report: Report) -> None:
+    """In a heterogeneous job SLURM_JOB_NODELIST is that of component 0."""
+    if not job.is_heterogeneous:
+        return
+    later = [one for one in job.launches if _runs_without_the_first(one) and one.agent]
+    for command in job.commands:
+        for name, word in command.assignments:
+            if not re.search(r"\bSLURM_(?:JOB_)?NODELIST\b(?!_HET)", job.expand(word.live)):
+                continue
+            users = [one for one in later if re.search(rf"\$\{{?{name}\b", _as_written(one))]
+            if users:
+                report.add(
+                    "first-component-address",
+                    word.line,
+                    "SLURM_JOB_NODELIST holds the nodes of component 0 only: none of the ranks of "
+                    f"line {users[0].line} is there",
+                    f"write SLURM_JOB_NODELIST_HET_GROUP_{users[0].options.get('het-group')}",
+                )
+
+
+def _runs_without_the_first(launch: Launch) -> bool:
+    group = launch.options.get("het-group") or launch.options.get("pack-group") or ""
+    has_other_server = re.search(r"etcd|\s:\s", launch.text) is not None
+    return re.fullmatch(r"[1-9]\d*", group) is not None and not has_other_server
+
+
+def _as_written(launch: Launch) -> str:
+    return " ".join(word.text for word in launch.command.program)

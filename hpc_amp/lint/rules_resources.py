@@ -145,14 +145,38 @@ def _agent_ranks(job: Job, text: str) -> int | None:
     return None
 
 
+# Each task is a rank, rather than the one that looks after a node.
+_RANK_OF_ITS_OWN = re.compile(r"SLURM_(?:PROCID|LOCALID)\b|WORLD_SIZE=\S*SLURM_N")
+_NODE_RANK = re.compile(
+    r"(?:node|machine|group)[-_]?rank[=\s]+[\"']?\\?\$\{?SLURM_PROCID\}?", re.IGNORECASE
+)
+# A task that starts processes for the GPUs of its node by itself: a server, or a program with an
+# option that says how many.
+_STARTS_PROCESSES = re.compile(
+    r"launch|\bserve|sglang|vllm|trtllm|tensorrt_llm|\bray\b|spawn|multiprocessing|torchrun"
+    r"|--?(?:n?proc|num[-_]?(?:proc|gpu|worker)|n?gpus?|gpus[-_]per|tp|tensor[-_]parallel|devices)",
+    re.IGNORECASE,
+)
+
+
+def _is_rank(launch: Launch) -> bool:
+    """Whether the tasks of a srun look like ranks that train, and do not start others."""
+    if launch.agent or not re.search(r"python", launch.text):
+        return False
+    # A check, such as python -c 'import torch; ...'.
+    if re.search(r"python[\d.]*\s+(?:-\w+\s+)*(?:-c\b|-V\b|--version)", launch.text):
+        return False
+    return _STARTS_PROCESSES.search(launch.text) is None
+
+
 def _ranks_and_gpus(job: Job, report: Report) -> None:
     """One task for each GPU, where each task is a rank."""
     gpus = job.gpus_per_node
     if not gpus or "slurm" not in job.options:
         return
-    by_rank = re.search(r"SLURM_(?:PROCID|LOCALID)\b|WORLD_SIZE=\S*SLURM_N", job.body) is not None
+    by_rank = _RANK_OF_ITS_OWN.search(_NODE_RANK.sub("", job.body)) is not None
     for launch in job.launches:
-        if launch.kind != "srun" or launch.agent or not re.search(r"python", launch.text):
+        if launch.kind != "srun" or not _is_rank(launch):
             continue
         per_node = job.tasks_per_node_of(launch)
         if per_node is None or per_node == gpus or not job.starts_many(launch):

@@ -7,6 +7,7 @@ import re
 
 from hpc_amp.lint.directives import Header
 from hpc_amp.lint.findings import Report, shown
+from hpc_amp.lint.job import number
 from hpc_amp.lint.options import Option, Options
 from hpc_amp.lint.rules_options import same_value_twice
 
@@ -14,6 +15,15 @@ from hpc_amp.lint.rules_options import same_value_twice
 _ADDS_UP = {"mail-type"}
 _WORDS = {"ALL", "NONE", "NIL"}  # of --export
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+# sbatch 22.05 refuses these without a value; others, such as `--gpus=`, it ignores.
+_NEVER_EMPTY = {
+    *("begin", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline"),
+    *("delay-boot", "distribution", "export-file", "gpu-bind", "gpu-freq", "gres", "gres-flags"),
+    *("hint", "mail-type", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "nodefile"),
+    *("nodes", "ntasks", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node"),
+    *("ntasks-per-socket", "open-mode", "partition", "profile", "signal", "sockets-per-node"),
+    *("switches", "thread-spec", "threads-per-core", "time", "time-min", "tmp"),
+}
 
 
 def check_slurm(header: Header, options: Options, report: Report) -> None:
@@ -32,11 +42,48 @@ def check_slurm(header: Header, options: Options, report: Report) -> None:
                 f"sbatch refuses {memory[0].spelling} and {memory[-1].spelling} together",
                 "keep one of them",
             )
+        for option in part:
+            if option.value == "" and option.name in _NEVER_EMPTY:
+                report.add(
+                    "missing-value",
+                    option.line,
+                    f"`{option.spelling}` has an empty value: sbatch refuses the script",
+                    "give the value, or take the option out",
+                )
+        _counts(by_name, report)
         if one == 0:
             for option in by_name.get("export", []):
                 check_export(option.value or "", comma_in_quotes(option), option.line, report)
         for option in by_name.get("time", []):
             _time(option, report)
+
+
+def _counts(by_name: dict[str, list[Option]], report: Report) -> None:
+    """--ntasks counts, and --ntasks-per-node beside it is only the most that a node gets."""
+    given = {
+        name: number((by_name[name][-1].value or "").partition("-")[0])
+        for name in ("ntasks", "ntasks-per-node", "nodes")
+        if name in by_name
+    }
+    tasks, per_node, nodes = (given.get(one) for one in ("ntasks", "ntasks-per-node", "nodes"))
+    if not tasks or not per_node:
+        return
+    line = by_name["ntasks"][-1].line
+    if nodes and tasks > nodes * per_node and "-" not in (by_name["nodes"][-1].value or ""):
+        report.add(
+            "conflicting-options",
+            line,
+            f"{tasks} tasks do not fit on {nodes} node(s) of {per_node}: sbatch refuses the script",
+            "leave --ntasks out, or correct it",
+        )
+    elif tasks < per_node or (nodes is not None and tasks <= nodes and per_node > 1):
+        report.add(
+            "ntasks-wins",
+            line,
+            f"--ntasks={tasks} wins over --ntasks-per-node={per_node}, which is only a maximum "
+            f"beside it: {tasks} task(s) in all",
+            "leave --ntasks out",
+        )
 
 
 def _components(header: Header, options: Options) -> list[list[Option]]:

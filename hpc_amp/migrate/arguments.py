@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import libcst as cst
 
@@ -56,19 +56,34 @@ def keyword_added(keyword: str, value: str) -> Arguments:
     return change
 
 
-def only(allowed: Collection[str], then: Arguments | None = None) -> Arguments:
-    """Accept a call with no other arguments than these, the first of which may have no name."""
+def only(
+    allowed: Collection[str],
+    then: Arguments | None = None,
+    *,
+    renamed: Mapping[str, str] | None = None,
+    answers: Mapping[str, str] | None = None,
+) -> Arguments:
+    """Accept a call with no other arguments than these, the first of which may have no name, and
+    those in `renamed`, which get their new names. `answers` say what to do about others."""
+    new_names = renamed or {}
 
     def change(call: cst.Call) -> cst.Call:
+        kept: list[cst.Arg] = []
         for position, arg in enumerate(call.args):
+            name = "" if arg.keyword is None else arg.keyword.value
             if arg.star:
                 raise Undecidable(f"what `{arg.star}` gives is not known")
-            if arg.keyword is None and position > 0:
+            if not name and position > 0:
                 raise Undecidable("its second argument means something else in torch")
-            if arg.keyword is not None and arg.keyword.value not in allowed:
-                raise Undecidable(f"torch has no `{arg.keyword.value}`")
-        if not call.args:
+            if name in new_names:
+                arg = arg.with_changes(keyword=cst.Name(new_names[name]))
+            elif name and name not in allowed:
+                answer = (answers or {}).get(name)
+                raise Undecidable(f"torch has no `{name}`" + (f": {answer}" if answer else ""))
+            kept.append(arg)
+        if not kept:
             raise Undecidable("it has no argument")
+        call = call.with_changes(args=kept)
         return call if then is None else then(call)
 
     return change

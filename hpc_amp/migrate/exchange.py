@@ -136,6 +136,9 @@ class _Exchange:
             return False
         package, _, path = move.new.partition(".")
         try:
+            if use.star is not None:
+                line = self._script.place(use.star)[0]
+                raise Undecidable(f"it comes from the `import *` of line {line}")
             root, imports = self._root(package, use)
             edits = self._uses.edits(use, f"{root}.{path}{rest}")
         except Undecidable as reason:

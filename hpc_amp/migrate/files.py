@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -46,6 +46,11 @@ class Scanned:
         """The findings that `write` does not change."""
         return [finding for finding in self.findings if not finding.mechanical]
 
+    @property
+    def notes(self) -> list[Finding]:
+        """The findings that `write` changes, and that somebody has to look at then."""
+        return [finding for finding in self.findings if finding.mechanical and finding.note]
+
     def diff(self) -> str:
         """The changes, as a unified diff."""
         if self.source is None:
@@ -72,20 +77,24 @@ def require_libcst() -> None:
         raise UsageError("libcst is not installed", hint="pip install 'hpc-amp[migrate]'")
 
 
-def python_files(paths: Sequence[Path]) -> list[Path]:
+def python_files(paths: Sequence[Path], refused: Callable[[str], None]) -> list[Path]:
     """The files named, and the Python files and notebooks in the folders named, without hidden
-    folders and virtual environments, each once. Raises UsageError for what does not exist."""
-    return list(dict.fromkeys(_files(paths)))
+    folders and virtual environments, each once. `refused` is told of folders that cannot be read.
+    Raises UsageError for what does not exist."""
+    return list(dict.fromkeys(_files(paths, refused)))
 
 
-def _files(paths: Sequence[Path]) -> Iterator[Path]:
+def _files(paths: Sequence[Path], refused: Callable[[str], None]) -> Iterator[Path]:
+    def unreadable(error: OSError) -> None:
+        refused(f"{error.filename} cannot be read: {error.strerror}")
+
     for path in paths:
         if not path.is_dir():
             if not path.exists():
                 raise UsageError(f"{path} does not exist")
             yield path
             continue
-        for folder, folders, files in os.walk(path):
+        for folder, folders, files in os.walk(path, onerror=unreadable):
             folders[:] = sorted(
                 name
                 for name in folders
@@ -93,7 +102,11 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
                 and name not in ("__pycache__", "site-packages")
                 and not Path(folder, name, "pyvenv.cfg").exists()
             )
-            yield from (Path(folder, name) for name in sorted(files) if name.endswith(_SUFFIXES))
+            for name in sorted(files):
+                file = Path(folder, name)
+                # A pipe or a socket is no script, and reading it may last for ever.
+                if name.endswith(_SUFFIXES) and (file.is_file() or not file.exists()):
+                    yield file
 
 
 def scan_file(path: Path, wish: Wish) -> Scanned:
@@ -126,6 +139,6 @@ def _in_notebook(path: Path, wish: Wish) -> tuple[Finding, ...]:
     findings, _ = _scan(notebook.text, path, wish)
     placed = []
     for finding in findings:
-        cell, line = notebook.place(finding.line)
-        placed.append(replace(finding, cell=cell, line=line, edits=()))
+        cell, line, column = notebook.place(finding.line, finding.column)
+        placed.append(replace(finding, cell=cell, line=line, column=column, edits=()))
     return tuple(placed)

@@ -14,7 +14,8 @@ from hpc_amp.migrate.script import Script
 @dataclass(frozen=True)
 class Finding:
     """A place in a script. `edits` are the change that `--write` makes there; none where it is for
-    a person to decide. `cell` is the number of a notebook's code cell."""
+    a person to decide. `note` is what a person has to look at behind that change. `cell` is the
+    number of a notebook's code cell."""
 
     file: str
     line: int
@@ -24,6 +25,7 @@ class Finding:
     instead: str
     edits: tuple[Edit, ...] = ()
     cell: int | None = None
+    note: str = ""
 
     @property
     def mechanical(self) -> bool:
@@ -41,13 +43,20 @@ class Finding:
             "message": self.message,
             "instead": self.instead,
             "mechanical": self.mechanical,
+            "note": self.note,
         }
 
-    def __str__(self) -> str:
+    def shown(self, *, written: bool = False) -> str:
+        """As lines for a terminal; `written`: the change was made."""
         cell = "" if self.cell is None else f"cell {self.cell}:"
-        where = f"{self.file}:{cell}{self.line}:{self.column}"
-        by_itself = "  [--write]" if self.mechanical else ""
-        return f"{where}: {self.rule} {self.message}\n    {self.instead}{by_itself}"
+        lines = [f"{self.file}:{cell}{self.line}:{self.column}: {self.rule} {self.message}"]
+        if self.mechanical:
+            lines.append(f"    {self.instead}  [{'written' if written else '--write'}]")
+        else:
+            lines.append(f"    {self.instead}")
+        if self.note:
+            lines.append(f"    then: {self.note}")
+        return "\n".join(lines)
 
 
 class Report:
@@ -63,11 +72,12 @@ class Report:
         node: cst.CSTNode,
         *edits: Edit,
         left_because: str = "",
+        note: str = "",
         **fields: str,
     ) -> None:
         """Note a finding of `rule` at `node`. `fields` fill the rule's texts; `code` is the node's
         own text unless given. `left_because` says why a change that is mechanical elsewhere is not
-        made here."""
+        made here; `note` what to look at once it is."""
         line, column = self._script.place(node)
         fields.setdefault("code", self._script.shown(node))
         instead = RULES[rule].instead.format(**fields)
@@ -81,6 +91,7 @@ class Report:
             RULES[rule].message.format(**fields),
             instead,
             edits,
+            note=note,
         )
         self._found.setdefault((line, column, rule), finding)
 

@@ -115,18 +115,45 @@ APEX_AMP: dict[str, Move] = {
     },
 }
 
-APEX_PARALLEL: dict[str, Move] = {
-    # apex's class sends no buffers around.
-    "apex.parallel.DistributedDataParallel": Move(
-        "apex-ddp",
-        "torch.nn.parallel.DistributedDataParallel",
-        arguments=only({"module"}, keyword_added("broadcast_buffers", "False")),
-        uncalled="as type",
-    ),
-    "apex.parallel.convert_syncbn_model": Move(
-        "apex-syncbn",
-        "torch.nn.SyncBatchNorm.convert_sync_batchnorm",
-        arguments=only({"module", "process_group"}),
-        keeps_name=False,
-    ),
+# What apex's DistributedDataParallel takes and torch's does not.
+_DDP_ANSWERS = {
+    "message_size": "leave it out, or say bucket_cap_mb, which is in MiB",
+    "allreduce_always_fp32": "leave it out at O0 and O1, where gradients are fp32; at O2 torch's "
+    "adds them up in half precision",
+    "gradient_average": "it always averages; for a sum, multiply the loss by the world size",
+    "gradient_predivide_factor": "leave it out: it divides by the world size before it adds up",
+    "retain_allreduce_buffers": "gradient_as_bucket_view=True is nearest",
+    "allreduce_trigger_params": "leave it out: it overlaps by itself",
+    "num_allreduce_streams": "leave it out: it overlaps by itself",
+    "allreduce_communicators": "leave it out: it overlaps by itself",
+    "shared_param": "leave it out: shared parameters work, and apex refused it, too",
+    "prof": "leave it out; torch.profiler sees it",
 }
+# torch's name for it before, and since this version.
+_BUFFERS, _BUFFERS_SINCE = ("broadcast_buffers", "forward_sync_buffers"), (2, 13)
+
+
+def apex_parallel(torch: Version) -> dict[str, Move]:
+    """What moves from apex.parallel to torch; `torch` is the oldest to run with."""
+    # apex's class sends no buffers around.
+    buffers = keyword_added(_BUFFERS[torch >= _BUFFERS_SINCE], "False")
+    return {
+        "apex.parallel.DistributedDataParallel": Move(
+            "apex-ddp",
+            "torch.nn.parallel.DistributedDataParallel",
+            arguments=only(
+                {"module"},
+                buffers,
+                # With it, apex did not mind which parameters get a gradient.
+                renamed={"delay_allreduce": "find_unused_parameters"},
+                answers=_DDP_ANSWERS,
+            ),
+            uncalled="as type",
+        ),
+        "apex.parallel.convert_syncbn_model": Move(
+            "apex-syncbn",
+            "torch.nn.SyncBatchNorm.convert_sync_batchnorm",
+            arguments=only({"module", "process_group"}),
+            keeps_name=False,
+        ),
+    }

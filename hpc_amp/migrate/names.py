@@ -27,8 +27,10 @@ _INNER = [
         ("torch.nn.parallel", "distributed|data_parallel"),
         ("torch.nn.utils", "clip_grad"),
         ("apex.amp", "frontend|handle|amp"),
+        ("apex.amp", r"_amp_state(?=\.(?:_amp_state|master_params)\b)"),
         ("apex.parallel", "distributed|optimized_sync_batchnorm|sync_batchnorm|LARC"),
-        ("apex.optimizers", r"fused_\w+"),
+        ("apex.optimizers", r"fused_\w+|fp16_optimizer"),
+        ("apex.contrib.optimizers", r"fused_\w+|fp16_optimizer"),
         ("apex.fp16_utils", "fp16_optimizer|fp16util|loss_scaler"),
     )
 ]
@@ -37,6 +39,35 @@ _SAME = {
     "torch.GradScaler": "torch.amp.GradScaler",
     "torch.nn.DataParallel": "torch.nn.parallel.DataParallel",
 }
+
+# What `from module import *` gives: by the last version that had each of these.
+STAR_IMPORTS: dict[str, tuple[str, ...]] = {
+    "apex.amp": (
+        "initialize", "scale_loss", "master_params", "state_dict", "load_state_dict", "init",
+        "disable_casts", "half_function", "float_function", "promote_function",
+        "register_half_function", "register_float_function", "register_promote_function",
+    ),
+    "apex.fp16_utils": (
+        "BN_convert_float", "network_to_half", "prep_param_lists", "model_grads_to_master_grads",
+        "master_params_to_model_params", "tofp16", "to_python_float", "clip_grad_norm",
+        "convert_module", "convert_network", "FP16Model", "FP16_Optimizer", "LossScaler",
+        "DynamicLossScaler",
+    ),
+    "apex.mlp": ("MLP",),
+    "apex.normalization": (
+        "FusedLayerNorm", "MixedFusedLayerNorm", "FusedRMSNorm", "MixedFusedRMSNorm",
+    ),
+    "apex.optimizers": (
+        "FusedAdam", "FusedSGD", "FusedLAMB", "FusedNovoGrad", "FusedAdagrad",
+        "FusedMixedPrecisionLamb", "FP16_Optimizer",
+    ),
+    "apex.parallel": (
+        "DistributedDataParallel", "Reducer", "ReduceOp", "SyncBatchNorm", "convert_syncbn_model",
+        "create_syncbn_process_group",
+    ),
+    "torch.cuda.amp": ("autocast", "GradScaler", "custom_fwd", "custom_bwd"),
+    "torch.cpu.amp": ("autocast", "GradScaler"),
+}  # fmt: skip
 
 Import = cst.Import | cst.ImportFrom
 
@@ -63,13 +94,15 @@ class Binding:
 @dataclass(frozen=True)
 class Reference:
     """A use of an imported name, with the attributes behind it. `name` is its full name. It is
-    `certain` where the name has no other meaning; `bindings` are the imports that it may mean."""
+    `certain` where the name has no other meaning; `bindings` are the imports that it may mean, none
+    where it comes from `star`, an `import *`."""
 
     node: cst.Name | cst.Attribute
     name: str
     local: str
     certain: bool
     bindings: tuple[Binding, ...]
+    star: cst.ImportFrom | None = None
 
 
 class Names:
@@ -95,6 +128,19 @@ class Names:
         found: list[Import] = [*script.all(cst.Import)]
         found += [one for one in script.all(cst.ImportFrom) if not one.relative]
         return sorted(found, key=script.place)
+
+    @cached_property
+    def _stars(self) -> dict[str, tuple[cst.ImportFrom, str]]:
+        """The names that an `import *` of a module in the table gives, each with its full name."""
+        given = {}
+        for statement in self.statements:
+            if isinstance(statement, cst.ImportFrom) and isinstance(
+                statement.names, cst.ImportStar
+            ):
+                package = canonical(f"{module_of(statement)}.x").removesuffix(".x")
+                for name in STAR_IMPORTS.get(package, ()):
+                    given[name] = (statement, f"{package}.{name}")
+        return given
 
     @cached_property
     def references(self) -> list[Reference]:
@@ -173,10 +219,13 @@ class Names:
                 imported = self._by_alias.get((assignment.node, root.value), [])
             bindings += imported
             certain = certain and bool(imported)
+        rest = (get_full_name_for_node(node) or "")[len(root.value) :]
+        if not scope[root.value] and root.value in self._stars:
+            star, path = self._stars[root.value]
+            return Reference(node, canonical(path + rest), root.value, False, (), star)
         if not bindings:
             return None
         bindings.sort(key=lambda one: self._script.place(one.alias))
-        rest = (get_full_name_for_node(node) or "")[len(root.value) :]
         certain = certain and len({binding.path for binding in bindings}) == 1
         name = canonical(bindings[0].path + rest)
         return Reference(node, name, root.value, certain, tuple(bindings))

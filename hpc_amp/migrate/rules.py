@@ -15,11 +15,12 @@ _AUTOCAST = 'torch.autocast("cuda", dtype=torch.float16)'
 @dataclass(frozen=True)
 class Rule:
     """`message` says what is found and why it is wrong, `instead` what to do. `group` is a headline
-    of the table."""
+    of the table. `note` is what has to be looked at behind a change that `--write` makes."""
 
     group: str
     message: str
     instead: str
+    note: str = ""
 
     @property
     def mechanical(self) -> bool:
@@ -61,8 +62,8 @@ RULES: dict[str, Rule] = {
     ),
     "star-import": Rule(
         _OLD,
-        "`{code}`: which names come from it is not seen, so nothing of it is looked at",
-        "import by name",
+        "`{code}`: {names}",
+        "{twin}",
     ),
     # ---- apex -----------------------------------------------------------------------------------
     "apex-import": Rule(
@@ -73,17 +74,23 @@ RULES: dict[str, Rule] = {
     "apex-amp": Rule(_APEX, "`{code}`: apex.amp was removed from apex in May 2025", _WRITE),
     "apex-ddp": Rule(
         _APEX,
-        "`{code}`: apex's class was removed in May 2025; torch's overlaps by itself (there is no "
-        "delay_allreduce) and refuses parameters without a part in the loss "
-        "(find_unused_parameters)",
+        "`{code}`: apex's class was removed in May 2025; torch's overlaps by itself, and sends "
+        "buffers around unless told not to",
+        _WRITE,
+        "apex did not mind parameters that never get a gradient, torch's stops with an error at "
+        "the second pass: where there are some, find_unused_parameters=True (which is not for "
+        "reentrant checkpoints, nor for several passes before one backward), or requires_grad_("
+        "False) on them; torch 2.13 calls broadcast_buffers forward_sync_buffers, and warns",
+    ),
+    "apex-syncbn": Rule(
+        _APEX,
+        "`{code}`: apex's was removed in May 2025; torch has had its own since 1.1",
         _WRITE,
     ),
-    "apex-syncbn": Rule(_APEX, "`{code}`: torch has had its own since 1.1", _WRITE),
     "apex-amp-name": Rule(
         _APEX,
         "`{code}` is no part of the documented API of apex.amp 1.0",
-        "hpc_amp.amp tells a scale with amp.loss_scale(loss_id), a skipped step with "
-        "amp.stepped(optimizer), the stepped parameters with amp.master_params(optimizer)",
+        "{twin}",
     ),
     "apex-old-api": Rule(
         _APEX,
@@ -93,23 +100,30 @@ RULES: dict[str, Rule] = {
     ),
     "apex-optimizer": Rule(
         _APEX,
-        "`{code}`: apex still has it, compiled; {difference}",
+        "`{code}`: {state}; {difference}",
         "{twin}; checkpoints do not carry over",
     ),
     "apex-fp16-utils": Rule(
         _APEX,
-        "`{code}`: apex.fp16_utils is fp16 by hand, from before amp",
+        "`{code}`: apex.fp16_utils is fp16 by hand, from before amp; it was removed from apex in "
+        "May 2025",
         "{twin}",
     ),
     "apex-unused": Rule(
         _APEX,
-        "`{code}`: nothing in this file uses it",
+        "`{code}`: nothing in this file uses it{fails}",
         "delete it, unless it is there to see whether apex is installed, or for other files",
     ),
     "apex-other": Rule(
         _APEX,
         "`{code}`: no mixed precision, so it is left to you; {state}",
         "{twin}",
+    ),
+    "apex-still-needed": Rule(_APEX, "`{code}`: {why}", "{twin}"),
+    "apex-extension": Rule(
+        _APEX,
+        "`{code}`: a compiled part of apex, for its own use; {state}",
+        "hpc_amp.amp needs none of it; {twin}",
     ),
     "apex-to-native": Rule(_APEX, "`{code}`: asked for with --to native", "{twin}"),
     # ---- apex.amp, used wrongly -----------------------------------------------------------------

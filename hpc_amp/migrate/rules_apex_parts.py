@@ -4,27 +4,41 @@ from __future__ import annotations
 
 import libcst as cst
 
+from hpc_amp.migrate.apex_parts import EXTENSIONS, part
 from hpc_amp.migrate.finding import Report
-from hpc_amp.migrate.moves import APEX_AMP, APEX_PARALLEL
-from hpc_amp.migrate.names import Reference, module_of
+from hpc_amp.migrate.moves import APEX_AMP, apex_parallel
+from hpc_amp.migrate.names import STAR_IMPORTS, Reference, canonical, module_of
 from hpc_amp.migrate.program import Program
 from hpc_amp.migrate.script import argument
 
-# What differs from the optimizer of torch that does the same, and that one.
-_OPTIMIZERS = {
-    "FusedSGD": (
-        "torch.optim.SGD computes the same",
-        "torch.optim.SGD with the same arguments; fused=True for one kernel",
-    ),
-    "FusedAdagrad": (
-        "torch.optim.Adagrad computes the same",
-        "torch.optim.Adagrad with lr, eps and weight_decay; adagrad_w_mode has no twin",
-    ),
-    "FusedLAMB": ("torch has no LAMB", "keep it, or take an implementation that you trust"),
-    "FusedNovoGrad": ("torch has no NovoGrad", "keep it, or take an implementation that you trust"),
+# What differs from the optimizer of torch that does the same.
+_DIFFERENCES = {
+    "FusedAdam": "it is AdamW unless adam_w_mode=False, and decays weights by 0 unless told "
+    "otherwise",
+    "FusedSGD": "torch.optim.SGD computes the same",
+    "FusedAdagrad": "torch.optim.Adagrad computes the same",
+    "FusedLAMB": "torch has no LAMB; this one clips all gradients together at max_grad_norm, "
+    "which is 1.0 unless given",
+    "FusedMixedPrecisionLamb": "torch has no LAMB; this one clips all gradients together at "
+    "max_grad_norm, which is 1.0 unless given",
+    "FusedNovoGrad": "torch has no NovoGrad",
+    "FP16_Optimizer": "it is fp16 by hand, from before amp",
 }
-_OTHER_OPTIMIZER = ("torch may not have its like", "keep it, or take one of torch.optim")
-_ADAM = "it is AdamW unless adam_w_mode=False, and decays weights by 0 unless told otherwise"
+_OTHER_OPTIMIZER = "torch may not have its like"
+# Arguments of FusedAdam that change what it computes, and that torch's has not. The first two are
+# of before August 2019, and of apex.contrib.optimizers.
+_ADAM_ONLY = {
+    "max_grad_norm": "torch's does not clip: torch.nn.utils.clip_grad_norm_(parameters, {value}) "
+    "before step()",
+    "eps_inside_sqrt": "torch's adds eps behind the root",
+    "bias_correction": "torch's always corrects the bias",
+}
+# Values of them with which nothing is lost.
+_HARMLESS = {
+    "max_grad_norm": ("", "0", "0.0", "0."),
+    "eps_inside_sqrt": ("", "False"),
+    "bias_correction": ("", "True"),
+}
 _FP16_UTILS = {
     "FP16_Optimizer": (
         'amp.initialize(model, optimizer, opt_level="O2") of hpc_amp.amp; optimizer.backward(loss) '
@@ -47,39 +61,29 @@ _FP16_REST = (
     'amp.initialize(..., opt_level="O2") of hpc_amp.amp, which does all that apex.fp16_utils '
     "was put together for"
 )
-_STILL_THERE = "apex still has it"
-_OTHERS = {
-    "apex.normalization": (_STILL_THERE, "torch.nn.LayerNorm and torch.nn.RMSNorm"),
-    "apex.RNN": ("it was removed in May 2025", "torch.nn.LSTM, GRU, RNN"),
-    "apex.parallel.Reducer": (
-        "it was removed in May 2025",
-        "torch.distributed.all_reduce on each gradient, divided by the world size",
-    ),
-    "apex.parallel.create_syncbn_process_group": (
-        _STILL_THERE,
-        "torch.distributed.new_group, in the same order on all ranks",
-    ),
-    "apex.parallel.SyncBatchNorm": (
-        _STILL_THERE,
-        "torch.nn.SyncBatchNorm, which has no channel_last and no fuse_relu",
-    ),
-    "apex.parallel.LARC": (_STILL_THERE, "keep it; torch has none"),
-}
-_UNKNOWN = ("whether your apex has it is for you to see", "what torch has of that kind")
 # What exchange.py looks after: uses, and imports that give these a name.
-_DONE = {*APEX_AMP, *APEX_PARALLEL}
-_NAMED = {name for name, move in {**APEX_AMP, **APEX_PARALLEL}.items() if move.keeps_name}
+_MOVES = {**APEX_AMP, **apex_parallel((2, 4))}
+_NAMED = {name for name, move in _MOVES.items() if move.keeps_name}
 
 
 def check_apex_parts(program: Program, report: Report) -> None:
     """All rules of this module."""
     for use in program.names.references:
-        if use.name.partition(".")[0] == "apex":
+        package = use.name.partition(".")[0]
+        if package == "apex":
             _use(program, use, report)
+        elif package in EXTENSIONS:
+            known = EXTENSIONS[package]
+            report.add("apex-extension", use.node, state=known.state, twin=known.twin)
     for binding in program.names.bindings:
+        extension = EXTENSIONS.get(binding.path.partition(".")[0])
+        if extension is not None and not program.names.uses_of(binding):
+            report.add("apex-extension", binding.alias, state=extension.state, twin=extension.twin)
         is_apex = binding.path.partition(".")[0] == "apex"
         if is_apex and binding.path not in _NAMED and not program.names.uses_of(binding):
-            report.add("apex-unused", binding.alias)
+            state = part(binding.module or binding.path)
+            fails = f", and it was {state.state}: the import fails" if state.gone else ""
+            report.add("apex-unused", binding.alias, fails=fails)
     _star_imports(program, report)
     _old_handles(program, report)
     _old_optimizers(program, report)
@@ -87,10 +91,26 @@ def check_apex_parts(program: Program, report: Report) -> None:
 
 def _star_imports(program: Program, report: Report) -> None:
     for statement in program.names.statements:
+        if not isinstance(statement, cst.ImportFrom):
+            continue
         module = module_of(statement)
-        old = module.partition(".")[0] == "apex" or module in ("torch.cuda.amp", "torch.cpu.amp")
-        if old and isinstance(statement.names, cst.ImportStar):
-            report.add("star-import", statement)
+        package = canonical(f"{module}.x").removesuffix(".x")
+        old = package.partition(".")[0] == "apex" or package in ("torch.cuda.amp", "torch.cpu.amp")
+        if not (old and isinstance(statement.names, cst.ImportStar)):
+            continue
+        uses = [use for use in program.names.references if use.star is statement]
+        used = ", ".join(dict.fromkeys(use.local for use in uses))
+        if used:
+            names, twin = f"this file uses {used} of it", f"from {module} import {used}"
+        elif package in STAR_IMPORTS:
+            names, twin = "nothing in this file is one of its names", "delete it"
+        else:
+            names = "which names come from it is not seen, so nothing of it is looked at"
+            twin = "import by name"
+        if package.startswith("apex.") and part(package).gone:
+            names += f"; {part(package).state}: the import fails"
+            twin = "change what this file uses of it, then delete it" if used else "delete it"
+        report.add("star-import", statement, names=names, twin=twin)
 
 
 def _use(program: Program, use: Reference, report: Report) -> None:
@@ -98,19 +118,18 @@ def _use(program: Program, use: Reference, report: Report) -> None:
     call = above if isinstance(above, cst.Call) and above.func is use.node else None
     place = use.node if call is None else call
     package, _, name = use.name.removeprefix("apex.").partition(".")
-    if any(f"{use.name}.".startswith(f"{done}.") for done in _DONE):
+    if any(f"{use.name}.".startswith(f"{done}.") for done in _MOVES):
         return
-    if package == "optimizers":
-        difference, twin = _OPTIMIZERS.get(name, _OTHER_OPTIMIZER)
-        if name == "FusedAdam":
-            difference, twin = _ADAM, _adam(program, call)
-        report.add("apex-optimizer", place, difference=difference, twin=twin)
+    known = part(use.name)
+    if package == "optimizers" or use.name.startswith("apex.contrib.optimizers."):
+        name = name.rpartition(".")[2]
+        difference = _DIFFERENCES.get(name, _OTHER_OPTIMIZER)
+        twin = _adam(program, call) if name == "FusedAdam" else known.twin
+        report.add("apex-optimizer", place, state=known.state, difference=difference, twin=twin)
     elif package == "fp16_utils":
         report.add("apex-fp16-utils", place, twin=_FP16_UTILS.get(name, _FP16_REST))
     else:
-        known = (_OTHERS[part] for part in _OTHERS if f"{use.name}.".startswith(f"{part}."))
-        state, twin = next(known, _UNKNOWN)
-        report.add("apex-other", place, state=state, twin=twin)
+        report.add("apex-other", place, state=known.state, twin=known.twin)
 
 
 def _adam(program: Program, call: cst.Call | None) -> str:
@@ -124,7 +143,18 @@ def _adam(program: Program, call: cst.Call | None) -> str:
     amount = "0.0" if decay is None else program.script.code(decay)
     if decay is None and is_open:
         amount = "... (0.0 unless given)"
-    return f"{name}(..., weight_decay={amount}); fused=True for one kernel"
+    lost = [
+        text.format(value=value)
+        for option, text in _ADAM_ONLY.items()
+        if (value := _said(program, call, option)) not in _HARMLESS[option]
+    ]
+    return "; ".join([f"{name}(..., weight_decay={amount})", *lost, "fused=True for one kernel"])
+
+
+def _said(program: Program, call: cst.Call, option: str) -> str:
+    """The value of an argument with a name, "" where it is not given."""
+    value = argument(call, option)
+    return "" if value is None else program.script.code(value)
 
 
 def _old_handles(program: Program, report: Report) -> None:
@@ -144,7 +174,8 @@ def _old_handles(program: Program, report: Report) -> None:
 
 def _old_optimizers(program: Program, report: Report) -> None:
     """What is called on an FP16_Optimizer, of its class alone."""
-    made = program.made_by(program.calls_of("apex.fp16_utils.FP16_Optimizer"))
+    packages = ("apex.fp16_utils", "apex.optimizers", "apex.contrib.optimizers")
+    made = program.made_by(program.calls_of(*(f"{one}.FP16_Optimizer" for one in packages)))
     for call, text in program.methods(*_FP16_METHODS):
         if text in made:
             twin = _FP16_METHODS[cst.ensure_type(call.func, cst.Attribute).attr.value]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from hpc_amp.migrate.apex_parts import inside_amp
 from hpc_amp.migrate.finding import Report
 from hpc_amp.migrate.names import Reference
 from hpc_amp.migrate.program import Program
@@ -64,7 +65,7 @@ def check_native(program: Program, report: Report) -> None:
         elif name in _FUNCTIONS:
             report.add("apex-to-native", use.node, twin=_FUNCTIONS[name])
         elif name != "init":
-            report.add("apex-amp-name", use.node)
+            report.add("apex-amp-name", use.node, twin=inside_amp(f"apex.amp.{name}"))
 
 
 def _initialize(program: Program, use: Reference) -> str:

@@ -9,11 +9,13 @@ from typing import Literal
 
 import libcst as cst
 
+from hpc_amp.migrate.apex_parts import EXTENSIONS
 from hpc_amp.migrate.edits import changed
 from hpc_amp.migrate.exchange import exchange
 from hpc_amp.migrate.finding import Finding, Report
-from hpc_amp.migrate.moves import APEX_AMP, APEX_PARALLEL, TORCH, Move, Version
+from hpc_amp.migrate.moves import APEX_AMP, TORCH, Move, Version, apex_parallel
 from hpc_amp.migrate.program import Program
+from hpc_amp.migrate.rules_apex_needed import check_apex_needed
 from hpc_amp.migrate.rules_apex_parts import check_apex_parts
 from hpc_amp.migrate.rules_apex_use import check_apex_use
 from hpc_amp.migrate.rules_half import check_half
@@ -24,7 +26,9 @@ from hpc_amp.migrate.script import Script
 
 Target = Literal["drop-in", "native"]
 # Without one of these words there is nothing to find, and no need to parse.
-_NAMES = re.compile(r"\bapex\b|\bamp\b|autocast|GradScaler|unscale_")
+_NAMES = re.compile(
+    r"\bapex\b|\bamp\b|autocast|GradScaler|unscale_|" + "|".join(map(re.escape, EXTENSIONS))
+)
 _BY_HAND = re.compile(r"scale|half|float", re.IGNORECASE)
 
 
@@ -37,13 +41,14 @@ def scan(
         return [], text
     program = Program(Script(text, name))
     report = Report(program.script)
-    moves: dict[str, Move] = {**TORCH, **APEX_PARALLEL}
+    moves: dict[str, Move] = {**TORCH, **apex_parallel(torch)}
     if target == "drop-in":
         moves |= APEX_AMP
     exchange(program, moves, torch, report)
     if target == "native":
         check_native(program, report)
     check_apex_parts(program, report)
+    check_apex_needed(program, report)
     check_apex_use(program, report)
     check_torch(program, report)
     check_scaler_order(program, report)
@@ -51,7 +56,11 @@ def scan(
     findings = report.findings()
     if program.script.module.code != text:
         findings = _not_to_be_changed(findings)
-    findings = [one for one in findings if one.mechanical or one.rule not in ignored]
+    findings = [
+        replace(one, note="") if one.rule in ignored else one
+        for one in findings
+        if one.mechanical or one.rule not in ignored
+    ]
     edits = [edit for finding in findings for edit in finding.edits]
     if not edits:
         return findings, text

@@ -51,16 +51,31 @@ def read(path: Path) -> Source:
     UsageError for a file that Python would not run."""
     data = read_bytes(path)
     check_syntax(data, str(path))
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    return Source(path, data.decode(encoding), encoding)
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    except SyntaxError:
+        encoding = "utf-8"  # and something in the first two lines is not
+    try:
+        return Source(path, data.decode(encoding), encoding)
+    except UnicodeDecodeError as error:
+        # The parser skips comments, and does not see what is wrong in them.
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(
+            f"{path}:{line}: not valid Python 3: byte 0x{data[error.start]:02x} is not {encoding}, "
+            "and no other encoding is declared"
+        ) from None
 
 
 def check_syntax(source: bytes | str, name: str) -> None:
-    """Raise UsageError where Python does not understand a source."""
+    """Raise UsageError where Python does not understand a source, RecursionError where it is nested
+    too deeply."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ast.parse(source)
+    except MemoryError:
+        # So the parser says that its own stack is full.
+        raise RecursionError from None
     except SyntaxError as error:
         place = f"{name}:{error.lineno}:{error.offset}" if error.lineno else name
         raise UsageError(f"{place}: not valid Python 3: {error.msg}") from None

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 import libcst as cst
 
+from hpc_amp.migrate.apex_parts import inside_amp
 from hpc_amp.migrate.arguments import Arguments, Undecidable
 from hpc_amp.migrate.edits import Edit, NodeChange, changed
 from hpc_amp.migrate.finding import Report
 from hpc_amp.migrate.moves import Move, Version
 from hpc_amp.migrate.names import Reference
 from hpc_amp.migrate.program import AUTOCASTS, HALF, Program
+from hpc_amp.migrate.rules import RULES
 
 # A branch for one version of a library: what is written there is meant for that one.
 _VERSION_TEST = re.compile(r"version|hasattr|torch_?\d|parse\(", re.IGNORECASE)
@@ -120,7 +122,8 @@ class Uses:
         try:
             move, _ = self.find(use.name)
         except Undecidable:
-            self._report.add(_rule_of_unknown(use.name), use.node)
+            rule = _rule_of_unknown(use.name)
+            self._report.add(rule, use.node, twin=inside_amp(use.name))
             return
         except KeyError:
             return  # it has another meaning, too, and that is the one of this name
@@ -131,7 +134,8 @@ class Uses:
             new = move.new if place is use.node else f"{move.new}(...)"
         if left_because:
             edits = ()
-        self._report.add(move.rule, place, *edits, left_because=left_because, new=new)
+        note = RULES[move.rule].note if isinstance(place, cst.Call) else ""
+        self._report.add(move.rule, place, *edits, left_because=left_because, note=note, new=new)
 
     def _place(self, use: Reference) -> cst.CSTNode:
         """The call or the decorator that a name stands in, else the name."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import subprocess
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, ParamSpec, TypeVar
 
 from hpc_amp.errors import ConfigError, SchedulerError, UsageError
 
@@ -25,8 +28,15 @@ class JobStatus:
     state: Literal["pending", "running", "ended"]
     reason: str = ""
     """In the scheduler's words: why it waits, or how it ended."""
+    after: bool = False
+    """Whether it waits for the end of another job."""
+    stuck: bool = False
+    """Whether it stays in the queue although it can never start. Its state is `ended`."""
 
 
+NEVER_STARTS = JobStatus(
+    "ended", "the job it waits for failed or was deleted, so it can never start", stuck=True
+)
 NOT_IN_QUEUE = JobStatus("ended", "it is not in the queue")
 
 
@@ -149,11 +159,15 @@ class Scheduler(ABC):
         silence is not an end."""
 
     def unended(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """Those of the jobs that wait, run or are ending, in one request. Raises SchedulerError
-        where the scheduler does not answer."""
+        """Those of the jobs that wait, run, are ending or are stuck, in one request. Raises
+        SchedulerError where the scheduler does not answer."""
         answers = self.query(job_ids)
         found = {job_id: answers[job_id] for job_id in job_ids if job_id in answers}
-        return {job_id: answer for job_id, answer in found.items() if answer.state != "ended"}
+        return {
+            job_id: answer
+            for job_id, answer in found.items()
+            if answer.state != "ended" or answer.stuck
+        }
 
     @abstractmethod
     def cancel(self, job_id: str) -> None:
@@ -270,7 +284,58 @@ def run_command(
         raise SchedulerError(f"`{command[0]}` did not answer within {timeout:g} s") from None
 
 
+# Cobalt puts a whole traceback into an answer: only its exception says something.
+_TRACEBACK = re.compile(
+    r"'-+ START TRACEBACK.*?Exception +: (.*?)(?:\\n|\n).*?END TRACEBACK -+'", re.S
+)
+_SAYS_NOTHING = 'No handlers could be found for logger "Proxy"'
+_LONGEST_COMPLAINT = 500
+
+
 def complaint(result: subprocess.CompletedProcess[str]) -> str:
-    """What a failed command said, as one line."""
-    lines = [line.strip() for line in (result.stderr or result.stdout).splitlines()]
-    return " / ".join(line for line in lines if line) or f"exit status {result.returncode}"
+    """What a failed command said, as one line that is not too long."""
+    text = _TRACEBACK.sub(r"\1", result.stderr or result.stdout)
+    lines = [line.strip() for line in text.splitlines()]
+    said = " / ".join(line for line in lines if line and line != _SAYS_NOTHING)
+    if len(said) > _LONGEST_COMPLAINT:
+        said = f"{said[:_LONGEST_COMPLAINT]}..."
+    return said or f"exit status {result.returncode}"
+
+
+class AwayError(SchedulerError):
+    """The scheduler's server cannot be reached, or it answers in a way that is not understood:
+    nothing came of the request, and it can be made again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="try again when the scheduler answers")
+
+
+def not_submitted(
+    command: str, result: subprocess.CompletedProcess[str], away: str
+) -> SchedulerError:
+    """The error of a command that submitted nothing: AwayError where what it said matches the
+    regular expression `away`, since then nobody has refused anything."""
+    if re.search(away, f"{result.stderr}{result.stdout}"):
+        return AwayError(f"{command} does not reach the scheduler: {complaint(result)}")
+    return SchedulerError(f"{command} refused the job: {complaint(result)}")
+
+
+_Arguments = ParamSpec("_Arguments")
+_Answer = TypeVar("_Answer")
+# A server that is started anew, or drops a connection, is back within seconds.
+PAUSES = (2.0, 4.0)
+
+
+def asked_again(ask: Callable[_Arguments, _Answer]) -> Callable[_Arguments, _Answer]:
+    """`ask`, which asks twice more, some seconds later, where it raises AwayError."""
+
+    @functools.wraps(ask)
+    def asked(*args: _Arguments.args, **options: _Arguments.kwargs) -> _Answer:
+        for pause in PAUSES:
+            try:
+                return ask(*args, **options)
+            except AwayError:
+                time.sleep(pause)
+        return ask(*args, **options)
+
+    return asked

@@ -10,15 +10,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.errors import ConfigError
+from hpc_amp.lint.directives import Directive, Header, cobalt_words
+from hpc_amp.lint.options import GRAMMARS, parse_options
 from hpc_amp.schedulers.base import (
+    NEVER_STARTS,
     NOT_IN_QUEUE,
     TERMINAL,
+    AwayError,
     Interactive,
     JobStatus,
     Submission,
+    asked_again,
     complaint,
     needs_terminal,
+    not_submitted,
     run_command,
     script_command,
     submission_environment,
@@ -29,33 +35,44 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
 
 OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
-_OF_BATCH_JOBS = {"-o", "-e", "-O", "-i", "-h", "--dependencies", "--debuglog"}
+AWAY = r":cn:|Failed to connect|Connection refused|No route to host|Network is unreachable"
+"""What clients say where they did not reach a part of Cobalt: `:cn:` comes before the name of one
+that the name server does not know."""
+_OF_BATCH_JOBS = {"-o", "-e", "-O", "-i", "-h", "--dependencies", "--debuglog", "--mode"}
 _SHORTEST_MINUTES = 5
 _PENDING = {
     "queued": "",
     "user_hold": "held by its user",
     "admin_hold": "held by an administrator",
-    "dep_hold": "waits for another job",
     "maxrun_hold": "its user has as many jobs running as are allowed",
     "preempted": "preempted",
 }
 _RUNNING = {"starting", "running", "exiting", "killing", "preempting"}
 
-# The options of qsub by the name that we write, with other names for the same.
-_SAME = {
-    "--project": "-A",
-    "--queue": "-q",
-    "--time": "-t",
-    "--nodecount": "-n",
-    "--outputprefix": "-O",
-    "--kernel": "-K",
+# How we write the options that have a letter.
+_LETTERS = {
+    "project": "-A",
+    "queue": "-q",
+    "time": "-t",
+    "nodecount": "-n",
+    "output": "-o",
+    "error": "-e",
+    "outputprefix": "-O",
+    "inputfile": "-i",
+    "notify": "-M",
+    "umask": "-u",
+    "kerneloptions": "-K",
+    "held": "-h",
+    "debug": "-d",
+    "verbose": "-v",
+    "interactive": "-I",
 }
-_WITH_VALUE = {
-    *("-A", "-q", "-t", "-n", "-o", "-e", "-O", "-i", "-M", "-u", "-K", "--attrs", "--env"),
-    *("--cwd", "--jobname", "--debuglog", "--dependencies", "--proccount", "--run_users"),
-    *("--geometry", "--ion_kernel", "--ion_kerneloptions"),
+# The submission would not be one batch job whose id qsub tells.
+_REFUSED = {
+    "-I": "the job would be a terminal; that is `hpc-amp shell`",
+    "--help": "qsub would submit nothing",
+    "--version": "qsub would submit nothing",
 }
-_FLAGS = {"-h", "--preemptable", "--run_project", "--disable_preboot"}
 
 
 class Cobalt(QsubScheduler):
@@ -94,7 +111,7 @@ class Cobalt(QsubScheduler):
         if request.account is not None:
             options["-A"] = request.account
         unwanted = (*plan.site.skip_directives, *request.skip_directives)
-        skipped = {_SAME.get(name, name) for name in unwanted}
+        skipped = {_written(name) for name in unwanted}
         values: dict[str, str | None] = {
             name: value for name, value in options.items() if name not in skipped
         }
@@ -119,6 +136,7 @@ class Cobalt(QsubScheduler):
                 hint="set runs_dir to a folder with only letters, digits and ._+@%,- in its path",
             )
 
+    @asked_again
     def submit(
         self,
         script: Path,
@@ -140,7 +158,7 @@ class Cobalt(QsubScheduler):
         # A message of the server may follow the id.
         ids = re.findall(r"^(\d+)(?: .*)?$", result.stdout, re.MULTILINE)
         if not ids:
-            raise SchedulerError(f"qsub refused the job: {complaint(result)}")
+            raise not_submitted("qsub", result, AWAY)
         return Submission(ids[-1], result.stderr.strip())
 
     def interactive(
@@ -160,22 +178,25 @@ class Cobalt(QsubScheduler):
             typed=f"exec {' '.join(script_command(script))}",
         )
 
+    @asked_again
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """`qstat`, asked once for all. It says nothing at all of jobs that it does not know, with
         status 1 where it knows none; a server that does not answer is a status 1 with a message."""
         if not job_ids:
             return {}
         result = run_command(["qstat", "--header", "JobID:State", *job_ids])
-        if result.returncode != 0 and (result.stdout.strip() or result.stderr.strip()):
-            raise SchedulerError(f"qstat does not answer: {complaint(result)}")
+        knows_none = result.returncode == 1 and not f"{result.stdout}{result.stderr}".strip()
+        if result.returncode != 0 and not knows_none:
+            raise AwayError(f"qstat does not answer: {complaint(result)}")
         rows = (line.split() for line in result.stdout.splitlines())
         return {row[0]: _status(row[1]) for row in rows if len(row) >= 2 and row[0] in job_ids}
 
+    @asked_again
     def cancel(self, job_id: str) -> None:
         """`qdel`, which is silent about jobs that it does not know."""
         result = run_command(["qdel", job_id])
         if result.returncode != 0:
-            raise SchedulerError(f"qdel {job_id}: {complaint(result)}")
+            raise AwayError(f"qdel {job_id}: {complaint(result)}")
 
     def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
         """From the .cobaltlog, the only record that is left. Its last line is late, and missing
@@ -193,28 +214,34 @@ class Cobalt(QsubScheduler):
         return NOT_IN_QUEUE
 
 
+def _written(spelling: str) -> str:
+    """An option as we write it, of any of its names."""
+    name = GRAMMARS["cobalt"].canonical(spelling)
+    return spelling if name is None else _LETTERS.get(name, f"--{name}")
+
+
 def _pairs(line: str) -> list[tuple[str, str | None]]:
     """A line of directives as (option, value) pairs, read as qsub does. Raises ConfigError for
     what is not an option: qsub would take it for the program and ignore all that follows."""
-    pairs: list[tuple[str, str | None]] = []
-    words = iter(line.split())
-    for word in words:
-        name, attached, value = word.partition("=")
-        if not word.startswith("--"):  # `-n 2` or `-n2`
-            name, attached, value = word[:2], word[2:], word[2:]
-        name = _SAME.get(name, name)
-        if name in _FLAGS and not attached:
-            pairs.append((name, None))
-        elif name in _WITH_VALUE:
-            given = value if attached else next(words, None)
-            if given is None:
-                raise ConfigError(f"the directive {line!r}: {word} needs a value")
-            pairs.append((name, given))
-        else:
-            raise ConfigError(
-                f"the directive {line!r}: {word!r} is no option of Cobalt's qsub",
-                hint="it splits at blanks and knows neither quotes nor comments",
-            )
+    directive = Directive("cobalt", 1, line, cobalt_words(line))
+    found = parse_options(Header("cobalt", (directive,), 2))
+    for option in found.no_value:
+        raise ConfigError(f"the directive {line!r}: {option.spelling} needs a value")
+    flags = GRAMMARS["cobalt"].flags.values()
+    unknown = [
+        option.word.text
+        for option in found.options
+        if not option.known or (option.name in flags and option.value is not None)
+    ]
+    for text in (*unknown, *(word.text for word in found.strays)):
+        raise ConfigError(
+            f"the directive {line!r}: {text!r} is no option of Cobalt's qsub",
+            hint="it splits at blanks and knows neither quotes nor comments",
+        )
+    pairs = [(_LETTERS.get(one.name, f"--{one.name}"), one.value) for one in found.options]
+    for name, _ in pairs:
+        if name in _REFUSED:
+            raise ConfigError(f"the directive {line!r} cannot be used: {_REFUSED[name]}")
     return pairs
 
 
@@ -236,6 +263,11 @@ def _joined(name: str, before: str | None, value: str | None) -> str | None:
 def _refuse_what_breaks(name: str, value: str | None) -> None:
     if value is None:
         return
+    if not value.isascii():
+        raise ConfigError(
+            f"Cobalt cannot carry {value!r} in {name}: qstat fails for all users while a job is "
+            "queued whose options are not ASCII"
+        )
     if value == "" or re.search(r"\s", value):
         raise ConfigError(
             f"Cobalt cannot carry {value!r} in {name}: its header knows no quotes, and blanks "
@@ -253,6 +285,8 @@ def _status(state: str) -> JobStatus:
         return JobStatus("running")
     if state in _PENDING:
         return JobStatus("pending", _PENDING[state])
+    if state == "dep_hold":
+        return JobStatus("pending", "waits for another job", after=True)
     if state == "dep_fail":
-        return JobStatus("ended", "the job it waits for failed, so it can never start")
+        return NEVER_STARTS
     return JobStatus("ended", state)

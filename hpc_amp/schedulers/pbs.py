@@ -17,13 +17,16 @@ from hpc_amp.lint.directives import pbs_words
 from hpc_amp.schedulers.base import (
     NOT_IN_QUEUE,
     TERMINAL,
+    AwayError,
     Interactive,
     JobStatus,
     Submission,
+    asked_again,
     complaint,
     directive_words,
     merge_directives,
     needs_terminal,
+    not_submitted,
     run_command,
     script_command,
     submission_environment,
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
 
 OWN_VARIABLES = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT", "PBS_EXEC")
+AWAY = r"(?i)(cannot|couldn't|failed to) connect|Connection refused|No route to host|errno=15010"
+"""What clients say where they did not reach the server."""
 # Of files that a terminal takes the place of, and of jobs that start again or several times.
 _OF_BATCH_JOBS = {
     **dict.fromkeys(("-o", "-e", "-j", "-k", "-R", "-r", "-J", "-C"), True),
@@ -100,6 +105,7 @@ class Pbs(QsubScheduler):
                 hint="set runs_dir to another folder",
             )
 
+    @asked_again
     def submit(
         self,
         script: Path,
@@ -120,7 +126,7 @@ class Pbs(QsubScheduler):
         )
         match = re.search(r"^\d+\.[^\s]+$", result.stdout, re.MULTILINE)
         if result.returncode != 0 or match is None:
-            raise SchedulerError(f"qsub refused the job: {complaint(result)}")
+            raise not_submitted("qsub", result, AWAY)
         return Submission(match[0], result.stderr.strip())
 
     def interactive(
@@ -139,6 +145,7 @@ class Pbs(QsubScheduler):
             ready=r"qsub: job \S+ ready",
         )
 
+    @asked_again
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """`qstat -f`, asked once for all. Its text form is read: the JSON form lists only the first
         of several jobs (OpenPBS 23.06), is not always valid, and changes values that look like
@@ -157,16 +164,19 @@ class Pbs(QsubScheduler):
                 ]
                 answer |= dict.fromkeys(ended, JobStatus("ended"))
             elif _UNKNOWN not in line:
-                raise SchedulerError(f"qstat does not answer: {complaint(result)}")
+                raise AwayError(f"qstat does not answer: {complaint(result)}")
         if result.returncode not in (0, 35, 153):
-            raise SchedulerError(f"qstat does not answer: {complaint(result)}")
+            raise AwayError(f"qstat does not answer: {complaint(result)}")
         return answer
 
+    @asked_again
     def cancel(self, job_id: str) -> None:
         """`qdel`: SIGTERM to what runs on the first node, SIGKILL some seconds later."""
         result = run_command(["qdel", job_id])
-        if result.returncode != 0 and not re.search(f"{_FINISHED}|{_UNKNOWN}", result.stderr):
+        if "Unauthorized" in result.stderr:
             raise SchedulerError(f"qdel {job_id}: {complaint(result)}")
+        if result.returncode != 0 and not re.search(f"{_FINISHED}|{_UNKNOWN}", result.stderr):
+            raise AwayError(f"qdel {job_id}: {complaint(result)}")
 
     def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
         """From the history, where the server keeps one."""
@@ -233,6 +243,8 @@ def job_status(attributes: Mapping[str, str]) -> JobStatus:
     if state in ("R", "E", "B", "S", "U"):
         return JobStatus("running")
     if state in ("Q", "H", "W", "T", "M"):
+        if state == "H" and "s" in attributes.get("Hold_Types", "") and "depend" in attributes:
+            return JobStatus("pending", "waits for another job", after=True)
         return JobStatus("pending", comment or ("held" if state == "H" else ""))
     status = attributes.get("Exit_status")
     if status is None:

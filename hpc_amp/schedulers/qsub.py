@@ -5,8 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_amp.errors import SchedulerError
-from hpc_amp.schedulers.base import Scheduler, complaint, launcher_of_one_node, run_command
+from hpc_amp.schedulers.base import (
+    AwayError,
+    Scheduler,
+    asked_again,
+    complaint,
+    launcher_of_one_node,
+    run_command,
+)
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
@@ -25,8 +31,9 @@ class QsubScheduler(Scheduler):
         """MPI's launcher where there are several nodes."""
         return "mpirun" if job.job.nodes > 1 else launcher_of_one_node(job)
 
+    @asked_again
     def release(self, job_id: str) -> None:
         """`qrls`."""
         result = run_command(["qrls", job_id])
         if result.returncode != 0:
-            raise SchedulerError(f"qrls {job_id}: {complaint(result)}")
+            raise AwayError(f"qrls {job_id}: {complaint(result)}")

@@ -13,6 +13,7 @@ from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.lint.directives import slurm_words
 from hpc_amp.schedulers.base import (
+    NEVER_STARTS,
     TERMINAL,
     Interactive,
     JobStatus,
@@ -21,6 +22,7 @@ from hpc_amp.schedulers.base import (
     complaint,
     directive_words,
     merge_directives,
+    not_submitted,
     run_command,
     run_here,
     script_command,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.plan import Plan
 
+_AWAY = "Unable to contact slurm controller|Connection refused|No route to host"
 _PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 _RUNNING = {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING"}
 _RUNNING |= {"STAGE_OUT", "RESIZING"}
@@ -119,7 +122,7 @@ class Slurm(Scheduler):
         )
         match = re.search(r"^(\d+)(?:;.*)?$", result.stdout, re.MULTILINE)
         if result.returncode != 0 or match is None:
-            raise SchedulerError(f"sbatch refused the job: {complaint(result)}")
+            raise not_submitted("sbatch", result, _AWAY)
         return Submission(match[1], result.stderr.strip())
 
     def interactive(
@@ -211,6 +214,8 @@ def _options(line: str) -> set[str]:
 
 def job_status(state: str, reason: str) -> JobStatus:
     """From squeue's `%T` and `%r`."""
+    if state in _PENDING and reason == "DependencyNeverSatisfied":
+        return NEVER_STARTS
     if state in _PENDING:
         return JobStatus("pending", "" if reason == "None" else reason)
     if state in _RUNNING:

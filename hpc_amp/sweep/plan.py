@@ -118,6 +118,7 @@ class _Planner:
         self._plans: dict[str, Plan] = {}
         self._common: dict[str, dict[str, Any]] = {}
         self._points: dict[str, list[int]] = {}
+        self._expanded: dict[str, set[str]] = {}
         self.folder = self._parent
         self.jobs: list[str] = []
 
@@ -131,6 +132,8 @@ class _Planner:
             plan.scheduler.check(replace(plan, run_dir=self.folder))
             self._plans[key] = plan
             self._common[key] = resolved(plan)
+            self._expanded[key] = set(plan.expanded)
+        self._expanded[key] &= {*map(str, (*self._site.expanded, *loaded.expanded))}
         self._points.setdefault(key, []).append(point.index)
         run_dir = point_dir(self.folder, point.index)
         content = _resolved_point(self._plans[key], self._common[key], loaded, run_dir)
@@ -139,8 +142,14 @@ class _Planner:
     def groups(self) -> tuple[PlannedGroup, ...]:
         """All groups, in the order of their first points."""
         return tuple(
-            PlannedGroup(self._plans[key], tuple(self._points[key])) for key in self._plans
+            PlannedGroup(self._shared(key), tuple(self._points[key])) for key in self._plans
         )
+
+    def _shared(self, key: str) -> Plan:
+        """The plan of a group. Its script tells of a path what it is for all of its points."""
+        plan = self._plans[key]
+        shared = tuple(line for line in plan.expanded if line in self._expanded[key])
+        return replace(plan, expanded=shared)
 
 
 def _what_scripts_depend_on(job: Job) -> tuple[Any, ...]:

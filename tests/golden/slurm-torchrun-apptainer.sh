@@ -19,9 +19,49 @@
 
 set -eo pipefail
 
+# In a login shell `exit` runs ~/.bash_logout, which can change the exit status. So this shell is
+# replaced by one that only exits. `at_exit` is called before, with the status.
+# shellcheck disable=SC2317
+exit() {
+  local status=${1:-$?}
+  [ "$BASHPID" = $$ ] || builtin exit "$status" # of a subshell
+  trap - EXIT
+  "$at_exit" "$status"
+  exec /bin/sh -c 'exit "$1"' sh "$status"
+}
+at_exit=leave
+trap '"$at_exit" $?' EXIT
+
 run_dir=/projects/me/runs/golden/20261127-223455-kqzf
 cd "$run_dir"
 trap : USR1 USR2 # a warning before this script listens must not end it: the clock says the same
+
+# run_child VARIABLE COMMAND ...: run a function that ends with `exec`, and return its exit status.
+# VARIABLE is its process id meanwhile, and `pass_on` gets a signal that came before it was known.
+# `wait` would do, if bash 5.2 did not lose the end of a child that comes together with a signal. So a
+# shell that no signal ends runs the child in its foreground, and tells its status through a pipe.
+run_child() {
+  local variable=$1 answers output status=
+  shift
+  exec {output}>&1
+  exec {answers}< <(
+    trap : HUP INT TERM USR1 USR2
+    status=0
+    (
+      echo "$BASHPID"
+      exec >&"$output" {output}>&-
+      "$@"
+    ) || status=$?
+    echo "$status"
+  )
+  exec {output}>&-
+  read -r "${variable?}" <&"$answers" || true
+  [ -z "$stop_signal" ] || pass_on "$stop_signal"
+  read -r status <&"$answers" || true
+  exec {answers}<&-
+  printf -v "$variable" ''
+  return "${status:-137}" # the shell beside this one was killed
+}
 
 # ---- state of the run, for `hpc-amp status` and for whoever reads it later -----------------------
 job_id=unknown
@@ -30,14 +70,18 @@ outcome=
 status=2
 stop_signal=
 launch_pid=
+own=
+keeper=
 began=$(date +%s)
 deadline=$((began + 7200))
 
-# record STATE REASON [JOB_ID]: one line of state.jsonl. All are our own words: plain text without
-# quotes. A disk that is full costs the line, not what comes after it.
+# record STATE REASON [JOB_ID]: one line of state.jsonl. A disk that is full costs the line, not what
+# comes after it.
 record() {
+  local reason=${2//\\/\\\\}
+  reason=${reason//\"/\\\"}
   printf '{"time": %s, "state": "%s", "attempt": %s, "job_id": "%s", "reason": "%s"}\n' \
-    "$(date +%s)" "$1" "$attempt" "${3:-$job_id}" "$2" >>state.jsonl || true
+    "$(date +%s)" "$1" "$attempt" "${3:-$job_id}" "${reason//[[:cntrl:]]/?}" >>state.jsonl || true
 }
 
 # How often STATE was recorded since the job was last submitted.
@@ -123,6 +167,15 @@ come_back() {
   fi
 }
 
+# record_failure REASON: for good, unless the scheduler may start this job again.
+record_failure() {
+  if ended_from_outside && may_start_again; then
+    record killed "$1"
+  else
+    record failed "$1"
+  fi
+}
+
 # fail MESSAGE [REASON]: an error of the launch itself, not of the training. Nothing is recorded
 # before this is an attempt: another job may be at work on the run.
 fail() {
@@ -131,73 +184,10 @@ fail() {
   if [ "$attempt" -gt 0 ]; then
     [ "$(count cancelled)" -eq 0 ] || end 2 # which is what made it fail
     come_back "$reason"
-    record failed "$reason"
+    record_failure "$reason"
   fi
   end 2
 }
-
-# ---- the job, and what its scheduler says of jobs ------------------------------------------------
-[ -n "${SLURM_JOB_ID:-}" ] || fail "this script runs under Slurm: sbatch $run_dir/launch.sh"
-job_id=$SLURM_JOB_ID
-# The last task of an array has the array's own id, which would mean all of its tasks.
-[ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-
-# job_state JOB_ID HOST: running or ended; nothing where Slurm does not say.
-job_state() {
-  local said
-  if said=$(timeout 60 squeue -h -j "$1" -o %T 2>&1); then
-    case $said in
-      RUNNING | SUSPENDED | STOPPED | SIGNALING | RESIZING | STAGE_OUT) echo running ;;
-      COMPLETING) ;; # its script may be at work
-      *) echo ended ;; # also one that waits to be started once more
-    esac
-  elif [[ $said == *"Invalid job id"* ]]; then
-    echo ended
-  fi
-}
-
-# starts_again: whether the scheduler has decided to start this very job once more.
-starts_again() {
-  # Slurm counts that at once (our own number is that of this start), unless it has forgotten in a
-  # crash that the job had begun.
-  local restarts
-  [ "$(fact_of_job JobState)" != PENDING ] || return 0
-  restarts=$(fact_of_job Restarts)
-  [ "${restarts:-0}" -gt "${SLURM_RESTART_COUNT:-0}" ]
-}
-
-# preempted: whether this job has only the grace time left of a preemption.
-preempted() {
-  [[ $(fact_of_job PreemptTime) == [0-9]* ]]
-}
-
-# fact_of_job KEY: of this job, as Slurm has it now.
-fact_of_job() {
-  timeout 20 scontrol show job "$job_id" 2>/dev/null | sed -nE "s/^(.* )?$1=([^ ]*).*/\2/p" || true
-}
-
-# turn: whether it is this job's, after what the ones before came to.
-turn() {
-  # The cancellation may have come when this job was asking for its next start.
-  if [ "$(count cancelled)" -gt 0 ] && [ "$(owner_of "$newest" job_id)" = "$job_id" ]; then
-    echo "job $job_id has nothing to do: the run was cancelled"
-    exit 0
-  fi
-  if [ "$(count stopping)" -gt 0 ] && [ "$(count finished)" -eq 0 ]; then
-    echo "a stop was asked for before job $job_id began: go on with hpc-amp resume"
-    record checkpointed "a stop was asked for"
-    end 75
-  fi
-}
-
-# ---- software: no leftovers of the login shell, then what site and user set up -------------------
-unset PYTHONPATH PYTHONHOME PYTHONSTARTUP LC_ALL RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
-# Settings of the site.
-export NCCL_SOCKET_IFNAME=hsn0,hsn1
-module load apptainer
-set -u
-export PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1
-export OMP_NUM_THREADS=8
 
 # ---- attempt: one at a time ----------------------------------------------------------------------
 # attempts/N has its owner in it from the first moment: it is made aside and renamed, which only one
@@ -285,47 +275,174 @@ keep_alive() {
 # leave: nothing of this attempt is at work any more.
 leave() {
   [ -z "$launch_pid" ] || return 0
+  if [ "$attempt" -eq 0 ]; then
+    [ -z "$own" ] || rm -rf "$own"
+    return 0
+  fi
   kill -s KILL "$keeper" || true
   keeper=
   touch "attempts/$attempt/ended" || true
 } 2>/dev/null
 
-# ask_to_stop SIGNAL: the ranks look for the stop file; launchers that forward signals are faster.
+# pass_on SIGNAL: the ranks look for the stop file; launchers that forward signals are faster.
 # shellcheck disable=SC2317 # traps call it
-ask_to_stop() {
+pass_on() {
   stop_signal=$1
   touch "attempts/$attempt/stop" || true
   [ -n "$launch_pid" ] || return 0
   ! superseded || kill -s TERM "$launch_pid" 2>/dev/null || true
 }
 
-mkdir -p attempts logs 2>/dev/null || fail "cannot write in $run_dir: no space, or no permission"
-own=attempts/.claim-$job_id-$$
-me=$(printf '{"job_id": "%s", "host": "%s", "pid": %s, "time": %s}' "$job_id" "$HOSTNAME" $$ "$(date +%s)")
-trap 'rm -rf "$own"' EXIT
-{ mkdir -p "$own" && echo "$me" >"$own/owner" && touch "$own/alive"; } 2>/dev/null ||
-  fail "cannot write in $run_dir/attempts: no space, or no permission"
-while :; do
-  newest=$(find attempts -maxdepth 1 -regex 'attempts/[0-9]+' | sed 's|.*/||' | sort -n | tail -n 1)
-  newest=${newest:-0}
-  [ "$newest" -eq 0 ] || give_way_to "$newest"
-  turn
-  ! claim "$((newest + 1))" || break
-  [ -d "attempts/$((newest + 1))" ] ||
+# begin_attempt: claim the next one. From here on this script has something to record.
+begin_attempt() {
+  mkdir -p attempts logs 2>/dev/null || fail "cannot write in $run_dir: no space, or no permission"
+  own=attempts/.claim-$job_id-$$
+  me=$(printf '{"job_id": "%s", "host": "%s", "pid": %s, "time": %s}' "$job_id" "$HOSTNAME" $$ "$(date +%s)")
+  { mkdir -p "$own" && echo "$me" >"$own/owner" && touch "$own/alive"; } 2>/dev/null ||
     fail "cannot write in $run_dir/attempts: no space, or no permission"
-done
-attempt=$((newest + 1))
-keep_alive </dev/null >/dev/null 2>&1 &
-keeper=$!
-disown "$keeper"
-trap leave EXIT
-own=attempts/$attempt
-for name in USR1 USR2 TERM INT; do
-  # shellcheck disable=SC2064 # the name of this round is meant
-  trap "ask_to_stop $name" "$name"
-done
-[ "$newest" -eq 0 ] || outlive "$newest"
-newest_step >"attempts/$attempt/from" || true
+  while :; do
+    newest=$(find attempts -maxdepth 1 -regex 'attempts/[0-9]+' | sed 's|.*/||' | sort -n | tail -n 1)
+    newest=${newest:-0}
+    [ "$newest" -eq 0 ] || give_way_to "$newest"
+    turn
+    ! claim "$((newest + 1))" || break
+    [ -d "attempts/$((newest + 1))" ] ||
+      fail "cannot write in $run_dir/attempts: no space, or no permission"
+  done
+  attempt=$((newest + 1))
+  keep_alive </dev/null >/dev/null 2>&1 &
+  keeper=$!
+  disown "$keeper"
+  own=attempts/$attempt
+  for name in USR1 USR2 TERM INT; do
+    # shellcheck disable=SC2064 # the name of this round is meant
+    trap "pass_on $name" "$name"
+  done
+  [ "$newest" -eq 0 ] || outlive "$newest"
+  newest_step >"attempts/$attempt/from" || true
+}
+
+# ---- the job, and what its scheduler says of jobs ------------------------------------------------
+[ -n "${SLURM_JOB_ID:-}" ] || fail "this script runs under Slurm: sbatch $run_dir/launch.sh"
+job_id=$SLURM_JOB_ID
+# The last task of an array has the array's own id, which would mean all of its tasks.
+[ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+
+# job_state JOB_ID HOST: running or ended; nothing where Slurm does not say.
+job_state() {
+  local said
+  if said=$(timeout 60 squeue -h -j "$1" -o %T 2>&1); then
+    case $said in
+      RUNNING | SUSPENDED | STOPPED | SIGNALING | RESIZING | STAGE_OUT) echo running ;;
+      COMPLETING) ;; # its script may be at work
+      *) echo ended ;; # also one that waits to be started once more
+    esac
+  elif [[ $said == *"Invalid job id"* ]]; then
+    echo ended
+  fi
+}
+
+# starts_again: whether the scheduler has decided to start this very job once more.
+starts_again() {
+  # Slurm counts that at once (our own number is that of this start), unless it has forgotten in a
+  # crash that the job had begun.
+  local restarts
+  [ "$(fact_of_job JobState)" != PENDING ] || return 0
+  restarts=$(fact_of_job Restarts)
+  [ "${restarts:-0}" -gt "${SLURM_RESTART_COUNT:-0}" ]
+}
+
+# may_start_again: whether the scheduler, after a SIGTERM, may start this job once more without telling
+# it before.
+may_start_again() {
+  return 1
+}
+
+# preempted: whether this job has only the grace time left of a preemption.
+preempted() {
+  [[ $(fact_of_job PreemptTime) == [0-9]* ]]
+}
+
+# fact_of_job KEY: of this job, as Slurm has it now.
+fact_of_job() {
+  timeout 20 scontrol show job "$job_id" 2>/dev/null | sed -nE "s/^(.* )?$1=([^ ]*).*/\2/p" || true
+}
+
+# turn: whether it is this job's, after what the ones before came to.
+turn() {
+  # The cancellation may have come when this job was asking for its next start.
+  if [ "$(count cancelled)" -gt 0 ] && [ "$(owner_of "$newest" job_id)" = "$job_id" ]; then
+    echo "job $job_id has nothing to do: the run was cancelled"
+    exit 0
+  fi
+  if [ "$(count stopping)" -gt 0 ] && [ "$(count finished)" -eq 0 ]; then
+    echo "a stop was asked for before job $job_id began: go on with hpc-amp resume"
+    record checkpointed "a stop was asked for"
+    end 75
+  fi
+}
+
+# setup_failed WHAT: a line of `setup` has ended this script.
+# shellcheck disable=SC2317 # setup_ended calls it
+setup_failed() {
+  begin_attempt
+  fail "$1" "$1"
+}
+# A signal ends `setup`; what comes after it sees that.
+trap 'stop_signal=TERM; [ "$at_exit" = leave ] || exit 143' TERM
+trap 'stop_signal=INT; [ "$at_exit" = leave ] || exit 130' INT
+
+# ---- software: no leftovers of the login shell, then what site and user set up -------------------
+unset PYTHONPATH PYTHONHOME PYTHONSTARTUP LC_ALL RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
+# Settings of the site.
+export NCCL_SOCKET_IFNAME=hsn0,hsn1
+# The lines of `setup` run as in a script of their own: a line that fails ends nothing by itself.
+# The log names it, and also the line that ends this script, by `exit` or `set -e`.
+setup_line='?'
+setup_command=
+# shellcheck disable=SC2317 # traps call it, and the next two
+setup_place() {
+  local command=${setup_command%%$'\n'*}
+  echo "$setup_of: line $setup_line: \`${command:0:200}\`"
+}
+# shellcheck disable=SC2317
+setup_note() {
+  if [[ $- != *e* ]]; then # else it ends this script, and is named then
+    echo "note: $(setup_place) returned $1" >&2
+  fi
+}
+# shellcheck disable=SC2317
+setup_ended() {
+  local place
+  place=$(setup_place)
+  setup_over
+  [ -z "${stop_signal:-}" ] || setup_failed "$place was ended by SIG$stop_signal" "$1"
+  setup_failed "$place ended with status $1" "$1"
+}
+# setup_over: this shell as it was before those lines, but for what they exported.
+setup_over() {
+  at_exit=leave
+  trap - DEBUG ERR
+  trap '"$at_exit" $?' EXIT
+  IFS=$' \t\n'
+  set +fux
+  set -eo pipefail
+  cd "$run_dir"
+}
+at_exit=setup_ended
+set +eo pipefail
+trap 'setup_note $?' ERR
+setup_of=job.setup
+setup_before=$LINENO
+trap '[ "$LINENO" -le "$setup_before" ] || setup_line=$((LINENO - setup_before - 1)) setup_command=$BASH_COMMAND' DEBUG
+module load apptainer
+trap - DEBUG
+setup_over
+set -u
+export PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1
+export OMP_NUM_THREADS=8
+
+begin_attempt
 
 # ---- allocation ----------------------------------------------------------------------------------
 # What Slurm gave us. Names come from scontrol on the host: it does not exist inside an image.
@@ -410,29 +527,25 @@ verdict=$(cat "attempts/$attempt"/preflight.json "attempts/$attempt"/preflight-*
 [ -z "$verdict" ] ||
   fail "preflight: $verdict; no rank was started (launch.preflight=false leaves this check out)" "preflight: $verdict"
 echo "attempt $attempt of job $job_id: 8 rank(s) on 2 node(s), first $master_addr:$MASTER_PORT, stops by $(date -d "@$HPC_AMP_STOP_AT" '+%F %T')"
-run_ranks() {
-  # shellcheck disable=SC2016 # each node expands this for itself
-  srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=32 --distribution=block:block --mpi=none --kill-on-bad-exit=1 --wait=60 "${container[@]}" \
-      /bin/sh -c 'exec "$0" -m torch.distributed.run --nnodes="$HPC_AMP_NNODES" --nproc-per-node="$HPC_AMP_PPN" --master-addr="$HPC_AMP_MASTER_ADDR" --master-port="$HPC_AMP_MASTER_PORT" --max-restarts=0 --node-rank="$SLURM_NODEID" "$@"' "$python" "${program[@]}" </dev/null &
-  launch_pid=$!
-  # A trap interrupts `wait`; the launcher may still be saving then.
-  while kill -0 "$launch_pid" 2>/dev/null; do
-    wait "$launch_pid" || true
-  done
-  status=0
-  wait "$launch_pid" || status=$?
-  launch_pid=
+# shellcheck disable=SC2016,SC2317 # run_child calls it; under torchrun, each node expands a part
+launch() {
+  exec srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=32 --distribution=block:block --mpi=none --kill-on-bad-exit=1 --wait=60 "${container[@]}" \
+    /bin/sh -c 'exec "$0" -m torch.distributed.run --nnodes="$HPC_AMP_NNODES" --nproc-per-node="$HPC_AMP_PPN" --master-addr="$HPC_AMP_MASTER_ADDR" --master-port="$HPC_AMP_MASTER_PORT" --max-restarts=0 --node-rank="$SLURM_NODEID" "$@"' "$python" "${program[@]}" </dev/null
 }
 status=143
-ended_from_outside || run_ranks
+if ! ended_from_outside; then
+  status=0
+  run_child launch_pid launch || status=$?
+fi
 
 # ---- outcome -------------------------------------------------------------------------------------
 if superseded; then
   echo "attempt $attempt ended: attempt $((attempt + 1)) has taken the run over"
   exit "$status"
 fi
-# At its time limit a job gets the same signal as when it is deleted.
-[ -z "$stop_signal" ] || [ "$(date +%s)" -lt "$deadline" ] || stop_signal=LIMIT
+# At its time limit a job gets the same signal as when it is deleted, and the ranks may end by it before
+# this script has got its own.
+[ "$(date +%s)" -lt "$deadline" ] || stop_signal=LIMIT
 # The job says how it ended in a file, since some launchers hide exit codes.
 outcome=$(sed -nE 's/.*"outcome" *: *"(finished|checkpointed|failed)".*/\1/p' "$HPC_AMP_OUTCOME_FILE" 2>/dev/null) || outcome=
 cause=$(sed -n 's/.*"cause": "\([A-Z]*\)".*/\1/p' "$HPC_AMP_OUTCOME_FILE" 2>/dev/null) || cause=
@@ -484,11 +597,13 @@ case $outcome in
     ;;
   *)
     [ "$(count cancelled)" -eq 0 ] || end "$status"
-    come_back "exit status $status"
+    why="exit status $status"
+    [ "$stop_signal" != LIMIT ] || why="the time limit was reached ($why)"
+    come_back "$why"
     if ended_from_outside || [ "$(count stopping)" -gt 0 ] || [ "$(count retried)" -ge 1 ]; then
-      record failed "exit status $status"
+      record_failure "$why"
       end "$status"
     fi
-    another_unless_stuck retried "exit status $status"
+    another_unless_stuck retried "$why"
     ;;
 esac

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -203,14 +203,20 @@ def command_that_says(
     out: str,
     err: str = "",
     status: int = 0,
-) -> None:
-    """Put a command on PATH that says this, whatever it is asked."""
-    (folder / "out").write_text(out)
-    (folder / "err").write_text(err)
+) -> Callable[[], list[str]]:
+    """Put a command on PATH that says this, whatever it is asked. Returns what lists its calls."""
+    (folder / f"{name}.out").write_text(out)
+    (folder / f"{name}.err").write_text(err)
+    calls = folder / f"{name}.calls"
+    calls.touch()
     program = folder / name
-    program.write_text(f"#!/bin/sh\ncd {folder}\ncat out\ncat err >&2\nexit {status}\n")
+    program.write_text(
+        f'#!/bin/sh\ncd {folder}\necho "$*" >>{calls}\ncat {name}.out\ncat {name}.err >&2\n'
+        f"exit {status}\n"
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
+    return lambda: calls.read_text().splitlines()
 
 
 def remove(folder: Path) -> None:

@@ -7,6 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from hpc_amp.schedulers import base
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedulers that do not answer are asked again at once."""
+    monkeypatch.setattr(base, "PAUSES", (0.0, 0.0))
+
 
 @pytest.fixture(autouse=True)
 def _close_engines() -> Iterator[None]:

@@ -13,7 +13,7 @@ from support.stubs import StubHost, command_that_says
 from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
-from hpc_amp.schedulers.base import NOT_IN_QUEUE, JobStatus
+from hpc_amp.schedulers.base import NEVER_STARTS, NOT_IN_QUEUE, AwayError, JobStatus
 from hpc_amp.schedulers.cobalt import Cobalt
 
 
@@ -102,6 +102,14 @@ def test_skipping_touches_generated_lines_only(host: StubHost) -> None:
         ('--jobname "a', "quotes stay in the value"),
         ("--env A=$(id)", "a remote shell reads it again"),
         ("--preemptable=1", "is no option"),
+        ("--gres=gpu:1", "'--gres=gpu:1' is no option"),
+        ("-I", "that is `hpc-amp shell`"),
+        ("--help", "qsub would submit nothing"),
+        ("--vers", "qsub would submit nothing"),
+        ("--attrs a=b=c", "it is not a list of NAME=VALUE"),
+        ("--mode c16", "Mode already set"),
+        ("--env A=\u00e9", "cannot carry 'A=\u00e9' in --env: qstat fails for all users"),
+        ("--jobname \u00e9", "qstat fails for all users"),
     ],
 )
 def test_what_would_silence_the_header_is_refused(host: StubHost, line: str, message: str) -> None:
@@ -109,6 +117,36 @@ def test_what_would_silence_the_header_is_refused(host: StubHost, line: str, mes
         render(plan(host, directives=[line]))
 
     assert message in str(caught.value)
+
+
+def test_every_option_of_qsub_is_kept_as_what_it_is(host: StubHost) -> None:
+    """`--kernel` is not `-K`, and names may be shortened."""
+    lines = [
+        "--kernel k --kerneloptions o --ion_kernel i",
+        "--mode script --notify me --umask 022 --user_list a:b",
+        "--proj other --inputfile /dev/null --held --verbose",
+    ]
+    found = header(plan(host, account="mine", directives=lines))
+
+    assert "-A other" in found and "-A mine" not in found
+    assert found[-10:] == [
+        "--kernel k",
+        "-K o",
+        "--ion_kernel i",
+        "--mode script",
+        "-M me",
+        "-u 022",
+        "--user_list a:b",
+        "-i /dev/null",
+        "-h",
+        "-v",
+    ]
+
+
+@pytest.mark.parametrize("key", ["queue", "account"])
+def test_values_of_the_job_are_ascii(host: StubHost, key: str) -> None:
+    with pytest.raises(ConfigError, match="qstat fails for all users"):
+        render(plan(host, **{key: "proj\u00e9t"}))
 
 
 def test_a_flag_is_kept(host: StubHost) -> None:
@@ -161,8 +199,8 @@ def test_states(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     assert Cobalt().query(["1", "2", "3", "4", "5"]) == {
         "1": JobStatus("running"),
-        "2": JobStatus("pending", "waits for another job"),
-        "3": JobStatus("ended", "the job it waits for failed, so it can never start"),
+        "2": JobStatus("pending", "waits for another job", after=True),
+        "3": NEVER_STARTS,
         "4": JobStatus("pending", "its user has as many jobs running as are allowed"),
     }
 
@@ -182,6 +220,80 @@ def test_a_server_that_is_down_is_not_an_end(
     command_that_says(monkeypatch, tmp_path, "qstat", "", text, 1)
 
     with pytest.raises(SchedulerError, match="qstat does not answer"):
+        Cobalt().query(["1"])
+
+
+# What the real clients say, each with status 1. The traceback is one line.
+FAULT = (
+    "<Fault 20: '------ START TRACEBACK -----\\n    Exception  : error: [Errno 111] Connection "
+    "refused\\n    Time       : 2026-11-28 20:39:22.090616\\n-----\\n  2026-11-28|File "
+    '"/usr/lib/python2.7/site-packages/Cobalt/Proxy.py", line 129, in __call__\\n'
+    + "  2026-11-28|    retval = _Method.__call__(self, *args)\\n" * 40
+    + "------ END TRACEBACK -----'>"
+)
+AWAY = {
+    "queue manager stopped": "Proxy.py     :L#422:cn:queue-manager\n",
+    "queue manager killed": f'No handlers could be found for logger "Proxy"\n{FAULT}\n',
+    "all stopped": "component error: Failed to connect to system: Proxy.py  :L#422:cn:system\n\n",
+    "while it looks": "component error: Following exception occurred while trying to execute "
+    "queue-manager.get_jobs: Proxy.py     :L#422:cn:queue-manager\n\n",
+}
+
+
+@pytest.mark.parametrize("err", AWAY.values(), ids=AWAY.keys())
+def test_an_outage_is_no_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, err: str) -> None:
+    calls = command_that_says(monkeypatch, tmp_path, "qsub", "", err, 1)
+
+    with pytest.raises(AwayError) as caught:
+        Cobalt().submit(tmp_path / "launch.sh", os.environ)
+    said = str(caught.value)
+    assert said.startswith("qsub does not reach the scheduler: ")
+    assert said.endswith("; try again when the scheduler answers")
+    assert len(said) < 250 and "\n" not in said and "TRACEBACK" not in said
+    assert "logger" not in said
+    assert len(calls()) == 3
+
+
+def test_of_a_traceback_the_exception_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command_that_says(monkeypatch, tmp_path, "qsub", "", AWAY["queue manager killed"], 1)
+
+    with pytest.raises(AwayError, match=r"<Fault 20: error: \[Errno 111\] Connection refused>"):
+        Cobalt().submit(tmp_path / "launch.sh", os.environ)
+
+
+def test_what_does_not_answer_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    qstat = command_that_says(monkeypatch, tmp_path, "qstat", "", AWAY["while it looks"], 1)
+    qdel = command_that_says(monkeypatch, tmp_path, "qdel", "", "something new\n", 1)
+    qrls = command_that_says(monkeypatch, tmp_path, "qrls", "", AWAY["all stopped"], 1)
+
+    with pytest.raises(AwayError):
+        Cobalt().query(["1"])
+    with pytest.raises(AwayError, match="qdel 1: something new"):
+        Cobalt().cancel("1")
+    with pytest.raises(AwayError):
+        Cobalt().release("1")
+    assert [len(calls()) for calls in (qstat, qdel, qrls)] == [3, 3, 3]
+
+
+def test_a_refusal_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = "<Fault 1001: \"trying to add job to non-existent queue 'nosuch'\">\n"
+    calls = command_that_says(monkeypatch, tmp_path, "qsub", "", text, 1)
+
+    with pytest.raises(SchedulerError, match="qsub refused the job: <Fault 1001"):
+        Cobalt().submit(tmp_path / "launch.sh", os.environ)
+    assert len(calls()) == 1
+
+
+def test_a_command_that_was_killed_does_not_say_that_no_job_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command_that_says(monkeypatch, tmp_path, "qstat", "", "", 137)
+
+    with pytest.raises(AwayError):
         Cobalt().query(["1"])
 
 

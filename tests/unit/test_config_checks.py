@@ -18,6 +18,7 @@ RUN = "name: x\nrun: [python]\n"
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
     Path("a.sif").write_text("hsqs: the beginning of an image")
     Path("sandbox").mkdir()
     Path("src").mkdir()
@@ -101,10 +102,10 @@ CASES = {
     RUN + "container: {image: 'library://a/b', runtime: singularity}": "job.yaml:3: "
     "container.image: library://a/b is a URI, which every node would download again; pull it once "
     "with `hpc-amp container pull library://a/b b.sif` and write image: b.sif",
-    RUN + "container: ~/a.sif": "job.yaml:3: container.image: ~/a.sif: ~ is not expanded; write "
-    "/home/me/a.sif",
-    RUN + "container: $SCRATCH/a.sif": "job.yaml:3: container.image: $SCRATCH/a.sif: variables are "
-    "not expanded; write the path out",
+    RUN + "container: ~/a.sif": "job.yaml:3: container.image: there is no file or folder "
+    "/home/me/a.sif; check the path",
+    RUN + "container: $SCRATCH/a.sif": "job.yaml:3: container.image: there is no file or folder "
+    "/scratch/me/a.sif; check the path",
     RUN + "container: /no/a.sif": "job.yaml:3: container.image: there is no file or folder "
     "/no/a.sif; check the path",
     RUN + "launch: {fabric: infiniband}": "job.yaml:3: launch.fabric: there is no fabric profile "

@@ -315,3 +315,40 @@ def test_very_long_values_are_cut_in_errors():
 def test_the_examples_are_valid(text):
     path = Path(__file__).parents[2] / "configs" / f"{text}.yaml"
     assert load_job(path).job.name == text
+
+
+SET_BY_HPC_AMP = [
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", "HPC_AMP_WORLD_SIZE", "HPC_AMP_ANYTHING"),
+]
+
+
+@pytest.mark.parametrize("name", SET_BY_HPC_AMP)
+def test_variables_that_hpc_amp_sets_itself_are_refused_with_their_line(name):
+    text = RUN + f"container:\n  env:\n    A: b\n    {name}: '1'\n"
+    refused = f"job.yaml:6: container.env.{name}: hpc-amp sets it itself; leave it out: "
+    assert error_of(text).startswith(refused)
+    refused = f"override 'container.env.{name}=1': container.env.{name}: hpc-amp sets it itself; "
+    assert error_of(RUN, f"container.env.{name}=1").startswith(refused)
+    assert f"container.env.{name}: hpc-amp sets it itself" in error_of(
+        RUN, defaults=f"container: {{env: {{{name}: x}}}}"
+    )
+
+
+def test_every_variable_that_a_rank_gets_anyway_is_refused():
+    from hpc_amp.distributed.world import World, standard_variables
+
+    assert set(standard_variables(World(), {})) <= set(SET_BY_HPC_AMP)
+
+
+def test_variables_whose_value_counts_are_not_refused():
+    names = [
+        "OMP_NUM_THREADS",
+        "PYTHONPATH",
+        "TMPDIR",
+        "CUDA_VISIBLE_DEVICES",
+        "RANKS",
+        "NCCL_DEBUG",
+    ]
+    job = load(RUN, *(f"container.env.{name}=1" for name in names)).job
+    assert list(job.container.env) == names

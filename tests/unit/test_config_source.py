@@ -95,7 +95,8 @@ def test_nothing_is_no_tree(text):
         ("a: 1\nb: 'x\nc: 2\n", "f:2: not valid YAML: while scanning a quoted scalar, found "
          "unexpected end of stream; close the quotes"),
         ("a:\n  b: 1\n c: 2\n", "f:3: not valid YAML: while parsing a block mapping, did not find "
-         "expected key; check that the indentation fits the lines above"),
+         "expected key; check that the indentation fits the lines above, and quote a text that "
+         "starts with '{' or '['"),
         ("a: 1\nb\n", "f:2: not valid YAML: while scanning a simple key, could not find expected "
          "':'; write 'key: value', with a space after the colon"),
         ("a: *x\n", "f:1: not valid YAML: found undefined alias; quote a text that starts with "

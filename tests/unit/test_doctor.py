@@ -16,7 +16,7 @@ from support.stubs import StubHost
 
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.containers.runtime import Runtime
-from hpc_amp.doctor import catalogue, examine, image_inside, job, machine, network
+from hpc_amp.doctor import catalogue, data, examine, image_inside, job, machine, network
 from hpc_amp.doctor.finding import Finding, to_text
 from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.jobs.status import RunStatus
@@ -302,6 +302,145 @@ def test_fs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert one(job.check_run_folder(nowhere), "fs").status == "error"
 
 
+# ---- the data ------------------------------------------------------------------------------------
+
+PICTURES = ("pictures/train/cat", "pictures/train/dog", "pictures/val/cat", "pictures/val/dog")
+FOLDERS = [*PICTURES, "no-test/train/cat", "no-class/train", "no-class/test", "empty"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "here", "elsewhere", "text"),
+    [
+        ({"name": "synthetic", "root": "absent"}, "good", "good", "made-up images need no files"),
+        (
+            {"name": "imagefolder", "root": "pictures"},
+            "good",
+            "good",
+            "imagefolder is in {}/pictures",
+        ),
+        (
+            {"name": "imagefolder", "root": "absent"},
+            "error",
+            "warning",
+            "there is no folder {}/absent",
+        ),
+        (
+            {"name": "imagefolder", "root": "no-test"},
+            "error",
+            "warning",
+            "{}/no-test is no image folder: expected train/<class>/* and test/<class>/* (or val)",
+        ),
+        (
+            {"name": "imagefolder", "root": "no-class"},
+            "error",
+            "warning",
+            "{}/no-class/train has no folder of a class",
+        ),
+        (
+            {"name": "imagefolder", "root": "job.yaml"},
+            "error",
+            "warning",
+            "{}/job.yaml is not a folder",
+        ),
+        ({"name": "cifar10", "root": "sets"}, "good", "good", "cifar10 is in {}/sets"),
+        (
+            {"name": "cifar10", "root": "sets/cifar-10-batches-py"},
+            "good",
+            "good",
+            "cifar10 is in {}/sets/cifar-10-batches-py",
+        ),
+        ({"name": "mnist", "root": "idx"}, "good", "good", "mnist is in {}/idx"),
+        (
+            {"name": "cifar10", "root": "empty"},
+            "good",
+            "unknown",
+            "cifar10 is not in {}/empty: there is no cifar-10-batches-py: rank 0 downloads it",
+        ),
+        (
+            {"name": "mnist", "root": "absent"},
+            "good",
+            "unknown",
+            "there is no folder {}/absent: rank 0 downloads it",
+        ),
+        (
+            {"name": "mnist", "root": "absent", "download": False},
+            "error",
+            "warning",
+            "there is no folder {}/absent",
+        ),
+        (
+            {"name": "mnist", "root": "absent", "if_missing": "synthetic"},
+            "warning",
+            "warning",
+            "there is no folder {}/absent: the job would train on made-up images",
+        ),
+        (
+            {"name": "mnist", "root": "/proc/sets"},
+            "error",
+            "warning",
+            "there is no folder /proc/sets, and /proc cannot be written to download it",
+        ),
+    ],
+)
+def test_data(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    here: str,
+    elsewhere: str,
+    text: str,
+) -> None:
+    for name in (*FOLDERS, "sets/cifar-10-batches-py", "idx"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "idx" / "train-images-idx3-ubyte.gz").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).startswith("/proc"))
+    monkeypatch.setattr(Path, "is_relative_to", lambda path, other: False)  # pytest's is in /tmp
+    config = {"run": None, "train": {"data": settings}}
+
+    for scheduler, status in (("local", here), ("slurm", elsewhere)):
+        wanted = request(tmp_path, config, {"scheduler": scheduler})
+        with working_directory(tmp_path):
+            found = one(data.check_data(wanted), "data")
+        assert (found.status, found.what.startswith(text.format(tmp_path))) == (status, True), found
+
+
+def test_data_that_other_machines_do_not_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sets" / "cifar-10-batches-py").mkdir(parents=True)
+    config = {"run": None, "train": {"data": {"root": str(tmp_path / "sets")}}}
+    monkeypatch.setattr(data, "file_system", lambda path: "tmpfs")
+    assert one(data.check_data(request(tmp_path, config)), "data").status == "error"
+    local = request(tmp_path, config, {"scheduler": "local"})
+    assert one(data.check_data(local), "data").status == "good"
+
+
+def test_data_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    config = {"run": None, "train": {"data": {"root": str(tmp_path)}}}
+    local = request(tmp_path, config, {"scheduler": "local"})
+    found = one(data.check_data(local), "data")
+    assert (found.status, found.what) == ("error", f"{tmp_path} may not be read")
+
+
+def test_a_program_of_ones_own_has_no_data_set(tmp_path: Path) -> None:
+    assert list(data.check_data(request(tmp_path, {}))) == []
+
+
+def test_doctor_looks_for_the_files_that_the_job_looks_for(tmp_path: Path) -> None:
+    from hpc_amp.data.sources import PUBLIC_SETS
+
+    assert set(data.PUBLIC_FILES) == set(PUBLIC_SETS)
+    for name, patterns in data.PUBLIC_FILES.items():
+        for index, pattern in enumerate(patterns):
+            root = tmp_path / f"{name}-{index}"
+            wanted = root / pattern.replace("*", ".gz")
+            assert PUBLIC_SETS[name].find(root) is None
+            wanted.parent.mkdir(parents=True)
+            wanted.touch() if pattern.endswith("*") else wanted.mkdir()
+            assert PUBLIC_SETS[name].find(root) is not None
+
+
 # ---- the scheduler -------------------------------------------------------------------------------
 
 SINFO = "batch*|up|1-00:00:00|4\ndebug|up|30:00|2\nclosed|down|infinite|9\n"
@@ -564,9 +703,9 @@ def test_every_id_is_in_the_catalogue_and_the_document() -> None:
 
     known = {check.id for check in catalogue.CATALOGUE}
     used = set()
-    for module in (machine, job, image_inside, network, examine):
+    for module in (machine, job, data, image_inside, network, examine):
         text = Path(str(module.__file__)).read_text()
-        used |= set(re.findall(r'(?:[Ff]inding|_own_place)\(\s*"([\w.]+)"', text))
+        used |= set(re.findall(r'(?:[Ff]inding|own_place|_wrong)\(\s*"([\w.]+)"', text))
     assert len(used) > 15
     assert used <= known
     document = REPOSITORY / "docs" / "doctor.md"

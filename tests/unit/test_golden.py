@@ -77,7 +77,7 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
         scheduler=scheduler,  # type: ignore[arg-type]
         gpu_type="a100" if scheduler == "slurm" else None,
         env={"NCCL_SOCKET_IFNAME": "hsn0,hsn1"},
-        address_suffix="-ib0" if scheduler in ("slurm", "pbs") else "",
+        address="{host}-ib0" if scheduler in ("slurm", "pbs") else None,
         chunk=["system=polaris"] if scheduler == "pbs" else [],
         launcher_args=["--verbose"] if launcher == "mpiexec" else [],
         skip_directives=["--mem"] if launcher == "torchrun" else [],

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -391,7 +392,9 @@ def test_nor_does_it_end_an_attempt_that_begins(host: StubHost) -> None:
     full = [f'ln -s /dev/full "attempts/$attempt/{name}"\n' for name in ("from", "end_at")]
     script = run_dir / "launch.sh"
     script.write_text(
-        script.read_text().replace("trap leave EXIT\n", "trap leave EXIT\n" + "".join(full))
+        script.read_text().replace(
+            "own=attempts/$attempt\n", "own=attempts/$attempt\n" + "".join(full)
+        )
     )
 
     ended = host.run(run_dir)
@@ -404,65 +407,307 @@ def test_nor_does_it_end_an_attempt_that_begins(host: StubHost) -> None:
 
 
 AWAY = "qsub: cannot connect to server head (errno=15010)"
+COBALT_AWAY = "Proxy.py     :L#422:cn:queue-manager"
+OWN = "Job Id: 7.head\n    job_state = R\n    Output_Path = head:{run_dir}/logs/job.log\n"
+# As the real one folds long values.
+NEXT = (
+    "Job Id: 8.head\n    job_state = Q\n    Output_Path = head:{parent}/\n\t{name}/logs/job.log\n"
+)
+STUCK = (
+    "Job Id: 6.head\n    job_state = H\n    depend = afterany:5.head@head\n"
+    "    Output_Path = {run_dir}/logs/job.log\n"
+)
+OTHER = "Job Id: 9.head\n    job_state = Q\n    Output_Path = head:{run_dir}0/logs/job.log\n"
 
 
-def start_on_pbs(host: StubHost, *answers: str, qstat: str = "unknown") -> tuple[Path, Ended]:
-    """A run that stops at a checkpoint where qsub gives these answers in turn: `out|err`. qstat
-    answers when the job begins, and says this later."""
-    stub = host.bin / "qstat"
-    stub.write_text(
-        "#!/usr/bin/env bash\n# Stub of PBS's qstat.\n"
-        f"if [ -e {host.work}/began ]; then echo '{qstat}' >&2; exit 255; fi\n"
-        "echo '    Resource_List.walltime = 00:10:00'\n"
-    )
-    stub.chmod(0o755)
-    (host.folder / "answers").write_text("".join(f"{answer}\n" for answer in answers))
-    (host.folder / "nodes").write_text("n1\n")
-    qsub = host.bin / "qsub"
-    qsub.write_text(
-        "#!/usr/bin/env bash\n# Stub of PBS's qsub.\n"
-        f"cd {host.folder} && echo >>asked\n"
-        'IFS="|" read -r out err <answers; sed -i 1d answers\n'
-        'echo "$err" >&2; [ -z "$out" ] || { echo "$out"; exit 0; }; exit 162\n'
-    )
-    qsub.chmod(0o755)
-    site = host.folder / "pbs.yaml"
-    site.write_text(yaml.safe_dump({"scheduler": "pbs"}))
-    run_dir = host.create(
-        {"site": str(site), "run": shell("touch began; exit 75"), "launch": "single"}
-    )
-    process = host.start(run_dir, PBS_JOBID="7.head", PBS_NODEFILE=str(host.folder / "nodes"))
-    return run_dir, wait(process)
+@dataclass
+class Queue:
+    """A run that stops at a checkpoint, and the stubs of its scheduler."""
+
+    host: StubHost
+    scheduler: str
+    walltime: str = "00:10:00"
+
+    def __post_init__(self) -> None:
+        site = self.host.folder / "queue.yaml"
+        site.write_text(yaml.safe_dump({"scheduler": self.scheduler}))
+        run = shell("touch began; exit 75")
+        self.run_dir = self.host.create({"site": str(site), "run": run, "launch": "single"})
+
+    def run(
+        self,
+        *answers: str,
+        listing: str = "",
+        silent: int = 0,
+        away: str = AWAY,
+        on_look: str = "",
+    ) -> Ended:
+        """Run its script to the end. `answers` are qsub's, in turn, each `out|err`; `listing` is
+        what qstat says when the job wants to go on, after `silent` calls with the error `away`;
+        `on_look` are lines of shell that it runs before."""
+        folder = self.host.folder
+        paths = {
+            "run_dir": self.run_dir,
+            "parent": self.run_dir.parent,
+            "name": self.run_dir.name,
+        }
+        (folder / "listing").write_text(listing.format(**paths))
+        (folder / "silent").write_text("x\n" * silent)
+        limits = {"pbs": "    Resource_List.walltime = {}", "cobalt": "WallTime\n====\n{}"}
+        self._stub(
+            "qstat",
+            f"if [ ! -e {self.host.work}/began ]; then\n"
+            f"echo '{limits[self.scheduler].format(self.walltime)}'; exit 0\nfi\n"
+            f"{on_look}"
+            f"if [ -s silent ]; then sed -i 1d silent; echo '{away}' >&2; exit 1; fi\n"
+            "cat listing\n",
+        )
+        (folder / "answers").write_text("".join(f"{answer}\n" for answer in answers))
+        self._stub(
+            "qsub",
+            'echo >>asked\nIFS="|" read -r out err <answers; sed -i 1d answers\n'
+            'echo "$err" >&2; [ -z "$out" ] || { echo "$out"; exit 0; }; exit 1\n',
+        )
+        (folder / "nodes").write_text("n1\n")
+        own = {"pbs": "7.head", "cobalt": "7"}[self.scheduler]
+        prefix = self.scheduler.upper()
+        variables = {f"{prefix}_JOBID": own, f"{prefix}_NODEFILE": str(folder / "nodes")}
+        return wait(self.host.start(self.run_dir, **variables))
+
+    def _stub(self, name: str, text: str) -> None:
+        path = self.host.bin / name
+        path.write_text(
+            f"#!/usr/bin/env bash\n# Stub of {self.scheduler}'s.\ncd {self.host.folder}\n{text}"
+        )
+        path.chmod(0o755)
 
 
 def asked(host: StubHost) -> int:
     return len((host.folder / "asked").read_text().splitlines())
 
 
-def test_a_server_that_is_away_is_asked_again(host: StubHost) -> None:
-    run_dir, ended = start_on_pbs(host, f"|{AWAY}", f"|{AWAY}", "8.head|", qstat=AWAY)
+@pytest.mark.parametrize(
+    ("scheduler", "away", "next_job"),
+    [
+        ("pbs", AWAY, "8.head"),
+        ("cobalt", COBALT_AWAY, "8"),
+        ("cobalt", "<Fault 20: 'Server Failure'>", "8"),
+        ("cobalt", "words that nobody knows", "8"),
+    ],
+)
+def test_a_server_that_is_away_is_asked_again(
+    host: StubHost, scheduler: str, away: str, next_job: str
+) -> None:
+    """qsub only when the queue answers again."""
+    queue = Queue(host, scheduler)
 
-    assert asked(host) == 3
-    assert f"> {AWAY}" in ended.output
-    assert events(run_dir) == ["started", "continued", "queued"]
-    assert read_events(run_dir)[-1]["job_id"] == "8.head"
+    ended = queue.run(f"|{away}", f"{next_job}|", silent=2, away=away)
+
+    assert asked(host) == 2
+    assert f"> {away}" in ended.output
+    assert events(queue.run_dir) == ["started", "continued", "queued"]
+    assert read_events(queue.run_dir)[-1]["job_id"] == next_job
     assert ended.status == 0
 
 
-def test_a_node_that_may_not_submit_does_not_wait_for_that(host: StubHost) -> None:
-    """To qsub alone the connection is refused."""
-    away = f"|{AWAY}"
+@pytest.mark.parametrize(
+    ("scheduler", "said"),
+    [
+        ("pbs", "qsub: Unauthorized Request"),
+        ("pbs", "qsub: Unknown queue"),
+        ("cobalt", "<Fault 1001: \"The 'default' queue is dead\">"),
+        ("cobalt", "bash: qsub: command not found"),
+    ],
+)
+def test_a_refusal_is_not_asked_for_again(host: StubHost, scheduler: str, said: str) -> None:
+    queue = Queue(host, scheduler)
 
-    run_dir, _ = start_on_pbs(host, away, away, away, qstat="    job_state = R")
-
-    assert asked(host) == 2
-    assert events(run_dir) == ["started", "continued", "checkpointed"]
-
-
-def test_an_answer_that_may_hide_a_job_is_not_asked_for_twice(host: StubHost) -> None:
-    run_dir, ended = start_on_pbs(host, "|qsub: End of File", "9.head|")
+    ended = queue.run(f"|{said}")
 
     assert asked(host) == 1
-    assert events(run_dir) == ["started", "continued", "checkpointed"]
-    assert "could not submit the next job" in reason(run_dir)
+    assert events(queue.run_dir) == ["started", "continued", "checkpointed"]
+    assert "could not submit the next job" in reason(queue.run_dir)
     assert ended.status == 75
+
+
+def chained_on_pbs(host: StubHost, program: str, qstat: str) -> Path:
+    """A run in the first of three jobs of a chain, 7, 8 and 9. qstat runs these lines for another
+    job than the first; `deleted` lists what qdel got."""
+    for name, lines in (
+        ("qstat", f'case $* in *7.head) echo "job_state = R" ;; *) {qstat} ;; esac'),
+        ("qsub", "echo 10.head"),
+        ("qdel", f'echo "$@" >>{host.folder}/deleted'),
+    ):
+        (host.bin / name).write_text(f"#!/usr/bin/env bash\n# Stub of PBS's {name}.\n{lines}\n")
+        (host.bin / name).chmod(0o755)
+    (host.folder / "nodes").write_text("n1\n")
+    site = host.folder / "pbs.yaml"
+    site.write_text(yaml.safe_dump({"scheduler": "pbs"}))
+    run_dir = host.create({"site": str(site), "run": shell(program), "launch": "single"})
+    record_event(run_dir, "submitted")
+    (run_dir / "chain").write_text("7.head\n8.head\n9.head\n")
+    return run_dir
+
+
+def start_chained(host: StubHost, run_dir: Path) -> subprocess.Popen[str]:
+    return host.start(run_dir, PBS_JOBID="7.head", PBS_NODEFILE=str(host.folder / "nodes"))
+
+
+def deleted(host: StubHost) -> list[str]:
+    path = host.folder / "deleted"
+    return path.read_text().split() if path.exists() else []
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        "echo qstat: Unknown Job Id 8.head >&2; exit 153",
+        "echo qstat: 8.head Job has finished, use -x >&2; exit 35",
+        "echo '    job_state = F'",
+    ],
+)
+def test_a_link_that_has_left_the_queue_is_replaced(host: StubHost, gone: str) -> None:
+    run_dir = chained_on_pbs(host, "exit 75", gone)
+
+    ended = wait(start_chained(host, run_dir))
+
+    assert read_events(run_dir)[-1]["job_id"] == "10.head"
+    assert deleted(host) == ["8.head", "9.head"]  # the last one would wait for ever
+    assert ended.status == 0
+
+
+@pytest.mark.parametrize("answer", ["echo '    job_state = H'", f"echo '{AWAY}' >&2; exit 255"])
+def test_a_link_that_waits_takes_over(host: StubHost, answer: str) -> None:
+    """Also where nobody says that it does not."""
+    run_dir = chained_on_pbs(host, "exit 75", answer)
+
+    wait(start_chained(host, run_dir))
+
+    assert read_events(run_dir)[-1]["job_id"] == "8.head"
+    assert deleted(host) == []
+
+
+@pytest.mark.parametrize("program", [LISTENER, "touch ready; sleep 600"])
+def test_a_job_that_pbs_may_start_again_keeps_its_links(host: StubHost, program: str) -> None:
+    """After `qrerun` it gets the signal that it gets after `qdel`, and goes on in its links later."""
+    run_dir = chained_on_pbs(host, program, "echo '    job_state = H'")
+    process = start_chained(host, run_dir)
+    wait_for_file(host.work / "ready")
+    os.killpg(process.pid, signal.SIGTERM)
+    wait(process)
+
+    assert deleted(host) == []
+    assert events(run_dir)[-1] == ("terminated" if program == LISTENER else "killed")
+    # The links find that nothing is left to do if it was `qdel`.
+    after = host.run(run_dir, PBS_JOBID="8.head", PBS_NODEFILE=str(host.folder / "nodes"))
+    assert "job 8.head has nothing to do: the run has ended" in after.output
+
+
+def test_the_links_of_a_cancelled_run_are_deleted(host: StubHost) -> None:
+    run_dir = chained_on_pbs(host, "touch ready; sleep 600", "echo '    job_state = H'")
+    process = start_chained(host, run_dir)
+    wait_for_file(host.work / "ready")
+    record_event(run_dir, "cancelled")
+    os.killpg(process.pid, signal.SIGTERM)
+    wait(process)
+
+    assert deleted(host) == ["8.head", "9.head"]
+
+
+@pytest.mark.parametrize(("late", "taken"), [(0, True), (7, True), (5000, False), (-60, False)])
+def test_the_limit_counts_from_when_pbs_started_the_job(
+    host: StubHost, late: int, taken: bool
+) -> None:
+    """Not from when the script began, seconds later. A clock that says anything else is another one."""
+    run_dir = chained_on_pbs(host, "echo $HPC_AMP_END_AT >end", "true")
+    qstat = host.bin / "qstat"
+    started = int(time.time()) - late
+    qstat.write_text(
+        "#!/usr/bin/env bash\n# Stub of PBS's qstat.\n"
+        f"echo '    stime = {time.ctime(started)}'\necho '    Resource_List.walltime = 00:10:00'\n"
+    )
+
+    before = int(time.time())
+    ended = wait(start_chained(host, run_dir))
+    after = int(time.time())
+
+    end = int((host.work / "end").read_text())
+    assert ended.status == 0, ended.output
+    assert end == started + 600 if taken else before <= end - 600 <= after
+
+
+def test_a_limit_that_has_been_reached_may_be_so_no_longer(host: StubHost) -> None:
+    queue = Queue(host, "cobalt")
+    limit = "<Fault 1001: \"The limit of 3 jobs per user in the 'default' queue has been reached\">"
+
+    queue.run(f"|{limit}", "8|")
+
+    assert asked(host) == 2
+    assert events(queue.run_dir) == ["started", "continued", "queued"]
+
+
+def test_nobody_is_asked_beyond_the_end_of_the_job(host: StubHost) -> None:
+    queue = Queue(host, "pbs", walltime="00:00:22")
+
+    ended = queue.run(*[f"|{AWAY}"] * 9, silent=99)
+
+    assert asked(host) == 1
+    assert events(queue.run_dir) == ["started", "continued", "checkpointed"]
+    assert ended.status == 75
+
+
+def test_a_node_that_was_never_answered_gives_up(host: StubHost) -> None:
+    queue = Queue(host, "pbs", walltime="unknown")
+
+    queue.run(f"|{AWAY}", "8.head|")
+
+    assert asked(host) == 1
+    assert events(queue.run_dir) == ["started", "continued", "checkpointed"]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "listing", "next_job"),
+    [
+        ("pbs", OWN + NEXT + STUCK + OTHER, "8.head"),
+        (
+            "cobalt",
+            "JobID  State    Command\n====\n7  running  {run_dir}/launch.sh\n"
+            "9  queued  {run_dir}0/launch.sh\n6  dep_fail  {run_dir}/launch.sh\n"
+            "8  queued  {run_dir}/launch.sh\n",
+            "8",
+        ),
+    ],
+)
+def test_a_job_whose_id_was_lost_is_found_in_the_queue(
+    host: StubHost, scheduler: str, listing: str, next_job: str
+) -> None:
+    queue = Queue(host, scheduler)
+
+    ended = queue.run("|qsub: End of File", listing=listing)
+
+    assert asked(host) == 1
+    assert events(queue.run_dir) == ["started", "continued", "queued"]
+    assert read_events(queue.run_dir)[-1]["job_id"] == next_job
+    assert ended.status == 0
+
+
+def test_a_job_that_is_not_in_the_queue_is_submitted_again(host: StubHost) -> None:
+    queue = Queue(host, "pbs")
+
+    queue.run("|qsub: End of File", "8.head|", listing=OWN + OTHER)
+
+    assert asked(host) == 2
+    assert read_events(queue.run_dir)[-1]["job_id"] == "8.head"
+
+
+def test_a_cancelled_run_does_not_wait_for_a_server(host: StubHost) -> None:
+    """On Cobalt the job hears nothing of it."""
+    queue = Queue(host, "cobalt")
+    line = '{"time": 1, "state": "cancelled", "attempt": 1, "job_id": "7", "reason": ""}'
+
+    ended = queue.run(
+        f"|{COBALT_AWAY}", silent=99, on_look=f"echo '{line}' >>{queue.run_dir}/state.jsonl\n"
+    )
+
+    assert events(queue.run_dir)[-1] == "cancelled"
+    assert ended.status == 0

@@ -18,6 +18,8 @@ PER_NODE = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --gpus-per-node=4
 PBS = "#!/bin/bash\n#PBS -l select=2:ncpus=8:ngpus=4 -l place=scatter -l walltime=1:00:00\n"
 PBS += 'cd "$PBS_O_WORKDIR"\n'
 COBALT = "#!/bin/bash\n#COBALT -n 2 -t 60\n"
+HETEROGENEOUS = "#!/bin/bash\n#SBATCH -N 1 -n 1 -c 32\n#SBATCH hetjob\n"
+HETEROGENEOUS += "#SBATCH -N 2 --ntasks-per-node=1 --gpus-per-node=4 -c 32\n"
 
 
 def slurm(*directives: str) -> str:
@@ -164,6 +166,8 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
             (cobalt("-n 2 -t 60", '--jobname "myjob"'), 3),
             (cobalt("-n 2 -t 60", '--attrs="filesystems=home"'), 3),
             (cobalt("-n 2 -t 60", "--env 'A=b c'"), 3),
+            (cobalt("-n 2 -t 60", "--jobname a\\ b", "-A p"), 3),
+            (cobalt("-n 2 -t 60", "--jobname a\\b"), 3),
         ],
         [
             cobalt("-n 2 -t 60", "--env A=1\\:2:B=2"),
@@ -196,16 +200,34 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
             (slurm("--gpu-per-node=2"), 2),
             (slurm("--parition=gpu"), 2),
             (cobalt("-n 2 -t 60", "--attr filesystems=home --quue x"), 3),
+            (cobalt("-n 2 -t 60", "--frobnicate 1"), 3),
+            (cobalt("-n 2 -t 60", "--gres=gpu:2"), 3),
+            (cobalt("-n 2 -t 60", "-Z 1"), 3),
+            (cobalt("-n 2 -t 60", "--interactive_mode x"), 3),
+            (cobalt("-n 2 -t 60", "--run x"), 3),  # --run_users or --run_project
         ],
-        [slurm("--ntasks-per-nod=2", "--image=x", "--environment=y", "--module=gpu")],
+        [
+            slurm("--ntasks-per-nod=2", "--image=x", "--environment=y", "--module=gpu"),
+            cobalt("-n 2 -t 60", "--proj p --kernel k -K o --ion_kernel i", "--held -v --verbose"),
+            cobalt("--nodecount=2 --time=60", "--user_list a --run_users b --umask 022 --notify m"),
+            cobalt("-n 2 -t 60", "--ion_kerneloptions o --run_project --disable_preboot", "-d"),
+            cobalt("-n 2 -t 60", "--<option> x"),
+        ],
     ),
     "torque-option": (
         [(pbs("-t 1-10"), 2), (pbs("-d /tmp"), 2), (pbs("-l select=1", "-n"), 3)],
         [pbs("-J 1-10"), pbs("-T openmpi", "-b 2", "-l elapstim_req=1:00:00")],
     ),
     "missing-value": (
-        [(slurm("-N 1 --output"), 2), (slurm("--output", "-N 1"), 2), (pbs("-A", "-j oe"), 2)],
-        [slurm("--exclusive", "--requeue", "-N", "2"), pbs("-V")],
+        [
+            (slurm("-N 1 --output"), 2),
+            (slurm("--output", "-N 1"), 2),
+            (pbs("-A", "-j oe"), 2),
+            (slurm("--ntasks=4", "--gres="), 3),
+            (slurm("--mem=''"), 2),
+            (slurm("-N 1", '-t ""'), 3),
+        ],
+        [slurm("--exclusive", "--requeue", "-N", "2"), pbs("-V"), slurm("--gpus=", "--comment=")],
     ),
     "short-option-equals": (
         [(slurm("-J=name"), 2), (slurm("-N=2"), 2), (cobalt("-n 2 -t 60", "-A=x"), 3)],
@@ -222,11 +244,29 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
             (cobalt("-n 2 -t 1d"), 2),
             (cobalt("-n two -t 60"), 2),
             (cobalt("-n 2 -t 60", "--dependencies 1,2"), 3),
+            (cobalt("-n 2 -t 60", "--dependencies abc"), 3),
+            (cobalt("-n 2 -t 60", "--dependencies 1:x"), 3),
+            (cobalt("-n 2 -t 60", "--dependencies none"), 3),
+            (cobalt("-n 2 -t 60", "--attrs a=b=c"), 3),
+            (cobalt("-n 2 -t 60", "--attrs x=1:a=b=c"), 3),
+            (cobalt("-n 2 -t 60", "-u 9"), 3),
+            (cobalt("-n 2 -t 60", "--proccount 0"), 3),
+            (cobalt("-n 2 -t 60", "--proccount x"), 3),
+            (cobalt("-n 2 -t 60", "--geometry 1x1"), 3),
+            (cobalt("-n 2 -t 60", "--cwd sub"), 3),
+            (cobalt("-n 2 -t 60", "--preemptable=1"), 3),
+            (cobalt("-n 010 -t 60"), 2),
+            (cobalt("-n 08 -t 60"), 2),
+            (cobalt("-n 0 -t 60"), 2),
         ],
         [
             slurm("--time=1-00:00:00"),
             pbs("-N a.b_c-d+e", "-j oe", "-k eod", "-J 1-10:2%3", "-r y"),
             cobalt("-n 2 -t 00:10:00"),
+            cobalt("-n 03 -t 00:61:00"),
+            cobalt("-n 2 -t 60", "--dependencies 1:23 -u 027 --proccount 4"),
+            cobalt("-n 2 -t +60", "--geometry 1x2x3x4x2"),
+            cobalt("-n 2 -t 60", "--attrs a=b:c:no_d --cwd ./sub"),
             cobalt("-n <nodes> -t HH:MM:SS"),
         ],
     ),
@@ -260,9 +300,13 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
             (pbs("-l select=1", "-l ncpus=4"), 3),
             (pbs("-l nodes=2:ppn=2", "-l select=2"), 2),
             (cobalt("-n 2 -t 60 --mode c16"), 2),
+            (slurm("-N 2", "--ntasks=8", "--ntasks-per-node=2"), 3),
+            (cobalt("-n 2 -t 60 -I"), 2),
         ],
         [
             slurm("--mem=1G", "hetjob", "--mem-per-cpu=1G"),
+            slurm("-N 2-4", "--ntasks=8", "--ntasks-per-node=2"),
+            slurm("-N 2", "--ntasks=8", "--ntasks-per-node=4"),
             pbs("-l ncpus=4", "-l mem=4gb"),
             pbs("-l select=1:ncpus=4", "-l filesystems=home", "-l place=scatter"),
             cobalt("-n 2 -t 60 --mode script"),
@@ -284,6 +328,18 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
         ],
         [pbs("-l walltime=60", "-l walltime=60"), pbs("-l select=1:ncpus=2+2:ncpus=4")],
     ),
+    "submits-nothing": (
+        [(cobalt("-n 2 -t 60", "--help"), 3), (cobalt("-n 2 -t 60 --version"), 2)],
+        [cobalt("-n 2 -t 60 --verbose")],
+    ),
+    "non-ascii": (
+        [
+            (cobalt("-n 2 -t 60", "--env A=\u00e9"), 3),
+            (cobalt("-n 2 -t 60", "--jobname \u00e9"), 3),
+            (cobalt("-n 2 -t 60", "-A proj\u00e9t -q \u00fc"), 3),
+        ],
+        [cobalt("-n 2 -t 60") + "echo \u00e9\n", slurm("--job-name=\u00e9"), pbs("-A \u00e9")],
+    ),
     "attrs-twice": (
         [(cobalt("-n 2 -t 60", "--attrs a=1", "--attrs b=2"), 4)],
         [cobalt("-n 2 -t 60", "--attrs a=1:b=2")],
@@ -298,13 +354,19 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
     "env-value": (
         [
             (cobalt("-n 2 -t 60", "--env MYVAR"), 3),
+            (cobalt("-n 2 -t 60", "--env :A=1"), 3),
             (cobalt("-n 2 -t 60", "--env A=1;2"), 3),
+            (cobalt("-n 2 -t 60", "--env A={a,b}"), 3),
+            (cobalt("-n 2 -t 60", "--env A={1..3}"), 3),
+            (cobalt("-n 2 -t 60", "--env A=~/x"), 3),
+            (cobalt("-n 2 -t 60", "--env P=/a:~/b"), 3),
             (pbs("-v 'A=a\\b'"), 2),
             (pbs("-v \"A=it's\""), 2),
             (pbs("-v A='x, y'"), 2),
         ],
         [
-            cobalt("-n 2 -t 60", "--env P=/a:/b:Q=http://h:80/x"),
+            cobalt("-n 2 -t 60", "--env P=/a:/b:Q=http://h:80/~x"),
+            cobalt("-n 2 -t 60", "--env A={a}"),
             pbs("-v \"a=10,var2='A,B'\"", "-j oe"),
             pbs("-v A=1,B,C=x"),
         ],
@@ -366,6 +428,91 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
             slurm("--signal=USR1@60"),
             slurm("--signal=USR1@60") + "trap 'clean' EXIT\n",
             slurm("--signal=B:USR1@60") + "trap 'save' USR1\nsrun ./a.out &\nwait\n",
+        ],
+    ),
+    "signal-reaches-nobody": (
+        [
+            ("#!/bin/bash\n#SBATCH -n 1\n#SBATCH --signal=SIGUSR1@90\npython3 fit.py\n", 3),
+            ("#!/bin/bash\n#SBATCH -n 1 --signal=USR1@90\nsrun hostname\nexec python fit.py\n", 2),
+            ("#!/bin/bash\n#SBATCH -N 1 --signal=10@90\ntorchrun --standalone train.py\n", 2),
+            ("#!/bin/bash\n#SBATCH -N 1 --signal=USR1@90\nsingularity exec a.sif python a.py\n", 2),
+        ],
+        [
+            "#!/bin/bash\n#SBATCH -n 1 --signal=USR1@120\nsrun python fit.py\n",
+            "#!/bin/bash\n#SBATCH -n 1 --signal=USR1@120\nmpirun python fit.py\n",
+            "#!/bin/bash\n#SBATCH -n 1 --signal=B:USR1@120\nexec python fit.py\n",
+            "#!/bin/bash\n#SBATCH -n 1 --signal=USR1@120\nbash steps.sh\n",
+            "#!/bin/bash\n#SBATCH -n 1 --signal=USR1@120\n$LAUNCHER python fit.py\n",
+            "#!/bin/bash\n#SBATCH -n 1 --signal=USR1@120\npython a.py\nsrun python fit.py\n",
+            "#!/bin/bash\n#SBATCH -n 1 --signal=USR1@120\ngmx mdrun\n",
+        ],
+    ),
+    "signal-kills-script": (
+        [
+            ("#!/bin/bash\n#SBATCH -n 1\n#SBATCH --signal=B:USR1@120\npython fit.py\n", 3),
+            ("#!/bin/bash\n#SBATCH -n 1\n#SBATCH --signal=B:10@120\nsource venv/bin/activate\n"
+             "srun python fit.py\n", 3),
+            ("#!/bin/bash\n#SBATCH -n 1 --signal=B:USR2@120\ntrap a USR1\nsrun ./a &\nwait\n", 2),
+        ],
+        [
+            "#!/bin/bash\n#SBATCH -n 1 --signal=B:USR1@120\nexec python fit.py\n",
+            "#!/bin/bash\n#SBATCH -n 1 --signal=B:USR1@120\ntrap '' USR1\npython fit.py\n",
+            "#!/bin/bash\n#SBATCH -n 1 --signal=B:USR1@120\nfor s in USR1 TERM; do\n trap save $s\n"
+            "done\nsrun ./a.out &\nwait\n",
+            "#!/bin/bash\n#SBATCH -n 1 --signal=B:USR1@120\nsource requeue.sh\npython fit.py\n",
+            "#!/bin/bash\n#SBATCH -n 1 --signal=B:TERM@120\npython fit.py\n",
+            "#!/usr/bin/env python3\n#SBATCH -n 1 --signal=B:USR1@120\nimport fit\n",
+        ],
+    ),
+    "array-by-job-id": (
+        [
+            ("#!/bin/bash\n#SBATCH --array=0-7 -n 1 -c 4\nsrun python fit.py\n"
+             'scontrol requeue "$SLURM_JOB_ID"\n', 4),
+            ("#!/bin/bash\n#SBATCH -a 1,5 -n 1\nagain() {\n scontrol requeue ${SLURM_JOBID}\n}\n"
+             "trap again USR1\nsrun ./a.out &\nwait\n", 4),
+            ("#!/bin/bash\n#SBATCH --array=0-7%2 -n 1\nID=$SLURM_JOB_ID\nsrun ./a.out\n"
+             "scancel $ID\n", 5),
+        ],
+        [
+            "#!/bin/bash\n#SBATCH --array=0-7 -n 1\nsrun ./a.out\n"
+            'scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"\n',
+            '#!/bin/bash\n#SBATCH -n 1\nsrun ./a.out\nscontrol requeue "$SLURM_JOB_ID"\n',
+            '#!/bin/bash\n#SBATCH --array=3 -n 1\nsrun ./a.out\nscontrol requeue "$SLURM_JOB_ID"\n',
+            '#!/bin/bash\n#SBATCH --array=0-7 -n 1\nscontrol show job "$SLURM_JOB_ID"\nsrun ./a\n',
+        ],
+    ),
+    "first-node-only": (
+        [
+            (PER_NODE + "export MASTER_ADDR=$(scontrol show hostnames | head -n1)\n\ntorchrun "
+             "--nnodes=$SLURM_NNODES --nproc_per_node=4 --rdzv_backend=c10d train.py\n", 5),
+            (PER_NODE + "srun hostname\naccelerate launch --num_machines 2 train.py\n", 4),
+            (PBS + "torchrun --nnodes=2 --nproc_per_node=4 train.py\n", 4),
+            (COBALT + "singularity exec --nv a.sif python3 -m torch.distributed.launch --nnodes=2 "
+             "--node_rank=0 train.py\n", 3),
+        ],
+        [
+            PER_NODE + "srun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d train.py\n",
+            ONE_NODE + "torchrun --nproc_per_node=4 train.py\n",
+        ],
+    ),
+    "started-once": (
+        [
+            (PER_NODE + "python train.py\n", 3),
+            (PER_NODE + "torchrun --nproc_per_node=4 train.py\n", 3),
+            (ONE_NODE + "export WORLD_SIZE=$SLURM_NTASKS\npython train.py\n", 4),
+        ],
+        [SLURM + "srun python train.py\n", ONE_NODE + "python train.py\n"],
+    ),
+    "background-not-waited": (
+        [
+            (SLURM + "srun python train.py &\n", 3),
+            (PBS + "mpiexec -n 8 --ppn 4 python train.py &\necho started\n", 4),
+            (ONE_NODE + "for i in 1 2; do\n srun -n1 -c8 python fit.py $i &\ndone\n", 4),
+        ],
+        [
+            SLURM + "srun python train.py &\nwait\n",
+            SLURM + "srun -n1 -c8 python server.py &\nsrun python client.py\n",
+            "#!/bin/bash\npython watch.py &\n",
         ],
     ),
     "trap-waits": (
@@ -463,6 +610,48 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
             SLURM + "srun python train.py\n",
             PER_NODE + "srun torchrun --nproc_per_node=4 --rdzv_backend=c10d train.py\n",
             PER_NODE + "srun python train.py --devices 4\n",
+            PER_NODE + "RUN='python -m accelerate.commands.launch --num_machines 2 --machine_rank "
+            "$SLURM_PROCID'\nsrun bash -c \"$RUN train.py\"\n",
+            PER_NODE + "srun bash -c 'python -m sglang.launch_server --tp 8 --node-rank "
+            "$SLURM_PROCID'\n",
+            PER_NODE + "srun python -c 'import torch; print(torch.cuda.device_count())'\n"
+            "srun torchrun --nnodes=2 --node_rank=$SLURM_NODEID --rdzv_backend=c10d train.py\n",
+            PER_NODE + "srun bash -c 'python check.py --node_rank=$SLURM_PROCID'\n",
+            "#!/bin/bash\n#SBATCH --ntasks-per-node=2 --gres=gpu=2 -c 4\nsrun python train.py\n",
+        ],
+    ),
+    "ntasks-wins": (
+        [
+            (slurm("--ntasks=1", "--nodes=1", "--ntasks-per-node=2"), 2),
+            (slurm("--ntasks-per-node=4", "-n 2"), 3),
+            (slurm("-N 2", "-n 2", "--ntasks-per-node=2"), 3),
+        ],
+        [
+            slurm("--nodes=2", "--ntasks=8", "--ntasks-per-node=4"),
+            slurm("--ntasks=6", "--ntasks-per-node=4"),
+            slurm("--nodes=2", "--ntasks=7", "--ntasks-per-node=4"),
+            slurm("--nodes=2", "--ntasks=2", "--ntasks-per-node=1"),
+            slurm("-n 1", "hetjob", "-N 2 --ntasks-per-node=4"),
+        ],
+    ),
+    "node-file-lines": (
+        [
+            ("#!/bin/bash\n#PBS -l select=2:ncpus=8:mpiprocs=4\ncd $PBS_O_WORKDIR\n"
+             "NNODES=$(wc -l < $PBS_NODEFILE)\nmpiexec -n $NNODES --ppn 1 ./a.out\n", 4),
+            ("#!/bin/bash\n#PBS -l nodes=2:ppn=4\ncd $PBS_O_WORKDIR\n"
+             "export NUM_NODES=`cat $PBS_NODEFILE | wc -l`\nmpiexec -n 8 ./a.out\n", 4),
+            ("#!/bin/bash\n#PBS -l select=2:ncpus=8:mpiprocs=4\ncd $PBS_O_WORKDIR\nmpiexec -n 2 "
+             "--ppn 1 torchrun --nnodes $(wc -l < $PBS_NODEFILE) train.py\n", 4),
+        ],
+        [
+            "#!/bin/bash\n#PBS -l select=2:ncpus=8:mpiprocs=4\ncd $PBS_O_WORKDIR\n"
+            "NNODES=$(sort -u $PBS_NODEFILE | wc -l)\nmpiexec -n 8 ./a.out\n",
+            "#!/bin/bash\n#PBS -l select=2:ncpus=8:mpiprocs=4\ncd $PBS_O_WORKDIR\n"
+            "NPROCS=$(wc -l < $PBS_NODEFILE)\nmpiexec -n $NPROCS ./a.out\n",
+            "#!/bin/bash\n#PBS -l select=2:ncpus=8:mpiprocs=1\ncd $PBS_O_WORKDIR\n"
+            "NNODES=$(wc -l < $PBS_NODEFILE)\nmpiexec -n $NNODES ./a.out\n",
+            "#!/bin/bash\n#PBS -l select=2:system=x\ncd $PBS_O_WORKDIR\n"
+            "NNODES=$(wc -l < $PBS_NODEFILE)\nmpiexec -n $NNODES ./a.out\n",
         ],
     ),
     "torchrun-per-rank": (
@@ -501,6 +690,10 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
             PER_NODE + "srun torchrun --rdzv_endpoint=localhost:0 --nnodes=1 train.py\n",
             SLURM + 'echo "MASTER_PORT=29500"\nsrun python train.py\n',
             SLURM + "# export MASTER_PORT=29500\nsrun python train.py\n",
+            SLURM.replace("per-node=4", "per-node=8") + "export MASTER_PORT=29500\n"
+            "srun python train.py\n",
+            SLURM.replace(" --nodes", " --exclusive --nodes") + "srun bash -c 'python -m "
+            "sglang.launch_server --dist-init-addr $head:7000'\n",
         ],
     ),
     "hostname-address": (
@@ -551,6 +744,52 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
         [
             SLURM + "export NCCL_SOCKET_IFNAME=^docker0,lo\nsrun python train.py\n",
             SLURM + "export NCCL_SOCKET_IFNAME=ib0\nsrun python train.py\n",
+        ],
+    ),
+    "port-per-task": (
+        [
+            (SLURM + "srun bash -c 'export MASTER_PORT=$((20000 + RANDOM % 20000)) "
+             "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS; exec python train.py'\n", 3),
+            (PER_NODE + "srun bash -c 'torchrun --nnodes=2 --rdzv_backend=c10d "
+             "--rdzv_endpoint=$HEAD:$RANDOM train.py'\n", 3),
+            (PER_NODE + "srun bash -c \"torchrun --nnodes=2 --node_rank=\\$SLURM_NODEID "
+             '--master_port=\\$(shuf -i 20000-30000 -n 1) train.py"\n', 3),
+        ],
+        [
+            SLURM + "export MASTER_PORT=$((20000 + RANDOM % 20000))\nsrun python train.py\n",
+            SLURM + 'srun bash -c "export MASTER_PORT=$((20000 + RANDOM % 20000)) '
+            'RANK=\\$SLURM_PROCID; exec python train.py"\n',
+            PER_NODE + "srun bash -c 'torchrun --nproc_per_node=4 --master_port=$RANDOM t.py'\n",
+            SLURM + "srun -n1 -c8 bash -c 'MASTER_PORT=$RANDOM WORLD_SIZE=1 python train.py'\n",
+            SLURM + "srun bash -c 'if [ $SLURM_PROCID == 0 ]; then MASTER_PORT=$RANDOM; fi; "
+            "WORLD_SIZE=8 python train.py'\n",
+        ],
+    ),
+    "seed-per-task": (
+        [
+            (SLURM + "srun bash -c 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS python train.py "
+             "--seed $RANDOM'\n", 3),
+        ],
+        [
+            SLURM + "srun python train.py --seed $RANDOM\n",
+            SLURM + "srun bash -c 'RANK=$SLURM_PROCID python train.py --seed 1'\n",
+        ],
+    ),
+    "first-component-address": (
+        [
+            (HETEROGENEOUS + 'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)\n'
+             "srun --het-group=0 python actor.py &\n"
+             "srun --het-group=1 torchrun --nnodes=2 --rdzv_endpoint=$head:$P train.py\nwait\n", 5),
+        ],
+        [
+            HETEROGENEOUS + "A=$(scontrol show hostnames $SLURM_JOB_NODELIST_HET_GROUP_1 | head "
+            "-n1)\nsrun --het-group=1 torchrun --nnodes=2 --rdzv_endpoint=$A:$P train.py\n",
+            HETEROGENEOUS + 'A=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)\n'
+            "srun --het-group=0,1 torchrun --nnodes=3 --rdzv_endpoint=$A:$P train.py\n",
+            HETEROGENEOUS + 'A=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)\n'
+            "srun --het-group=0 ray start --head &\nsrun --het-group=1 ray start --address $A\n",
+            PER_NODE + 'A=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)\n'
+            "srun torchrun --nnodes=2 --rdzv_endpoint=$A:$P train.py\n",
         ],
     ),
     "env-not-sent": (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from hpc_amp import amp
+from hpc_amp.migrate.apex_parts import EXTENSIONS, PARTS, part
 from hpc_amp.migrate.finding import Finding
 from hpc_amp.migrate.moves import APEX_AMP, APEX_AMP_API
 from hpc_amp.migrate.scan import Target, scan
@@ -33,8 +35,12 @@ def test_the_drop_in_has_every_name_that_is_changed() -> None:
         ("FusedAdam(p, adam_w_mode=False, **o)", "weight_decay=... (0.0 unless given))"),
         ("FusedAdam", "torch.optim.AdamW, or torch.optim.Adam where adam_w_mode=False"),
         ("FusedSGD(p, 0.1)", "torch.optim.SGD with the same arguments"),
+        ("FusedAdam(p, max_grad_norm=1.0)", "does not clip: torch.nn.utils.clip_grad_norm_(parame"),
+        ("FusedAdam(p, max_grad_norm=args.clip)", "clip_grad_norm_(parameters, args.clip) before"),
+        ("FusedAdam(p, bias_correction=False)", "torch's always corrects the bias"),
         ("FusedLAMB(p)", "keep it"),
         ("FusedLARS(p)", "keep it, or take one of torch.optim"),
+        ("FP16_Optimizer(o)", 'opt_level="O2") of hpc_amp.amp'),
     ],
 )
 def test_optimizers_have_twins_with_traps(call: str, instead: str) -> None:
@@ -78,20 +84,155 @@ def test_what_is_called_on_an_fp16_optimizer() -> None:
     assert "amp.master_params(opt)" in findings[2].instead
 
 
+def test_a_fused_adam_that_clips_nothing_loses_nothing() -> None:
+    (finding,) = found(
+        "from apex.optimizers import FusedAdam\n"
+        "FusedAdam(p, max_grad_norm=0.0, bias_correction=True, eps_inside_sqrt=False)\n",
+        "apex-optimizer",
+    )
+
+    assert finding.instead.startswith("torch.optim.AdamW(..., weight_decay=0.0); fused=True")
+
+
+def test_a_lamb_clips_by_itself() -> None:
+    (finding,) = found("import apex\napex.optimizers.FusedLAMB(p)\n", "apex-optimizer")
+
+    assert "clips all gradients together at max_grad_norm, which is 1.0" in finding.message
+
+
+# By the history of NVIDIA/apex.
+HISTORY = {
+    "apex still has it": [
+        "normalization.FusedLayerNorm", "normalization.fused_layer_norm.FusedRMSNorm", "mlp.MLP",
+        "fused_dense.FusedDense", "multi_tensor_apply.multi_tensor_applier",
+        "optimizers.FusedAdam", "optimizers.FusedSGD", "optimizers.FusedLAMB",
+        "optimizers.FusedNovoGrad", "optimizers.FusedAdagrad",
+        "optimizers.FusedMixedPrecisionLamb", "contrib.optimizers.FP16_Optimizer",
+        "contrib.optimizers.fp16_optimizer.FP16_Optimizer", "contrib.optimizers.FusedAdam",
+        "contrib.optimizers.distributed_fused_adam.DistributedFusedAdam",
+        "contrib.xentropy.SoftmaxCrossEntropyLoss", "contrib.layer_norm.FastLayerNorm",
+        "contrib.clip_grad.clip_grad_norm_", "contrib.sparsity.ASP", "contrib.group_norm.GroupNorm",
+        "contrib.groupbn.BatchNorm2d_NHWC", "contrib.transducer.TransducerLoss",
+        "contrib.bottleneck.Bottleneck",
+    ],
+    "moved to apex.contrib.optimizers in October 2019": ["optimizers.FP16_Optimizer"],
+    "removed from apex in June 2022": [
+        "contrib.optimizers.distributed_fused_adam_v2.DistributedFusedAdamV2",
+    ],
+    "removed from apex in July 2022": [
+        "pyprof.nvtx.init", "reparameterization.apply_weight_norm",
+    ],
+    "removed from apex in May 2025": [
+        "parallel.LARC", "parallel.LARC.LARC", "parallel.SyncBatchNorm",
+        "parallel.create_syncbn_process_group", "parallel.Reducer", "parallel.ReduceOp",
+        "parallel.multiproc", "fp16_utils.network_to_half", "RNN.LSTM",
+    ],
+    "removed from apex in January 2026": [
+        "transformer.parallel_state", "transformer.functional.FusedScaleMaskSoftmax",
+    ],
+    "removed from apex in July 2026": [
+        "contrib.multihead_attn.SelfMultiheadAttn", "contrib.fmha.FMHAFun",
+        "contrib.gpu_direct_storage.GDSFile",
+    ],
+    "whether your apex has it is for you to see": ["contrib.thing", "nothing"],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("code", "message", "instead"),
+    ("state", "name"), [(state, name) for state, names in HISTORY.items() for name in names]
+)
+def test_what_apex_still_has(state: str, name: str) -> None:
+    findings, _ = scan(f"import apex\napex.{name}(x)\n", "x.py", "drop-in", (2, 4))
+
+    assert state in findings[0].message.replace("was removed", "removed")
+
+
+def test_every_part_says_what_apex_has_of_it() -> None:
+    told = [name for names in HISTORY.values() for name in names]
+    states = {part(f"apex.{name}").state for name in told}
+
+    assert {one.state for one in (*PARTS.values(), *EXTENSIONS.values())} == states
+    assert {one.state for one in PARTS.values() if one.gone} == {
+        state for state in HISTORY if state.startswith(("removed", "moved"))
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "instead"),
     [
-        ("apex.normalization.FusedLayerNorm(8)", "apex still has it", "torch.nn.LayerNorm"),
-        ("apex.normalization.fused_layer_norm.FusedRMSNorm(8)", "still", "torch.nn.RMSNorm"),
-        ("apex.parallel.Reducer(m)", "removed in May 2025", "torch.distributed.all_reduce"),
-        ("apex.parallel.SyncBatchNorm(8)", "apex still has it", "torch.nn.SyncBatchNorm"),
-        ("apex.contrib.xentropy", "is for you to see", "what torch has"),
+        ("apex.normalization.FusedLayerNorm(8)", "torch.nn.LayerNorm"),
+        ("apex.normalization.fused_layer_norm.FusedRMSNorm(8)", "torch.nn.RMSNorm"),
+        ("apex.parallel.Reducer(m)", "torch.distributed.all_reduce"),
+        ("apex.parallel.SyncBatchNorm(8)", "torch.nn.SyncBatchNorm"),
+        ("apex.contrib.multihead_attn.SelfMultiheadAttn(8)", "scaled_dot_product_attention"),
+        ("apex.contrib.xentropy.SoftmaxCrossEntropyLoss(x)", "ignore_index=0"),
+        ("apex.contrib.thing", "what torch has"),
     ],
 )
-def test_the_rest_of_apex(code: str, message: str, instead: str) -> None:
+def test_the_rest_of_apex(code: str, instead: str) -> None:
     (finding,) = found(f"import apex\n{code}\n", "apex-other")
 
-    assert message in finding.message and instead in finding.instead
+    assert instead in finding.instead
+
+
+def test_an_unused_import_of_what_is_gone_says_that_it_fails() -> None:
+    (gone,) = found("from apex.parallel import LARC\n", "apex-unused")
+    (there,) = found("from apex.optimizers import FusedAdam\n", "apex-unused")
+
+    assert gone.message.endswith("it was removed from apex in May 2025: the import fails")
+    assert there.message.endswith("nothing in this file uses it")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import amp_C\nmulti_tensor_applier(amp_C.multi_tensor_l2norm, buffer, [grads], False)\n",
+        "try:\n    import amp_C\nexcept ImportError: ...\n",
+        "import apex_C\nflat = apex_C.flatten(grads)\n",
+    ],
+)
+def test_compiled_parts_of_apex_are_told(text: str) -> None:
+    (finding,) = found(text, "apex-extension")
+
+    assert "apex still has it" in finding.message and "torch._" in finding.instead
+
+
+@pytest.mark.parametrize(
+    ("code", "instead"),
+    [
+        ("from apex import amp\namp._amp_state.loss_scalers[0]._loss_scale = 2**20", "to set it"),
+        ("from apex.amp import _amp_state as s\ns.loss_scalers[0].loss_scale()", "amp.loss_scale("),
+        ("from apex.amp._amp_state import _amp_state\n_amp_state.opt_properties.enabled", "given"),
+        ("from apex.amp._amp_state import maybe_print\nmaybe_print('x')", "print(...)"),
+        ("from apex import amp\namp.compat.x()", "amp.stepped(optimizer)"),
+    ],
+)
+@pytest.mark.parametrize("target", ["drop-in", "native"])
+def test_what_is_inside_of_apex_amp_has_an_answer(code: str, instead: str, target: Target) -> None:
+    (finding,) = found(code + "\n", "apex-amp-name", target)
+
+    assert finding.line == 2 and instead in finding.instead
+
+
+def test_what_sets_a_scale_is_what_the_advice_says() -> None:
+    model = torch.nn.Linear(2, 2)
+    try:
+        amp.initialize(model, torch.optim.SGD(model.parameters(), 0.1), opt_level="O2", verbosity=0)
+        state = amp.state_dict()
+        state["loss_scaler0"]["loss_scale"] = 2.0**20
+        amp.load_state_dict(state)
+        assert amp.loss_scale(0) == 2.0**20
+    finally:
+        amp.reset()
+
+
+def test_master_params_from_the_inside_is_the_documented_one() -> None:
+    _, new = scan(
+        "from apex.amp._amp_state import master_params\nclip(master_params(o))\n",
+        "x.py", "drop-in", (2, 4),
+    )  # fmt: skip
+
+    assert new == "from hpc_amp.amp import master_params\nclip(master_params(o))\n"
 
 
 WHOLE = """\

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,6 +15,7 @@ from support.environment import clean_environ
 
 from hpc_amp.cli.app import app
 from hpc_amp.errors import UsageError
+from hpc_amp.migrate import files
 
 CLEAN = "import torch\nscaler = torch.amp.GradScaler('cuda')\n"
 OLD = "import torch\nscaler = torch.cuda.amp.GradScaler()  # amp\n"
@@ -93,6 +95,26 @@ def test_write_changes_the_file_and_tells_what_is_left() -> None:
     }
 
 
+def test_a_note_stays_behind_a_change_that_has_to_be_looked_at() -> None:
+    text = "import apex, torch\nm = apex.parallel.DistributedDataParallel(m)\n"
+    Path("ddp.py").write_text(text)
+
+    before = migrate("ddp.py").output.splitlines()
+    assert before[-3].endswith("DistributedDataParallel(m, broadcast_buffers=False)  [--write]")
+    assert before[-2].startswith("    then: apex did not mind parameters that never get a gradient")
+    assert before[-1] == "2 places in 1 file: 2 for --write (1 to look at), 0 for you"
+    assert migrate("--write", "--ignore", "apex-ddp", "ddp.py").exit_code == 0
+
+    Path("ddp.py").write_text(text)
+    result = migrate("--write", "ddp.py")
+    written = result.output.splitlines()
+    assert result.exit_code == 1
+    assert [line.endswith("[written]") for line in written] == [False, True, False, False]
+    assert written[2] == before[-2]
+    assert written[3] == "2 places in 1 file: 2 changed (1 to look at), 0 for you"
+    assert migrate("--write", "ddp.py").exit_code == 0
+
+
 def test_a_second_run_changes_nothing() -> None:
     migrate("--write", "old.py")
     before = os.stat("old.py")
@@ -133,6 +155,7 @@ def test_json() -> None:
 
     assert set(first) == {
         "file", "cell", "line", "column", "rule", "message", "instead", "mechanical",
+        "note",
     }  # fmt: skip
     assert (first["file"], first["cell"], first["line"], first["column"]) == (
         "both.py",
@@ -203,6 +226,14 @@ def test_what_is_no_python_is_one_line_and_stays() -> None:
         (b"\xff\xfe", "not valid Python 3: "),
         (b"x = 1\0", "not valid Python 3: "),
         (b"# coding: nonsense\n", "not valid Python 3: "),
+        (
+            b"# one\n# caf\xe9\n",
+            "odd.py:2: not valid Python 3: byte 0xe9 is not utf-8, and no other",
+        ),
+        (b"# coding: ascii\n# caf\xc3\xa9\n", "not valid Python 3: "),
+        (b"# coding: gbk\n# \xff\xff\n", "not valid Python 3: "),
+        (OLD.encode() + b"x = " + b"lambda: " * 5000 + b"1\n", "nested too deeply"),
+        (OLD.encode() + b"x = " + b"1**" * 5000 + b"1\n", "nested too deeply"),
     ],
 )
 def test_other_bytes_are_one_line(data: bytes, message: str) -> None:
@@ -212,6 +243,76 @@ def test_other_bytes_are_one_line(data: bytes, message: str) -> None:
     assert result.exit_code == 2
     assert result.stderr.startswith("hpc-amp: odd.py") and message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_folder_goes_on_behind_every_kind_of_bad_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = {
+        "a_latin.py": b"# caf\xe9\n",
+        "b_deep.py": OLD.encode() + b"x = " + b"lambda: " * 5000 + b"1\n",
+        "c_old.py": BROKEN.encode(),
+        "d_notebook.ipynb": b"\xff",
+        "e_defect.py": OLD.encode() + b"# one that no rule foresaw\n",
+    }
+    for name in ("src/z/last.py", "src/b_between.py", *(f"src/{name}" for name in bad)):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(bad.get(Path(name).name, OLD.encode()))
+    Path("src/gone.py").symlink_to("nowhere.py")
+    os.mkfifo("src/pipe.py")
+    real = files.scan_file
+
+    def scan_file(path: Path, wish: files.Wish) -> files.Scanned:
+        if path.name == "e_defect.py":
+            raise TypeError("unforeseen")
+        return real(path, wish)
+
+    monkeypatch.setattr(files, "scan_file", scan_file)
+    result = migrate("--write", "src")
+    lines = result.stderr.splitlines()
+
+    assert result.exit_code == 2
+    assert [line.partition("src/")[2].partition(".")[0] for line in lines] == [
+        "a_latin", "b_deep", "c_old", "d_notebook", "e_defect", "gone",
+    ]  # fmt: skip
+    assert "TypeError: unforeseen, in test_migrate_cli.py:" in lines[4]
+    assert Path("src/z/last.py").read_text() == Path("src/b_between.py").read_text() == NEW
+    assert all(Path(f"src/{name}").read_bytes() == data for name, data in bad.items())
+
+    again = migrate("--write", "src")
+    assert (again.exit_code, again.stderr) == (2, result.stderr)
+    assert again.stdout == "nothing found in 2 files\n"
+
+
+def test_a_folder_that_cannot_be_read_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("src/a/old.py", "src/b/old.py"):
+        Path(name).parent.mkdir(parents=True)
+        Path(name).write_text(OLD)
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if str(path) == "src/a":
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    result = migrate("--write", "src")
+
+    assert result.exit_code == 2
+    assert result.stderr == "hpc-amp: src/a cannot be read: Permission denied\n"
+    assert Path("src/b/old.py").read_text() == NEW
+
+
+def test_a_name_that_is_no_text_is_told() -> None:
+    Path(os.fsdecode(b"caf\xe9.py")).write_text(OLD)
+    Path(os.fsdecode(b"caf\xe8.py")).write_bytes(b"\xff")
+    result = subprocess.run(
+        [sys.executable, "-m", "hpc_amp", "migrate", "--write", "."],
+        capture_output=True,
+        env=clean_environ(),
+    )
+
+    assert result.returncode == 2
+    assert b"Traceback" not in result.stderr
+    assert Path(os.fsdecode(b"caf\xe9.py")).read_text() == NEW
 
 
 @pytest.mark.parametrize(
@@ -283,6 +384,61 @@ def test_a_notebook_is_reported_by_cell_and_never_changed() -> None:
     assert Path("nb.ipynb").read_text() == text
     (finding,) = json.loads(migrate("--json", "nb.ipynb").output)
     assert (finding["cell"], finding["line"], finding["mechanical"]) == (3, 4, False)
+
+
+SCALER = "s = torch.cuda.amp.GradScaler()"
+
+
+@pytest.mark.parametrize(
+    ("cell", "place"),
+    [
+        (f"!pip install \\\n  torch \\\n  apex (\n{SCALER}", (4, 5)),
+        (f"%%time\n{SCALER}", (2, 5)),
+        (f"\n%%timeit -n 3\n{SCALER}", (3, 5)),
+        (f"%%capture out\n!ls\n{SCALER}", (3, 5)),
+        (f"x = 1\n%time {SCALER}", (2, 11)),
+        (f"%timeit -n 10 -r 3 {SCALER}", (1, 24)),
+        (f"%prun -s cumulative {SCALER}", (1, 25)),
+        ("s = %time torch.cuda.amp.GradScaler()", (1, 11)),
+        (f"if x:\n    !echo 'it is \\\n      more'\n    %time {SCALER}", (4, 15)),
+        (f"print('%s'\n  % (1,))\n!ls\n{SCALER}", (4, 5)),
+        (f"t = '''\n!none\n%none\n'''\n!echo \"don't (\n{SCALER}", (6, 5)),
+        (f"a, b = !ls [\n{SCALER}", (2, 5)),
+        (f"?torch\ntorch??\n%load_ext x (\n{SCALER}", (4, 5)),
+        (f"await f()\n%time\n{SCALER}", (3, 5)),
+    ],
+)
+def test_what_is_for_ipython_hides_no_python(cell: str, place: tuple[int, int]) -> None:
+    Path("nb.ipynb").write_text(notebook("import torch", cell))
+    result = migrate("--json", "nb.ipynb")
+
+    assert result.exit_code == 1, result.stderr
+    (finding,) = json.loads(result.output)
+    assert (finding["cell"], finding["line"], finding["column"]) == (2, *place)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        f"%%bash\n{SCALER}",
+        f"%%writefile train.py\n{SCALER}\nbad (",
+        f"%%html\n<p>{SCALER}",
+        f"!echo {SCALER} \\\n{SCALER}",
+        f"%run {SCALER}",
+    ],
+)
+def test_what_is_no_python_in_a_notebook_is_left_out(cell: str) -> None:
+    Path("nb.ipynb").write_text(notebook("import torch", cell))
+
+    assert migrate("nb.ipynb").output == "nothing found in 1 file\n"
+
+
+def test_a_notebook_in_another_language_is_left_out() -> None:
+    text = json.loads(notebook("library(x)", "y <- torch.cuda.amp.GradScaler()"))
+    text["metadata"] = {"kernelspec": {"name": "ir", "language": "R"}}
+    Path("nb.ipynb").write_text(json.dumps(text))
+
+    assert migrate("nb.ipynb").output == "nothing found in 1 file\n"
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "no JSON", '{"cells": [{"cell_type": "code"}]}'])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import warnings
 from typing import Any
 
@@ -257,6 +258,13 @@ CHANGES = {
         "from torch.nn.parallel import DistributedDataParallel as DDP\n"
         "model = DDP(model, broadcast_buffers=False)\nisinstance(model, DDP)\n",
     ),
+    "ddp with a delayed all-reduce": (
+        "from apex.parallel import DistributedDataParallel as DDP\n"
+        "a = DDP(model, delay_allreduce=True)\nb = DDP(model, delay_allreduce = args.late)\n",
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "a = DDP(model, find_unused_parameters=True, broadcast_buffers=False)\n"
+        "b = DDP(model, find_unused_parameters = args.late, broadcast_buffers=False)\n",
+    ),
     "ddp by its full name": (
         "import apex, torch\nmodel = apex.parallel.DistributedDataParallel(module=model)\n",
         "import torch\nmodel = torch.nn.parallel.DistributedDataParallel(module=model, "
@@ -367,9 +375,13 @@ LEFT = {
         "from torch import cuda\ndef f(torch):\n    return cuda.amp.GradScaler()\n",
         "`torch` is the name of something else here",
     ),
-    "delayed all-reduce": (
-        "from apex.parallel import DistributedDataParallel as DDP\nDDP(m, delay_allreduce=True)\n",
-        "line 2: torch has no `delay_allreduce`",
+    "a sum of gradients": (
+        "from apex.parallel import DistributedDataParallel as D\nD(m, gradient_average=False)\n",
+        "line 2: torch has no `gradient_average`: it always averages; for a sum, multiply",
+    ),
+    "an argument that apex had not, either": (
+        "from apex.parallel import DistributedDataParallel as DDP\nDDP(m, device_ids=[0])\n",
+        "line 2: torch has no `device_ids`",
     ),
     "message size by position": (
         "from apex.parallel import DistributedDataParallel as DDP\nDDP(m, 10000)\n",
@@ -417,6 +429,26 @@ def test_an_older_torch_has_fewer_new_names(oldest: tuple[int, int], code: str) 
         "torch has it since 2.3"
         in left("import torch\ntorch.cuda.amp.GradScaler()\n", (2, 2))[0].instead
     )
+
+
+def test_a_ddp_has_a_note_that_stays_behind_the_change() -> None:
+    text = "import apex\nm = apex.parallel.DistributedDataParallel(m)\nprint(apex.amp)\n"
+    notes = [one.note for one in scan(text, "x.py", "drop-in", OLDEST)[0]]
+
+    assert sum(map(bool, notes)) == 1
+    assert "find_unused_parameters=True" in "".join(notes)
+
+
+def test_the_arguments_of_a_ddp_are_those_of_torch() -> None:
+    text = "from apex.parallel import DistributedDataParallel as D\nD(m, delay_allreduce=True)\n"
+    known = inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters
+
+    for oldest, name in ((OLDEST, "broadcast_buffers"), ((2, 13), "forward_sync_buffers")):
+        new = changed(text, oldest).splitlines()[1]
+        assert new == f"D(m, find_unused_parameters=True, {name}=False)"
+    assert {"find_unused_parameters", "broadcast_buffers"} <= set(known)
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    assert ("forward_sync_buffers" in known) == (version >= (2, 13))
 
 
 def test_the_same_spelling_of_something_else_is_not_touched() -> None:

@@ -9,11 +9,22 @@ from pathlib import Path
 import pytest
 
 from hpc_amp.migrate.document import with_table
+from hpc_amp.migrate.finding import Finding
+from hpc_amp.migrate.names import STAR_IMPORTS
 from hpc_amp.migrate.rules import RULES
 from hpc_amp.migrate.scan import scan
 
 ROOT = Path(__file__).parents[2]
 APEX = "import torch\nfrom hpc_amp import amp\noptimizer = torch.optim.SGD(model.parameters())\n"
+TRY = "import torch\ntry:\n"
+EXCEPT = "    ok = True\nexcept ImportError:\n    ok = False\nif ok:\n    amp.initialize(m)\n"
+O2 = APEX + "amp.initialize(model, optimizer, opt_level='O2')\n"
+EITHER = (
+    "if fp16:\n    with amp.scale_loss(loss, optimizer) as scaled:\n        scaled.backward()\n"
+    "else:\n    loss.backward()\n"
+)
+CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+CLIP_MASTERS = "torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)\n"
 LOSS = "with amp.scale_loss(loss, optimizer) as scaled:\n    "
 
 # rule: (scripts with the finding, each with the line of it; scripts without any finding)
@@ -57,6 +68,7 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
         [
             (1, "from torch.cuda.amp import *\n"),
             (1, "from apex.fp16_utils import *\n"),
+            (1, "from apex.nothing import *\n"),
         ],
         ["from torch.amp import *\n"],
     ),
@@ -119,6 +131,31 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             (2, "import apex\nprint(apex)\n"),
         ],
         ["from torch.nn import LayerNorm  # apex had its own\nLayerNorm(8)\n"],
+    ),
+    "apex-still-needed": (
+        [
+            (3, TRY + "    import apex\n    from hpc_amp import amp\n" + EXCEPT),
+            (4, TRY + "    from apex import amp\n    from apex.parallel import LARC\n" + EXCEPT),
+            (4, TRY + "    from apex import amp\n    import amp_C\n" + EXCEPT),
+            (4, TRY + "    from apex import amp\n    from apex.fp16_utils import *\n" + EXCEPT),
+            (3, TRY + "    from apex import optimizers, amp\n" + EXCEPT),
+            (3, TRY + "    import apex\n    if x:\n        from apex import amp\n" + EXCEPT),
+            (
+                3,
+                "import importlib.util\nfrom apex import amp\n"
+                "if importlib.util.find_spec('apex.amp'):\n    amp.initialize(m)\n",
+            ),
+        ],
+        [
+            TRY + "    from hpc_amp import amp\n" + EXCEPT,
+            TRY + "    from hpc_amp import amp\n    import numpy\n" + EXCEPT,
+            "import importlib.util\nfrom hpc_amp import amp\n"
+            "if importlib.util.find_spec('numpy'):\n    amp.initialize(m)\n",
+        ],
+    ),
+    "apex-extension": (
+        [(2, "import amp_C\namp_C.multi_tensor_scale\n"), (1, "import amp_C\n")],
+        ["import amp_Cx\namp_Cx.multi_tensor_scale\n"],
     ),
     "apex-opt-level": (
         [(4, APEX + "amp.initialize(model, optimizer, opt_level='01')\n")],
@@ -184,26 +221,21 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
     ),
     "apex-clip": (
         [
-            (
-                5,
-                APEX
-                + "amp.initialize(model, optimizer, opt_level='O2')\n"
-                + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
-            ),
-            (
-                5,
-                APEX
-                + "amp.initialize(model, optimizer, opt_level=level)\n"
-                + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
-            ),
+            (5, O2 + CLIP),
+            (5, O2.replace("'O2'", "level") + CLIP),
+            (6, O2 + "def clip(model):\n    " + CLIP),
+            (10, O2 + EITHER + CLIP),
         ],
         [
-            APEX
-            + "amp.initialize(model, optimizer, opt_level='O2')\n"
-            + "torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)\n",
-            APEX
-            + "amp.initialize(model, optimizer, opt_level='O1')\n"
-            + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            O2 + CLIP_MASTERS,
+            O2.replace("O2", "O1") + CLIP,
+            O2 + EITHER.replace("else:", f"    {CLIP_MASTERS}else:") + f"    {CLIP}",
+            O2 + EITHER + f"if not fp16:\n    {CLIP}",
+            O2
+            + f"def clip(self):\n    if self.fp16:\n        {CLIP_MASTERS}"
+            + f"    else:\n        {CLIP}"
+            + "def back(self, loss):\n    with amp.scale_loss(loss, self.o) as s:\n"
+            + "        s.backward()\n",
         ],
     ),
     "apex-state-not-saved": (
@@ -284,3 +316,70 @@ def test_our_own_code_has_nothing_to_change(folder: str) -> None:
     ]
 
     assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TRY + "    from apex.parallel import LARC\n    import apex\n" + EXCEPT,  # both need apex
+        TRY + "    from apex import amp\nfinally: ...\nfrom apex.parallel import LARC\n"
+        + "amp.initialize(LARC(m))\n",
+        TRY + "    from apex import amp\nexcept ImportError: ...\n"
+        + "try:\n    from apex.parallel import LARC\nexcept ImportError: ...\namp.initialize(m)\n",
+        TRY + "    from apex import amp\n    from apex.parallel import LARC\n"
+        + "except ValueError: ...\namp.initialize(m)\n",
+        TRY + "    from apex import amp\n    def f():\n        import apex\n" + EXCEPT,
+        "import importlib\nimportlib.import_module('apex')\n",  # has nothing of amp
+    ],
+)  # fmt: skip
+def test_a_try_that_does_not_fail_in_silence(text: str) -> None:
+    assert "apex-still-needed" not in {rule for _, rule in rules_in(text)}
+
+
+def test_an_optional_import_that_still_fails_is_told_after_the_change_too() -> None:
+    text = TRY + "    from apex import amp\n    from apex.parallel import LARC\n" + EXCEPT
+    _, new = scan(text, "x.py", "drop-in", (2, 4))
+
+    assert "from hpc_amp import amp" in new
+    assert (4, "apex-still-needed") in rules_in(new)
+
+
+def test_import_star_names_what_the_file_uses() -> None:
+    def star(text: str) -> Finding:
+        findings, new = scan(text, "x.py", "drop-in", (2, 4))
+        assert new == text
+        (found,) = (one for one in findings if one.rule == "star-import")
+        return found
+
+    utils = "from apex.fp16_utils import *\n"
+    used = star(utils + "m = network_to_half(m)\nprint(to_python_float(l))\nprint(mine(l))\n")
+    assert "this file uses network_to_half, to_python_float of it" in used.message
+    assert "removed from apex in May 2025: the import fails" in used.message
+    unused = star(utils + "from mine import network_to_half\nm = network_to_half(m)\n")
+    assert "nothing in this file is one of its names" in unused.message
+    assert unused.instead == "delete it"
+    torch_own = star("from torch.cuda.amp import *\ns = GradScaler()\n")
+    assert torch_own.instead == "from torch.cuda.amp import GradScaler"
+
+
+def test_what_comes_from_import_star_is_told_but_not_changed() -> None:
+    text = (
+        "from apex.fp16_utils import *\nfrom torch.cuda.amp import *\nfrom apex.amp import *\n"
+        "with autocast():\n    print(to_python_float(l))\nm = initialize(m)\n"
+        "def f(autocast):\n    autocast()\n"
+    )
+    findings, new = scan(text, "x.py", "drop-in", (2, 4))
+
+    assert new == text
+    assert [(one.line, one.rule) for one in findings if one.line > 3] == [
+        (4, "old-autocast"),
+        (5, "apex-fp16-utils"),
+        (6, "apex-amp"),
+    ]
+    assert "left alone: it comes from the `import *` of line 2" in findings[3].instead
+
+
+def test_the_names_of_import_star_are_those_of_torch() -> None:
+    from torch.cuda import amp
+
+    assert all(hasattr(amp, name) for name in STAR_IMPORTS["torch.cuda.amp"])

@@ -3,6 +3,7 @@ suite; answers here are in the words of OpenPBS 23.06."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hpc_amp.errors import ConfigError, SchedulerError, UsageError
 from hpc_amp.jobs.links import submit_chain
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
-from hpc_amp.schedulers.base import NOT_IN_QUEUE, JobStatus, Submission
+from hpc_amp.schedulers.base import NOT_IN_QUEUE, AwayError, JobStatus, Submission
 from hpc_amp.schedulers.pbs import Pbs
 
 
@@ -154,6 +155,35 @@ def test_jobs_are_asked_for_together(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         "9.head": JobStatus("pending", "Not Running: Insufficient amount of resource: ngpus"),
         "8.head": JobStatus("ended"),
     }
+
+
+DOWN = "Connection refused\nqsub: cannot connect to server head (errno=15010)\n"
+
+
+def test_an_outage_is_no_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls = command_that_says(monkeypatch, tmp_path, "qsub", "", DOWN, 162)
+
+    with pytest.raises(AwayError, match=r"does not reach the scheduler: Connection refused / qsub"):
+        Pbs().submit(tmp_path / "launch.sh", os.environ)
+    assert len(calls()) == 3
+
+
+@pytest.mark.parametrize(
+    ("err", "status", "asked"),
+    [
+        ("Connection refused\nCouldn't connect to cluster: head\n", 162, 3),
+        ("qdel: something new\n", 1, 3),
+        ("qdel: Unauthorized Request  7.head\n", 159, 1),
+    ],
+)
+def test_a_cancellation_without_an_answer_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, err: str, status: int, asked: int
+) -> None:
+    calls = command_that_says(monkeypatch, tmp_path, "qdel", "", err, status)
+
+    with pytest.raises(SchedulerError, match="qdel 7"):
+        Pbs().cancel("7.head")
+    assert len(calls()) == asked
 
 
 def test_a_server_of_another_name_is_the_same(

@@ -83,12 +83,21 @@ CASES = {
     "scheduler: slurm\nmodules: x": "a.yaml:2: unknown key modules; the keys at the top level are "
     "name, description, scheduler, launcher, launcher_args, srun_mpi, host_mpi, fabric, runtime, "
     "hosts, gpu_request, gpu_order, chunk, gpu_type, bind, env, setup, directives, "
-    "skip_directives, address_suffix, container_args, defaults",
+    "skip_directives, address, container_args, defaults",
     "scheduler: slurm\nhost: [a]": "a.yaml:2: unknown key host; did you mean hosts?",
     "scheduler: slurm\nname: b": "a.yaml:2: name: 'b' is not the file's name; leave the key out, "
     "or rename the file to b.yaml",
-    "scheduler: slurm\naddress_suffix: ' x'": "a.yaml:2: address_suffix: ' x' cannot stand behind "
-    "a host name: use letters, digits, '.', '-'",
+    "scheduler: slurm\naddress: '{host} x'": "a.yaml:2: address: '{host} x' is not {host} with "
+    "letters, digits, '.' and '-' before or behind it, such as ic-{host}",
+    "scheduler: slurm\naddress: -ib0": "a.yaml:2: address: '-ib0' is not {host} with letters, "
+    "digits, '.' and '-' before or behind it, such as ic-{host}",
+    "scheduler: slurm\naddress: '{host}{host}'": "a.yaml:2: address: '{host}{host}' is not {host} "
+    "with letters, digits, '.' and '-' before or behind it, such as ic-{host}",
+    "scheduler: slurm\naddress_suffix: -ib0": "a.yaml:2: address_suffix is called address now; "
+    'write address: "{host}-ib0"',
+    "scheduler: slurm\nenv: {A: b,\n  MASTER_ADDR: x}": "a.yaml:3: env.MASTER_ADDR: hpc-amp sets "
+    "it itself; leave it out: it is the name of the first node; `address` of a site file gives "
+    "that name another form, such as ic-{host}",
     "scheduler: slurm\ngpu_type: a 100": "a.yaml:2: gpu_type: 'a 100' cannot name a GPU: write it "
     "as `sinfo -o %G` shows it: a100",
     "scheduler: slurm\ndefaults: gpu": "a.yaml:2: defaults: must be a mapping, not 'gpu'",
@@ -482,3 +491,25 @@ class TestShippedSitesAsScripts:
         after = self.header(self.script(name, f"job.skip_directives=[{option!r}]"))
         assert stays in after
         assert set(before) - set(after) == ({gone} if gone else set())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "node", "address"),
+    [
+        ("{host}-ib0", "n1.lake.example.org", "n1-ib0"),
+        ("ic-{host}", "n1", "ic-n1"),
+        ("x.{host}.hsn.example.org", "n1.lake.example.org", "x.n1.hsn.example.org"),
+        (None, "n1.lake.example.org", "n1.lake.example.org"),
+    ],
+)
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs", "cobalt"])
+def test_the_address_of_the_first_node_has_the_form_of_the_site(scheduler, pattern, node, address):
+    given = f"scheduler: {scheduler}\n" + (f"address: '{pattern}'\n" if pattern else "")
+    write("lake.yaml", given)
+    write("job.yaml", "name: x\nsite: ./lake.yaml\nrun: [true]\njob: {nodes: 2}\n")
+    loaded, site = load_for_site(Path("job.yaml"))
+    script = render(make_plan(loaded, site, Path("runs/x/20261127-223455-kqzf")))
+    lines = [line for line in script.splitlines() if line.startswith("master_addr=")]
+    text = "\n".join([f"hosts={node}$'\\n'n2", *lines, 'echo "$master_addr"'])
+    ran = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{address}\n"

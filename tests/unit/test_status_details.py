@@ -138,6 +138,28 @@ def test_a_cancelled_attempt_is_no_failure(host: StubHost, last: tuple[str, ...]
     assert (one["state"], one["ending"]) == ("cancelled", "cancelled")
 
 
+@pytest.mark.parametrize(
+    ("waits", "state"), [(["4242|PENDING|BeginTime"], "pending"), ([], "failed")]
+)
+def test_a_job_that_was_ended_may_wait_for_another_start(
+    host: StubHost, waits: list[str], state: str
+) -> None:
+    """PBS starts a job again after `qrerun`, without telling it before."""
+    run_dir = submitted(host, job())
+    attempt(run_dir, 1, start=START, end=START + 60)
+    record_event(run_dir, "killed", attempt=1, job_id="4242", reason="exit status 143")
+    queue(host, *waits)
+
+    entry = details(host)
+
+    assert entry["state"] == state
+    assert entry["attempts"][0]["state"] == "killed"
+    assert entry["attempts"][0]["ending"] == (
+        "the job was ended, by its user or by its scheduler: exit status 143"
+    )
+    assert entry["reason"] == ("BeginTime" if waits else "exit status 143")
+
+
 def test_damaged_traces_do_not_hide_a_run(host: StubHost) -> None:
     run_dir = submitted(host, job())
     folder = run_dir / "attempts" / "1"

@@ -1,0 +1,267 @@
+"""The launcher in a command of one's own: a program that starts ranks itself.
+
+hpc-amp starts the command once for every rank. A launcher in it would start ranks in each of them,
+and every such group would take itself for the whole job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hpc_amp.lint.shell import ASSIGNMENT, read_shell
+
+# Launchers of MPI or of a scheduler.
+_MPI_LAUNCHERS = {
+    *("mpirun", "mpiexec", "mpiexec.hydra", "mpirun_rsh", "orterun", "prun", "prterun"),
+    *("srun", "aprun", "jsrun", "lrun", "ibrun", "horovodrun"),
+}
+_LAUNCHERS = {
+    *_MPI_LAUNCHERS,
+    *("torchrun", "torchrun_jsc", "torchrun-hpc", "deepspeed", "composer", "accelerate-launch"),
+}
+# Programs of which one command is a launcher.
+_COMMANDS = {
+    "accelerate": "launch",
+    "fabric": "run",
+    "lightning": "run",
+    "colossalai": "run",
+    "flux": "run",
+}
+_MODULES = {
+    *("torch.distributed.run", "torch.distributed.launch", "torchrun_jsc"),
+    *("accelerate.commands.launch", "deepspeed.launcher.runner", "deepspeed.launcher.launch"),
+    *("horovod.runner.launch", "horovod.runner"),
+}
+_MODULE_COMMANDS = {"accelerate.commands.accelerate_cli": "launch", "accelerate": "launch"}
+_ONLY_TELLS = {"--help", "-h", "--version", "-V", "--usage", "--check-build", "-cb"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrapper:
+    """A program that starts the program behind its own options."""
+
+    values: frozenset[str] = frozenset()
+    """Its options whose value is the next word."""
+    words: int = 0
+    """How many words stand between its options and the program."""
+
+
+def _wrapper(values: str = "", words: int = 0) -> _Wrapper:
+    return _Wrapper(frozenset(values.split()), words)
+
+
+_CONTAINER = _wrapper(
+    "-B --bind --mount --env --env-file --pwd --cwd -H --home -W --workdir -S --scratch -o "
+    "--overlay --network --security",
+    words=2,
+)
+_RUN = _wrapper("-n --name -p --prefix --cwd --with --project --directory --extra", words=1)
+_WRAPPERS = {
+    **dict.fromkeys(("nohup", "setsid", "unbuffer", "builtin"), _wrapper()),
+    "command": _wrapper(),
+    "exec": _wrapper("-a"),
+    "nice": _wrapper("-n --adjustment"),
+    "ionice": _wrapper("-c -n --class --classdata"),
+    "timeout": _wrapper("-k -s --kill-after --signal", words=1),
+    "time": _wrapper("-f -o --format --output"),
+    "stdbuf": _wrapper("-i -o -e --input --output --error"),
+    "numactl": _wrapper(
+        "-i -p -m -N -C --interleave --preferred --membind --cpunodebind --physcpubind"
+    ),
+    "taskset": _wrapper(words=1),
+    "chrt": _wrapper(words=1),
+    "nsys": _wrapper("-o -t -s -c -f --output --trace --sample --capture-range", words=1),
+    "strace": _wrapper("-e -o -s -p -P -u"),
+    **dict.fromkeys(("apptainer", "singularity"), _CONTAINER),
+    **dict.fromkeys(("conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi"), _RUN),
+}
+_FIRST_WORD = {
+    "nsys": ("profile", "launch"),
+    **dict.fromkeys(("apptainer", "singularity"), ("exec",)),
+    **dict.fromkeys(("conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi"), ("run",)),
+}
+_ENV_VALUES = {"-u", "--unset", "-C", "--chdir"}
+_SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "mksh"}
+_SHELL_VALUES = {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
+_PYTHON = re.compile(r"python[0-9.]*|pypy[0-9.]*")
+_PYTHON_VALUES = {"-W", "-X", "--check-hash-based-pycs"}
+_MAX_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """A launcher in a command."""
+
+    name: str
+    """As one would call it: `torchrun`, `accelerate launch`, `python -m torch.distributed.run`."""
+    arguments: tuple[str, ...]
+
+    @property
+    def is_mpi(self) -> bool:
+        """Whether programs behind it may expect MPI."""
+        return self.name in _MPI_LAUNCHERS
+
+    @property
+    def program(self) -> list[str] | None:
+        """The Python program that it starts, as a command of its own; None where it is not plain
+        from the words."""
+        for index, word in enumerate(self.arguments):
+            rest = list(self.arguments[index:])
+            if _PYTHON.fullmatch(_base(word)):
+                return ["python", *rest[1:]]
+            if word in ("-m", "--module") and not self.is_mpi and len(rest) > 1:
+                return ["python", "-m", *rest[1:]]
+            if word.endswith(".py") and not word.startswith("-"):
+                return ["python", *rest]
+        return None
+
+
+def launcher_in(words: Sequence[str], depth: int = 0) -> Launcher | None:
+    """The launcher that a command starts, behind `env`, `exec`, `bash -c '...'` and the like; None
+    where it starts none. A launcher's name among the arguments of another program is none."""
+    rest = list(words)
+    while rest:
+        name = _base(rest[0])
+        if ASSIGNMENT.match(rest[0]):
+            rest = rest[1:]
+        elif name == "env":
+            rest = _behind_env(rest[1:])
+        elif name in _WRAPPERS:
+            rest = _behind_wrapper(name, rest[1:])
+        elif name in _SHELLS:
+            text, _ = _of_shell(rest[1:])
+            return _in_text(text, depth)
+        elif name == "eval":
+            return _in_text(" ".join(rest[1:]), depth)
+        elif _PYTHON.fullmatch(name):
+            return _in_python(rest)
+        else:
+            return _launcher(name, rest[1:])
+    return None
+
+
+def script_in(words: Sequence[str]) -> str | None:
+    """The shell script, as a path, that a command runs: `bash run.sh`, `./run.sh`."""
+    if not words:
+        return None
+    if _base(words[0]) not in _SHELLS:
+        return words[0] if words[0].endswith(".sh") else None
+    _, file = _of_shell(list(words[1:]))
+    return file
+
+
+def launchers_in_script(text: str) -> Iterator[tuple[int, Launcher]]:
+    """The launchers that a shell script starts, each with its line."""
+    for command in read_shell(text).commands:
+        found = launcher_in([word.text for word in command.words], depth=1)
+        if found is not None:
+            yield command.line, found
+
+
+def _base(word: str) -> str:
+    return word.rpartition("/")[2]
+
+
+def _launcher(name: str, rest: Sequence[str]) -> Launcher | None:
+    if rest and rest[0] in _ONLY_TELLS:
+        return None
+    if name in _LAUNCHERS:
+        return Launcher(name, tuple(rest))
+    return _command(name, name, _COMMANDS.get(name), rest)
+
+
+def _command(shown: str, name: str, command: str | None, rest: Sequence[str]) -> Launcher | None:
+    """A program that is a launcher where its first argument is `command`."""
+    if command is None or rest[:1] != [command] or (rest[1:] and rest[1] in _ONLY_TELLS):
+        return None
+    return Launcher(f"{shown} {command}", tuple(rest[1:]))
+
+
+def _in_python(words: list[str]) -> Launcher | None:
+    """A module or a script of the interpreter `words[0]` that is a launcher."""
+    at = 1
+    while at < len(words) and words[at].startswith("-"):
+        word = words[at]
+        letters = re.fullmatch(r"-[^WXmc-]*([mc])(.*)", word)
+        if letters is None:
+            at += 2 if word in _PYTHON_VALUES else 1
+            continue
+        rest = words[at + 1 :]
+        given = [letters[2], *rest] if letters[2] else rest
+        if letters[1] == "c" or not given:
+            return None
+        return _in_module(given[0], given[1:])
+    if at >= len(words):
+        return None
+    return _launcher(_base(words[at]), words[at + 1 :])
+
+
+def _in_module(module: str, rest: list[str]) -> Launcher | None:
+    if rest and rest[0] in _ONLY_TELLS:
+        return None
+    if module in _MODULES:
+        return Launcher(f"python -m {module}", tuple(rest))
+    return _command(f"python -m {module}", module, _MODULE_COMMANDS.get(module), rest)
+
+
+def _behind_env(words: list[str]) -> list[str]:
+    """What `env` starts."""
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if word in ("-S", "--split-string"):
+            return [*" ".join(words[at + 1 : at + 2]).split(), *words[at + 2 :]]
+        if word.startswith("-"):
+            at += 2 if word in _ENV_VALUES else 1
+        elif "=" in word:
+            at += 1
+        else:
+            break
+    return words[at:]
+
+
+def _behind_wrapper(name: str, words: list[str]) -> list[str]:
+    """What a wrapper starts; nothing where it only tells something (`command -v srun`)."""
+    wrapper, wanted = _WRAPPERS[name], _FIRST_WORD.get(name)
+    at, between = 0, wrapper.words
+    while at < len(words):
+        word = words[at]
+        if word == "--":
+            at += 1
+            break
+        if name == "command" and word in ("-v", "-V"):
+            return []
+        if word.startswith("-"):
+            at += 2 if word in wrapper.values else 1
+        elif between:
+            if wanted is not None and between == wrapper.words and word not in wanted:
+                return []
+            between -= 1
+            at += 1
+        else:
+            break
+    return words[at + between :]
+
+
+def _of_shell(words: list[str]) -> tuple[str, str | None]:
+    """What a shell runs: the text behind `-c`, `-lc`, ..., or a file."""
+    at, is_text = 0, False
+    while at < len(words) and words[at][:1] in ("-", "+"):
+        word = words[at]
+        is_text = is_text or re.fullmatch(r"-[A-Za-z]*c[A-Za-z]*", word) is not None
+        at += 2 if word in _SHELL_VALUES else 1
+    if at >= len(words):
+        return "", None
+    return (words[at], None) if is_text else ("", words[at])
+
+
+def _in_text(text: str, depth: int) -> Launcher | None:
+    if depth >= _MAX_DEPTH:
+        return None
+    for command in read_shell(text).commands:
+        found = launcher_in([word.text for word in command.words], depth + 1)
+        if found is not None:
+            return found
+    return None

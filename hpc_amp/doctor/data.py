@@ -1,0 +1,101 @@
+"""The data set of a built-in task, as this machine sees it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hpc_amp.config.schema import Data
+from hpc_amp.containers.runtime import file_system
+from hpc_amp.doctor.finding import Finding, Findings
+from hpc_amp.doctor.job import Request, own_place
+from hpc_amp.doctor.machine import IN_MEMORY
+
+# What the job looks for below the root, any of them (`hpc_amp.data.sources`), and what it may be
+# called itself.
+PUBLIC_FILES = {
+    "cifar10": ("cifar-10-batches-py",),
+    "cifar100": ("cifar-100-python",),
+    "fashion_mnist": ("FashionMNIST/raw/train-images-idx3-ubyte*", "train-images-idx3-ubyte*"),
+    "mnist": ("MNIST/raw/train-images-idx3-ubyte*", "train-images-idx3-ubyte*"),
+}
+_WHY = "every rank reads its images there"
+
+
+def check_data(request: Request) -> Findings:
+    """Whether `train.data.root` has what the job will look for. The nodes may see file systems that
+    this machine does not, so what is missing is an error only where the job runs here."""
+    train = request.job.train
+    if train is None:
+        return
+    data, root = train.data, Path(os.path.abspath(train.data.root))
+    if data.name == "synthetic":
+        yield Finding("data", "good", "made-up images need no files")
+        return
+    obstacle = _obstacle(root)
+    if obstacle is not None:
+        yield _wrong(request, obstacle, "check train.data.root, and its permissions with ls -ld")
+        return
+    missing = _missing(data, root)
+    if missing is None:
+        yield _found(request, data.name, root)
+    elif data.if_missing == "synthetic":
+        what = f"{missing}: the job would train on made-up images"
+        why = "train.data.if_missing is synthetic"
+        yield Finding("data", "warning", what, why, "check train.data.root, if it shall not")
+    elif data.download and data.name != "imagefolder":
+        yield _download(request, root, missing)
+    else:
+        yield _wrong(request, missing, "check train.data.root")
+
+
+def _obstacle(root: Path) -> str | None:
+    """Why nothing below the root can be looked at, although there is something of its name."""
+    if root.is_dir():
+        return None if os.access(root, os.R_OK | os.X_OK) else f"{root} may not be read"
+    return f"{root} is not a folder" if os.path.lexists(root) else None
+
+
+def _missing(data: Data, root: Path) -> str | None:
+    """What of the data set is not there, in words."""
+    if not root.is_dir():
+        return f"there is no folder {root}"
+    if data.name != "imagefolder":
+        names = PUBLIC_FILES[data.name]
+        if root.name == names[0] or any(any(root.glob(name)) for name in names):
+            return None
+        return f"{data.name} is not in {root}: there is no {names[0].removesuffix('*')}"
+    tests = [name for name in ("test", "val") if (root / name).is_dir()]
+    if not (root / "train").is_dir() or not tests:
+        return f"{root} is no image folder: expected train/<class>/* and test/<class>/* (or val)"
+    for folder in (root / "train", root / tests[0]):
+        if not os.access(folder, os.R_OK | os.X_OK):
+            return f"{folder} may not be read"
+        if not any(entry.is_dir() for entry in folder.iterdir()):
+            return f"{folder} has no folder of a class"
+    return None
+
+
+def _found(request: Request, name: str, root: Path) -> Finding:
+    """That it is there, unless it lies where other machines do not see it."""
+    kind = file_system(root)
+    if not request.here and (kind in IN_MEMORY or root.is_relative_to("/tmp")):
+        return own_place("data", root, kind, "copy it to a file system that the nodes see")
+    return Finding("data", "good", f"{name} is in {root}")
+
+
+def _download(request: Request, root: Path, missing: str) -> Finding:
+    """That rank 0 will download it, where it can make the folder."""
+    above = next(path for path in (root, *root.parents) if path.exists())
+    if not os.access(above, os.W_OK | os.X_OK):
+        what = f"{missing}, and {above} cannot be written to download it"
+        return _wrong(request, what, "check train.data.root, or choose a folder of yours")
+    if request.here:
+        return Finding("data", "good", f"{missing}: rank 0 downloads it")
+    return Finding("data", "unknown", f"{missing}: rank 0 downloads it, if its node can")
+
+
+def _wrong(request: Request, what: str, fix: str) -> Finding:
+    if request.here:
+        return Finding("data", "error", what, _WHY, fix)
+    return Finding("data", "warning", f"{what} on this machine", f"{_WHY}, on the nodes", fix)

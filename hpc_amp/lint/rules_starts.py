@@ -1,0 +1,168 @@
+"""Rules about what is started at all: a script runs once, on the first node of its job."""
+
+from __future__ import annotations
+
+import re
+
+from hpc_amp.lint.findings import Report, shown
+from hpc_amp.lint.job import Job, number, option_in
+from hpc_amp.lint.shell import Command
+from hpc_amp.lint.starts import Local, local_programs, starts_elsewhere
+
+
+def check_starts(job: Job, report: Report) -> None:
+    """All rules of this module."""
+    if not job.options:
+        return
+    _first_node_only(job, report)
+    _background(job, report)
+
+
+def _first_node_only(job: Job, report: Report) -> None:
+    """Several nodes or tasks are asked for, and nothing starts processes on them."""
+    places = job.places
+    programs = local_programs(job)
+    if not programs or places is None or starts_elsewhere(job):
+        return
+    agents = [one for one in programs if one.kind == "agent"]
+    if places > 1 and agents:
+        for agent in agents:
+            _agent_once(job, agent, places, report)
+    elif (job.nodes or 1) > 1:
+        _python_once(job, programs[-1], report)
+    elif not agents:
+        _tasks_once(job, programs[-1], report)
+
+
+def _agent_once(job: Job, agent: Local, places: int, report: Report) -> None:
+    if _may_start_others(agent):
+        return
+    where = f"runs once, on the first of {places} {job.place_name}"
+    if _waits_for_others(agent):
+        report.add(
+            "first-node-only",
+            agent.line,
+            f"{agent.name} {where}, and waits for the others, where nothing starts it",
+            f"start it once on each node: {_launcher(job)} {shown(agent.name)} …",
+        )
+    elif (job.nodes or 1) > 1:
+        report.add(
+            "started-once",
+            agent.line,
+            f"{agent.name} {where}: the others stay idle",
+            f"start it on each node, with --nnodes: {_launcher(job)} {shown(agent.name)} …; or ask "
+            "for one node",
+        )
+
+
+_SEVERAL = re.compile(
+    r"SLURM_(?:JOB_NUM_|N)NODES\b|NUM_?NODES\b|NNODES\b|NODEFILE|\bwc\b", re.IGNORECASE
+)
+
+
+def _waits_for_others(agent: Local) -> bool:
+    """Whether it was told of several nodes, or machines, that all have to come."""
+    name = "num-machines" if "accelerate" in agent.name else "nnodes"
+    value = (option_in(agent.text, name) or "1").partition(":")[0]
+    several = (number(value) or 1) > 1
+    return several or (":-" not in value and _SEVERAL.search(value) is not None)
+
+
+def _may_start_others(agent: Local) -> bool:
+    """accelerate can use pdsh or mpirun, as its options or its configuration file say."""
+    of_its_own = r"deepspeed|mpirun|--config[-_]file(?!.*--machine[-_]rank)"
+    return "accelerate" in agent.name and re.search(of_its_own, agent.text) is not None
+
+
+# Programs that start processes on other nodes by themselves, or serve another purpose.
+_STARTS_ITSELF = re.compile(
+    r"ray|dask|spark|parsl|slurm|submit|launch|hosts?\b|node_?list|nodes_?file|client|server"
+    r"|cluster|schedul|download|prepare|preproc|convert|plot|evaluat|test",
+    re.IGNORECASE,
+)
+
+
+def _python_once(job: Job, program: Local, report: Report) -> None:
+    if not job.is_distributed or _STARTS_ITSELF.search(program.text):
+        return
+    report.add(
+        "started-once",
+        program.line,
+        f"`{shown(program.name, 40)}` runs once, on the first of {job.nodes} nodes: nothing starts "
+        "it on the others",
+        f"start it with a launcher: {_launcher(job)} {shown(program.name, 40)}; or ask for one "
+        "node",
+    )
+
+
+def _tasks_once(job: Job, program: Local, report: Report) -> None:
+    """One process where WORLD_SIZE promises as many as Slurm has tasks."""
+    tasks = job.tasks_per_node or job.ntasks or 1
+    if tasks < 2 or "spawn" in job.body or "multiprocessing" in job.body:
+        return
+    for command in job.commands:
+        for name, word in command.assignments:
+            promised = re.search(r"SLURM_(?:NTASKS|NPROCS)\b", word.live) is not None
+            if name == "WORLD_SIZE" and promised and name in job.exported and not command.depth:
+                report.add(
+                    "started-once",
+                    program.line,
+                    f"`{shown(program.name, 40)}` runs once, and line {word.line} tells it of "
+                    f"{tasks} ranks: it waits for the others, which nothing starts",
+                    f"start it with a launcher: srun {shown(program.name, 40)}",
+                )
+                return
+
+
+def _launcher(job: Job) -> str:
+    if "slurm" in job.options:
+        return "srun --ntasks-per-node=1"
+    if "cobalt" in job.options:
+        return 'mpirun -n NODES --hostfile "$COBALT_NODEFILE" --map-by ppr:1:node'
+    return "mpiexec -n NODES --ppn 1"
+
+
+# Commands behind which a script is as good as over.
+_LAST_WORDS = {
+    "echo",
+    "printf",
+    "date",
+    "export",
+    "done",
+    "fi",
+    "esac",
+    "deactivate",
+    "set",
+    "exit",
+}
+
+
+def _background(job: Job, report: Report) -> None:
+    """Work in the background is killed when the script ends."""
+    commands = [one for one in job.commands if not one.depth]
+    started = [
+        index
+        for index, command in enumerate(commands)
+        if command.background and command.function is None and _is_work(job, command)
+    ]
+    if not started:
+        return
+    last = started[-1]
+    if any(re.search(r"\bwait\b", word.text) for one in job.commands for word in one.words):
+        return
+    for command in commands[last + 1 :]:
+        program = command.program
+        if command.function is None and program and program[0].text not in _LAST_WORDS:
+            return
+    report.add(
+        "background-not-waited",
+        commands[last].line,
+        "the script ends while this runs in the background: the scheduler ends the job then, and "
+        "kills it",
+        "write `wait` at the end of the script",
+    )
+
+
+def _is_work(job: Job, command: Command) -> bool:
+    started = [one.command for one in job.launches] + [one.command for one in local_programs(job)]
+    return any(one is command for one in started)

@@ -1,0 +1,177 @@
+"""The parts of apex besides apex.amp: whether apex still has them, and what to take instead.
+
+Each entry was looked up in the history of NVIDIA/apex up to commit 6424da3 (July 2026); a date is
+that of the commit which removed the part. Hashes: 8a7a332 (July 2022), cb65b8e (May 2025), 4fcca77
+(January 2026), 526871a and 6424da3 (July 2026), 1904e48 (October 2019), 6e41291 (June 2022).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+THERE = "apex still has it, compiled"
+_PYTHON = "apex still has it"
+_2019 = "moved to apex.contrib.optimizers in October 2019"
+_JUNE_2022 = "removed from apex in June 2022"
+_2022 = "removed from apex in July 2022"
+_2025 = "removed from apex in May 2025"
+_TRANSFORMER = "removed from apex in January 2026"
+_2026 = "removed from apex in July 2026"
+_UNKNOWN = "whether your apex has it is for you to see"
+
+
+@dataclass(frozen=True)
+class Part:
+    """`state` says whether apex has it, `twin` what to take instead. `gone` where it has not."""
+
+    state: str
+    twin: str
+
+    @property
+    def gone(self) -> bool:
+        """Whether an import of it fails with the apex of today."""
+        return self.state not in (THERE, _PYTHON, _UNKNOWN)
+
+
+_ATTENTION = "torch.nn.functional.scaled_dot_product_attention, or torch.nn.MultiheadAttention"
+_OWN_DEVICE = "keep it, or take one of torch.optim"
+_NO_TWIN = "torch has none: keep it, or take an implementation that you trust"
+_ZERO = "torch.distributed.optim.ZeroRedundancyOptimizer, or fully_shard of torch"
+
+PARTS: dict[str, Part] = {
+    "apex": Part(_UNKNOWN, "what torch has of that kind"),
+    "apex.amp": Part(_2025, "hpc_amp.amp"),
+    "apex.fp16_utils": Part(_2025, 'amp.initialize(..., opt_level="O2") of hpc_amp.amp'),
+    "apex.RNN": Part(_2025, "torch.nn.LSTM, GRU, RNN; there is no mLSTM"),
+    "apex.parallel": Part(_2025, "torch.nn.parallel and torch.distributed"),
+    "apex.parallel.DistributedDataParallel": Part(
+        _2025, "torch.nn.parallel.DistributedDataParallel"
+    ),
+    "apex.parallel.convert_syncbn_model": Part(
+        _2025, "torch.nn.SyncBatchNorm.convert_sync_batchnorm"
+    ),
+    "apex.parallel.Reducer": Part(
+        _2025, "torch.distributed.all_reduce on each gradient, divided by the world size"
+    ),
+    "apex.parallel.ReduceOp": Part(_2025, "torch.distributed.ReduceOp"),
+    "apex.parallel.multiproc": Part(_2025, "torchrun"),
+    "apex.parallel.create_syncbn_process_group": Part(
+        _2025, "torch.distributed.new_group, in the same order on all ranks"
+    ),
+    "apex.parallel.SyncBatchNorm": Part(
+        _2025, "torch.nn.SyncBatchNorm, which has no channel_last and no fuse_relu"
+    ),
+    "apex.parallel.LARC": Part(
+        _2025, "torch has none: a wrapper of your own around the optimizer, which hpc_amp.amp takes"
+    ),
+    "apex.reparameterization": Part(_2022, "torch.nn.utils.parametrizations.weight_norm"),
+    "apex.pyprof": Part(_2022, "torch.profiler, or torch.autograd.profiler.emit_nvtx"),
+    "apex.transformer": Part(
+        _TRANSFORMER, "Megatron Core, which it came from, or torch.distributed.tensor.parallel"
+    ),
+    "apex.normalization": Part(THERE, "torch.nn.LayerNorm and, since torch 2.4, torch.nn.RMSNorm"),
+    "apex.mlp": Part(THERE, "torch.nn.Sequential of torch.nn.Linear and an activation"),
+    "apex.fused_dense": Part(THERE, "torch.nn.Linear, and torch.nn.GELU between two of them"),
+    "apex.multi_tensor_apply": Part(
+        THERE,
+        "torch._foreach_norm, torch._foreach_mul_ and the like; optimizers and clip_grad_norm_ of "
+        "torch use them by themselves",
+    ),
+    "apex.optimizers": Part(_UNKNOWN, _OWN_DEVICE),
+    "apex.optimizers.FusedAdam": Part(THERE, "torch.optim.AdamW or Adam"),
+    "apex.optimizers.FusedSGD": Part(
+        THERE, "torch.optim.SGD with the same arguments; fused=True for one kernel"
+    ),
+    "apex.optimizers.FusedAdagrad": Part(
+        THERE, "torch.optim.Adagrad with lr, eps and weight_decay; adagrad_w_mode has no twin"
+    ),
+    "apex.optimizers.FusedLAMB": Part(THERE, _NO_TWIN),
+    "apex.optimizers.FusedMixedPrecisionLamb": Part(THERE, _NO_TWIN),
+    "apex.optimizers.FusedNovoGrad": Part(THERE, _NO_TWIN),
+    "apex.optimizers.FP16_Optimizer": Part(
+        _2019, 'amp.initialize(model, optimizer, opt_level="O2") of hpc_amp.amp'
+    ),
+    "apex.contrib.optimizers": Part(THERE, _OWN_DEVICE),
+    "apex.contrib.optimizers.FP16_Optimizer": Part(
+        THERE, 'amp.initialize(model, optimizer, opt_level="O2") of hpc_amp.amp'
+    ),
+    "apex.contrib.optimizers.FusedLAMB": Part(THERE, _NO_TWIN),
+    "apex.contrib.optimizers.distributed_fused_adam": Part(THERE, _ZERO),
+    "apex.contrib.optimizers.distributed_fused_lamb": Part(THERE, _ZERO),
+    "apex.contrib.optimizers.distributed_fused_adam_v2": Part(_JUNE_2022, _ZERO),
+    "apex.contrib.optimizers.distributed_fused_adam_v3": Part(_JUNE_2022, _ZERO),
+    "apex.contrib.multihead_attn": Part(_2026, _ATTENTION),
+    "apex.contrib.fmha": Part(_2026, _ATTENTION),
+    "apex.contrib.gpu_direct_storage": Part(_2026, "torch.cuda.gds"),
+    "apex.contrib.xentropy": Part(
+        THERE,
+        "torch.nn.functional.cross_entropy with label_smoothing, reduction='none' and, as "
+        "padding_idx is 0 unless given, ignore_index=0",
+    ),
+    "apex.contrib.focal_loss": Part(THERE, "keep it, or torchvision.ops.sigmoid_focal_loss"),
+    "apex.contrib.clip_grad": Part(THERE, "torch.nn.utils.clip_grad_norm_ with foreach=True"),
+    "apex.contrib.layer_norm": Part(THERE, "torch.nn.LayerNorm"),
+    "apex.contrib.group_norm": Part(THERE, "torch.nn.GroupNorm"),
+    "apex.contrib.groupbn": Part(THERE, "torch.nn.SyncBatchNorm, in channels_last"),
+    "apex.contrib.cudnn_gbn": Part(THERE, "torch.nn.SyncBatchNorm, in channels_last"),
+    "apex.contrib.sparsity": Part(_PYTHON, "keep it, or torch.sparse.to_sparse_semi_structured"),
+    **{
+        f"apex.contrib.{name}": Part(THERE, "what torch has of that kind")
+        for name in (
+            "bottleneck", "conv_bias_relu", "index_mul_2d", "nccl_allocator", "peer_memory",
+            "transducer",
+        )
+    },
+    "apex.contrib.openfold_triton": Part(_PYTHON, "what torch has of that kind"),
+    "apex.contrib.torchsched": Part(_PYTHON, "what torch has of that kind"),
+}  # fmt: skip
+
+_FOREACH = PARTS["apex.multi_tensor_apply"].twin
+# What apex compiles, under names that no other package has. None of it is meant for others.
+EXTENSIONS: dict[str, Part] = {
+    "amp_C": Part(THERE, _FOREACH),
+    "apex_C": Part(THERE, "torch._utils._flatten_dense_tensors and _unflatten_dense_tensors"),
+    "fused_adam_cuda": Part(THERE, "torch.optim.AdamW with fused=True"),
+    "fused_lamb_cuda": Part(THERE, _NO_TWIN),
+    "fused_layer_norm_cuda": Part(THERE, "torch.nn.functional.layer_norm"),
+    "fast_multihead_attn": Part(_2026, _ATTENTION),
+    "fmhalib": Part(_2026, _ATTENTION),
+}
+
+
+def part(name: str) -> Part:
+    """What is known of a full name of apex: of itself, or of what it is in."""
+    while name not in PARTS:
+        name = name.rpartition(".")[0]
+    return PARTS[name]
+
+
+_STATE = "apex.amp._amp_state"
+_GIVEN = "what amp.initialize was given: keep it in a variable of your own"
+# What scripts take from inside of apex.amp, and what says or does the same in hpc_amp.amp.
+_INSIDE = {
+    f"{_STATE}.loss_scalers": (
+        "to read a scale: amp.loss_scale(loss_id); to set it, behind amp.initialize: "
+        'state = amp.state_dict(), state["loss_scaler0"]["loss_scale"] = 2.0**20, '
+        "amp.load_state_dict(state); its limits: min_loss_scale and max_loss_scale of "
+        "amp.initialize"
+    ),
+    f"{_STATE}.min_loss_scale": "min_loss_scale of amp.initialize",
+    f"{_STATE}.max_loss_scale": "max_loss_scale of amp.initialize",
+    f"{_STATE}.opt_properties": _GIVEN,
+    f"{_STATE}.verbosity": "verbosity of amp.initialize",
+    f"{_STATE}.maybe_print": "print(...)",
+    f"{_STATE}.warn_or_err": "raise RuntimeError(...)",
+}
+
+
+def inside_amp(name: str) -> str:
+    """What to write in place of a name inside of apex.amp that is not documented."""
+    while name not in _INSIDE:
+        name, dot, _ = name.rpartition(".")
+        if not dot:
+            return (
+                "hpc_amp.amp tells a scale with amp.loss_scale(loss_id), a skipped step with "
+                "amp.stepped(optimizer), the stepped parameters with amp.master_params(optimizer)"
+            )
+    return _INSIDE[name]

@@ -1,0 +1,104 @@
+"""Rules about places that still need apex once apex.amp has another name, and in silence: a `try`
+whose handler then runs, and questions whether apex is installed."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from hpc_amp.migrate.apex_parts import EXTENSIONS, part
+from hpc_amp.migrate.edits import ImportChange
+from hpc_amp.migrate.finding import Report
+from hpc_amp.migrate.names import Import, module_of
+from hpc_amp.migrate.program import Program
+from hpc_amp.migrate.script import text_of
+
+_ASKS = ("find_spec", "find_loader", "import_module", "__import__", "get_distribution")
+_CATCHES = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
+_INNER_SCOPES = (cst.FunctionDef, cst.ClassDef, cst.Lambda)
+
+
+def check_apex_needed(program: Program, report: Report) -> None:
+    """All rules of this module. The changes of imports have to be in the report already."""
+    moved = {
+        edit.alias
+        for finding in report.findings()
+        for edit in finding.edits
+        if isinstance(edit, ImportChange)
+    }
+    for statement in program.script.all(cst.Try):
+        if any(_catches_import_error(program, one) for one in statement.handlers):
+            _try(program, statement, moved, report)
+    uses_amp = any(
+        one.name.startswith(("apex.amp.", "hpc_amp.amp.")) for one in program.names.references
+    )
+    for call in program.script.calls:
+        if uses_amp and _asks_for_apex(program, call):
+            report.add(
+                "apex-still-needed",
+                call,
+                why="it asks for apex, and where that is not installed, what follows from it is "
+                "off, though hpc_amp.amp is there",
+                twin='ask for "hpc_amp", or for nothing',
+            )
+
+
+def _try(program: Program, statement: cst.Try, moved: set[cst.ImportAlias], report: Report) -> None:
+    """Imports that still need apex, in one block with one that does not any more."""
+    works = False
+    staying: dict[cst.CSTNode, str] = {}
+    imports = [one for one in program.names.statements if _try_around(program, one) is statement]
+    for one in imports:
+        if isinstance(one.names, cst.ImportStar):
+            if _is_of_apex(module_of(one)):
+                staying[one] = module_of(one)
+            continue
+        for binding in program.names.bindings:
+            if binding.statement is not one:
+                continue
+            name = binding.module or binding.path
+            if binding.alias in moved or name.startswith("hpc_amp"):
+                works = True
+            elif _is_of_apex(name):
+                staying[one if len(one.names) == 1 else binding.alias] = name
+    if not works:
+        return
+    line = program.script.place(statement)[0]
+    for node, name in staying.items():
+        known = EXTENSIONS.get(name.partition(".")[0]) or part(name)
+        fails = f"it was {known.state}" if known.gone else "where apex is not installed"
+        report.add(
+            "apex-still-needed",
+            node,
+            why=f"it fails, {fails}, and then the `try` of line {line} ends in its `except`, as if "
+            "hpc_amp were not there, either",
+            twin="delete it if nothing needs it; else give it a `try` of its own",
+        )
+
+
+def _is_of_apex(name: str) -> bool:
+    package = name.partition(".")[0]
+    return package == "apex" or package in EXTENSIONS
+
+
+def _try_around(program: Program, statement: Import) -> cst.Try | None:
+    """The `try` whose handlers see an import fail, None where none does."""
+    inside: cst.CSTNode = statement
+    for above in program.script.ancestors(statement):
+        if isinstance(above, _INNER_SCOPES):
+            return None
+        if isinstance(above, cst.Try) and inside is above.body:
+            return above
+        inside = above
+    return None
+
+
+def _catches_import_error(program: Program, handler: cst.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    return any(name.value in _CATCHES for name in program.script.all(cst.Name, handler.type))
+
+
+def _asks_for_apex(program: Program, call: cst.Call) -> bool:
+    called = program.script.code(call.func).rpartition(".")[2]
+    asked = text_of(call.args[0].value) if call.args else None
+    return called in _ASKS and asked is not None and asked.partition(".")[0] == "apex"
