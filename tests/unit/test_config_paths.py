@@ -59,7 +59,7 @@ def test_the_schema_says_which_keys_hold_paths():
     assert set(paths_in(Job)) == {
         *("site", "runs_dir", "code", "train.data.root"),
         *("container.image", "container.bind", "container.python"),
-        *("train.gan.generator_weights", "train.gan.discriminator_weights"),
+        *("train.model.weights", "train.gan.generator_weights", "train.gan.discriminator_weights"),
     }
     assert set(paths_in(Site)) == {"bind", "host_mpi.prefix", "host_mpi.bind"}
 
