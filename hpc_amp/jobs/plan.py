@@ -13,6 +13,7 @@ from hpc_amp import __version__
 from hpc_amp.config.command import launcher_in
 from hpc_amp.config.fabric import Fabric, fabric_of
 from hpc_amp.config.load import LoadedJob
+from hpc_amp.config.paths import as_overrides
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
@@ -166,7 +167,8 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         run_dir=run_dir,
         workdir=run_dir / "code" if job.code is not None else workdir,
         python=_absolute_program(job.container.python or default_python, workdir),
-        overrides=loaded.overrides,
+        # Variables in paths are those of the submitting shell, also when the file is read again.
+        overrides=(*loaded.overrides, *as_overrides(loaded.job, loaded.expanded)),
         submitted_from=workdir,
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import JobSource, LoadedJob, read_job
 from hpc_amp.config.overrides import apply_overrides
+from hpc_amp.config.paths import as_overrides
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.sites import find_site
@@ -160,9 +161,14 @@ def _what_scripts_depend_on(job: Job) -> tuple[Any, ...]:
         replace(job.container, env={}),
         job.launch,
         job.restarts,
-        (job.train.data.root, job.train.first_weights) if job.train is not None else None,
+        (job.train.data.root, _folders(job.train.first_weights)) if job.train is not None else None,
         job.run is None,
     )
+
+
+def _folders(files: dict[str, str]) -> list[str]:
+    """What a container has to see of files."""
+    return sorted({os.path.dirname(file) for file in files.values()})
 
 
 def _with_sweep_visible(plan: Plan, folder: Path) -> Plan:
@@ -188,7 +194,7 @@ def _resolved_point(
     return {
         **common,
         "run_dir": str(run_dir),
-        "overrides": list(loaded.overrides),
+        "overrides": [*loaded.overrides, *as_overrides(loaded.job, loaded.expanded)],
         "workdir": str(run_dir / "code") if job.code is not None else common["workdir"],
         "job": {**common["job"], "train": train, "run": job.run, "container": container},
     }
