@@ -14,6 +14,7 @@ from hpc_amp.jobs.attempts import newest_attempt
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.links import read_chain
 from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
+from hpc_amp.jobs.unsettled import ANSWER_SECONDS
 from hpc_amp.schedulers import JobStatus, Scheduler, get_scheduler
 
 SAVE_SECONDS = 60
@@ -32,6 +33,7 @@ def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunSt
     have 60 s to save (`on_wait` is told); an interrupt ends the wait, and then the job.
     """
     (status,) = run_statuses([run_dir])
+    _refuse_unsettled(status)
     scheduler = None if status.job_id is None else get_scheduler(status.scheduler)
     if scheduler is not None and status.job_id is not None:
         if status.state in _UNDER_WAY:
@@ -59,6 +61,15 @@ def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunSt
     return status
 
 
+def _refuse_unsettled(status: RunStatus) -> None:
+    """A job whose id is not known yet cannot be ended."""
+    if status.state == "unknown" and status.job_id is None:
+        raise UsageError(
+            f"{status.run_dir}: {status.reason}, and its job is not known",
+            hint=f"try again; {ANSWER_SECONDS} s after its submission it is clear what came of it",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Stopped:
     """What became of a run that was to save and stop."""
@@ -76,6 +87,7 @@ def save_and_stop(run_dir: Path, on_wait: Callable[[RunStatus], object]) -> Stop
     pending run is cancelled; one that has ended is left as it is.
     """
     (before,) = run_statuses([run_dir])
+    _refuse_unsettled(before)
     if before.state not in _UNDER_WAY:
         return Stopped(before, "ended before", before)
     if before.state == "pending" or before.attempt == 0:
