@@ -106,7 +106,7 @@ def test_a_signal_to_all_processes_spares_the_loaders(
                 image.save(tmp_path / "images" / split / label / f"{number}.png")
     data = {"name": "imagefolder", "root": str(tmp_path / "images"), "in_memory": False}
     data |= {"image_size": 8, "workers": 2}
-    run = new_run(epochs=10**6, model={"name": "resnet8", "width": 4}, data=data)
+    run = new_run(epochs=10**6, model={"name": "resnet8", "width": 8}, data=data)
     attempt = run.start(SLOW, task=None)
     attempt.until(lambda: run.last_step() >= 3)
     (pid,) = attempt.pids

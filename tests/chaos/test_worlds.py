@@ -15,7 +15,7 @@ pytestmark = pytest.mark.ranks
 STEPS = 16
 # Normalisation by groups makes the loss of a batch independent of how it is divided.
 TRAIN: dict[str, Any] = {
-    "model": {"name": "resnet8", "norm": "group", "width": 4},
+    "model": {"name": "resnet8", "norm": "group", "width": 8},
     "data": {
         "name": "synthetic",
         "synthetic": {"train": 64, "test": 24, "image_size": 12, "classes": 4},

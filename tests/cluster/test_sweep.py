@@ -25,7 +25,7 @@ JOB: dict[str, Any] = {
 }
 # Two ranks on two nodes, a few steps.
 TRAINING = {
-    "model": {"name": "resnet8", "width": 4},
+    "model": {"name": "resnet8", "width": 8},
     "data": {"name": "synthetic", "synthetic": {"train": 64, "test": 32, "image_size": 8}},
     "batch_size": 16,
     "epochs": 1,

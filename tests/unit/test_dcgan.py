@@ -205,7 +205,7 @@ def test_a_task_without_pictures_has_no_samples(tmp_path: Path) -> None:
 
 TINY: dict[str, dict[str, Any]] = {
     "classification": {
-        "model": {"name": "resnet8", "width": 4},
+        "model": {"name": "resnet8", "width": 8},
         "data": {"name": "synthetic", "synthetic": {"train": 32, "test": 9, "image_size": 16}},
     },
     "dcgan": {**TRAIN, "gan": {**GAN, "eps": 1e-4}},
