@@ -589,7 +589,7 @@ def test_a_link_that_waits_takes_over(host: StubHost, answer: str) -> None:
 
 @pytest.mark.parametrize("program", [LISTENER, "touch ready; sleep 600"])
 def test_a_job_that_pbs_may_start_again_keeps_its_links(host: StubHost, program: str) -> None:
-    """After `qrerun` it gets the signal that it gets after `qdel`, and goes on in its links later."""
+    """`qrerun` sends the signal that `qdel` sends; the job goes on in its links later."""
     run_dir = chained_on_pbs(host, program, "echo '    job_state = H'")
     process = start_chained(host, run_dir)
     wait_for_file(host.work / "ready")
@@ -618,7 +618,7 @@ def test_the_links_of_a_cancelled_run_are_deleted(host: StubHost) -> None:
 def test_the_limit_counts_from_when_pbs_started_the_job(
     host: StubHost, late: int, taken: bool
 ) -> None:
-    """Not from when the script began, seconds later. A clock that says anything else is another one."""
+    """Not from when the script began, seconds later. Another clock may be wrong."""
     run_dir = chained_on_pbs(host, "echo $HPC_AMP_END_AT >end", "true")
     qstat = host.bin / "qstat"
     started = int(time.time()) - late
