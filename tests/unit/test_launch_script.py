@@ -507,7 +507,7 @@ def test_no_container_program_on_the_node(host: StubHost) -> None:
 def test_a_bind_that_the_node_does_not_have(host: StubHost) -> None:
     scratch = host.folder / "it's $(touch pwned)"
     scratch.mkdir()
-    run_dir = host.create(in_container(host, bind=[str(scratch)]))
+    run_dir = host.create(in_container(host, bind=[str(scratch).replace("$", "\\$")]))
     scratch.rmdir()
 
     ended = host.run(run_dir)
