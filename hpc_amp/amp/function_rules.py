@@ -26,6 +26,8 @@ _RECURRENT_ON_CPU = (
     "gru", "gru_cell", "lstm", "lstm_cell", "rnn_relu", "rnn_relu_cell", "rnn_tanh", "rnn_tanh_cell"
 )  # fmt: skip
 _FP32 = (
+    # `x **= 2` then makes x another tensor, of fp32, as in apex.
+    "__ipow__",
     "cpu", "ctc_loss", "gelu", "grid_sample", "interpolate", "local_response_norm",
     "multilabel_soft_margin_loss", "std", "var",
 )  # fmt: skip

@@ -16,7 +16,7 @@ from hpc_amp.amp.model_casts import cast_model, cast_outputs
 from hpc_amp.amp.opt_levels import Properties, resolve
 from hpc_amp.amp.optimizer_patch import PatchedOptimizer
 from hpc_amp.amp.precision import PrecisionPolicy
-from hpc_amp.amp.ranks import FirstTraining
+from hpc_amp.amp.ranks import await_first_training
 from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.amp.state import AmpState
 from hpc_amp.config import schema
@@ -129,7 +129,7 @@ def _set_up(
         trace = (lambda text: new.say(text, verbosity=2)) if new.verbosity >= 2 else None
         new.function_casts = FunctionCasts(device_type, half, registry.registered, trace, new.undo)
         new.function_casts.switch_on(new.undo)
-    FirstTraining(models, new)
+    await_first_training(models, new)
 
 
 def _cast_state(optimizer: Any) -> None:

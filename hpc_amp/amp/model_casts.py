@@ -4,6 +4,7 @@ its checkpoints."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -32,10 +33,13 @@ def cast_model(
     norm with weights stays fp32 where `keep_batchnorm_fp32` says so. `undo` gets what takes it all
     back.
     """
+    # Checkpoints of a part need hooks of its own, where they are to be fp32 and it is not.
+    _refuse_scripted([model] if dtype is torch.float32 else model.modules())
     for module in model.modules():
         if not (keep_batchnorm_fp32 and isinstance(module, _BatchNorm) and module.affine):
             _cast_own_tensors(module, dtype, masters, undo)
-        _keep_checkpoints_fp32(module, masters, undo)
+        if dtype is not torch.float32:
+            _keep_checkpoints_fp32(module, masters, undo)
     _pack_recurrent_weights(model)
     undo.callback(_pack_recurrent_weights, model)
     before = functools.partial(_cast_inputs, dtype)
@@ -43,8 +47,19 @@ def cast_model(
     cast_outputs(model, outputs, undo=undo)
 
 
+def _refuse_scripted(modules: Iterable[nn.Module]) -> None:
+    """Raise RuntimeError for a module that torch.jit.script has made: casts are hooks here."""
+    if any(isinstance(module, torch.jit.RecursiveScriptModule) for module in modules):
+        raise RuntimeError(
+            "a model, or a part of it, was compiled by torch.jit.script and takes no hooks, with "
+            "which amp casts at O0, O2 and O3 and for cast_model_outputs. Use O1, or "
+            "torch.jit.trace, or enabled=False in place of O0"
+        )
+
+
 def cast_outputs(model: nn.Module, dtype: torch.dtype, *, undo: ExitStack) -> None:
     """Cast what `model` returns to `dtype` from now on."""
+    _refuse_scripted([model])
     after = functools.partial(_cast_results, dtype)
     undo.callback(model.register_forward_hook(after, prepend=True).remove)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.amp.state import AmpState
@@ -39,50 +42,92 @@ def _text(scales: Sequence[tuple[float, int]]) -> str:
     return ", ".join(f"{value:g} ({steps} clean steps)" for value, steps in scales)
 
 
-class FirstTraining:
-    """Looks at each of `models` when it is first used after `initialize`.
+@dataclass(frozen=True)
+class _Untrained:
+    """A model that is looked at when it is used: the device that it was on, and the hook that
+    notices."""
+
+    device: str
+    amp: AmpState
+    hook: RemovableHandle | None
+
+
+# By model. The hooks are functions of this module that look here, not methods: copies and pickled
+# files of a model take its hooks along.
+_untrained: dict[nn.Module, _Untrained] = {}
+# The hooks of DistributedDataParallel around such a model, until it trains.
+_wrapped: WeakKeyDictionary[nn.Module, RemovableHandle] = WeakKeyDictionary()
+
+
+def await_first_training(models: Sequence[nn.Module], amp: AmpState) -> None:
+    """Look at each of `models` when it is first used after `initialize`, until it is trained.
 
     It has to be where it was. And where DistributedDataParallel trains it, all ranks come there
     together, with weights that DDP has made equal to its rank 0's: masters then follow these, and
-    scales are compared, once. A hook on all modules is the public way to see DDP itself; it goes
-    when every model has been trained once.
+    scales are compared, once. A hook that notices how DDP takes a model is the public way to see
+    DDP itself; hooks on all modules would be called for each of them in every pass, and for ever
+    where a model is not trained.
     """
+    for model in models:
+        if model not in _untrained:
+            scripted = isinstance(model, torch.jit.RecursiveScriptModule)  # which takes no hooks
+            hook = None if scripted else model.register_forward_pre_hook(_before_model)
+            _untrained[model] = _Untrained(_device_of(model), amp, hook)
+            amp.undo.callback(_forget, model)
+    amp.undo.callback(register_module_module_registration_hook(_notice_ddp).remove)
 
-    def __init__(self, models: Sequence[nn.Module], amp: AmpState) -> None:
-        self._waiting = {model: _device_of(model) for model in models}
-        self._amp = amp
-        self._handle = register_module_forward_pre_hook(self._before_forward)
-        amp.undo.callback(self._handle.remove)
 
-    def _before_forward(self, module: nn.Module, _: Any) -> None:
-        ddp = module if isinstance(module, DistributedDataParallel) else None
-        # What DDP wraps may be a module around the model, such as that of torch.compile.
-        inside = [module] if ddp is None else module.modules()
-        found = [model for model in inside if model in self._waiting]
-        for model in found:
-            self._check_device(model)
-        if not (module.training and torch.is_grad_enabled()):
-            return
-        if ddp is not None and found:
-            self._make_equal(ddp)
-        for model in found:
-            del self._waiting[model]
-        if not self._waiting:
-            self._handle.remove()
+def _notice_ddp(parent: nn.Module, name: str, inside: nn.Module | None) -> None:
+    # What DDP wraps may be a module around the model, such as that of torch.compile.
+    if not isinstance(parent, DistributedDataParallel) or inside is None:
+        return
+    if any(module in _untrained for module in inside.modules()):
+        _wrapped[parent] = parent.register_forward_pre_hook(_before_ddp)
 
-    def _check_device(self, model: nn.Module) -> None:
-        if _device_of(model) != self._waiting[model]:
-            raise RuntimeError(
-                f"a {type(model).__name__} was on {self._waiting[model]} when amp.initialize was "
-                f"called, and is on {_device_of(model)} now: move models first"
-            )
 
-    def _make_equal(self, ddp: DistributedDataParallel) -> None:
-        if not self._amp.replicas:
-            check_scales(self._amp.scalers, ddp.process_group)
-        if self._amp.masters is not None:
-            self._amp.masters.share(ddp.module.parameters(), ddp.process_group)
-        self._amp.replicas.append(ddp)
+def _before_model(model: nn.Module, _: Any) -> None:
+    if model in _untrained:
+        _check_device(model)
+        if model.training and torch.is_grad_enabled():
+            _forget(model)
+
+
+def _before_ddp(ddp: DistributedDataParallel, _: Any) -> None:
+    found = [module for module in ddp.modules() if module in _untrained]
+    for model in found:
+        _check_device(model)
+    if found and not (ddp.training and torch.is_grad_enabled()):
+        return
+    if found:
+        _make_equal(ddp, _untrained[found[0]].amp)
+    for model in found:
+        _forget(model)
+    hook = _wrapped.pop(ddp, None)
+    if hook is not None:
+        hook.remove()
+
+
+def _forget(model: nn.Module) -> None:
+    seen_to = _untrained.pop(model, None)
+    if seen_to is not None and seen_to.hook is not None:
+        seen_to.hook.remove()
+
+
+def _check_device(model: nn.Module) -> None:
+    before = _untrained[model].device
+    if _device_of(model) != before:
+        raise RuntimeError(
+            f"a {type(model).__name__} was on {before} when amp.initialize was called, and is on "
+            f"{_device_of(model)} now: move models first"
+        )
+
+
+def _make_equal(ddp: DistributedDataParallel, amp: AmpState) -> None:
+    if not amp.replicas:
+        check_scales(amp.scalers, ddp.process_group)
+    if amp.masters is not None:
+        amp.masters.share(ddp.module.parameters(), ddp.process_group)
+    amp.replicas.append(ddp)
 
 
 def _device_of(model: nn.Module) -> str:

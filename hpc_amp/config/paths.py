@@ -9,9 +9,12 @@ file is expanded.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from hpc_amp.config.keys import Key, keys_of
 from hpc_amp.config.tree import Items, Node, Scalar, Table, shown
@@ -59,6 +62,19 @@ def literal(path: str) -> str:
     """A path as it has to stand in a key, so that it is read as it is."""
     text = path.replace("$", r"\$")
     return f"./{text}" if text.startswith("~") else text
+
+
+def as_overrides(job: Any, expansions: Iterable[Expansion]) -> list[str]:
+    """Overrides with the expanded paths of a `job` as they are now, for a job file that is read
+    again later, when the variables may be others."""
+    overrides = []
+    for key in dict.fromkeys(expansion.key.partition("[")[0] for expansion in expansions):
+        value = job
+        for name in key.split("."):
+            value = getattr(value, name)
+        text = json.dumps(list(map(literal, value))) if isinstance(value, list) else literal(value)
+        overrides.append(f"{key}={text}")
+    return overrides
 
 
 def _expand_node(node: Node, key: Key, path: str) -> tuple[Node, list[Expansion]]:

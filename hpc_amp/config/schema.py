@@ -212,7 +212,9 @@ class Data:
     name: Literal["cifar10", "cifar100", "fashion_mnist", "mnist", "imagefolder", "synthetic"] = (
         "cifar10"
     )
-    """`imagefolder` reads `root/train/<class>/*` and `root/test/<class>/*` (or `val`)."""
+    """`imagefolder` reads `root/train/<class>/*` and `root/test/<class>/*` (or `val`). Of 16 bits
+    the upper 8 count; images of 32 bits or floating-point numbers, whose range is not known, are
+    refused."""
     root: Path = "data"
     """Folder of the files, relative to where `submit` was called."""
     if_missing: Literal["error", "synthetic"] = "error"
@@ -227,8 +229,8 @@ class Data:
     """Side in pixels to which `imagefolder` images are brought. Default: as they are when small,
     else 224."""
     workers: Natural | None = None
-    """Loader processes of each rank for data that is not in memory. Default: the rank's cores less
-    one, at most 8."""
+    """Loader processes of each rank for data that is not in memory; 0 decodes in the rank itself.
+    Default: the rank's cores less one, at most 8."""
     augment: Augment = field(default_factory=Augment)
     """Random changes of the training images."""
     synthetic: Synthetic = field(default_factory=Synthetic)

@@ -1,61 +1,23 @@
-"""Image files to uint8 pixels."""
+"""Image files to uint8 tensors, all at once."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from random import Random
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from hpc_amp.tasks.base import DataError
-
-Box = tuple[float, float, float, float]
-"""Left, top, right and bottom in pixels."""
-
-
-def open_rgb(path: str) -> Image.Image:
-    """The image in `path` as RGB. Raises DataError where it cannot be read."""
-    try:
-        with Image.open(path) as image:
-            return image.convert("RGB")
-    except OSError as error:
-        raise DataError(f"the image {path} cannot be read: {error}") from error
+from hpc_amp.data.errors import DataError
+from hpc_amp.data.pictures import centre_box, open_rgb, resize
 
 
 def to_pixels(image: Image.Image) -> Tensor:
     """`image` as uint8 [3, H, W]."""
     values = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
     return values.view(image.height, image.width, 3).permute(2, 0, 1)
-
-
-def centre_box(width: int, height: int, part: float = 1.0) -> Box:
-    """The square in the middle whose side is `part` of the shorter side."""
-    side = min(width, height) * part
-    left, top = (width - side) / 2, (height - side) / 2
-    return left, top, left + side, top + side
-
-
-def random_box(width: int, height: int, random: Random) -> Box:
-    """A box of 8 % to 100 % of the area and a ratio of 3:4 to 4:3, as in the training of Inception
-    (Szegedy et al., 2015); the middle of the image where ten tries find none that fits."""
-    for _ in range(10):
-        area = width * height * random.uniform(0.08, 1.0)
-        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-        box_width, box_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < box_width <= width and 0 < box_height <= height:
-            left, top = random.randint(0, width - box_width), random.randint(0, height - box_height)
-            return left, top, left + box_width, top + box_height
-    return centre_box(width, height)
-
-
-def resize(image: Image.Image, side: int, box: Box) -> Image.Image:
-    """What is in `box`, as a square of `side` pixels."""
-    return image.resize((side, side), Image.Resampling.BILINEAR, box=box)
 
 
 def decode_all(paths: Sequence[str], height: int, width: int, *, scale: bool) -> Tensor:

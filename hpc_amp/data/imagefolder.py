@@ -13,12 +13,13 @@ from torchvision.datasets import ImageFolder
 
 from hpc_amp.config import schema
 from hpc_amp.data.decode import decode_all
+from hpc_amp.data.errors import DataError
 from hpc_amp.data.images import Images, ImageSet
+from hpc_amp.data.pictures import UNREADABLE
 from hpc_amp.data.together import together
 from hpc_amp.distributed.collect import gather
 from hpc_amp.distributed.world import World
 from hpc_amp.models.build import SMALL_IMAGE
-from hpc_amp.tasks.base import DataError
 
 PROBED = 256
 """How many images, spread over the set, are looked at to see whether all have one small size."""
@@ -168,5 +169,5 @@ def _size(path: str) -> tuple[int, int]:
     try:
         with Image.open(path) as image:
             return image.size
-    except OSError as error:
+    except UNREADABLE as error:
         raise DataError(f"the image {path} cannot be read: {error}") from error

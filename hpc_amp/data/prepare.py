@@ -11,14 +11,16 @@ import torch
 
 from hpc_amp.config import schema
 from hpc_amp.data import imagefolder
+from hpc_amp.data.errors import DataError
 from hpc_amp.data.images import ImageSet, Normalization
+from hpc_amp.data.loaders import Loaders
 from hpc_amp.data.memory import Batch, MemoryTraining, memory_evaluation
 from hpc_amp.data.sources import PUBLIC_SETS
-from hpc_amp.data.streaming import StreamedTraining, streamed_evaluation
+from hpc_amp.data.streaming import StreamedTraining, streamed_evaluation, worker_count
 from hpc_amp.data.synthetic import synthetic_set
 from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.world import World
-from hpc_amp.tasks.base import DataError, TrainingData
+from hpc_amp.tasks.base import TrainingData
 
 log = logging.getLogger(__name__)
 
@@ -120,16 +122,18 @@ def _streamed(
 ) -> Prepared:
     _check_size(len(folder.train.paths), train)
     size = evaluation_batch_size(train, world)
+    share = -(-len(folder.test.paths) // world.size)
+    largest = max(train.batch_size // world.size, min(size, share))
+    workers = worker_count(train.data, world)
+    loaders = together(world, lambda: Loaders(workers, plan.height, largest, world.rank))
     return Prepared(
         name=f"ImageFolder {folder.name}",
         synthetic=False,
         classes=len(folder.classes),
         channels=3,
         image_size=plan.height,
-        training=StreamedTraining(folder.train, plan.height, train, world, device),
-        evaluation=lambda: streamed_evaluation(
-            folder.test, plan.height, train, world, device, size
-        ),
+        training=StreamedTraining(folder.train, loaders, train, world, device),
+        evaluation=lambda: streamed_evaluation(folder.test, loaders, train, world, device, size),
     )
 
 

@@ -17,8 +17,8 @@ import torch
 import torchvision
 from torch import Tensor
 
+from hpc_amp.data.errors import DataError
 from hpc_amp.data.images import Images, ImageSet
-from hpc_amp.tasks.base import DataError
 
 TIMEOUT_S = 20.0
 """How long a server may stay silent; without it, a firewall that drops packets is waited for."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.collect import gather, is_alone
 from hpc_amp.distributed.world import World
-from hpc_amp.tasks.base import DataError
 
 T = TypeVar("T")
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpc_amp.distributed.mpi_fit import TIMEOUT, Answer, Failure, Setting, judge
-from hpc_amp.distributed.parent import end_with_parent
 from hpc_amp.distributed.world import World, WorldError
 
 MISMATCH = 3
@@ -36,8 +35,12 @@ _HEAD_START = 2.0
 # What mpi4py says, as JSON lines into the descriptor of the first argument: whatever comes after,
 # the last line tells how far it got. The library's version can be asked before MPI is initialised.
 # The working directory is no place to import from. The sum shows that the ranks reach each other.
+# The launcher kills the process that asks, which is a rank to it, but knows no child: so the kernel
+# ends this one with it (prctl 1 is PR_SET_PDEATHSIG, 9 SIGKILL).
 _ASK_MPI4PY = """
-import json, os, sys
+import ctypes, json, os, sys
+if hasattr(ctypes.CDLL(None), "prctl"):
+    ctypes.CDLL(None).prctl(1, 9)
 sys.path[:] = [entry for entry in sys.path if entry]
 pipe = int(sys.argv[1])
 def tell(**facts):
@@ -120,8 +123,6 @@ def _ask(environment: Mapping[str, str], folder: str, limit: float) -> Answer:
                 stderr=output,
                 close_fds=False,
                 start_new_session=True,
-                # The launcher kills this process, which is a rank to it, but knows no child.
-                preexec_fn=lambda: end_with_parent(signal.SIGKILL),
             )
         finally:
             os.close(writing)

@@ -50,6 +50,7 @@ def supervise(
             signal.signal(number, signal.SIG_DFL)
         prepare()
 
+    # A fork in which Python runs is safe here alone: no other thread lives in this process.
     child = subprocess.Popen(command, env=environment, preexec_fn=become_the_command)
     for number in early:
         child.send_signal(number)

@@ -14,9 +14,18 @@ from hpc_amp.explain.lines import Line
 
 # Something may stand before it: a logger's words, or a line of another rank that had no end yet.
 _HEADER = re.compile(
-    r"^(?:Exception Group )?Traceback \(most recent call last\)|"
-    r"\bTraceback \(most recent call last\):$"
+    r"^(?:Exception Group )?Traceback \(most recent call last\)"
+    r"|Traceback \(most recent call last\):$"
 )
+# A traceback in a frame, as rich draws it: source code all of it, and the exception below.
+_BOX = re.compile(r"^\W[\W_]*Traceback \(most recent call last\) ?[\W_]*$")
+_BOX_END = re.compile(r"^[╰└+][─-]+[╯┘+]$")
+# A progress bar that an error was written behind.
+_BAR = re.compile(r"^[^|]*\|[^|]*\|.{0,80}?\[\d+:\d\d[^\]]*\]")
+# Of an exception that was made of another: what it was made of stands below, not above.
+_ORIGINAL = re.compile(r"^Original Traceback \(most recent call last\):")
+_ANNOUNCES = re.compile(r"\b(?:trace(?:back)?|error|exception)s?:$", re.IGNORECASE)
+_SOON = 4
 _CAUSED = re.compile(r"^\W*The above exception was the direct cause of the following exception:")
 _HANDLED = re.compile(r"^\W*During handling of the above exception, another exception occurred:")
 # Between the exceptions of a group. A group says how many it has, they say why.
@@ -38,10 +47,15 @@ _LAST = re.compile(
     r"^(?:(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Expired|Warning"
     r"|Failure|Failed|NotFound|Killed|ExceptionGroup|error|timeout)|(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?::(?:\s|$)|$)"
 )
+# The same for a class of the program's own, such as `Diverged: ...`. Other lines look like it:
+# it counts where a traceback has no other last line.
+_NAMED = re.compile(r"^_?[A-Z]+[a-z]\w*(?::\s|$)")
 _ALONE = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?::\s|$)")
 _OTHER = re.compile(
-    r"^FATAL:\s|^hpc-amp: (?!rank \d+:(?:  |$| (?:Current t|T)hread 0x))|^Fatal Python error: |\bSegmentation fault\b|^Bus error\b"
-    r"|^\s*what\(\):\s|^Illegal instruction\b|: symbol lookup error: "
+    # The stacks that hpc-amp shows of a rank that stands still are no errors of their own.
+    r"^FATAL:\s|^hpc-amp: (?!rank \d+:(?:  |$| (?:Current t|T)hread 0x))"
+    r"|^Fatal Python error: |\bSegmentation fault\b|^Bus error\b|^\s*what\(\):\s"
+    r"|^Illegal instruction\b|: symbol lookup error: "
     r"|^(?:sbatch|salloc|srun|slurmstepd): fatal: |^(?:sbatch|salloc): error: "
 )
 # Endings that somebody else brought about.
@@ -74,6 +88,8 @@ class Error:
 
     line: Line | None = None
     last: Line | None = None
+    perhaps: Line | None = None
+    """What may be the line, where no other comes."""
     explained: bool = False
     harmless: bool = False
     order: int = 0
@@ -87,6 +103,9 @@ class _Speaker:
     link: re.Pattern[str] | None = None
     """What joins the next traceback to the one before."""
     harmless_next: bool = False
+    boxed: bool = False
+    framed: bool = False
+    """Whether the line before was source code of a traceback."""
     error: Error | None = None
     opened: int = 0
     last: int = -_TAIL - 1
@@ -107,30 +126,47 @@ class Errors:
         """Take the next line, the `order`th. Returns the error it belongs to, if any, and whether
         entries may look at it: they may not where it is source code in a traceback."""
         self._count = order
-        text = line.text
+        text = _BAR.sub("", line.text) if "<" in line.text else line.text
         speaker = self._speakers.setdefault(line.speaker, _Speaker())
+        if speaker.boxed or _BOX.match(text):
+            speaker.boxed = not _BOX_END.match(text)
+            if not speaker.boxed:
+                self._open(speaker)
+                speaker.framed = True
+            return None, False
         if _HARMLESS.search(text):
             speaker.harmless_next = True
             return None, False
         if _HEADER.search(text) and not (speaker.open and text[:1].isspace()):
+            if self._tells_more(speaker, text):
+                speaker.link = _ORIGINAL
             self._open(speaker)
             return speaker.error, False
         link = _link(text)
         if link is not None and speaker.error is not None:
+            if speaker.error.line is None and speaker.error.perhaps is not None:
+                speaker.open -= 1
+                self._keep(speaker, speaker.error.perhaps)
             speaker.link = link
             return speaker.error, False
         if speaker.open and order - speaker.opened > _LONGEST_TRACEBACK:
             speaker.open = 0
         if speaker.open:
             if text[:1].isspace() or not text:
+                speaker.framed = True
                 return speaker.error, False
+            framed, speaker.framed = speaker.framed, False
+            error = speaker.error
             if _LAST.match(text):
                 speaker.open -= 1
                 speaker.last = order
                 speaker.goes_on = bool(_GOES_ON.search(text))
-                if _ASKED_FOR.match(text) and speaker.error is not None:
-                    speaker.error.explained = True
+                if _ASKED_FOR.match(text) and error is not None:
+                    error.explained = True
                 return self._keep(speaker, line), True
+            if framed and error and not error.line and not error.perhaps and _NAMED.match(text):
+                error.perhaps = line
+                return error, True
             if not _OTHER.search(text):
                 return None, True
         near = order - speaker.last <= _TAIL
@@ -156,13 +192,24 @@ class Errors:
 
     def unexplained(self) -> Error | None:
         """The first error that nothing explains."""
-        return next((error for error in self.found if error.line and not error.explained), None)
+        for error in self.found:
+            error.line = error.line or error.perhaps
+            if error.line and not error.explained:
+                return error
+        return None
 
     def forget(self) -> None:
         """What came before does not count any more."""
         self.found.clear()
         self._speakers.clear()
         self.first_words = None
+
+    def _tells_more(self, speaker: _Speaker, header: str) -> bool:
+        """Whether the traceback that begins here is what the exception before was made of."""
+        last = speaker.error.last if speaker.error is not None else None
+        if last is None or self._count - speaker.last > _SOON:
+            return False
+        return bool(_ORIGINAL.match(header) or _ANNOUNCES.search(last.text))
 
     def _open(self, speaker: _Speaker) -> None:
         speaker.open += 1
@@ -192,7 +239,7 @@ class Errors:
             error.explained = True
         if error.line is None or (link and _gives_way(error.line.text, link)):
             error.line = line
-        if link is not _PART:
+        if link not in (_PART, _ORIGINAL):
             error.last = line
         return error
 
@@ -209,4 +256,6 @@ def _gives_way(root: str, link: re.Pattern[str]) -> bool:
     """Whether the next exception is nearer to the root than what was taken for it."""
     if link is _PART:
         return _GROUP.match(root) is not None
-    return link is _HANDLED and _LOOKED_UP.match(root) is not None
+    if link is _HANDLED:
+        return _LOOKED_UP.match(root) is not None
+    return link is _ORIGINAL

@@ -32,6 +32,8 @@ _OTHER_LABELS = tuple(
 _LABELS = (_TORCH, _LOCAL, *_OTHER_LABELS)
 _TIME = re.compile(
     r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?:?\s+(?:-\s+)?"
+    # A logger that puts place and time before each line of a traceback.
+    r"|(?:ERROR|CRITICAL|FATAL) \d\d-\d\d \d\d:\d\d:\d\d \[?\S+:\d+\] ?"
 )
 # What Python puts before the tracebacks in a group of exceptions.
 _MARGIN = re.compile(r"\s{2,60}(?:\|(?: |$)|\+ (?=Exception Group Traceback ))")

@@ -47,8 +47,8 @@ def explain_run(status: RunStatus, *, bounded: bool = False) -> Answer:
             _read_log(scan, stream, log, bounded=bounded)
     except OSError as error:
         remarks.append(f"{log} cannot be read: {error.strerror}")
-    if status.state in _FAILED:
-        # As a line like any other: entries know it.
+    if status.state in _FAILED or (status.state == "pending" and status.reason):
+        # As a line like any other: entries know it, also why a job that waits can never start.
         words = f"hpc-amp status: {status.state}: {' '.join(status.reason.split())}\n"
         scan.read(io.BytesIO(words.encode()), "status", first_number=None)
     verdict = scan.verdict()

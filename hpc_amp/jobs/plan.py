@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp import __version__
+from hpc_amp.config.command import launcher_in
 from hpc_amp.config.fabric import Fabric, fabric_of
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.schema import Job
@@ -135,6 +136,8 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
             where=loaded.where("launch.method"),
             hint="use mpirun or mpiexec, which need no MPI in the image",
         )
+    if method == "srun":
+        _refuse_step_in_step(loaded)
     launcher = get_launcher(method)
     if job.launch.mpi != "none" and not launcher.mpi:
         raise ConfigError(
@@ -158,6 +161,18 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         workdir=run_dir / "code" if job.code is not None else workdir,
         python=_absolute_program(job.container.python or default_python, workdir),
     )
+
+
+def _refuse_step_in_step(loaded: LoadedJob) -> None:
+    """A step has all cores of its tasks, so that another one inside would wait for ever (seen with
+    Slurm 22.05)."""
+    found = launcher_in(loaded.job.run or [])
+    if found is not None and found.name == "srun" and "--overlap" not in found.arguments:
+        raise loaded.error(
+            "run",
+            "srun inside a step of srun waits for ever for the cores that this step has",
+            "write launch: single: then the batch script itself starts the command",
+        )
 
 
 def _on_one_node(job: Job) -> Job:

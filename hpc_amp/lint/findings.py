@@ -38,6 +38,8 @@ RULES: dict[str, Severity] = {
     "variable-in-log-path": "warning",
     "tilde-in-path": "error",
     "conflicting-options": "error",
+    "submits-nothing": "error",
+    "non-ascii": "error",
     "option-twice": "warning",
     "first-resource-wins": "error",
     "attrs-twice": "error",

@@ -42,9 +42,11 @@ _TORQUE_FLAG = "E n x"
 _COBALT_VALUE = """
 n/nodecount t/time A/project q/queue attrs env o/output e/error debuglog O/outputprefix i/inputfile
 cwd jobname dependencies M/notify u/umask run_users proccount mode kernel K/kerneloptions
-ion_kernel ion_kerneloptions geometry user_list interactive_mode
+ion_kernel ion_kerneloptions geometry user_list
 """
-_COBALT_FLAG = "h/held preemptable run_project disable_preboot I/interactive d/debug v/version help"
+_COBALT_FLAG = """
+h/held preemptable run_project disable_preboot I/interactive d/debug v/verbose version help
+"""
 
 
 def _table(text: str) -> dict[str, str]:

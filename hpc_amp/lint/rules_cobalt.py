@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 
-from hpc_amp.lint.directives import Header
+from hpc_amp.lint.directives import Directive, Header
 from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.options import Option, Options
-from hpc_amp.lint.rules_options import is_placeholder
+from hpc_amp.lint.options import GRAMMARS, Option, Options
+from hpc_amp.lint.rules_options import is_placeholder, is_typographic
 
 _TIME_FORMS = "give minutes, HH:MM:SS or DD:HH:MM:SS"
 
 
 def check_cobalt(header: Header, options: Options, report: Report) -> None:
-    """--attrs and --env given twice, their values, times, modes and dependencies."""
+    """--attrs and --env given twice, values that qsub refuses or that come to harm later, and
+    options with which it submits no job."""
+    for directive in header.directives:
+        _non_ascii(directive, report)
+    for option in options.options:
+        _flags(option, report)
     attrs = options.all("attrs")
     for option in attrs[1:]:
         report.add(
@@ -25,10 +30,23 @@ def check_cobalt(header: Header, options: Options, report: Report) -> None:
     _env(options.all("env"), report)
     for option in options.all("time"):
         _time(option, report)
-    for option in options.all("nodecount"):
+    for option in attrs:
+        for item in (option.value or "").split(":"):
+            if item.count("=") > 1:
+                _bad(option, "a list of NAME=VALUE", report, "give each name one value")
+    for name, what in (("nodecount", "a number of nodes"), ("proccount", "a number above 0")):
+        for option in options.all(name):
+            _count(option, what, report)
+    for option in options.all("umask"):
+        if not re.fullmatch(r"(0o)?[0-7]+", option.value or "") and not _is_open(option):
+            _bad(option, "an octal number", report, "write 022, or another one")
+    for option in options.all("geometry"):
+        if not re.fullmatch(r"\d+(x\d+){3}x[12]", option.value or "") and not _is_open(option):
+            _bad(option, "AxBxCxDxE", report, "take it out: only a Blue Gene has a geometry")
+    for option in options.all("cwd"):
         value = option.value or ""
-        if not re.fullmatch(r"[1-9]\d*", value) and not is_placeholder(value):
-            _bad(option, "a number of nodes", report)
+        if value and "/" not in value and not value.startswith("~") and not _is_open(option):
+            _bad(option, "a folder that it looks for", report, "give the whole path")
     for option in options.all("mode"):
         if option.value != "script":
             report.add(
@@ -39,13 +57,79 @@ def check_cobalt(header: Header, options: Options, report: Report) -> None:
                 "take it out",
             )
     for option in options.all("dependencies"):
-        if "," in (option.value or ""):
-            report.add(
-                "bad-value",
-                option.line,
-                "`:` parts the jobs of --dependencies; with a comma the job is held for ever",
-                f"write {shown((option.value or '').replace(',', ':'))}",
-            )
+        _dependencies(option, report)
+
+
+def _non_ascii(directive: Directive, report: Report) -> None:
+    text = directive.text
+    if not text.isascii() and not is_typographic(text):
+        found = next(letter for letter in text if not letter.isascii())
+        report.add(
+            "non-ascii",
+            directive.line,
+            f"`{shown(found)}` is not ASCII: qstat fails for all users while the job is queued",
+            "write it with ASCII letters only",
+        )
+
+
+def _flags(option: Option, report: Report) -> None:
+    """Options that take no value, and those that belong to no batch script."""
+    if option.name in GRAMMARS["cobalt"].flags.values() and option.value is not None:
+        _bad(option, "an option that takes a value", report, f"write `{option.spelling}`")
+    elif option.name in ("help", "version"):
+        report.add(
+            "submits-nothing",
+            option.line,
+            f"with `{option.spelling}` qsub prints a text and ends with status 0: there is no job",
+            "take it out",
+        )
+    elif option.name == "interactive":
+        report.add(
+            "conflicting-options",
+            option.line,
+            f"Cobalt refuses `{option.spelling}` in a script (Mode already set)",
+            "take it out, or call qsub -I without a script",
+        )
+
+
+def _is_open(option: Option) -> bool:
+    return is_placeholder(option.value or "")
+
+
+def _count(option: Option, what: str, report: Report) -> None:
+    """qsub's parser takes a leading 0 for an octal number and 0x for a hexadecimal one."""
+    value = option.value or ""
+    octal = re.fullmatch(r"0+([0-7]+)", value)
+    if octal and int(octal[1], 8) > 7:
+        number = int(octal[1], 8)
+        report.add(
+            "bad-value",
+            option.line,
+            f"a 0 in front makes a number octal: `{shown(option.shown)}` means {number}",
+            f"write {value.lstrip('0')} or {number}",
+        )
+    elif not re.fullmatch(r"\+?[1-9]\d*|0+[1-7]|0[xX][0-9a-fA-F]+", value) and not _is_open(option):
+        _bad(option, what, report)
+
+
+def _dependencies(option: Option, report: Report) -> None:
+    value = option.value or ""
+    if _is_open(option):
+        return
+    if "," in value:
+        report.add(
+            "bad-value",
+            option.line,
+            "`:` parts the jobs of --dependencies; with a comma the job is held for ever",
+            f"write {shown(value.replace(',', ':'))}",
+        )
+    elif not re.fullmatch(r"\d+(:\d+)*", value):
+        report.add(
+            "bad-value",
+            option.line,
+            f"`{shown(option.shown)}` names no job: Cobalt warns only, and holds the job for ever",
+            "give job ids, parted by `:`",
+        )
 
 
 def _bad(option: Option, what: str, report: Report, fix: str = "give a plain number") -> None:
@@ -66,18 +150,19 @@ def _env(given: list[Option], report: Report) -> None:
         )
     for option in given:
         value = re.sub(r"\$\{?(?:COBALT_JOBID|jobid)\b\}?", "", option.value or "")
-        if "=" not in value:
+        items = re.split(r":(?=\w+=)", value.replace("\\=", ""))
+        if not all("=" in item for item in items):
             report.add(
                 "env-value",
                 option.line,
                 f"Cobalt refuses `{shown(option.shown)}`: --env needs NAME=VALUE",
                 "export the variable in the script instead",
             )
-        elif found := re.search(r"[;&|<>()*?!]", value):
+        elif found := re.search(r"[;&|<>()*?!]|\{[^{}]*(?:,|\.\.)[^{}]*\}|(?<=[=:])~", value):
             report.add(
                 "env-value",
                 option.line,
-                f"the value goes through a remote shell, which acts on `{found[0]}`",
+                f"the value goes through a remote shell, which acts on `{shown(found[0])}`",
                 "export the variable in the script instead",
             )
 
@@ -87,7 +172,7 @@ def _time(option: Option, report: Report) -> None:
     if is_placeholder(value) or re.search(r"[HMShms]{2}", value):
         return
     parts = value.split(":")
-    if not all(re.fullmatch(r"\d+", part) for part in parts) or len(parts) > 4:
+    if not all(re.fullmatch(r"\+?\d+", part) for part in parts) or len(parts) > 4:
         _bad(option, "a time", report, _TIME_FORMS)
         return
     numbers = [int(part) for part in parts]

@@ -141,18 +141,21 @@ def _continuation(script: Script, directive: Directive, report: Report) -> None:
 
 def _quotes_of_cobalt(header: Header, report: Report) -> None:
     for directive in header.directives:
-        for word in directive.split.words:
+        words = directive.split.words
+        for word in words:
             if word.text.startswith("#"):
                 break
-            if "'" in word.text or '"' in word.text or "\\" in word.text.rstrip("\\"):
+            # At the end of a line it is reported as a continuation.
+            text = word.text.rstrip("\\") if word is words[-1] else word.text
+            if "'" in text or '"' in text or "\\" in text:
                 if re.search(r"\\[:=]", word.text) and not re.search("['\"]", word.text):
                     continue  # --env escapes
                 report.add(
                     "quotes-kept",
                     directive.line,
-                    f"Cobalt knows no quotes: they stay part of `{shown(word.text)}`, and a blank "
-                    "in them still parts words",
-                    "leave the quotes out; a value cannot hold a blank",
+                    "Cobalt knows neither quotes nor backslashes: they stay part of "
+                    f"`{shown(word.text)}`, and a blank still parts words",
+                    "leave them out; a value cannot hold a blank",
                 )
                 break
 
@@ -233,7 +236,10 @@ def _check_option(header: Header, option: Option, typographic: set[int], report:
 
 
 def _unknown(header: Header, option: Option, report: Report) -> None:
-    if option.torque or not option.spelling.startswith("--"):
+    """Slurm's plug-ins add options, so what looks like none may be one there; Cobalt has no
+    plug-ins."""
+    is_refused = header.scheduler == "cobalt" and not is_placeholder(option.spelling)
+    if option.torque or not (is_refused or option.spelling.startswith("--")):
         return
     meant = likely_meant(option.spelling, header.scheduler)
     if meant is None and header.scheduler != "pbs":
@@ -246,6 +252,13 @@ def _unknown(header: Header, option: Option, report: Report) -> None:
             option.line,
             f"{NAMES[header.scheduler]} has no option `{option.spelling}`, and refuses the script",
             f"write `{meant}`",
+        )
+    elif is_refused:
+        report.add(
+            "unknown-option",
+            option.line,
+            f"Cobalt has no option `{option.spelling}`, and refuses the script",
+            "take it out; `man qsub` lists the options",
         )
 
 
@@ -292,6 +305,11 @@ def _variable(header: Header, option: Option, report: Report) -> None:
 def same_value_twice(options: list[Option]) -> list[Option]:
     """Those options of a name that differ from the one before."""
     return [two for one, two in itertools.pairwise(options) if one.value != two.value]
+
+
+def is_typographic(text: str) -> bool:
+    """Whether a text processor's dash, quote or blank is in it."""
+    return any(letter in _TYPOGRAPHIC for letter in text)
 
 
 def is_placeholder(value: str) -> bool:

@@ -139,6 +139,6 @@ def _in_notebook(path: Path, wish: Wish) -> tuple[Finding, ...]:
     findings, _ = _scan(notebook.text, path, wish)
     placed = []
     for finding in findings:
-        cell, line = notebook.place(finding.line)
-        placed.append(replace(finding, cell=cell, line=line, edits=()))
+        cell, line, column = notebook.place(finding.line, finding.column)
+        placed.append(replace(finding, cell=cell, line=line, column=column, edits=()))
     return tuple(placed)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 import libcst as cst
+from libcst.metadata import Assignment
 
 from hpc_amp.migrate.names import Names
 from hpc_amp.migrate.script import Script, argument, method, receiver
@@ -76,6 +77,16 @@ class Program:
         return ""
 
     @cached_property
+    def disabled_scalers(self) -> set[str]:
+        """Gradient scalers that are made with enabled=False: they do nothing."""
+        calls = self.calls_of(*GRAD_SCALERS)
+        off = [one for one in calls if self._says_false(argument(one, "enabled"))]
+        return self.made_by(off) - self.made_by([one for one in calls if one not in off])
+
+    def _says_false(self, value: cst.BaseExpression | None) -> bool:
+        return value is not None and self.script.code(value) == "False"
+
+    @cached_property
     def optimizers(self) -> set[str]:
         """Optimizers: made here, given to a scaler, or used like one."""
         made = [
@@ -133,8 +144,7 @@ class Program:
     def is_disabled(self, autocast: cst.Call) -> bool:
         """Whether an autocast says enabled=False."""
         position = 0 if self.names.of(autocast.func) != "torch.amp.autocast" else 2
-        enabled = argument(autocast, "enabled", position)
-        return enabled is not None and self.script.code(enabled) == "False"
+        return self._says_false(argument(autocast, "enabled", position))
 
     def dtype_of(self, autocast: cst.Call) -> str | None:
         """The full name of the type that an autocast casts to, "" where it is the device's default,
@@ -160,6 +170,30 @@ class Program:
             one.value is not None and code(one.value) == variable
             for one in self.script.all(cst.Return)
         )
+
+    def is_same_variable(self, made: cst.CSTNode, used: cst.CSTNode) -> bool:
+        """Whether two places with the same text mean the same variable: a name in one scope, an
+        attribute of `self` in one class, another attribute in one function."""
+        if isinstance(made, cst.Name) and isinstance(used, cst.Name):
+            scope = self.script.scope(used)
+            assignments = () if scope is None else scope[used.value]
+            return any(isinstance(one, Assignment) and one.node is made for one in assignments)
+        kind: type[cst.CSTNode] = cst.FunctionDef
+        if self.script.code(made).startswith("self."):
+            kind = cst.ClassDef
+        return self._around(made, kind) is self._around(used, kind)
+
+    def _around(self, node: cst.CSTNode, kind: type[cst.CSTNode]) -> cst.CSTNode | None:
+        """The innermost node of a kind around another."""
+        return next((one for one in self.script.ancestors(node) if isinstance(one, kind)), None)
+
+    def function_around(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The innermost function around a node, None where it is in none."""
+        return self._around(node, cst.FunctionDef)
+
+    def class_around(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The innermost class around a node, None where it is in none."""
+        return self._around(node, cst.ClassDef)
 
     def saves_optimizer(self) -> list[cst.Dict | cst.Call]:
         """The dictionaries with the state of an optimizer: checkpoints."""

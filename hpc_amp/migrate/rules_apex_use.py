@@ -77,11 +77,52 @@ def _clip(program: Program, report: Report) -> None:
     levels = [argument(call, "opt_level", 3) for call in program.amp_calls("initialize")]
     if not any(level is not None and text_of(level) in (None, "O2") for level in levels):
         return
-    for call in program.script.calls:
-        if _is_clip(program, call) and call.args:
-            clipped = call.args[0].value
-            if isinstance(clipped, cst.Call) and method(clipped) == "parameters":
-                report.add("apex-clip", call)
+    masters = program.amp_calls("master_params")
+    knows = {program.function_around(call) for call in masters}
+    scaled = set(program.amp_calls("scale_loss"))
+    paths = Paths(
+        program.script, lambda call: call in scaled or _clips_model(program, call), _nothing
+    )
+    for function in program.script.functions:
+        inside = None if isinstance(function, cst.Module) else function
+        clips = [
+            call
+            for call in program.script.all(cst.Call, function)
+            if _clips_model(program, call) and program.function_around(call) is inside
+        ]
+        if not clips or inside in knows:
+            continue  # where masters are clipped, too, this is the branch without amp
+        if any(program.function_around(call) is inside for call in scaled):
+            clips = _behind(paths, function, scaled)
+        elif masters:
+            continue
+        for call in clips:
+            report.add("apex-clip", call)
+
+
+def _clips_model(program: Program, call: cst.Call) -> bool:
+    return (
+        _is_clip(program, call) and bool(call.args) and method(call.args[0].value) == "parameters"
+    )
+
+
+def _behind(
+    paths: Paths, function: cst.FunctionDef | cst.Module, first: set[cst.Call]
+) -> list[cst.Call]:
+    """The calls that some path through a function reaches behind one of `first`."""
+    try:
+        found = paths.through(function)
+    except TooManyPaths:
+        return []
+    behind = []
+    for path in found:
+        seen = False
+        for call in path:
+            if call in first:
+                seen = True
+            elif seen and isinstance(call, cst.Call):
+                behind.append(call)
+    return behind
 
 
 def _checkpoint(program: Program, report: Report) -> None:

@@ -18,6 +18,15 @@ _DEFAULTS = ("torch.set_default_dtype", "torch.set_default_tensor_type")
 # loss_scale, args.static_loss_scale, scale_factor, SCALE; not `upscaled`, nor a scaler.
 _SCALE = re.compile(r"(?:^|[_.])scale(?:$|[_.])|loss_?scal(?!er)", re.IGNORECASE)
 
+# Words of a file that makes fp16 by hand. Where none of them stands, a loss is multiplied by the
+# weight of a task, or by the share of a part of the batch.
+_BY_HAND = re.compile(
+    r"fp_?16|float16|\bhalf\(|HalfTensor|mixed.?precision|overflow|underflow|LossScaler",
+    re.IGNORECASE,
+)
+# Numbers from here on are loss scales, smaller ones are weights.
+_LEAST_SCALE = 64
+
 
 def check_half(program: Program, report: Report) -> None:
     """All rules of this module."""
@@ -87,10 +96,38 @@ def _is_half(program: Program, arg: cst.Arg) -> bool:
 
 def _is_scale(program: Program, node: cst.CSTNode) -> bool:
     if isinstance(node, cst.Name | cst.Attribute):
-        return bool(_SCALE.search(program.script.code(node)))
+        named = _SCALE.search(program.script.code(node)) is not None
+        return named and not _is_weight(program, node)
     return _is_power_of_two(node) and any(
         _is_cast(program, call) and _is_of_model(program, call) for call in program.script.calls
     )
+
+
+def _is_weight(program: Program, node: cst.Name | cst.Attribute) -> bool:
+    """Whether the function around shows that a scale is a weight of the loss: it is a quotient (of
+    a part of the batch, of accumulated steps) or a small number."""
+    text = program.script.code(node)
+    around = program.function_around(node)
+    inside = program.script.module if around is None else around
+    values = [
+        assign.value
+        for assign in program.script.all(cst.Assign, inside)
+        if any(program.script.code(target.target) == text for target in assign.targets)
+    ]
+    values += [
+        parameter.default
+        for parameter in program.script.all(cst.Param, inside)
+        if parameter.name.value == text and parameter.default is not None
+    ]
+    return any(_is_quotient(value) or _is_small_number(value) for value in values)
+
+
+def _is_quotient(value: cst.BaseExpression) -> bool:
+    return isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Divide)
+
+
+def _is_small_number(value: cst.BaseExpression) -> bool:
+    return isinstance(value, cst.Integer | cst.Float) and value.evaluated_value < _LEAST_SCALE
 
 
 def _is_power_of_two(node: cst.CSTNode) -> bool:
@@ -102,16 +139,34 @@ def _is_power_of_two(node: cst.CSTNode) -> bool:
     if not isinstance(node, cst.Integer | cst.Float):
         return False
     value = node.evaluated_value
-    return value >= 64 and math.log2(value).is_integer()
+    return value >= _LEAST_SCALE and math.log2(value).is_integer()
 
 
 def _times_scale(program: Program, node: cst.BaseExpression, result: str = "") -> bool:
     """Whether an expression is `loss * loss_scale`, or its result is called a loss."""
+    if not _scales_by_hand(program, node):
+        return False
     if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Multiply):
         return False
     sides = (node.left, node.right)
     texts = (result, *(program.script.code(side) for side in sides))
-    return any("loss" in text for text in texts) and any(_is_scale(program, s) for s in sides)
+    return any(map(_is_loss, texts)) and any(_is_scale(program, side) for side in sides)
+
+
+def _is_loss(text: str) -> bool:
+    """Whether something is called a loss, and not the scale of one."""
+    return "loss" in text and not _SCALE.search(text)
+
+
+def _scales_by_hand(program: Program, node: cst.CSTNode) -> bool:
+    """Whether a loss may be scaled by hand at a place: the file makes fp16, and in the same class,
+    or outside of all classes, nothing scales for it."""
+    if not _BY_HAND.search(program.script.text):
+        return False
+    around = program.class_around(node)
+    scalings = [call for call in program.script.calls if program.scaler_of(call)]
+    scalings += program.amp_calls("scale_loss")
+    return all(program.class_around(call) is not around for call in scalings)
 
 
 def _scaled_backward(program: Program, call: cst.Call, report: Report) -> None:
@@ -129,7 +184,8 @@ def _changed_in_place(program: Program, change: cst.AugAssign, report: Report) -
     if not _is_scale(program, change.value):
         return
     target = program.script.code(change.target)
-    if isinstance(change.operator, cst.MultiplyAssign) and "loss" in target:
+    by_hand = isinstance(change.operator, cst.MultiplyAssign) and _scales_by_hand(program, change)
+    if by_hand and _is_loss(target):
         report.add("manual-loss-scale", change)
     if isinstance(change.operator, cst.DivideAssign) and _is_gradient(target):
         report.add("manual-unscale", change)

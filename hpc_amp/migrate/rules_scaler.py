@@ -35,40 +35,53 @@ class _Order:
         except TooManyPaths:
             return
         guards = "get_scale" in self._program.script.code(function)
+        clips: dict[cst.Call, str] = {}
+        clean: set[cst.Call] = set()
         for path in paths:
-            self._gradients(path)
+            self._gradients(path, clips, clean)
             self._micro_batches(path)
             if not guards:
                 self._schedules(path)
+        for call, scaler in clips.items():
+            # `if use_amp: scaler.unscale_(optimizer)`: where that is false, the scaler is disabled.
+            if call not in clean:
+                self._report.add("clip-before-unscale", call, scaler=scaler)
 
     def _matters(self, call: cst.Call) -> bool:
         return method(call) in (*_METHODS, "backward") or self._is_clip(call)
 
     def _is_clip(self, call: cst.Call) -> bool:
         name = self._program.names.of(call.func).rpartition(".")[2] or method(call)
-        return name.startswith("clip_grad_")
+        if not name.startswith("clip_grad_"):
+            return False
+        # A wrapper around an optimizer that has such a method knows its own scale.
+        code = self._program.script.code
+        return not method(call) or code(receiver(call)) not in self._program.optimizers
 
     def _scaler(self, call: cst.Call) -> str:
-        """The scaler that is used, "" where it is none."""
+        """The scaler that is used, "" where it is none, or one that does nothing."""
         if scaler := self._program.scaler_of(call):
-            return scaler
+            return "" if scaler in self._program.disabled_scalers else scaler
         if method(call) not in _METHODS:
             return ""
         text = self._program.script.code(receiver(call))
-        return text if text in self._program.scalers else ""
+        return text if text in self._program.scalers - self._program.disabled_scalers else ""
 
     def _implied(self, call: cst.Call) -> Mapping[str, bool]:
         scaler = self._scaler(call)
         return {scaler: True, f"{scaler} is None": False} if scaler else {}
 
-    def _gradients(self, path: tuple[Step, ...]) -> None:
-        """What is done with gradients that are still multiplied by a scale."""
+    def _gradients(
+        self, path: tuple[Step, ...], clips: dict[cst.Call, str], clean: set[cst.Call]
+    ) -> None:
+        """What is done with gradients that are still multiplied by a scale. Fills `clips` with
+        calls that clip such, each with its scaler, and `clean` with those that clip others."""
         scaled: dict[str, bool] = {}  # the scaler, and whether it has unscaled since
         for call in path:
             if not isinstance(call, cst.Call):
                 continue
             scaler = self._scaler(call)
-            if self._program.scaler_of(call):
+            if scaler and method(call) == "backward":
                 scaled[scaler] = False
             elif scaler and method(call) == "update":
                 scaled.pop(scaler, None)
@@ -78,8 +91,10 @@ class _Order:
                 scaled.clear()
             elif self._is_clip(call):
                 for name, unscaled in scaled.items():
-                    if not unscaled:
-                        self._report.add("clip-before-unscale", call, scaler=name)
+                    if unscaled:
+                        clean.add(call)
+                    else:
+                        clips[call] = name
             else:
                 self._other_step(call, scaled)
 

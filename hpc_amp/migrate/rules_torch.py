@@ -80,17 +80,23 @@ def _on_gpu(program: Program, autocast: cst.Call) -> bool:
 
 def _inside_autocast(program: Program, report: Report) -> None:
     """What must not run under autocast."""
-    criteria = {
-        text for call in program.calls_of(_BCE_CLASS) for text in program.script.assigned_to(call)
-    }
+    criteria = [
+        target
+        for call in program.calls_of(_BCE_CLASS)
+        for target in program.script.targets_of(call)
+    ]
     for call in program.script.calls:
         around = program.autocast_around(call)
         if around is None:
             continue
         if method(call) == "backward" and not any(arg.keyword is None for arg in call.args):
             report.add("backward-in-autocast", call)
-        is_bce = program.names.of(call.func) == _BCE_FUNCTION
-        if (is_bce or program.script.code(call.func) in criteria) and _on_gpu(program, around):
+        is_bce = program.names.of(call.func) == _BCE_FUNCTION or any(
+            program.script.code(one) == program.script.code(call.func)
+            and program.is_same_variable(one, call.func)
+            for one in criteria
+        )
+        if is_bce and _on_gpu(program, around):
             report.add("bce-fp16", call)
     for call in program.amp_calls("initialize"):
         level = argument(call, "opt_level", 3)

@@ -100,6 +100,10 @@ class Script:
 
     def assigned_to(self, value: cst.CSTNode) -> list[str]:
         """The texts of what a value is assigned to, also through `.cuda()` and the like."""
+        return [self.code(target) for target in self.targets_of(value)]
+
+    def targets_of(self, value: cst.CSTNode) -> list[cst.BaseExpression]:
+        """What a value is assigned to, also through `.cuda()` and the like."""
         above = self.parent(value)
         while isinstance(above, cst.Attribute) and above.attr.value in _RETURNS_ITSELF:
             call = self.parent(above)
@@ -107,9 +111,9 @@ class Script:
                 return []
             value, above = call, self.parent(call)
         if isinstance(above, cst.Assign):
-            return [self.code(target.target) for target in above.targets]
+            return [target.target for target in above.targets]
         if isinstance(above, cst.AnnAssign):
-            return [self.code(above.target)]
+            return [above.target]
         return []
 
     @cached_property

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_amp.errors import ConfigError
+from hpc_amp.lint.directives import Directive, Header, cobalt_words
+from hpc_amp.lint.options import GRAMMARS, parse_options
 from hpc_amp.schedulers.base import (
     NEVER_STARTS,
     NOT_IN_QUEUE,
@@ -36,7 +38,7 @@ OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
 AWAY = r":cn:|Failed to connect|Connection refused|No route to host|Network is unreachable"
 """What clients say where they did not reach a part of Cobalt: `:cn:` comes before the name of one
 that the name server does not know."""
-_OF_BATCH_JOBS = {"-o", "-e", "-O", "-i", "-h", "--dependencies", "--debuglog"}
+_OF_BATCH_JOBS = {"-o", "-e", "-O", "-i", "-h", "--dependencies", "--debuglog", "--mode"}
 _SHORTEST_MINUTES = 5
 _PENDING = {
     "queued": "",
@@ -47,21 +49,30 @@ _PENDING = {
 }
 _RUNNING = {"starting", "running", "exiting", "killing", "preempting"}
 
-# The options of qsub by the name that we write, with other names for the same.
-_SAME = {
-    "--project": "-A",
-    "--queue": "-q",
-    "--time": "-t",
-    "--nodecount": "-n",
-    "--outputprefix": "-O",
-    "--kernel": "-K",
+# How we write the options that have a letter.
+_LETTERS = {
+    "project": "-A",
+    "queue": "-q",
+    "time": "-t",
+    "nodecount": "-n",
+    "output": "-o",
+    "error": "-e",
+    "outputprefix": "-O",
+    "inputfile": "-i",
+    "notify": "-M",
+    "umask": "-u",
+    "kerneloptions": "-K",
+    "held": "-h",
+    "debug": "-d",
+    "verbose": "-v",
+    "interactive": "-I",
 }
-_WITH_VALUE = {
-    *("-A", "-q", "-t", "-n", "-o", "-e", "-O", "-i", "-M", "-u", "-K", "--attrs", "--env"),
-    *("--cwd", "--jobname", "--debuglog", "--dependencies", "--proccount", "--run_users"),
-    *("--geometry", "--ion_kernel", "--ion_kerneloptions"),
+# The submission would not be one batch job whose id qsub tells.
+_REFUSED = {
+    "-I": "the job would be a terminal; that is `hpc-amp shell`",
+    "--help": "qsub would submit nothing",
+    "--version": "qsub would submit nothing",
 }
-_FLAGS = {"-h", "--preemptable", "--run_project", "--disable_preboot"}
 
 
 class Cobalt(QsubScheduler):
@@ -99,7 +110,7 @@ class Cobalt(QsubScheduler):
         if request.account is not None:
             options["-A"] = request.account
         unwanted = (*plan.site.skip_directives, *request.skip_directives)
-        skipped = {_SAME.get(name, name) for name in unwanted}
+        skipped = {_written(name) for name in unwanted}
         values: dict[str, str | None] = {
             name: value for name, value in options.items() if name not in skipped
         }
@@ -202,28 +213,34 @@ class Cobalt(QsubScheduler):
         return NOT_IN_QUEUE
 
 
+def _written(spelling: str) -> str:
+    """An option as we write it, of any of its names."""
+    name = GRAMMARS["cobalt"].canonical(spelling)
+    return spelling if name is None else _LETTERS.get(name, f"--{name}")
+
+
 def _pairs(line: str) -> list[tuple[str, str | None]]:
     """A line of directives as (option, value) pairs, read as qsub does. Raises ConfigError for
     what is not an option: qsub would take it for the program and ignore all that follows."""
-    pairs: list[tuple[str, str | None]] = []
-    words = iter(line.split())
-    for word in words:
-        name, attached, value = word.partition("=")
-        if not word.startswith("--"):  # `-n 2` or `-n2`
-            name, attached, value = word[:2], word[2:], word[2:]
-        name = _SAME.get(name, name)
-        if name in _FLAGS and not attached:
-            pairs.append((name, None))
-        elif name in _WITH_VALUE:
-            given = value if attached else next(words, None)
-            if given is None:
-                raise ConfigError(f"the directive {line!r}: {word} needs a value")
-            pairs.append((name, given))
-        else:
-            raise ConfigError(
-                f"the directive {line!r}: {word!r} is no option of Cobalt's qsub",
-                hint="it splits at blanks and knows neither quotes nor comments",
-            )
+    directive = Directive("cobalt", 1, line, cobalt_words(line))
+    found = parse_options(Header("cobalt", (directive,), 2))
+    for option in found.no_value:
+        raise ConfigError(f"the directive {line!r}: {option.spelling} needs a value")
+    flags = GRAMMARS["cobalt"].flags.values()
+    unknown = [
+        option.word.text
+        for option in found.options
+        if not option.known or (option.name in flags and option.value is not None)
+    ]
+    for text in (*unknown, *(word.text for word in found.strays)):
+        raise ConfigError(
+            f"the directive {line!r}: {text!r} is no option of Cobalt's qsub",
+            hint="it splits at blanks and knows neither quotes nor comments",
+        )
+    pairs = [(_LETTERS.get(one.name, f"--{one.name}"), one.value) for one in found.options]
+    for name, _ in pairs:
+        if name in _REFUSED:
+            raise ConfigError(f"the directive {line!r} cannot be used: {_REFUSED[name]}")
     return pairs
 
 
@@ -245,6 +262,11 @@ def _joined(name: str, before: str | None, value: str | None) -> str | None:
 def _refuse_what_breaks(name: str, value: str | None) -> None:
     if value is None:
         return
+    if not value.isascii():
+        raise ConfigError(
+            f"Cobalt cannot carry {value!r} in {name}: qstat fails for all users while a job is "
+            "queued whose options are not ASCII"
+        )
     if value == "" or re.search(r"\s", value):
         raise ConfigError(
             f"Cobalt cannot carry {value!r} in {name}: its header knows no quotes, and blanks "

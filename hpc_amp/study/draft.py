@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.config.load import LoadedJob
-from hpc_amp.config.paths import literal
+from hpc_amp.config.paths import as_overrides, literal
 from hpc_amp.config.schema import Train
 from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.jobs import rundir
@@ -90,7 +90,7 @@ def draft_study(config: Path, overrides: Sequence[str], studies_dir: Path, wishe
     site = plan.site.name if job.site == "auto" else job.site
     recipe = Recipe(
         workdir=str(Path.cwd()),
-        overrides=(*overrides, f"site={site}"),
+        overrides=(*overrides, *as_overrides(job, loaded.expanded), f"site={literal(site)}"),
         warmup=wishes.warmup,
         steps=wishes.steps,
         seconds=wishes.seconds,

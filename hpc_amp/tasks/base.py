@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hpc_amp.config.schema import Optimizer, Train
+from hpc_amp.data.errors import DataError as DataError
 from hpc_amp.distributed.world import World
 
 Networks = Mapping[str, nn.Module]
@@ -114,7 +115,3 @@ class Task(ABC):
 
 class ModelError(ValueError):
     """There is no such network, or it lacks a setting. The message is for the user."""
-
-
-class DataError(RuntimeError):
-    """The data is not there or not usable. The message is for the user."""

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from hpc_amp.amp.precision import PrecisionError
 from hpc_amp.config.schema import Train
+from hpc_amp.data.errors import LoaderError
 from hpc_amp.distributed import setup
 from hpc_amp.distributed.world import World, WorldError
 from hpc_amp.tasks.base import DataError, ModelError, Task
@@ -29,7 +30,7 @@ from hpc_amp.train.stopping import StopReason, StopWatch
 
 # Errors whose message is for the user; anything else is a defect and shows its traceback.
 _BAD_INPUT = (SettingError, DataError, ModelError, PrecisionError, setup.DeviceError)
-_EXPLAINED = (*_BAD_INPUT, TrainingError, Superseded, WorldError)
+_EXPLAINED = (*_BAD_INPUT, TrainingError, Superseded, WorldError, LoaderError)
 _SENTRY_FIRST = 30.0
 
 TaskFactory = Callable[[Train, World, torch.device], Task]

@@ -113,6 +113,15 @@ def _exchange_always(value: Any) -> None:
     Agreement.due = lambda self, step: True  # type: ignore[method-assign]
 
 
+def _tell_of_forks(value: Any) -> None:
+    """Say when a process is forked, and beside how many threads. Starting a program is no fork."""
+
+    def tell() -> None:
+        print(f"a fork beside {len(os.listdir('/proc/self/task')) - 1} threads", flush=True)
+
+    os.register_at_fork(before=tell)
+
+
 PLACES: dict[str, Callable[[Callable[[int], None]], None]] = {
     "step": _after_steps,
     "evaluation": _after_evaluation_batches,
@@ -128,4 +137,5 @@ ACTS: dict[str, Callable[[Any], None]] = {
     "receive": _receive_what_nobody_sends,
     "become": _become,
     "exchange": _exchange_always,
+    "forks": _tell_of_forks,
 }

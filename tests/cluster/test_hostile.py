@@ -21,6 +21,8 @@ import yaml
 from support.cluster import Cluster
 from support.stubs import REPORT, Report, read_reports
 
+from hpc_amp.config.paths import literal
+
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 WORK = "-a b'c\"d\\e$(touch pwned)`touch pwned`#f%j%%;&|<>*~{x}!é💥"
@@ -53,7 +55,7 @@ def runs(cluster: Cluster, work: Path) -> dict[tuple[str, str], dict[str, Any]]:
         name = f"{launcher}-{runtime}"
         config = {
             "name": name,
-            "runs_dir": f"./{RUNS}",
+            "runs_dir": literal(f"./{RUNS}"),
             "run": ["python", "-I", "-S", "report.py", f"out-{name}", *TEXTS],
             "job": {"nodes": 2, "gpus_per_node": 0, "ranks_per_node": 2, "walltime": "5m"},
             "launch": {"method": launcher, "args": ["--comment=$(touch pwned) 'x'"]}

@@ -167,6 +167,7 @@ class CobaltStandIn(StandIn):
     commands = ("qsub", "qstat", "qdel", "qhold", "qrls", "qalter", "cqwait")
     _quick: ClassVar[dict[str, Any]] = {
         "start_delay": 0.05,
+        "linger": 0.1,
         "log_delay": 0.3,
         "epilogue_delay": 1.0,
         "force_kill_delay": 3.0,

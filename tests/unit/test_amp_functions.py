@@ -248,6 +248,22 @@ def test_in_place_fp32_functions_cannot_change_half_tensors() -> None:
 
 
 @O1
+def test_a_power_by_assignment_makes_a_new_tensor_of_fp32() -> None:
+    """As in apex. In place it would overflow: 300 ** 2 is more than fp16 can hold."""
+    x = torch.full((2,), 300.0, dtype=HALF)
+    before = x
+    x **= 2
+    assert (x.dtype, x.tolist(), before.tolist()) == (FLOAT, [9e4] * 2, [300] * 2)
+    wide = same = torch.full((2,), 3.0)
+    wide **= 2
+    assert wide is same
+    assert wide.tolist() == [9, 9]
+    with amp.disable_casts():
+        before **= 1
+    assert before.dtype is HALF
+
+
+@O1
 def test_in_place_arithmetic_keeps_the_type_of_its_tensor() -> None:
     for dtype, other in ((HALF, FLOAT), (FLOAT, HALF)):
         x = torch.ones(2, dtype=dtype)

@@ -362,3 +362,92 @@ def test_reset_gives_adams_moments_the_type_of_the_weights() -> None:
     assert optimizer.state[model.weight]["exp_avg"].dtype is torch.float16
     amp.reset()
     assert optimizer.state[model.weight]["exp_avg"].dtype is torch.float32
+
+
+def trained(model: nn.Module, level: str, **options: Any) -> list[float]:
+    """The losses of three steps after `initialize`."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0, **options)
+    batches = torch.randn(3, 8, 4, generator=torch.Generator().manual_seed(1))
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = model(batch).float().square().mean()
+        with amp.scale_loss(loss, optimizer) as scaled:
+            scaled.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    amp.reset()
+    return losses
+
+
+def small_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def hooks_of(model: nn.Module) -> list[int]:
+    return [len(module._forward_pre_hooks) for module in model.modules()]
+
+
+def test_models_that_are_not_trained_cost_nothing_in_other_modules() -> None:
+    trains, rests, other = small_model(), small_model(), small_model()
+    optimizer = torch.optim.SGD(trains.parameters(), lr=0.1)
+    amp.initialize([trains, rests], optimizer, verbosity=0)
+    for _ in range(2):
+        with torch.no_grad():
+            rests(torch.zeros(1, 4))
+        trains(torch.zeros(1, 4))
+    assert not torch.nn.modules.module._has_any_global_hook()
+    assert hooks_of(trains) == hooks_of(other) == [0, 0, 0, 0]
+    assert hooks_of(rests) == [1, 0, 0, 0]
+    with pytest.raises(RuntimeError, match="move models first"):
+        rests.to("meta")(torch.zeros(1, 4))
+    amp.reset()
+    assert hooks_of(rests) == [0, 0, 0, 0]
+    assert not torch.nn.modules.module._global_module_registration_hooks
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit::")
+def test_scripted_models_train_at_o1_like_others() -> None:
+    expected = trained(small_model(), "O1")
+    assert trained(torch.jit.script(small_model()), "O1") == expected
+    assert trained(nn.Sequential(torch.jit.script(small_model())), "O1") == expected
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit::")
+@pytest.mark.parametrize(
+    ("level", "options"),
+    [("O0", {}), ("O2", {}), ("O3", {}), ("O1", {"cast_model_outputs": torch.float32})],
+)
+def test_scripted_models_are_refused_where_casts_are_hooks(level: str, options: dict) -> None:
+    model = torch.jit.script(small_model())
+    with pytest.raises(RuntimeError, match=r"compiled by torch.jit.script .*Use O1"):
+        amp.initialize(model, opt_level=level, verbosity=0, **options)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    amp.initialize(model, opt_level="O1", verbosity=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit::")
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_traced_models_train_at_every_level(level: str) -> None:
+    expected = trained(small_model(), level, loss_scale=8.0)
+    traced = torch.jit.trace(small_model(), torch.zeros(2, 4))
+    assert trained(traced, level, loss_scale=8.0) == pytest.approx(expected, rel=1e-2)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch's own, on the way
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_models_may_be_compiled_after_initialize(level: str) -> None:
+    expected = trained(small_model(), level)
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    compiled = torch.compile(model, backend="eager")
+    batches = torch.randn(3, 8, 4, generator=torch.Generator().manual_seed(1))
+    loss = compiled(batches[0]).float().square().mean()
+    assert loss.item() == expected[0]
+    with amp.scale_loss(loss, optimizer) as scaled:
+        scaled.backward()
+    optimizer.step()
+    assert compiled(batches[1]).float().square().mean().item() == expected[1]

@@ -102,6 +102,14 @@ def test_skipping_touches_generated_lines_only(host: StubHost) -> None:
         ('--jobname "a', "quotes stay in the value"),
         ("--env A=$(id)", "a remote shell reads it again"),
         ("--preemptable=1", "is no option"),
+        ("--gres=gpu:1", "'--gres=gpu:1' is no option"),
+        ("-I", "that is `hpc-amp shell`"),
+        ("--help", "qsub would submit nothing"),
+        ("--vers", "qsub would submit nothing"),
+        ("--attrs a=b=c", "it is not a list of NAME=VALUE"),
+        ("--mode c16", "Mode already set"),
+        ("--env A=\u00e9", "cannot carry 'A=\u00e9' in --env: qstat fails for all users"),
+        ("--jobname \u00e9", "qstat fails for all users"),
     ],
 )
 def test_what_would_silence_the_header_is_refused(host: StubHost, line: str, message: str) -> None:
@@ -109,6 +117,36 @@ def test_what_would_silence_the_header_is_refused(host: StubHost, line: str, mes
         render(plan(host, directives=[line]))
 
     assert message in str(caught.value)
+
+
+def test_every_option_of_qsub_is_kept_as_what_it_is(host: StubHost) -> None:
+    """`--kernel` is not `-K`, and names may be shortened."""
+    lines = [
+        "--kernel k --kerneloptions o --ion_kernel i",
+        "--mode script --notify me --umask 022 --user_list a:b",
+        "--proj other --inputfile /dev/null --held --verbose",
+    ]
+    found = header(plan(host, account="mine", directives=lines))
+
+    assert "-A other" in found and "-A mine" not in found
+    assert found[-10:] == [
+        "--kernel k",
+        "-K o",
+        "--ion_kernel i",
+        "--mode script",
+        "-M me",
+        "-u 022",
+        "--user_list a:b",
+        "-i /dev/null",
+        "-h",
+        "-v",
+    ]
+
+
+@pytest.mark.parametrize("key", ["queue", "account"])
+def test_values_of_the_job_are_ascii(host: StubHost, key: str) -> None:
+    with pytest.raises(ConfigError, match="qstat fails for all users"):
+        render(plan(host, **{key: "proj\u00e9t"}))
 
 
 def test_a_flag_is_kept(host: StubHost) -> None:

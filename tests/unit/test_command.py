@@ -179,6 +179,26 @@ def test_a_launcher_in_the_only_rank_is_as_good_as_any_program():
     check("[bash, -c, 'mpirun -n 4 ./a.out']", gpus_per_node=4, ranks_per_node=1)
 
 
+def plan_on_slurm(run, method):
+    Path("job.yaml").write_text(f"name: x\nsite: slurm\nrun: {run}\nlaunch: {method}\n")
+    loaded, site = load_for_site(Path("job.yaml"))
+    check_job(loaded, site)
+    return make_plan(loaded, site, Path("runs/x/20261127-223455-kqzf"))
+
+
+def test_a_step_inside_a_step_is_refused():
+    for method in ("auto", "srun"):
+        with pytest.raises(ConfigError) as caught:
+            plan_on_slurm("[bash, -c, srun -n 2 ./a.out]", method)
+        assert str(caught.value) == (
+            "job.yaml:3: run: srun inside a step of srun waits for ever for the cores that this "
+            "step has; write launch: single: then the batch script itself starts the command"
+        )
+    plan_on_slurm("[bash, -c, srun -n 2 ./a.out]", "single")
+    plan_on_slurm("[srun, --overlap, -n, '2', ./a.out]", "srun")
+    plan_on_slurm("[torchrun, --nproc-per-node=2, a.py]", "srun")
+
+
 def remarks(run, **job):
     resources = {"gpus_per_node": 0, **job}
     Path("job.yaml").write_text(f"name: x\nsite: local\nrun: {run}\njob: {resources}\ncode: src\n")

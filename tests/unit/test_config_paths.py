@@ -12,7 +12,7 @@ from hpc_amp.cli.app import app
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.keys import keys_of
 from hpc_amp.config.load import load_job
-from hpc_amp.config.paths import expand_path, literal
+from hpc_amp.config.paths import as_overrides, expand_path, literal
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.sites import find_site, load_for_site, load_site
@@ -20,6 +20,8 @@ from hpc_amp.config.tree import Scalar
 from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.plan import make_plan
 from hpc_amp.jobs.render import render
+from hpc_amp.jobs.submit import prepare
+from hpc_amp.study.draft import Wishes, draft_study
 from hpc_amp.sweep.plan import plan_sweep
 from hpc_amp.sweep.points import read_space
 
@@ -232,3 +234,34 @@ def test_the_script_of_a_sweep_tells_what_is_so_for_all_its_points(shell):
     jobs = plan_sweep(Path("job.yaml"), space, Path("sweeps")).jobs
     weights = [json.loads(job)["job"]["train"]["gan"]["generator_weights"] for job in jobs]
     assert weights == [f"{shell}/scratch/a", f"{shell}/scratch/b"]
+
+
+def test_a_job_file_that_is_read_again_later_has_the_paths_of_its_first_time(shell, monkeypatch):
+    monkeypatch.setenv("SCRATCH", "/a $b")
+    text = (
+        "name: x\ntrain: {data: {root: $SCRATCH/c}}\ncontainer: {bind: ['~', '$SCRATCH:/d', /e]}\n"
+    )
+    first = load(text, r"code=\$f")
+    monkeypatch.delenv("SCRATCH")
+    monkeypatch.setenv("HOME", "/home/you")
+    pinned = as_overrides(first.job, first.expanded)
+    again = load(text, r"code=\$f", *pinned)
+    assert again.job == first.job
+    assert again.expanded == ()
+    assert first.job.container.bind == ["/home/me", "/a $b:/d", "/e"]
+
+
+def test_a_study_that_goes_on_in_another_shell_has_its_paths(shell, monkeypatch):
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
+    Path("job.yaml").write_text(
+        "name: x\nsite: slurm\njob: {gpus_per_node: 0}\n"
+        "train: {data: {name: synthetic, root: $SCRATCH/c}}\n"
+    )
+    wishes = Wishes(
+        kinds=("strong",), nodes=(1,), repeats=1, warmup=1, steps=2, seconds=None,
+        evaluate=False, checkpoints=False, in_allocation=False,
+    )  # fmt: skip
+    draft = draft_study(Path("job.yaml"), [], Path("studies"), wishes)
+    monkeypatch.delenv("SCRATCH")
+    plan, _ = prepare(Path("job.yaml"), draft.recipe.overrides)
+    assert plan.job.train.data.root == "/scratch/me/c"

@@ -1,7 +1,5 @@
 """Folders of images: found, decoded once a node or streamed, with the contract of all data."""
 
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -10,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data._utils import signal_handling
 
 from hpc_amp.config import schema
 from hpc_amp.data.prepare import Prepared, prepare
@@ -107,23 +104,6 @@ def test_a_folder_without_test_images(tmp_path: Path) -> None:
 
 
 STREAM = {"in_memory": False, "image_size": 32}
-
-
-def test_a_signal_spares_loaders_that_are_just_being_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch has its own handler for SIGTERM there, before anything of ours runs."""
-    set_handlers = signal_handling._set_worker_signal_handlers
-
-    def begin(*arguments: object) -> None:
-        set_handlers(*arguments)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(signal_handling, "_set_worker_signal_handlers", begin)
-    data = load(write_images(tmp_path), workers=1, **STREAM)
-    assert len(list(data.training.epoch(0))) == 4
-    assert len(list(data.evaluation())) == 3
-    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -17,7 +17,7 @@ FATAL = (
 )
 KEYS = {
     "subject", "failure", "cause", "evidence", "fix", "confidence", "consequence", "why",
-    "first_error", "ended_well", "noticed", "remarks",
+    "first_error", "led_to", "words", "ended_well", "noticed", "remarks",
 }  # fmt: skip
 
 
@@ -137,6 +137,40 @@ def test_what_the_scheduler_says_counts(run_dir: Path, reason: str, failure: str
     (run_dir / "logs" / "job.log").write_text("nothing special\n")
     answer = explain_run(status_of(run_dir, "lost", reason))
     assert answer.to_plain()["failure"] == failure
+
+
+@pytest.mark.parametrize(
+    ("reason", "failure"),
+    [
+        ("DependencyNeverSatisfied", "slurm-pending-never"),
+        ("job held, too many failed attempts to run", "pbs-log-folder"),
+        ("Can Never Run: Insufficient amount of resource: ngpus", "pbs-never-runs"),
+        ("Priority", None),
+        ("", None),
+    ],
+)
+def test_why_a_job_waits_that_can_never_start(
+    run_dir: Path, reason: str, failure: str | None
+) -> None:
+    """Such a run has no log."""
+    answer = explain_run(status_of(run_dir, "pending", reason))
+    assert answer.to_plain()["failure"] == failure
+    assert "the run is pending" in answer.remarks
+
+
+def test_a_chain_of_exceptions_is_shown_by_both_its_ends(host: StubHost) -> None:
+    (host.work / "job.log").write_text(
+        "Traceback (most recent call last):\n  x\ndb.Locked: busy\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last):\n  y\napp.Failed: giving up\n"
+    )
+    rows = host.hpc_amp("explain", "job.log").stdout.splitlines()
+    assert rows[1:] == [
+        "first error  job.log:3: db.Locked: busy",
+        "led to       job.log:9: app.Failed: giving up",
+    ]
+    facts = json.loads(host.hpc_amp("explain", "job.log", "--json").stdout)
+    assert (facts["first_error"]["line"], facts["led_to"]["line"]) == (3, 9)
 
 
 def test_a_finished_run_has_no_cause(run_dir: Path) -> None:

@@ -21,6 +21,7 @@ from support.container import sif
 from support.environment import working_directory
 from support.stubs import RUN_ID, StubHost, read_reports, report_command
 
+from hpc_amp.config.paths import literal
 from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.jobs.submit import prepare
 
@@ -134,7 +135,7 @@ def test_arguments_and_environment(
                     image = "image"
                 (host.folder / image).write_bytes(sif())
                 config["container"] |= {
-                    "image": str(host.folder / image), "python": sys.executable
+                    "image": literal(str(host.folder / image)), "python": sys.executable
                 }  # fmt: skip
             ended = host.run(host.create(config))
 
@@ -171,7 +172,7 @@ def test_working_and_run_directory(container: bool) -> None:
             cwd = host.work / work
             cwd.mkdir()
             out = host.folder / "out"
-            config: dict[str, Any] = {"run": report_command(out), "runs_dir": f"./{runs}"}
+            config: dict[str, Any] = {"run": report_command(out), "runs_dir": literal(f"./{runs}")}
             if container:
                 config["container"] = {"image": str(host.image), "python": sys.executable}
             carried = all(carried_by_a_path(name) for name in (work, runs))
@@ -211,8 +212,12 @@ def test_binds_and_data(source: str, destination: str, data: str) -> None:
         bind = f"{host.folder}/x/{source}:/inside/{destination}:ro"
         root = f"{host.folder}/x/{data}"
         config = {
-            "train": {"data": {"name": "synthetic", "root": root}, "batch_size": 1},
-            "container": {"image": str(host.image), "python": sys.executable, "bind": [bind]},
+            "train": {"data": {"name": "synthetic", "root": literal(root)}, "batch_size": 1},
+            "container": {
+                "image": str(host.image),
+                "python": sys.executable,
+                "bind": [literal(bind)],
+            },
         }
         carried = all(
             carried_by_a_mount(path)

@@ -386,6 +386,61 @@ def test_a_notebook_is_reported_by_cell_and_never_changed() -> None:
     assert (finding["cell"], finding["line"], finding["mechanical"]) == (3, 4, False)
 
 
+SCALER = "s = torch.cuda.amp.GradScaler()"
+
+
+@pytest.mark.parametrize(
+    ("cell", "place"),
+    [
+        (f"!pip install \\\n  torch \\\n  apex (\n{SCALER}", (4, 5)),
+        (f"%%time\n{SCALER}", (2, 5)),
+        (f"\n%%timeit -n 3\n{SCALER}", (3, 5)),
+        (f"%%capture out\n!ls\n{SCALER}", (3, 5)),
+        (f"x = 1\n%time {SCALER}", (2, 11)),
+        (f"%timeit -n 10 -r 3 {SCALER}", (1, 24)),
+        (f"%prun -s cumulative {SCALER}", (1, 25)),
+        ("s = %time torch.cuda.amp.GradScaler()", (1, 11)),
+        (f"if x:\n    !echo 'it is \\\n      more'\n    %time {SCALER}", (4, 15)),
+        (f"print('%s'\n  % (1,))\n!ls\n{SCALER}", (4, 5)),
+        (f"t = '''\n!none\n%none\n'''\n!echo \"don't (\n{SCALER}", (6, 5)),
+        (f"a, b = !ls [\n{SCALER}", (2, 5)),
+        (f"?torch\ntorch??\n%load_ext x (\n{SCALER}", (4, 5)),
+        (f"await f()\n%time\n{SCALER}", (3, 5)),
+    ],
+)
+def test_what_is_for_ipython_hides_no_python(cell: str, place: tuple[int, int]) -> None:
+    Path("nb.ipynb").write_text(notebook("import torch", cell))
+    result = migrate("--json", "nb.ipynb")
+
+    assert result.exit_code == 1, result.stderr
+    (finding,) = json.loads(result.output)
+    assert (finding["cell"], finding["line"], finding["column"]) == (2, *place)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        f"%%bash\n{SCALER}",
+        f"%%writefile train.py\n{SCALER}\nbad (",
+        f"%%html\n<p>{SCALER}",
+        f"!echo {SCALER} \\\n{SCALER}",
+        f"%run {SCALER}",
+    ],
+)
+def test_what_is_no_python_in_a_notebook_is_left_out(cell: str) -> None:
+    Path("nb.ipynb").write_text(notebook("import torch", cell))
+
+    assert migrate("nb.ipynb").output == "nothing found in 1 file\n"
+
+
+def test_a_notebook_in_another_language_is_left_out() -> None:
+    text = json.loads(notebook("library(x)", "y <- torch.cuda.amp.GradScaler()"))
+    text["metadata"] = {"kernelspec": {"name": "ir", "language": "R"}}
+    Path("nb.ipynb").write_text(json.dumps(text))
+
+    assert migrate("nb.ipynb").output == "nothing found in 1 file\n"
+
+
 @pytest.mark.parametrize("text", ["{}", "[]", "no JSON", '{"cells": [{"cell_type": "code"}]}'])
 def test_what_is_no_notebook_is_one_line(text: str) -> None:
     Path("nb.ipynb").write_text(text)

@@ -18,6 +18,13 @@ ROOT = Path(__file__).parents[2]
 APEX = "import torch\nfrom hpc_amp import amp\noptimizer = torch.optim.SGD(model.parameters())\n"
 TRY = "import torch\ntry:\n"
 EXCEPT = "    ok = True\nexcept ImportError:\n    ok = False\nif ok:\n    amp.initialize(m)\n"
+O2 = APEX + "amp.initialize(model, optimizer, opt_level='O2')\n"
+EITHER = (
+    "if fp16:\n    with amp.scale_loss(loss, optimizer) as scaled:\n        scaled.backward()\n"
+    "else:\n    loss.backward()\n"
+)
+CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+CLIP_MASTERS = "torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)\n"
 LOSS = "with amp.scale_loss(loss, optimizer) as scaled:\n    "
 
 # rule: (scripts with the finding, each with the line of it; scripts without any finding)
@@ -214,26 +221,21 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
     ),
     "apex-clip": (
         [
-            (
-                5,
-                APEX
-                + "amp.initialize(model, optimizer, opt_level='O2')\n"
-                + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
-            ),
-            (
-                5,
-                APEX
-                + "amp.initialize(model, optimizer, opt_level=level)\n"
-                + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
-            ),
+            (5, O2 + CLIP),
+            (5, O2.replace("'O2'", "level") + CLIP),
+            (6, O2 + "def clip(model):\n    " + CLIP),
+            (10, O2 + EITHER + CLIP),
         ],
         [
-            APEX
-            + "amp.initialize(model, optimizer, opt_level='O2')\n"
-            + "torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)\n",
-            APEX
-            + "amp.initialize(model, optimizer, opt_level='O1')\n"
-            + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            O2 + CLIP_MASTERS,
+            O2.replace("O2", "O1") + CLIP,
+            O2 + EITHER.replace("else:", f"    {CLIP_MASTERS}else:") + f"    {CLIP}",
+            O2 + EITHER + f"if not fp16:\n    {CLIP}",
+            O2
+            + f"def clip(self):\n    if self.fp16:\n        {CLIP_MASTERS}"
+            + f"    else:\n        {CLIP}"
+            + "def back(self, loss):\n    with amp.scale_loss(loss, self.o) as s:\n"
+            + "        s.backward()\n",
         ],
     ),
     "apex-state-not-saved": (

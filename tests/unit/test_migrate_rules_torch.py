@@ -16,6 +16,7 @@ SCALER = (
 )
 HALF_MODEL = "model.half()\nmodel.train()\n"
 APEX = "import torch\nfrom hpc_amp import amp\noptimizer = torch.optim.SGD(model.parameters())\n"
+FP16 = "fp16 = True\n"
 LOOP = SCALER + "for x in data:\n    optimizer.zero_grad()\n    scaler.scale(loss(x)).backward()\n"
 
 # rule: (scripts with the finding, each with the line of it; scripts without any finding)
@@ -54,10 +55,16 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
     ),
     "manual-loss-scale": (
         [
-            (1, "(loss * loss_scale).backward()\n"),
-            (1, "loss = loss * args.static_loss_scale\nloss.backward()\n"),
-            (1, "loss *= scale\nloss.backward()\n"),
-            (1, "total_loss = scale * f(model(x))\ntotal_loss.backward()\n"),
+            (2, FP16 + "(loss * loss_scale).backward()\n"),
+            (2, FP16 + "loss = loss * args.static_loss_scale\nloss.backward()\n"),
+            (2, FP16 + "loss *= scale\nloss.backward()\n"),
+            (2, FP16 + "total_loss = scale * f(model(x))\ntotal_loss.backward()\n"),
+            (3, FP16 + "scale = 2.0**10\n(loss * scale).backward()\n"),
+            (3, FP16 + "def f(loss, scale=128):\n    (loss * scale).backward()\n"),
+            (3, "class LossScaler:\n    def backward(self, loss):\n"
+             "        scaled_loss = loss * self.loss_scale\n        scaled_loss.backward()\n"),
+            (6, "class A:\n    def f(self, loss):\n        self.scaler.scale(loss).backward()\n"
+             "class Fp16:\n    def f(self, loss):\n        loss *= self.loss_scale\n"),
             (3, HALF_MODEL + "loss = f(model(x)) * 128\nloss.backward()\n"),
             (3, HALF_MODEL + "(2.0**10 * loss).backward()\n"),
             (3, HALF_MODEL + "loss *= 1024.0\nloss.backward()\n"),
@@ -68,6 +75,15 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             "loss = loss * weight\nloss.backward()\n",
             "image = image * scale\nloss.backward()\n",
             "loss = loss * upscaled\nloss.backward()\n",
+            FP16 + "loss.backward()\nself.loss_scale *= self.scale_factor\n",
+            FP16 + "loss.backward()\nself.loss_scale = self.loss_scale * self.scale_factor\n",
+            "(loss * loss_scale).backward()\n",  # nothing here makes fp16
+            FP16 + "scale = 1 / len(parts)\nfor x in parts:\n    (f(x) * scale).backward()\n",
+            FP16 + "loss_scale = n / total\nloss *= loss_scale\nloss.backward()\n",
+            FP16 + "def step(loss, loss_scale: float = 1.0):\n    (loss * loss_scale).backward()\n",
+            FP16 + "scale_factor = 1.0\nloss = loss * scale_factor\nloss.backward()\n",
+            FP16 + "loss = loss * loss_scale[task]\nloss.backward()\n",
+            SCALER + "loss = loss * loss_scale  # fp16\nscaler.scale(loss).backward()\n",
         ],
     ),
     "manual-unscale": (
@@ -115,6 +131,20 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
         [
             LOOP
             + "    scaler.unscale_(optimizer)\n    nn.utils.clip_grad_norm_(parameters, 1)\n"
+            + "    scaler.step(optimizer)\n    scaler.update()\n",
+            LOOP
+            + "    optimizer.clip_grad_norm(1.0)\n"
+            + "    scaler.step(optimizer)\n    scaler.update()\n",
+            LOOP.replace("'cuda'", "'cuda', enabled=use_amp")
+            + "    if use_amp:\n        scaler.unscale_(optimizer)\n"
+            + "    nn.utils.clip_grad_norm_(model.parameters(), 1)\n"
+            + "    scaler.step(optimizer)\n    scaler.update()\n",
+            "def step(loss, scaler, args):\n    scaler.scale(loss).backward()\n"
+            + "    if args.amp:\n        scaler.unscale_(args.optimizer)\n"
+            + "    clip_grad_norm_(args.parameters, 1)\n"
+            + "    scaler.step(args.optimizer)\n    scaler.update()\n",
+            LOOP.replace("'cuda'", "'cuda', enabled=False")
+            + "    nn.utils.clip_grad_norm_(model.parameters(), 1)\n"
             + "    scaler.step(optimizer)\n    scaler.update()\n",
             SCALER
             + "def step(loss, scaler=None):\n"
@@ -284,6 +314,13 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             (8, SCALER + f"f = nn.BCELoss()\nwith {HALF}:\n    f(model(x), y)\n"),
             (8, SCALER + f"import torch.nn.functional as F\nwith {HALF}:\n"
              "    F.binary_cross_entropy(model(x), y)\n"),
+            (
+                11,
+                SCALER
+                + "class A:\n    def __init__(self):\n        self.f = nn.BCELoss()\n"
+                + f"    def g(self):\n        with {HALF}:\n            self.f(y, z)\n",
+            ),
+            (9, SCALER + f"f = nn.BCELoss()\ndef g():\n    with {HALF}:\n        f(y, z)\n"),
             (4, APEX + "f = torch.nn.BCELoss()\namp.initialize(model, optimizer)\n"),
         ],
         [

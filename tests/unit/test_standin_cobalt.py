@@ -102,7 +102,7 @@ HEADERS_READ = {
     ),
     "variables with quotes": (
         '#COBALT -t 10 -n 2 --env "A=1:B=two"\n',
-        {"Envs": '"A=1:B=two"'},
+        {"Envs": '"A=1 B=two"'},
     ),
     "shell variables stay": ("#COBALT -t 10 -n 2 --env X=$HOME\n", {"Envs": "X=$HOME"}),
 }
@@ -152,6 +152,12 @@ def test_stand_in_ignores_all_behind_a_word_in_header(shelf: CobaltStandIn) -> N
     assert field(shelf, job_id, "Command") == str(shelf.work / "job.sh")
 
 
+def test_stand_in_holds_in_spite_of_a_word_in_header(shelf: CobaltStandIn) -> None:
+    shelf.script("#!/bin/bash\n#COBALT -t 10 -n 1 extra\n")
+    job_id = shelf.run("qsub", "-h", "-t", "20", "job.sh").stdout.strip()
+    assert field(shelf, job_id, "State:WallTime").split() == ["user_hold", "00:10:00"]
+
+
 def test_stand_in_prefers_command_line(shelf: CobaltStandIn) -> None:
     shelf.script("#!/bin/bash\n#COBALT -t 10 -n 2 -A proj --env A=1:B=1\n")
     result = shelf.run(
@@ -161,7 +167,7 @@ def test_stand_in_prefers_command_line(shelf: CobaltStandIn) -> None:
     assert field(shelf, job_id, "Nodes") == "1"
     assert field(shelf, job_id, "WallTime") == "00:20:00"
     assert field(shelf, job_id, "Project") == "mine"
-    assert field(shelf, job_id, "Envs") == "A=1:B=2"
+    assert field(shelf, job_id, "Envs") == "A=1 B=2"
     assert field(shelf, job_id, "Args") == "-n 3"
     assert log(shelf, job_id).splitlines()[:2] == [
         f"Jobid: {job_id}",
@@ -288,6 +294,18 @@ REFUSED = {
         1,
         "Improperly formatted argument to env : ['MYVAR']",
     ),
+    "two values of an attribute": (
+        (*ok, "--attrs", "a=b=c", "plain.sh"),
+        1,
+        "Improperly formatted argument to attrs : a=b=c",
+    ),
+    "a umask that is not octal": ((*ok, "-u", "9", "plain.sh"), 1, "Invalid umask value 9"),
+    "no processes": ((*ok, "--proccount", "0", "plain.sh"), 1, "--proccount is 0 which is"),
+    "a flat geometry": ((*ok, "--geometry", "1x1", "plain.sh"), 1, "Invalid geometry entered"),
+    "a relative folder": ((*ok, "--cwd", "sub", "plain.sh"), 1, "directory sub does not exist"),
+    "an option of Slurm": ((*ok, "--gres=gpu:1", "plain.sh"), 2, "no such option: --gres"),
+    "an ambiguous beginning": ((*ok, "--out", "x", "plain.sh"), 2, "ambiguous option: --out"),
+    "a value of a flag": ((*ok, "--held=1", "plain.sh"), 2, "does not take a value"),
     "interactive with a script": (
         (*ok, "-I", "plain.sh"),
         1,
@@ -315,15 +333,44 @@ def test_stand_in_counts_attrs_of_header_and_command_line(shelf: CobaltStandIn) 
     assert result.returncode == 1 and "Multiple --attrs" in result.stderr
 
 
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_stand_in_prints_a_text_instead(shelf: CobaltStandIn, option: str) -> None:
+    shelf.script(f"#!/bin/bash\n#COBALT -t 10 -n 1 {option}\n")
+    result = shelf.run("qsub", "job.sh")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout and not re.search(r"^\d+$", result.stdout, re.MULTILINE)
+
+
+def test_stand_in_refuses_an_interactive_script(shelf: CobaltStandIn) -> None:
+    shelf.script("#!/bin/bash\n#COBALT -t 10 -n 1 -I\n")
+    result = shelf.run("qsub", "job.sh")
+    assert result.returncode == 1
+    assert (
+        "Mode already set to 'script' and trying to set it again to 'interactive'" in result.stderr
+    )
+
+
 ACCEPTED = {
     "hours and minutes": (("-t", "10:00"), {"WallTime": "10:00:00"}),
     "hours, minutes, seconds": (("-t", "00:10:00"), {"WallTime": "00:10:00"}),
     "days": (("-t", "1:00:00:00"), {"WallTime": "24:00:00"}),
-    "zero is the longest": (("-t", "0"), {"WallTime": "12:00:00"}),
+    "zero is the longest, and shown as zero": (("-t", "0"), {"WallTime": "00:00:00"}),
+    "more than 59 minutes": (("-t", "00:61:00"), {"WallTime": "01:01:00"}),
+    "a plus": (("-t", "+7"), {"WallTime": "00:07:00"}),
+    "nodes with a zero in front": (("-n", "03"), {"Nodes": "3"}),
+    "options of other systems": (
+        ("--kernel", "k", "-K", "o", "--ion_kernel", "i", "--ion_kerneloptions", "j"),
+        {"Mode": "script"},
+    ),
+    "more options": (
+        ("--disable_preboot", "--run_project", "--verbose", "-M", "me", "--geometry", "1x1x1x1x2"),
+        {"Mode": "script"},
+    ),
+    "a beginning of an option": (("--proj", "x"), {"Project": "x"}),
     "zero is the queue's longest": (("-t", "0", "-q", "short"), {"WallTime": "01:00:00"}),
     "max_walltime is no limit": (("-t", "721"), {"WallTime": "12:01:00"}),
-    "colons in values": (("--env", "A=/a/b:/c/d:B=2"), {"Envs": "A=/a/b:/c/d:B=2"}),
-    "a union of variables": (("--env", "A=1", "--env", "B=2"), {"Envs": "A=1:B=2"}),
+    "colons in values": (("--env", "A=/a/b:/c/d:B=2"), {"Envs": "A=/a/b:/c/d B=2"}),
+    "a union of variables": (("--env", "A=1", "--env", "B=2"), {"Envs": "A=1 B=2"}),
     "no union of the other form": (("--env=A=1", "--env=B=2"), {"Envs": "B=2"}),
     "attributes": (
         ("--attrs", "filesystems=home,eagle:foo:no_x"),
@@ -349,7 +396,7 @@ def test_stand_in_accepts(shelf: CobaltStandIn, case: str) -> None:
 def test_stand_in_names_job_in_values(shelf: CobaltStandIn) -> None:
     words = ("--env", "A=$jobid:B=x_$COBALT_JOBID", "--jobname", "j$jobid")
     job_id = submit(shelf, "", *words, "-o", "o_$jobid")
-    assert field(shelf, job_id, "Envs") == f"A={job_id}:B=x_{job_id}"
+    assert field(shelf, job_id, "Envs") == f"A={job_id} B=x_{job_id}"
     assert field(shelf, job_id, "JobName") == f"j{job_id}"
     assert field(shelf, job_id, "outputpath") == str(shelf.work / f"o_{job_id}")
 
@@ -381,11 +428,34 @@ def test_stand_in_knows_filters_and_messages(start: Start) -> None:
 def test_stand_in_that_is_down_answers_nothing(start: Start) -> None:
     cobalt = start(down=True)
     cobalt.script("#!/bin/bash\n")
-    for command in (("qsub", *ok, "job.sh"), ("qstat",), ("qstat", "1"), ("qdel", "1")):
+    trying = "Following exception occurred while trying to execute queue-manager."
+    for command, attempt, component in (
+        (("qsub", *ok, "job.sh"), "Failed to connect to system", "system"),
+        (("qstat",), f"{trying}get_queues", "queue-manager"),
+        (("qstat", "1"), f"{trying}get_queues", "queue-manager"),
+        (("qdel", "1"), f"{trying}del_jobs", "queue-manager"),
+        (("qrls", "1"), "Failed to connect to queue-manager", "queue-manager"),
+    ):
         result = cobalt.run(*command)
         assert (result.returncode, result.stdout) == (1, "")
-        assert "component error: " in result.stderr
+        text = f"component error: {attempt}: Proxy.py     :L#422:cn:{component}\n\n"
+        assert result.stderr == text
     assert not (cobalt.state / "server.pid").exists()
+
+
+def test_stand_in_without_its_queue_manager(start: Start) -> None:
+    """`killed`: the name server still has its address, and the client's traceback is the answer."""
+    cobalt = start(down="queue-manager")
+    cobalt.script("#!/bin/bash\n")
+    assert cobalt.run("qsub", *ok, "job.sh").stderr == "Proxy.py     :L#422:cn:queue-manager\n"
+    cobalt.config(down="killed")
+    for command in (("qsub", *ok, "job.sh"), ("qstat",)):
+        result = cobalt.run(*command)
+        assert (result.returncode, result.stdout) == (1, "")
+        first, second = result.stderr.splitlines()
+        assert first == 'No handlers could be found for logger "Proxy"'
+        assert second.startswith("<Fault 20: '----") and "[Errno 111] Connection refused" in second
+        assert len(second) > 2000
 
 
 # ---- running -------------------------------------------------------------------------------------
@@ -471,13 +541,18 @@ def test_stand_in_writes_last_line_of_log_late(start: Start) -> None:
     ("text", "status"),
     [
         ("#!/bin/bash\nexit 200", 200),
-        ("#!/bin/bash\nkill -9 $$", 137),
+        ("#!/bin/bash\nkill -9 $$", None),
         ("#!/nosuch/interpreter\n", 127),
         ("#!/bin/bash\r\ntrue\r\n", 127),
         ("echo no interpreter", 1),
     ],
 )
-def test_stand_in_notes_exit_status(start: Start, remote: bool, text: str, status: int) -> None:
+def test_stand_in_notes_exit_status(
+    start: Start, remote: bool, text: str, status: int | None
+) -> None:
+    """ssh has one status for all that die of a signal."""
+    if status is None:
+        status = 255 if remote else 137
     cobalt = start(run_remote=remote, log_delay=0)
     cobalt.script(text)
     job_id = cobalt.run("qsub", *ok, "job.sh").stdout.strip()
@@ -770,6 +845,34 @@ def test_stand_in_qstat_answers(shelf: CobaltStandIn) -> None:
     assert "    WallTime : 00:10:00" in long and "    Nodes    : 1" in long
 
 
+def test_stand_in_qstat_columns(shelf: CobaltStandIn) -> None:
+    job_id = submit(shelf, "")
+    assert field(shelf, job_id, "jobid:STATE").split() == [job_id, "queued"]
+    full = shelf.run("qstat", "-f", "--header", "JobID", job_id).stdout
+    assert full.split()[:2] == ["JobID", "JobName"]
+
+
+def test_stand_in_qstat_dies_of_letters_that_are_not_ascii(start: Start) -> None:
+    cobalt = start(queues={"default": {"state": "stopped"}})
+    good = submit(cobalt, "")
+    bad = submit(cobalt, "", "--env", "A=\u00e9")
+    assert cobalt.run("qstat", good).returncode == 0
+    for command in (("qstat",), ("qstat", "--header", "JobID", bad)):
+        result = cobalt.run(*command)
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr.startswith("*** FATAL EXCEPTION: 'ascii' codec")
+
+
+def test_stand_in_shows_a_job_that_has_ended_for_a_while(start: Start) -> None:
+    cobalt = start(linger=1000)
+    job_id = submit(cobalt, "exit 0")
+    text = "task completed normally with an exit code of 0"
+    wait_until(lambda: text in log(cobalt, job_id), "the end of the script")
+    assert field(cobalt, job_id, "State") == "running"
+    cobalt.run("qdel", job_id)
+    assert field(cobalt, job_id, "State") == "running"
+
+
 def test_stand_in_frames_an_empty_table(start: Start) -> None:
     result = start().run("qstat")
     assert result.returncode == 0
@@ -814,12 +917,28 @@ def test_stand_in_holds_for_ever_what_depends_on_nothing(start: Start, text: str
     cobalt.script("#!/bin/bash\n")
     result = cobalt.run("qsub", *ok, "--dependencies", text, "job.sh")
     assert result.returncode == 0
-    assert result.stderr == (
-        f"WARNING: dependencies {text} do not match jobs currently in the queue\n"
-    )
+    warning = f"WARNING: dependencies {text} do not match jobs currently in the queue\n"
+    assert result.stderr == warning
     other = submit(cobalt, "exit 0", name="other.sh")
     end(cobalt, other)
     assert field(cobalt, result.stdout.strip(), "State") == "dep_hold"
+
+
+def test_stand_in_warns_twice_of_a_script_with_a_header(shelf: CobaltStandIn) -> None:
+    """It reads the command line again, then."""
+    shelf.script("#!/bin/bash\n#COBALT -t 10 -n 1\n")
+    result = shelf.run("qsub", "--dependencies", "999999", "job.sh")
+    assert result.stderr.count("WARNING: dependencies 999999 do not match") == 2
+
+
+def test_stand_in_of_a_dead_chain_shows_the_first_only(start: Start) -> None:
+    cobalt = start()
+    first = submit(cobalt, "exit 0", "-h")
+    second = submit(cobalt, "exit 0", "--dependencies", first)
+    third = submit(cobalt, "exit 0", "--dependencies", second)
+    cobalt.run("qdel", first)
+    wait_until(lambda: field(cobalt, second, "State") == "dep_fail", "the broken dependency")
+    assert field(cobalt, third, "State") == "dep_hold"
 
 
 def test_stand_in_holds_what_depends_on_none(shelf: CobaltStandIn) -> None:

@@ -19,6 +19,7 @@ from .nodes import compress, on_node
 from .server import hours
 
 KIND = "cobalt"
+_TRYING = "Following exception occurred while trying to execute queue-manager"
 
 
 def _complain(text: str) -> None:
@@ -42,13 +43,34 @@ def qsub() -> int:
             print(options.usage(), end="")
         _complain(str(refused))
         return refused.status
-    except ServerDown as down:
-        _complain(f"component error: Failed to connect to system: {down}")
+    except ServerDown:
+        _complain(_away(client.config["down"], "system", "Failed to connect to system"))
         return 1
+
+
+def _away(down: object, component: str, attempt: str) -> str:
+    """What a client says where a component is down: `killed`, so that the name server still has
+    its address, or stopped. Of `queue-manager` alone, qsub says no more than what it misses."""
+    if down == "killed":
+        trace = "".join(
+            f'  2026-11-28 20:39:22.090616|File "/usr/lib/python2.7/httplib.py", line {line}, in '
+            "send\\n  2026-11-28 20:39:22.090616|    self.connect()\\n"
+            for line in range(100, 120)
+        )
+        return (
+            'No handlers could be found for logger "Proxy"\n'
+            f"<Fault 20: '{'-' * 32} START TRACEBACK {'-' * 30}\\n    Exception  : error: [Errno "
+            f"111] Connection refused\\n    Time       : 2026-11-28 20:39:22.090616\\n{'-' * 80}\\n"
+            f"{trace}{'-' * 32} END TRACEBACK {'-' * 32}'>"
+        )
+    if down == "queue-manager" and component == "system":
+        return "Proxy.py     :L#422:cn:queue-manager"
+    return f"component error: {attempt}: Proxy.py     :L#422:cn:{component}\n"
 
 
 def _qsub(client: Client, words: list[str]) -> int:
     given, command = options.parse(words)
+    typed, looked_up = given, given.looked_up
     interactive = given.interactive or given.mode == "interactive"
     if interactive and command:
         raise options.Refused("An executable may not be specified if using the interactive option.")
@@ -62,8 +84,10 @@ def _qsub(client: Client, words: list[str]) -> int:
         if directives is not None:
             words = ["--mode", "script", *directives, *words]
             given, _ = options.parse(words)
+            looked_up = [*looked_up, *given.looked_up]
             # The command line's own options only where the header did not end option parsing; the
-            # script and its arguments are known from before.
+            # script and its arguments are known from before, and so is `-h`.
+            given.held = given.held or typed.held
     _require(given)
     minutes = options.minutes(given.time)
     cwd = os.path.normpath(os.path.join(submit_cwd, given.cwd or "."))
@@ -103,6 +127,7 @@ def _qsub(client: Client, words: list[str]) -> int:
         "umask": int(given.umask, 8) if given.umask else 0o022,
         "name": given.jobname or _name_of_output(given.output or given.prefix),
         "dependencies": given.dependencies.split(":") if given.dependencies else [],
+        "looked_up": len(looked_up),
         "held": given.held,
         "mode": "interactive" if interactive else given.mode or "script",
         "preemptable": given.preemptable,
@@ -224,7 +249,7 @@ def _fields(job: Message, minute: float) -> dict[str, object]:
         "JobID": job["id"],
         "JobName": job["name"],
         "User": job["user"],
-        "WallTime": hours(limit),
+        "WallTime": hours(0 if job["unlimited"] else limit),
         "QueuedTime": hours((started or now) - job["submitted"]),
         "RunTime": "N/A" if ran is None else hours(ran),
         "TimeRemaining": "N/A" if ran is None else hours(job["minutes"] * minute - ran),
@@ -247,7 +272,7 @@ def _fields(job: Message, minute: float) -> dict[str, object]:
         "Outputdir": job["cwd"],
         "outputpath": job["output"],
         "errorpath": job["error"],
-        "Envs": ":".join(f"{name}={value}" for name, value in job["env"].items()),
+        "Envs": " ".join(f"{name}={value}" for name, value in job["env"].items()),
         "Dependencies": ":".join(wanted),
         "attrs": job["attrs"],
         "user_list": job["user"],
@@ -281,11 +306,8 @@ def qstat() -> int:
     client = _client("qstat")
     try:
         answer = client.ask("list")
-    except ServerDown as down:
-        _complain(
-            "component error: Following exception occurred while trying to execute "
-            f"queue-manager.get_queues: {down}"
-        )
+    except ServerDown:
+        _complain(_away(client.config["down"], "queue-manager", f"{_TRYING}.get_queues"))
         return 1
     jobs = sorted(answer["jobs"], key=lambda job: int(job["id"]))
     if given.names:
@@ -302,12 +324,22 @@ def qstat() -> int:
     if given.full and given.long:
         names = ALL_FIELDS
     header = given.header or os.environ.get("QSTAT_HEADER") or os.environ.get("CQSTAT_HEADER")
-    if header:
+    if header and not given.full:
         names = tuple(header.split(":"))
     rows = []
     for job in jobs:
-        fields = _fields(job, client.config["minute"])
-        rows.append([str(fields.get(name, "-")) for name in names])
+        fields = {
+            name.lower(): str(value)
+            for name, value in _fields(job, client.config["minute"]).items()
+        }
+        if not "".join(fields.values()).isascii():
+            # It fetches everything of a job, whatever it is to show.
+            _complain(
+                "*** FATAL EXCEPTION: 'ascii' codec can't encode character: ordinal not in "
+                "range(128) ***"
+            )
+            return 1
+        rows.append([fields.get(name.lower(), "-") for name in names])
     if not given.long:
         print(_table(names, rows), end="")
         return 0
@@ -337,13 +369,13 @@ def _job_ids(words: list[str]) -> list[str]:
 
 
 def _change(program: str, operation: str, ids: list[str], **more: object) -> Message:
+    client = _client(program)
+    attempts = {"qdel": f"{_TRYING}.del_jobs", "qrls": "Failed to connect to queue-manager"}
     try:
-        return _client(program).ask(operation, ids=ids, **more)
-    except ServerDown as down:
-        _complain(
-            "component error: Following exception occurred while trying to execute "
-            f"queue-manager.get_queues: {down}"
-        )
+        return client.ask(operation, ids=ids, **more)
+    except ServerDown:
+        attempt = attempts.get(program, f"{_TRYING}.get_queues")
+        _complain(_away(client.config["down"], "queue-manager", attempt))
         raise SystemExit(1) from None
 
 

@@ -16,9 +16,11 @@ from engine.nodes import initial_environment
 
 
 def main(words: list[str]) -> int:
-    """The script's status, 128 and more for a signal; 127 where there is nothing to run."""
+    """The script's status; for a signal, 128 and more, or the 255 of the ssh that brought us here;
+    127 where there is nothing to run."""
     environ = initial_environment()
     cwd = "/"
+    by_ssh = "--nf" in words
     while words and words[0].startswith("--"):
         option, value, *words = words
         if option == "--nf":
@@ -37,7 +39,9 @@ def main(words: list[str]) -> int:
         print(error, file=sys.stderr)
         number = error.errno if isinstance(error, OSError) else errno.ENOENT
         return 127 if number == errno.ENOENT else 1
-    return 128 - status if status < 0 else status
+    if status < 0:
+        return 255 if by_ssh else 128 - status
+    return status
 
 
 if __name__ == "__main__":

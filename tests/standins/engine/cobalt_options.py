@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import optparse
+import os
 import re
 import sys
 from typing import Any, NoReturn
@@ -10,6 +11,7 @@ from typing import Any, NoReturn
 MARKER = "#COBALT "
 MODES = ("co", "vn", "script", "interactive")
 _USAGE = "%prog [options] <executable> [<executable options>]"
+_VERSION = 'version: "qsub.py " + $Revision: 559 $ + , Cobalt  + $Version$'
 
 
 class Refused(Exception):
@@ -40,23 +42,38 @@ class _Parser(optparse.OptionParser):
         add("-O", "--outputprefix", dest="prefix")
         add("--debuglog", dest="debuglog")
         add("-i", "--inputfile", dest="input")
-        add("--cwd", dest="cwd")
+        add("--cwd", dest="cwd", action="callback", type="string", callback=self._cwd)
         add("--jobname", dest="jobname")
-        add("--dependencies", dest="dependencies")
+        add(
+            "--dependencies",
+            dest="dependencies",
+            action="callback",
+            type="string",
+            callback=self._dependencies,
+        )
         add("-h", "--held", dest="held", action="store_true", default=False)
-        add("-I", "--interactive", dest="interactive", action="store_true", default=False)
+        add("-I", "--interactive", action="callback", callback=self._interactive)
+        self.set_defaults(interactive=False)
         add("--mode", dest="mode", action="callback", type="string", callback=self._mode)
         add("-M", "--notify", dest="notify")
-        add("-u", "--umask", dest="umask")
+        add("-u", "--umask", dest="umask", action="callback", type="string", callback=self._umask)
         add("--preemptable", dest="preemptable", action="store_true", default=False)
-        add("--run_users", dest="run_users")
+        add("--user_list", "--run_users", dest="run_users")
         add("--run_project", dest="run_project", action="store_true", default=False)
-        add("--proccount", dest="proccount", type="int")
+        add("--proccount", dest="proccount", action="callback", type="int", callback=self._count)
         add("-d", "--debug", dest="debug", action="store_true", default=False)
-        for unused in ("-K", "--kernel", "--ion_kernel", "--ion_kerneloptions", "--geometry"):
-            add(unused, dest="unused")
-        add("--disable_preboot", dest="unused", action="store_true")
+        add("-v", "--verbose", dest="verbose", action="store_true", default=False)
+        add(
+            "--geometry", dest="geometry", action="callback", type="string", callback=self._geometry
+        )
+        add("-K", "--kerneloptions", dest="kerneloptions")
+        for unused in ("kernel", "ion_kernel", "ion_kerneloptions"):
+            add(f"--{unused}", dest=unused)
+        add("--disable_preboot", dest="disable_preboot", action="store_true", default=False)
+        add("--help", action="callback", callback=self._print, callback_args=(_USAGE,))
+        add("--version", action="callback", callback=self._print, callback_args=(_VERSION,))
         self.two_words = False
+        self.looked_up: list[str] = []
 
     def _process_long_opt(self, rargs: list[str], values: Any) -> None:
         self.two_words = "=" not in rargs[0]
@@ -81,6 +98,46 @@ class _Parser(optparse.OptionParser):
             raise Refused(f"Mode already set to '{before}' and trying to set it again to '{value}'")
         parser.values.mode = value
 
+    def _interactive(
+        self, option: Any, name: str, _value: Any, parser: optparse.OptionParser
+    ) -> None:
+        self._mode(option, name, "interactive", parser)
+        parser.values.interactive = True
+
+    def _umask(self, option: Any, _name: str, value: str, parser: optparse.OptionParser) -> None:
+        try:
+            int(value, 8)
+        except ValueError:
+            raise Refused(f"Invalid umask value {value}") from None
+        parser.values.umask = value
+
+    def _count(self, option: Any, name: str, value: int, parser: optparse.OptionParser) -> None:
+        if value <= 0:
+            raise Refused(f"{name} is {value} which is greater <= to zero")
+        parser.values.proccount = value
+
+    def _geometry(self, option: Any, _name: str, value: str, parser: optparse.OptionParser) -> None:
+        if not re.fullmatch(r"\d+(x\d+){3}x[12]", value):
+            raise Refused("Invalid geometry entered: ")
+        parser.values.geometry = value
+
+    def _cwd(self, option: Any, _name: str, value: str, parser: optparse.OptionParser) -> None:
+        # The folder that it is in has to exist, and `sub` names none.
+        if not os.path.isdir(os.path.dirname(value)):
+            raise Refused(f"directory {value} does not exist")
+        parser.values.cwd = value
+
+    def _dependencies(
+        self, option: Any, _name: str, value: str, parser: optparse.OptionParser
+    ) -> None:
+        # Looked up each time that the words are read: again when there is a header.
+        self.looked_up.append(value)
+        parser.values.dependencies = value
+
+    def _print(self, _option: Any, _name: str, _value: Any, _parser: Any, text: str) -> NoReturn:
+        print(text)
+        raise SystemExit(0)
+
     def error(self, msg: str) -> NoReturn:
         self.print_usage(sys.stderr)
         print(f"{self.prog}: error: {msg}", file=sys.stderr)
@@ -88,8 +145,11 @@ class _Parser(optparse.OptionParser):
 
 
 def parse(words: list[str]) -> tuple[optparse.Values, list[str]]:
-    """Options, and the executable with its arguments."""
-    return _Parser().parse_args(words)
+    """Options, and the executable with its arguments. `looked_up` are the `--dependencies`."""
+    parser = _Parser()
+    values, command = parser.parse_args(words)
+    values.looked_up = parser.looked_up
+    return values, command
 
 
 def usage() -> str:
@@ -110,31 +170,33 @@ def header(path: str) -> list[str] | None:
         return words
 
 
-_PARTS = (("days", None), ("hours", 23), ("minutes", 59), ("seconds", 59))
+_PARTS = ("days", "hours", "minutes", "seconds")
 
 
 def minutes(text: str) -> int:
-    """`M`, `H:M`, `H:M:S` or `D:H:M:S`. Seconds count for nothing."""
+    """`M`, `H:M`, `H:M:S` or `D:H:M:S`. Only seconds have a range, and they count for nothing."""
     fields = text.split(":")
     if len(fields) > 4:
-        raise Refused("invalid time specification: too many fields")
-    names = _PARTS[2:3] if len(fields) == 1 else _PARTS[1:3] if len(fields) == 2 else _PARTS
-    names = names[-len(fields) :]
+        raise Refused(
+            "invalid time specification: time may be specified as minutes, HH:MM, HH:MM:SS, or "
+            "DD:HH:MM:SS"
+        )
+    names = {1: _PARTS[2:3], 2: _PARTS[1:3], 3: _PARTS[1:], 4: _PARTS}[len(fields)]
     numbers = {"days": 0, "hours": 0, "minutes": 0, "seconds": 0}
-    for index, (field, (name, highest)) in enumerate(zip(fields, names, strict=True)):
+    for field, name in zip(fields, names, strict=True):
         try:
-            number = int(field)
+            numbers[name] = int(field)
         except ValueError:
             raise Refused(
                 f"invalid time specification: illegal value '{field}' for {name}"
             ) from None
-        if number < 0:
-            raise Refused(f"invalid time specification: {name} value must not be negative")
-        if index > 0 and highest is not None and number > highest:
-            raise Refused(
-                f"invalid time specification: {name} value '{field}' outside range [0, {highest}]"
-            )
-        numbers[name] = number
+    if not 0 <= numbers["seconds"] <= 59:
+        raise Refused(
+            f"invalid time specification: seconds value '{numbers['seconds']}' "
+            "outside range [0, 59]"
+        )
+    if numbers[names[0]] < 0:
+        raise Refused(f"invalid time specification: {names[0]} value must not be negative")
     return numbers["days"] * 1440 + numbers["hours"] * 60 + numbers["minutes"]
 
 

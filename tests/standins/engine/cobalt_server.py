@@ -28,12 +28,13 @@ DEFAULTS: Message = {
     "minimum_minutes": 5,
     "minute": 60.0,  # how long a minute of walltime takes
     "start_delay": 2.0,  # how long a job is `starting`
+    "linger": 15.0,  # how long a job that has ended is shown as `running` still
     "log_delay": 5.0,  # how long after the end the .cobaltlog gets its last line
     "epilogue_delay": 5.0,  # until what a job left behind is killed; None: never
     "force_kill_delay": 300.0,  # L: between SIGTERM and SIGKILL
     "dependency_delay": 30.0,  # until a broken dependency shows
     "owner": None,  # pid and start time of a process that the server must not outlive
-    "down": False,
+    "down": False,  # True: all of it; "queue-manager": stopped; "killed": killed
     "may_submit_from_nodes": True,
     "filter_message": "",  # what the site's filter writes to qsub's standard error
     "filter_fails": "",  # the name of a filter that refuses
@@ -84,7 +85,8 @@ class CobaltServer(Server):
     def _op_submit(self, request: Message) -> Message:
         config, job = self.config, request["job"]
         if request["from_job"] and not config["may_submit_from_nodes"]:
-            return {"fault": "component error: Failed to connect to system: Connection refused"}
+            text = "Proxy.py     :L#422:cn:system"
+            return {"fault": f"component error: Failed to connect to system: {text}\n"}
         if not 0 < job["nodes"] <= len(config["nodes"]):
             return {"fault": "node count out of realistic range"}
         if 0 < job["minutes"] < config["minimum_minutes"]:
@@ -96,6 +98,8 @@ class CobaltServer(Server):
         if queue.get("state") == "dead":
             text = f"The '{job['queue']}' queue is dead"
             return fault(1001, text, "queue-manager.add_jobs")
+        # qstat goes on to show what was asked for, where the queue has no limit of its own.
+        job["unlimited"] = job["minutes"] == 0 and not queue.get("max_minutes")
         if job["minutes"] == 0:
             job["minutes"] = queue.get("max_minutes") or config["max_walltime"] or 0
             if not job["minutes"]:
@@ -113,10 +117,8 @@ class CobaltServer(Server):
         ]
         warnings = []
         if unknown:
-            warnings.append(
-                f"WARNING: dependencies {':'.join(unknown)} "
-                "do not match jobs currently in the queue"
-            )
+            text = f"WARNING: dependencies {':'.join(unknown)} "
+            warnings += [f"{text}do not match jobs currently in the queue"] * job["looked_up"]
         return {"job": job, "warnings": warnings, "message": config["server_message"]}
 
     def _queue_limits(self, queue: Message, job: Job) -> str:
@@ -152,6 +154,7 @@ class CobaltServer(Server):
             broken=False,
             failed_dependency=False,
             pid=None,
+            code=None,
             ending=None,
         )
         job["state"] = self._waiting_state(job)
@@ -166,6 +169,8 @@ class CobaltServer(Server):
             if job is None:
                 continue
             deleted.append({"id": identity, "user": job["user"]})
+            if job["code"] is not None:
+                continue  # it lingers only
             if job["state"] == "running":
                 self._end_early(
                     job, f"user delete requested with signal SIGTERM by user {job['user']}"
@@ -211,7 +216,7 @@ class CobaltServer(Server):
         """All processes on a node are killed, as when it crashes and is back at once."""
         node = request["node"]
         for job in self.jobs.values():
-            if job["state"] == "running" and job["location"][0] == node:
+            if job["code"] is None and job["state"] == "running" and job["location"][0] == node:
                 # Parents first: none may tell how its child ended.
                 below = nodes.descendants(job["pid"])
                 nodes.send([*below, *self._processes(job["id"])], signal.SIGKILL)
@@ -256,7 +261,8 @@ class CobaltServer(Server):
         if job is None:
             return
         if job["ending"] or config["prologue_fails"]:
-            self._log(job, f"Info: {job['ending'] or 'resource prologue failed'}")
+            over = "resources released; starting resource epilogue scripts"
+            self._log(job, f"Info: {job['ending'] or over}")
             self._gone(job, None)
             return
         # Real ones are in /var/tmp; here every folder counts its jobs from 1.
@@ -345,7 +351,7 @@ class CobaltServer(Server):
 
     def _walltime(self, identity: str) -> None:
         job = self.jobs.get(identity)
-        if job is not None and job["state"] == "running":
+        if job is not None and job["state"] == "running" and job["code"] is None:
             self._end_early(job, "maximum execution time exceeded; initiating job termination")
 
     def _end_early(self, job: Job, reason: str) -> None:
@@ -379,10 +385,13 @@ class CobaltServer(Server):
         job = self.jobs[identity]
         # The ssh client says 255 where it was killed.
         code = 255 if os.WIFSIGNALED(status) and job["ending"] else exit_status(status)
-        if job["ending"] is None:
-            self._unfinished_logs += 1
-            self.after(self.config["log_delay"], lambda: self._last_line(job, code))
-        self._gone(job, code)
+        if job["ending"] is not None:
+            self._gone(job, code)
+            return
+        job["code"] = code
+        self._unfinished_logs += 1
+        self.after(self.config["log_delay"], lambda: self._last_line(job, code))
+        self.after(self.config["linger"], lambda: self._gone(job, code))
 
     def _last_line(self, job: Job, code: int) -> None:
         self._unfinished_logs -= 1

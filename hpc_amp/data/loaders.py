@@ -1,0 +1,229 @@
+"""The loader processes of a rank: started once, kept for training and evaluation alike.
+
+They are programs of their own (see `hpc_amp.data.loader`), not forks of this process, in which
+other threads live. Requests go to them in turn and are answered in that order; the pixels lie in
+memory that all of them share with this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import mmap
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from hpc_amp.data.errors import DataError, LoaderError
+from hpc_amp.data.loader import IGNORED
+from hpc_amp.data.pictures import Request, decode
+
+log = logging.getLogger(__name__)
+
+AHEAD = 4
+"""Batches that are decoded or being decoded while one is used. All processes work at each."""
+SILENT_SECONDS = 30.0
+"""How long a loader process may take for its part of a batch before the log names it."""
+_LAST_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Image files, each with the seed of its random changes, and whether they are cropped and
+    mirrored at random."""
+
+    images: list[tuple[str, str]]
+    crop: bool = False
+    flip: bool = False
+
+
+class _Process:
+    """One loader process."""
+
+    def __init__(self, memory: int) -> None:
+        self.connection, theirs = multiprocessing.Pipe()
+        numbers = (os.getpid(), theirs.fileno(), memory)
+        with theirs:
+            self.program = subprocess.Popen(
+                [sys.executable, "-m", "hpc_amp.data.loader", *map(str, numbers)],
+                # It finds what this process finds.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), memory),
+            )
+
+
+class Loaders:
+    """Decodes image files to squares of `side` pixels in `count` processes, or in this one where
+    that is 0. `largest` is the number of images in the largest batch; `rank` is for messages.
+
+    Raises LoaderError where processes cannot be started; iterating raises it where one has died,
+    and DataError for an image that cannot be read.
+    """
+
+    def __init__(self, count: int, side: int, largest: int, rank: int = 0) -> None:
+        self.side, self.rank = side, rank
+        self._ahead = AHEAD if count else 1
+        shape = (self._ahead, largest, side, side, 3)
+        try:
+            file = _shared_memory(math.prod(shape))
+        except OSError as error:
+            size = math.prod(shape) / 2**20
+            raise LoaderError(f"no memory for {size:,.0f} MiB of images: {error}") from error
+        self._processes: list[_Process] = []
+        weakref.finalize(self, _end, self._processes)
+        try:
+            self._memory = mmap.mmap(file, 0)
+            with _signals_blocked():
+                for _ in range(count):
+                    self._processes.append(_Process(file))
+        except OSError as error:
+            raise LoaderError(
+                f"loader process {len(self._processes) + 1} of {count} cannot be started: {error}"
+            ) from error
+        finally:
+            os.close(file)
+        self._slots = torch.frombuffer(self._memory, dtype=torch.uint8).view(shape)
+        self._next = 0
+        self._unanswered: deque[tuple[_Process, Request]] = deque()
+        self._user: object = None
+
+    def load(self, batches: Iterable[Batch]) -> Iterator[Tensor]:
+        """The pixels of each batch, uint8 [N, 3, side, side]. A tensor is valid until the next one
+        is asked for. Other passes may come in between."""
+        coming = iter(batches)
+        waiting: deque[Batch] = deque()
+        asked = 0  # the first so many of those that wait
+        slot = 0  # of the first
+        while True:
+            if self._user is not waiting:
+                # Another pass had the processes meanwhile: it may have left requests, and has used
+                # the memory of this one's.
+                while self._unanswered:
+                    self._receive()
+                self._user, asked = waiting, 0
+            waiting.extend(islice(coming, self._ahead - len(waiting)))
+            for batch in list(waiting)[asked:]:
+                self._ask(batch, (slot + asked) % self._ahead)
+                asked += 1
+            if not waiting:
+                return
+            batch = waiting.popleft()
+            self._wait_for(batch)
+            yield self._slots[slot, : len(batch.images)].permute(0, 3, 1, 2)
+            asked -= 1
+            slot = (slot + 1) % self._ahead
+
+    def _parts(self, batch: Batch) -> int:
+        return min(len(self._processes), len(batch.images))
+
+    def _ask(self, batch: Batch, slot: int) -> None:
+        """Divide a batch evenly among the processes."""
+        size = self.side * self.side * 3
+        begin = slot * self._slots[0].numel()
+        parts = self._parts(batch)
+        if parts == 0:
+            decode(Request(begin, self.side, batch.crop, batch.flip, batch.images), self._memory)
+        for part in range(parts):
+            first, last = (len(batch.images) * at // parts for at in (part, part + 1))
+            images = batch.images[first:last]
+            request = Request(begin + first * size, self.side, batch.crop, batch.flip, images)
+            process = self._processes[self._next]
+            self._next = (self._next + 1) % len(self._processes)
+            self._unanswered.append((process, request))
+            try:
+                process.connection.send(request)
+            except OSError as error:
+                raise self._death(process) from error
+
+    def _wait_for(self, batch: Batch) -> None:
+        """Wait until the parts of the batch that was asked for first are done."""
+        for _ in range(self._parts(batch)):
+            answer = self._receive()
+            if answer is not None:
+                for_user, text = answer
+                raise DataError(text) if for_user else RuntimeError(text)
+
+    def _receive(self) -> tuple[bool, str] | None:
+        """The answer to the first request that has none yet."""
+        process, request = self._unanswered[0]
+        try:
+            if not process.connection.poll(SILENT_SECONDS):
+                log.warning(
+                    "rank %d: loader process %d has been silent for %.0f s. %s: see whether its "
+                    "file system answers",
+                    *(self.rank, process.program.pid, SILENT_SECONDS, _reading(request)),
+                )
+            answer: tuple[bool, str] | None = process.connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._death(process) from error
+        self._unanswered.popleft()
+        return answer
+
+    def _death(self, process: _Process) -> LoaderError:
+        """What to say of a process that has closed its connection."""
+        try:
+            status = process.program.wait(_LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            how = "does not answer any more"
+        else:
+            how = f"has ended with status {status}; its own words are in the log"
+            if status == -signal.SIGKILL:
+                how = "was killed (SIGKILL), most often by the kernel for lack of main memory"
+            elif status < 0:
+                how = f"was killed by signal {-status} ({signal.Signals(-status).name})"
+        request = next(asked for asker, asked in self._unanswered if asker is process)
+        return LoaderError(f"loader process {process.program.pid} {how}. {_reading(request)}")
+
+
+def _shared_memory(size: int) -> int:
+    """A descriptor of memory that has no name, so that nothing is left behind. /dev/shm would do,
+    but it is small in many containers."""
+    if hasattr(os, "memfd_create"):
+        file = os.memfd_create("images")
+        os.ftruncate(file, size)
+        return file
+    with tempfile.TemporaryFile(dir="/dev/shm") as named:  # a Python for old systems
+        os.posix_fallocate(named.fileno(), 0, size)  # else a full one would be a SIGBUS
+        return os.dup(named.fileno())
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Programs that are started meanwhile inherit that, until they ignore the signals. Another
+    thread of this process takes those that come, or this one does afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _reading(request: Request) -> str:
+    paths = [path for path, _ in request.images]
+    if len(paths) == 1:
+        return f"It was reading {paths[0]}"
+    return f"It was reading {len(paths)} images from {paths[0]} to {paths[-1]}"
+
+
+def _end(processes: list[_Process]) -> None:
+    """End them at once, for they have nothing to lose, and wait, but not for one that hangs in the
+    kernel."""
+    for process in processes:
+        process.connection.close()
+        process.program.kill()
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.program.wait(_LAST_SECONDS)
