@@ -35,7 +35,8 @@ bind_sources=(/scratch /projects/data /projects/me)
 
 # Once on each node, before any rank starts.
 on_each_node() {
-  timeout --kill-after=10 "${job[launch_timeout]}" "$@"
+  timeout --kill-after=10 "${job[launch_timeout]}" \
+    "$@"
 }
 
 # Starts the ranks. A check of them has a time limit in front.

@@ -59,7 +59,8 @@ bind_sources=(/scratch /projects/data . /projects/me)
 
 # Once on each node, before any rank starts.
 on_each_node() {
-  timeout --kill-after=10 "${job[launch_timeout]}" mpiexec -n "$HPC_AMP_NNODES" -ppn 1 -hostfile "attempts/$attempt/hosts" "${placement[@]}" --verbose \
+  timeout --kill-after=10 "${job[launch_timeout]}" \
+    mpiexec -n "$HPC_AMP_NNODES" -ppn 1 -hostfile "attempts/$attempt/hosts" "${placement[@]}" --verbose \
     "$@"
 }
 

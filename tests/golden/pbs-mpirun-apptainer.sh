@@ -60,7 +60,8 @@ bind_sources=(/scratch /projects/data . /projects/me)
 
 # Once on each node, before any rank starts.
 on_each_node() {
-  timeout --kill-after=10 "${job[launch_timeout]}" mpirun -n "$HPC_AMP_NNODES" --hostfile "attempts/$attempt/hosts" --map-by ppr:1:node --bind-to none "${carried[@]}" \
+  timeout --kill-after=10 "${job[launch_timeout]}" \
+    mpirun -n "$HPC_AMP_NNODES" --hostfile "attempts/$attempt/hosts" --map-by ppr:1:node --bind-to none "${carried[@]}" \
     "$@"
 }
 

@@ -39,7 +39,8 @@ setup_ends
 
 # Once on each node, before any rank starts.
 on_each_node() {
-  timeout --kill-after=10 "${job[launch_timeout]}" "$@"
+  timeout --kill-after=10 "${job[launch_timeout]}" \
+    "$@"
 }
 
 # Starts the ranks. A check of them has a time limit in front.

@@ -48,7 +48,8 @@ bind_sources=(/scratch /projects/data . /projects/me)
 
 # Once on each node, before any rank starts.
 on_each_node() {
-  timeout --kill-after=10 "${job[launch_timeout]}" srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=2 --ntasks-per-node=1 \
+  timeout --kill-after=10 "${job[launch_timeout]}" \
+    srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=2 --ntasks-per-node=1 \
     --cpus-per-task=32 --distribution=block:block --mpi=none --kill-on-bad-exit=0 \
     "$@"
 }
