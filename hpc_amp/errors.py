@@ -4,6 +4,7 @@
     ├── ConfigError        the YAML, an override or a site file is wrong (exit 2)
     ├── UsageError         the command cannot be carried out as asked (exit 2)
     └── SchedulerError     the scheduler refused or did not answer (exit 1)
+        └── UnclearError   ... and may have taken a job all the same
 
 Anything else that escapes is a defect of hpc-amp and keeps its traceback.
 """
@@ -47,3 +48,7 @@ class UsageError(HpcAmpError):
 
 class SchedulerError(HpcAmpError):
     """The scheduler refused the request or did not answer."""
+
+
+class UnclearError(SchedulerError):
+    """Whether the scheduler has taken a job is not known: what belongs to the job has to stay."""

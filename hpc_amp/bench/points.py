@@ -13,14 +13,15 @@ from hpc_amp import __version__
 from hpc_amp.bench.folder import Bench, Point
 from hpc_amp.config.paths import literal
 from hpc_amp.config.schema import Precision
-from hpc_amp.errors import ConfigError, HpcAmpError
+from hpc_amp.errors import ConfigError, HpcAmpError, UnclearError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.code import host_folder
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.shell import comment, quote, templates, verbatim
-from hpc_amp.jobs.submit import prepare
+from hpc_amp.jobs.submit import prepare, waiting_for
+from hpc_amp.jobs.unsettled import or_found
 from hpc_amp.schedulers import Submission
 
 USUAL = ("fp32", "tf32", "bf16", "fp16", "O2")
@@ -122,20 +123,32 @@ def _new_id(taken: set[str]) -> str:
 
 def submit_bench(prepared: Prepared) -> Submission:
     """Make the folder and all run directories, and hand in the one job that runs all points. Where
-    that is refused, nothing stays behind."""
+    that is refused, nothing stays behind. Where the scheduler may have taken it all the same, all
+    stays, and `status` of a run looks for the job (UnclearError)."""
     bench, plans = prepared.bench, prepared.plans
     run_dirs = {point: plan.run_dir for point, plan in plans.items()}
+    scheduler, folder = prepared.first.scheduler, bench.folder
     try:
         bench.write(prepared.config_text, render_bench(prepared), run_dirs)
         for plan in plans.values():
             rundir.create(plan, render(plan), prepared.config_text)
-            record_event(plan.run_dir, "submitted", scheduler=plan.scheduler.name)
-        submission = prepared.first.scheduler.submit(bench.script, os.environ)
+        with waiting_for(scheduler):
+            for plan in plans.values():
+                record_event(
+                    plan.run_dir, "submitted", scheduler=scheduler.name, folder=str(folder)
+                )
+            submission = or_found(
+                lambda: scheduler.submit(bench.script, os.environ), scheduler.name, folder, ()
+            )
+            for plan in plans.values():
+                record_event(plan.run_dir, "queued", job_id=submission.job_id)
+    except UnclearError as error:
+        raise UnclearError(
+            f"{error.message}; whether the job is in the queue is not known, and {folder} stays"
+        ) from None
     except HpcAmpError:
-        rundir.discard(bench.folder)
+        rundir.discard(folder)
         raise
-    for plan in plans.values():
-        record_event(plan.run_dir, "queued", job_id=submission.job_id)
     return submission
 
 

@@ -175,8 +175,13 @@ def submit(
 
     plan, loaded = prepare(config, overrides, run_id=run_id)
     _say_remarks(plan)
-    submission = submit_plan(plan, loaded.text)
-    _report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=as_json)
+    submit_plan(
+        plan,
+        loaded.text,
+        tell=lambda submission: _report_submission(
+            submission, plan.run_dir, plan.scheduler.name, as_json=as_json
+        ),
+    )
     if follow:
         _follow_until_interrupted(plan.run_dir, as_json=as_json)
 
@@ -389,7 +394,11 @@ def resume(target: str, follow: bool, runs_dir: Path, as_json: bool) -> None:
 
     run_dir = rundir.find_run(target, runs_dir)
     log = run_dir / "logs" / "job.log"
-    submission, scheduler = resume_run(run_dir)
-    _report_submission(submission, run_dir, scheduler, as_json=as_json)
+    resume_run(
+        run_dir,
+        tell=lambda submission, scheduler: _report_submission(
+            submission, run_dir, scheduler, as_json=as_json
+        ),
+    )
     if follow:
         _follow_until_interrupted(run_dir, as_json=as_json, from_end=log.exists())

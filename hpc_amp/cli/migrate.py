@@ -82,6 +82,8 @@ def migrate(
             if write:
                 one.write()
             scanned.append(one)
+            for why in one.refused:
+                refuse(why)
         except UsageError as error:
             refuse(str(error))
         except Exception as error:

@@ -181,10 +181,10 @@ def _show_points(sweep: Sweep, statuses: Sequence[PointStatus]) -> None:
 
 
 def _was_taken(sweep: Sweep) -> bool:
-    """Whether the scheduler has any job of the sweep."""
+    """Whether the scheduler has any job of the sweep, or may have."""
     from hpc_amp.sweep.record import read_submitted
 
-    return any(submitted.job_ids for submitted in read_submitted(sweep))
+    return any(one.job_ids or not one.has_ended for one in read_submitted(sweep))
 
 
 def _run_here(sweep: Sweep, parts: Sequence[Part], held: ExitStack, *, as_json: bool) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 from hpc_amp.distributed.node import Finding, Findings, Node
 
 _GIB = 2**30
+_BUSY = 1.5 * _GIB
+"""More than the driver's own share of this check's process."""
 _SWITCHES = re.compile(r"--gpus-per-task|--gpu-bind|--tres-bind|--tres-per-task")
 
 # Asks the driver through its own library, without torch and without CUDA's runtime.
@@ -122,6 +124,15 @@ def _judge_devices(node: Node, facts: Mapping[str, Any]) -> Findings:
         fix = "see CUDA_VISIBLE_DEVICES in container.env and the image, and nvidia-smi on the node"
         status = "error" if count < node.ranks else "warning"
         yield Finding("gpu.count", status, what, why, fix)
+    elif count > node.gpus and not node.resolved.get("whole_nodes", True):
+        # PBS without its cgroups hook, Slurm without ConstrainDevices.
+        what = f"{count} GPUs can be seen, and {node.gpus} were asked for"
+        why = (
+            "the scheduler counts GPUs here, and keeps no job to its own: another job on this node "
+            "computes on the same ones"
+        )
+        fix = "ask for whole nodes, or see `GPUs that are only counted` in docs/sites.md"
+        yield Finding("gpu.count", "warning", what, why, fix)
     else:
         names = sorted({str(device["name"]) for device in devices})
         yield Finding("gpu.count", "good", f"{count} GPU(s): {', '.join(names)}")
@@ -129,7 +140,8 @@ def _judge_devices(node: Node, facts: Mapping[str, Any]) -> Findings:
     busy = [
         device
         for device in devices
-        if device.get("total") and device["free"] < device["total"] * 0.8
+        if device.get("total")
+        and device["total"] - device["free"] > min(device["total"] * 0.2, _BUSY)
     ]
     for device in broken:
         what, why, fix = _cuda_error(int(device["code"]), None)
@@ -137,8 +149,9 @@ def _judge_devices(node: Node, facts: Mapping[str, Any]) -> Findings:
     for device in busy:
         used = (device["total"] - device["free"]) / _GIB
         what = f"GPU {device['index']}: {used:.1f} GiB of its memory are in use by somebody else"
-        fix = "see nvidia-smi on the node: a process of an earlier job may have stayed"
-        yield Finding("gpu.alloc", "warning", what, "the ranks may run out of memory", fix)
+        why = "the ranks may run out of memory, and compute more slowly"
+        fix = "see nvidia-smi on the node: another job is at work on it, or something stayed of one"
+        yield Finding("gpu.alloc", "warning", what, why, fix)
     if devices and not broken and not busy:
         yield Finding("gpu.alloc", "good", "memory can be had on every GPU")
 

@@ -45,6 +45,12 @@ class Node:
         return job
 
     @property
+    def in_container(self) -> bool:
+        """Whether it is looked at from inside a container, which always has the run directory
+        bound."""
+        return bool(self.resolved.get("binds"))
+
+    @property
     def nodes(self) -> int:
         return int(self.job["job"]["nodes"])
 

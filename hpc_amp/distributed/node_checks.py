@@ -93,7 +93,7 @@ def check_binds(node: Node) -> Findings:
         missing.append(f"the working directory {workdir} (No such file or directory)")
     if missing:
         fix = "see whether the file system is mounted on this node, and its permissions"
-        what = f"cannot be read inside: {', '.join(missing)}"
+        what = f"cannot be read{_inside(node)}: {', '.join(missing)}"
         yield Finding("bind", "error", what, "the program works there", fix)
     else:
         yield Finding("bind", "good", "all mounts are there")
@@ -117,8 +117,11 @@ def check_data(node: Node) -> Findings:
     elif data["download"] and data["name"] != "imagefolder":
         yield Finding("data", "good", f"there is no {data['root']} yet: rank 0 downloads it")
     else:
-        fix = "check train.data.root; a folder outside the image has to be bound"
-        yield Finding("data", "error", f"there is no folder {data['root']} inside", why, fix)
+        fix = "check train.data.root"
+        fix += "; a folder outside the image has to be bound" if node.in_container else ""
+        yield Finding(
+            "data", "error", f"there is no folder {data['root']}{_inside(node)}", why, fix
+        )
 
 
 def check_tmp(node: Node) -> Findings:
@@ -217,8 +220,12 @@ def check_program(node: Node) -> Findings:
         if there:
             yield Finding("program", "good", f"{word} is there")
         else:
-            fix = "check the name; what is not in the image has to be bound"
-            yield Finding("program", "error", f"there is no program {word} inside", why, fix)
+            fix = "check the name, and PATH in job.setup"
+            if node.in_container:
+                fix = "check the name; what is not in the image has to be bound"
+            yield Finding(
+                "program", "error", f"there is no program {word}{_inside(node)}", why, fix
+            )
         return
     script = next((text for text in run[1:] if not text.startswith("-")), "")
     if not script.endswith(".py") or (len(run) > 1 and run[1] in ("-m", "-c")):
@@ -226,8 +233,9 @@ def check_program(node: Node) -> Findings:
     elif (workdir / script).is_file():
         folder = (workdir / script).parent
     else:
-        fix = "it is looked up in the working directory inside; what is elsewhere has to be bound"
-        yield Finding("program", "error", f"there is no file {script} inside", why, fix)
+        fix = f"it is looked up in the working directory, {workdir}"
+        fix += "; what is elsewhere has to be bound" if node.in_container else ""
+        yield Finding("program", "error", f"there is no file {script}{_inside(node)}", why, fix)
         return
     shadows = sorted(_SHADOWED & _modules(folder))
     if shadows and "-I" not in run:
@@ -445,6 +453,11 @@ def look(node: Node) -> list[Finding]:
 
 
 # ---- facts ---------------------------------------------------------------------------------------
+
+
+def _inside(node: Node) -> str:
+    """Where something was looked for, as the end of a sentence."""
+    return " inside" if node.in_container else ""
 
 
 def _write(folder: Path) -> None:

@@ -21,6 +21,8 @@ from hpc_amp.doctor.catalogue import CATALOGUE
 from hpc_amp.doctor.finding import Finding, Findings
 from hpc_amp.doctor.machine import IN_MEMORY
 from hpc_amp.errors import ConfigError, HpcAmpError, SchedulerError, UsageError
+from hpc_amp.lint.directives import Directive, Header, pbs_words
+from hpc_amp.lint.options import parse_options
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.schedulers.base import run_command
 
@@ -231,6 +233,7 @@ def check_folders(request: Request) -> Findings:
         yield from _check_binds(request)
         yield from _check_workdir(request)
     yield from check_run_folder(request)
+    yield from check_log_folders(request)
 
 
 def _check_binds(request: Request) -> Findings:
@@ -273,6 +276,30 @@ def _check_workdir(request: Request) -> Findings:
         yield Finding("cwd", "good", f"{workdir} can be mounted")
 
 
+_PBS_LOGS = (
+    "PBS opens the log on the node before the job starts, and holds the job where it cannot "
+    "(Exit_status -3, `too many failed attempts`)"
+)
+
+
+def check_log_folders(request: Request) -> Findings:
+    """Whether the folders exist that `-o` and `-e` of site and job name, on PBS."""
+    if request.site.scheduler != "pbs":
+        return
+    for line in (*request.site.directives, *request.job.job.directives):
+        words = pbs_words(line)
+        header = Header("pbs", (Directive("pbs", 1, line, words),), 1)
+        for option in parse_options(header).options:
+            if option.name not in ("o", "e") or not option.value or "^array_index^" in option.value:
+                continue
+            path = Path(option.value.rpartition(":")[2])
+            folder = path if path.is_dir() else path.parent
+            if path.is_absolute() and not os.access(folder, os.W_OK | os.X_OK):
+                what = f"{option.spelling} {option.value}: nothing can be written in {folder}"
+                fix = "make the folder, or leave the option out: the run directory has a log"
+                yield Finding("fs", "error", what, _PBS_LOGS, fix)
+
+
 def check_run_folder(request: Request) -> Findings:
     """Whether a run directory can be made and filled."""
     wanted = Path(os.path.abspath(request.job.runs_dir))
@@ -292,6 +319,9 @@ def check_run_folder(request: Request) -> Findings:
     if not request.here and (kind in IN_MEMORY or folder.is_relative_to("/tmp")):
         fix = "work on a file system that the compute nodes see"
         yield own_place("fs", folder, kind, fix)
+    elif request.site.scheduler == "pbs" and kind in _OWN_DISK:
+        what = f"{folder} lies on {kind}: whether the nodes see it, only they can tell"
+        yield Finding("fs", "unknown", what, _PBS_LOGS, "see `df` of it on a node")
     elif free < _GIB:
         what = f"{folder} has only {gib(free)} left"
         yield Finding("fs", "warning", what, why, "make room, or choose another runs_dir")

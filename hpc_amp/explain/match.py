@@ -270,6 +270,14 @@ class Scan:
             ]
         elif verdict.finding is None or verdict.finding.level == "symptom":
             verdict.noticed = sorted(self._complete(self._hints), key=_when)
+        elif verdict.finding.level == "cause":
+            # What led to it may have said more: a module that is not there, before the line of
+            # job.setup that loads it.
+            verdict.noticed = [
+                found
+                for found in sorted(active, key=_when)
+                if found.level == "likely" and found.order < verdict.finding.order
+            ]
         return verdict
 
     def _complete(self, found: dict[str, list[Finding]]) -> list[Finding]:

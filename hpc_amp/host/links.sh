@@ -61,6 +61,10 @@ submit_next() {
       sleep "$pause" &
       wait $! || true
       [ "$(count cancelled)" -eq 0 ] || end 0
+      if superseded; then # it has begun already
+        next=$(owner_of "$((attempt + 1))" job_id)
+        return 0
+      fi
       # Not beyond the end of this job, and not when it was deleted meanwhile.
       [ -z "$stop_signal" ] && [ "$(date +%s)" -lt $((deadline - 15)) ] || return 0
       ! next=$(find_next) || break

@@ -14,7 +14,8 @@ from hpc_amp.jobs.attempts import newest_attempt
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.links import read_chain
 from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
-from hpc_amp.schedulers import Scheduler, get_scheduler
+from hpc_amp.jobs.unsettled import ANSWER_SECONDS
+from hpc_amp.schedulers import JobStatus, Scheduler, get_scheduler
 
 SAVE_SECONDS = 60
 _POLL_SECONDS = 1.0
@@ -32,6 +33,7 @@ def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunSt
     have 60 s to save (`on_wait` is told); an interrupt ends the wait, and then the job.
     """
     (status,) = run_statuses([run_dir])
+    _refuse_unsettled(status)
     scheduler = None if status.job_id is None else get_scheduler(status.scheduler)
     if scheduler is not None and status.job_id is not None:
         if status.state in _UNDER_WAY:
@@ -44,17 +46,28 @@ def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunSt
             finally:
                 scheduler.cancel(status.job_id)
         else:
-            _drop_links(scheduler, run_dir, status.job_id)
+            left: dict[str, JobStatus] = {}
             if status.state in ("cancelled", "lost"):
-                there = scheduler.unended([status.job_id]).get(status.job_id)
-                if there is not None and there.stuck:
-                    record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
-                    scheduler.cancel(status.job_id)
-                    return replace(status, state="pending")
-                if there is not None and status.state == "cancelled":
-                    scheduler.cancel(status.job_id)
-                    return replace(status, state=there.state)
+                left = scheduler.unended([status.job_id, *read_chain(run_dir)])
+            _drop_links(scheduler, run_dir, status.job_id)
+            there = left.get(status.job_id)
+            if there is not None and (there.stuck or status.state == "cancelled"):
+                scheduler.cancel(status.job_id)
+            if any(job.stuck or job.after for job in left.values()):
+                record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
+                return replace(status, state="pending")
+            if there is not None and status.state == "cancelled":
+                return replace(status, state=there.state)
     return status
+
+
+def _refuse_unsettled(status: RunStatus) -> None:
+    """A job whose id is not known yet cannot be ended."""
+    if status.state == "unknown" and status.job_id is None:
+        raise UsageError(
+            f"{status.run_dir}: {status.reason}, and its job is not known",
+            hint=f"try again; {ANSWER_SECONDS} s after its submission it is clear what came of it",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,7 @@ def save_and_stop(run_dir: Path, on_wait: Callable[[RunStatus], object]) -> Stop
     pending run is cancelled; one that has ended is left as it is.
     """
     (before,) = run_statuses([run_dir])
+    _refuse_unsettled(before)
     if before.state not in _UNDER_WAY:
         return Stopped(before, "ended before", before)
     if before.state == "pending" or before.attempt == 0:

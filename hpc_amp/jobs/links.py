@@ -6,33 +6,55 @@ For schedulers that cannot requeue a job. The launch script reads it too.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc_amp.errors import HpcAmpError, SchedulerError, UsageError
+from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError
+from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.unsettled import or_found
 from hpc_amp.schedulers import Scheduler, Submission
+from hpc_amp.signals import INTERRUPTING
 
 
 def submit_chain(scheduler: Scheduler, run_dir: Path, links: int) -> Submission:
     """Submit the run's script, and `links` times more to start after the one before. Raises
-    SchedulerError or UsageError; no job stays behind then that can be deleted.
+    SchedulerError or UsageError; no job stays behind then that can be deleted. UnclearError says
+    that there may be one more.
 
     The first one is held until all are there: nothing can wait for a job that has ended already.
+    A signal that waits (`signals.uninterrupted`) ends the chain before its next link.
     """
-    script, path = run_dir / "launch.sh", run_dir / "chain"
-    path.unlink(missing_ok=True)
+    script = run_dir / "launch.sh"
+    (run_dir / "chain").unlink(missing_ok=True)
+    before = {str(event["job_id"]) for event in read_events(run_dir) if event.get("job_id")}
+    job_ids: list[str] = []
+
+    def submit(*, after: str | None = None, held: bool = False) -> Submission:
+        submission = or_found(
+            lambda: scheduler.submit(script, os.environ, after=after, held=held),
+            scheduler.name,
+            run_dir,
+            known={*before, *job_ids},
+        )
+        job_ids.append(submission.job_id)
+        return submission
+
     if links == 0:
-        return scheduler.submit(script, os.environ)
-    first = scheduler.submit(script, os.environ, held=True)
-    job_ids = [first.job_id]
+        return submit()
+    first = submit(held=True)
     try:
         for _ in range(links):
-            job_ids.append(scheduler.submit(script, os.environ, after=job_ids[-1]).job_id)
-        path.write_text("".join(f"{job_id}\n" for job_id in job_ids))
+            if signal.sigpending() & INTERRUPTING:
+                raise SchedulerError("interrupted")
+            submit(after=job_ids[-1])
+        write_chain(run_dir, job_ids)
         scheduler.release(first.job_id)
     except OSError as error:
         stay = _take_back(scheduler, job_ids)
         raise UsageError(f"the chain cannot be recorded: {error}{stay}") from None
+    except UnclearError as error:
+        raise UnclearError(f"{error}{_take_back(scheduler, job_ids)}") from None
     except HpcAmpError as error:
         stay = _take_back(scheduler, job_ids)
         raise SchedulerError(f"{error}{stay}") from None
@@ -48,6 +70,11 @@ def _take_back(scheduler: Scheduler, job_ids: Sequence[str]) -> str:
         except SchedulerError:
             kept.append(job_id)
     return f"; still in the queue: {', '.join(kept)}" if kept else ""
+
+
+def write_chain(run_dir: Path, job_ids: Sequence[str]) -> None:
+    """Record the chain. Raises OSError."""
+    (run_dir / "chain").write_text("".join(f"{job_id}\n" for job_id in job_ids))
 
 
 def read_chain(run_dir: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,8 @@ class Plan:
     workdir: Path
     python: str
     fabric: Fabric | None = None
+    umask: int = 0o022
+    """Of the submitting shell: the job's files shall have the same permissions."""
     remarks: tuple[str, ...] = ()
     """What the user should know, although nothing is wrong."""
     expanded: tuple[str, ...] = ()
@@ -65,6 +68,14 @@ class Plan:
         """Seconds between the scheduler's SIGTERM and its SIGKILL, as far as is known here."""
         given = self.job.job.grace
         return parse_duration(given) if given is not None else self.scheduler.grace
+
+    @property
+    def whole_nodes(self) -> bool:
+        """Whether its nodes are known to be its own: where they are given whole, or it says so."""
+        if self.scheduler.name in ("cobalt", "local") or self.site.gpu_request == "none":
+            return True
+        directives = (*self.site.directives, *self.job.job.directives)
+        return any(re.search(r"\bexcl(host|usive)?\b", line) for line in directives)
 
     @property
     def fabric_env(self) -> dict[str, str]:
@@ -160,7 +171,15 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         run_dir=run_dir,
         workdir=run_dir / "code" if job.code is not None else workdir,
         python=_absolute_program(job.container.python or default_python, workdir),
+        umask=_umask(),
     )
+
+
+def _umask() -> int:
+    """This process's umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _refuse_step_in_step(loaded: LoadedJob) -> None:

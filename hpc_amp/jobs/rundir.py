@@ -110,6 +110,7 @@ def resolved(plan: Plan) -> dict[str, Any]:
         "python": plan.python,
         "host_mpi": to_plain(plan.site.host_mpi),
         "gpu_order": plan.site.gpu_order,
+        "whole_nodes": plan.whole_nodes,
         "binds": plan.binds if plan.container.binaries else [],
         "job": job,
     }
@@ -127,12 +128,34 @@ def read_resolved(run_dir: Path) -> dict[str, Any]:
     return content
 
 
-def point_latest(run_dir: Path) -> None:
-    """`latest` always points somewhere: the new link replaces the old one in one step. Where that
-    is not possible it stays as it is: the job is in the queue by now."""
+def point_latest(run_dir: Path) -> str | None:
+    """Let `latest` point to a run. Where that is not possible it stays as it is: no job shall fail
+    for it. Returns where it pointed."""
+    try:
+        before = os.readlink(run_dir.parent / "latest")
+    except OSError:
+        before = None
+    _link_latest(run_dir, run_dir.name)
+    return before
+
+
+def restore_latest(run_dir: Path, before: str | None) -> None:
+    """Let `latest` point where it did before a run that does not come about."""
+    latest = run_dir.parent / "latest"
+    with contextlib.suppress(OSError):
+        if os.readlink(latest) != run_dir.name:
+            return  # another run has come since then
+        if before is None:
+            latest.unlink()
+        else:
+            _link_latest(run_dir, before)
+
+
+def _link_latest(run_dir: Path, target: str) -> None:
+    """`latest` always points somewhere: the new link replaces the old one in one step."""
     temporary = run_dir.parent / f".latest-{run_dir.name}"
     with contextlib.suppress(OSError):
-        temporary.symlink_to(run_dir.name)
+        temporary.symlink_to(target)
         os.replace(temporary, run_dir.parent / "latest")
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.errors import SchedulerError
+from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.jobs.attempts import read_json
-from hpc_amp.jobs.events import read_events
-from hpc_amp.jobs.links import read_chain
+from hpc_amp.jobs.events import read_events, record_event
+from hpc_amp.jobs.links import read_chain, write_chain
+from hpc_amp.jobs.unsettled import INTERRUPTED, found_since, may_still_come
 from hpc_amp.schedulers import JobStatus, get_scheduler
 from hpc_amp.schedulers.base import NOT_IN_QUEUE
 
@@ -45,6 +47,9 @@ class RunStatus:
 def run_statuses(folders: Sequence[Path]) -> list[RunStatus]:
     """The status of runs, with one request to each scheduler, and none where all have ended."""
     views = [RunView(folder) for folder in folders]
+    for view in views:
+        if view.is_unsettled:
+            view.look_for_job()
     open_ids: dict[str, list[str]] = {}
     for view in views:
         if not view.ended:
@@ -101,6 +106,30 @@ class RunView:
         # The script may have said more since, but it ends without a word then.
         self.cancelled = next((e for e in reversed(current) if e["state"] == "cancelled"), None)
         self.attempt = max((int(event.get("attempt", 0)) for event in events), default=0)
+        self.submissions = [event for event in events if event["state"] == "submitted"]
+        self._events = events
+        self._queue_answers = True
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether the command that submitted it has not (yet) told the job's id."""
+        return self.last["state"] == "submitted" and self.job_id is None
+
+    def look_for_job(self) -> None:
+        """Find in the queue what that command did not tell, and record it."""
+        folder = Path(self.submissions[-1].get("folder", self.folder))
+        try:
+            found = found_since(self.scheduler, folder, self._events)
+        except SchedulerError:
+            self._queue_answers = False
+            return
+        if not found:
+            return
+        self.job_id, self.job_ids = found[0], found
+        with contextlib.suppress(UsageError, OSError):  # it may be somebody else's run
+            record_event(self.folder, "queued", job_id=found[0])
+            if len(found) > 1:
+                write_chain(self.folder, found)
 
     @property
     def ended(self) -> bool:
@@ -133,7 +162,7 @@ class RunView:
         if state in FINAL:
             return state, reason
         if self.job_id is None:
-            return "unknown", "its submission did not come to an end: look for it in the queue"
+            return self._without_job()
         if answers is None:
             return "unknown", "the scheduler does not answer"
         answer = answers.get(self.job_id, JobStatus("ended"))
@@ -165,6 +194,16 @@ class RunView:
         if answer.state == "pending":
             return "pending", answer.reason
         return "running", "it was asked to save and stop" if self.stopping else ""
+
+    def _without_job(self) -> tuple[str, str]:
+        """Of a run whose job is not known."""
+        if not self.submissions:
+            return "failed", "it was never submitted: its command was ended before that"
+        if not self._queue_answers:
+            return "unknown", "the scheduler does not answer"
+        if may_still_come(int(self.submissions[-1].get("time", 0))):
+            return "unknown", "its submission has not come to an end"
+        return "failed", f"{INTERRUPTED}: no job of it is in the queue"
 
     def _next_link(self, answers: dict[str, JobStatus]) -> tuple[JobStatus | None, list[str]]:
         """The status of the link that takes over from a job that has ended; or, where the job ended

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.sites import load_for_site
-from hpc_amp.errors import HpcAmpError, UsageError
+from hpc_amp.errors import HpcAmpError, UnclearError, UsageError
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.events import record_event
+from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.links import read_chain, submit_chain
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.status import run_statuses
 from hpc_amp.schedulers import Scheduler, Submission, get_scheduler
+from hpc_amp.signals import uninterrupted
 
 
 def prepare(
@@ -32,28 +34,59 @@ def prepare(
     return make_plan(loaded, chosen, run_dir), loaded
 
 
-def submit(plan: Plan, config_text: str) -> Submission:
+def submit(
+    plan: Plan, config_text: str, tell: Callable[[Submission], object] = lambda submission: None
+) -> Submission:
     """Create the run directory and hand the script to the scheduler. Where that refuses, nothing
-    stays behind."""
+    stays behind; where it may have taken the job all the same, the directory stays (UnclearError).
+
+    Ctrl-C and signals wait until the job's id is on record and `tell` has told it.
+    """
     script = render(plan)
     rundir.create(plan, script, config_text)
-    try:
-        submission = _hand_in(plan.run_dir, plan.scheduler, plan.job.job.chain)
-    except HpcAmpError:
-        rundir.discard(plan.run_dir)
-        raise
-    rundir.point_latest(plan.run_dir)
+    with waiting_for(plan.scheduler):
+        # Before there is a job: whatever ends this command, the run's name finds it.
+        before = rundir.point_latest(plan.run_dir)
+        try:
+            submission = _hand_in(plan.run_dir, plan.scheduler, plan.job.job.chain)
+        except UnclearError as error:
+            raise _kept(error, plan.run_dir) from None
+        except HpcAmpError:
+            rundir.restore_latest(plan.run_dir, before)
+            rundir.discard(plan.run_dir)
+            raise
+        tell(submission)
     return submission
 
 
-def resume(run_dir: Path) -> tuple[Submission, str]:
+def waiting_for(scheduler: Scheduler) -> AbstractContextManager[None]:
+    """Let Ctrl-C and signals wait while the scheduler is handed a job. On this machine the script
+    is a child, which has to hear signals, and records itself that it has begun."""
+    return nullcontext() if scheduler.name == "local" else uninterrupted()
+
+
+def _kept(error: UnclearError, run_dir: Path) -> UnclearError:
+    return UnclearError(
+        f"{error.message}; whether the job is in the queue is not known, and {run_dir} stays",
+        hint=f"hpc-amp status {run_dir} looks for it",
+    )
+
+
+def resume(
+    run_dir: Path, tell: Callable[[Submission, str], object] = lambda submission, scheduler: None
+) -> tuple[Submission, str]:
     """Submit the run's own script again; the job goes on from its newest checkpoint. Returns the
-    submission and the scheduler's name. Raises UsageError where the run is under way or finished.
-    """
+    submission and the scheduler's name, of which `tell` is told before a Ctrl-C that came meanwhile
+    takes effect. Raises UsageError where the run is under way or finished."""
     (status,) = run_statuses([run_dir])
     if status.state in ("pending", "running"):
         raise UsageError(
             f"{run_dir} is {status.state} as job {status.job_id}", hint="it cannot run twice"
+        )
+    if not read_events(run_dir):
+        raise UsageError(
+            f"{run_dir} is incomplete: its command was ended while it wrote it",
+            hint="submit it anew",
         )
     if status.state == "unknown":
         raise UsageError(
@@ -68,15 +101,24 @@ def resume(run_dir: Path) -> tuple[Submission, str]:
     for link in [*reversed(read_chain(run_dir)), *there]:
         scheduler.cancel(link)  # may still wait for a job that failed
     resources = rundir.read_resolved(run_dir)["job"].get("job", {})
-    return _hand_in(run_dir, scheduler, resources.get("chain", 0)), scheduler.name
+    with waiting_for(scheduler):
+        try:
+            submission = _hand_in(run_dir, scheduler, resources.get("chain", 0))
+        except UnclearError as error:
+            raise _kept(error, run_dir) from None
+        tell(submission, scheduler.name)
+    return submission, scheduler.name
 
 
 def _hand_in(run_dir: Path, scheduler: Scheduler, links: int) -> Submission:
     """Submit the run's script. `submitted` is recorded before, since the script may start and even
-    end before sbatch has returned; the job id follows in an event of its own."""
+    end before sbatch has returned; the job id follows in an event of its own, and is missing where
+    the scheduler gave no clear answer."""
     record_event(run_dir, "submitted", scheduler=scheduler.name)
     try:
         submission = submit_chain(scheduler, run_dir, links)
+    except UnclearError:
+        raise
     except HpcAmpError as error:
         record_event(run_dir, "failed", reason=str(error))
         raise

@@ -148,7 +148,15 @@ def _goes_on(line: str, scheduler: SchedulerName) -> bool:
     if scheduler == "cobalt":
         return False
     bare = line.strip(BLANKS)
-    return not bare or bare.startswith("#") or (scheduler == "pbs" and bare == ":")
+    # PBS passes over a line that begins with the shell's empty command, though not an indented one.
+    return not bare or bare.startswith("#") or (scheduler == "pbs" and line.startswith(":"))
+
+
+def ends_with_backslash(text: str, scheduler: SchedulerName) -> bool:
+    """Whether a directive's last letter is a backslash that nothing escapes; PBS and Cobalt look
+    past blanks behind it."""
+    text = text.rstrip("\r" if scheduler == "slurm" else BLANKS)
+    return (len(text) - len(text.rstrip("\\"))) % 2 == 1
 
 
 def read_header(script: Script, scheduler: SchedulerName) -> Header:
@@ -163,9 +171,16 @@ def read_header(script: Script, scheduler: SchedulerName) -> Header:
         # Line 1 is the interpreter's, and what it is does not matter.
         start = 0 if lines[0].startswith("#COBALT ") else 1
     marker = "#COBALT " if scheduler == "cobalt" else MARKERS[scheduler]
+    joined = 0  # the last line that PBS has joined to one before
     for number, line in enumerate(lines[start:], start + 1):
+        if number <= joined:
+            continue
         if _is_marked(line, scheduler):
             text = line.partition(marker)[2]
+            joined = number
+            while scheduler == "pbs" and ends_with_backslash(text, "pbs") and joined < len(lines):
+                text = text.rstrip(BLANKS)[:-1] + lines[joined]
+                joined += 1
             found.append(Directive(scheduler, number, text, SPLIT[scheduler](text, number)))
         elif not _goes_on(line, scheduler):
             return Header(scheduler, tuple(found), number)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import itertools
 import re
 
-from hpc_amp.lint.directives import BLANKS, MARKERS, NAMES, Directive, Header
+from hpc_amp.lint.directives import (
+    BLANKS,
+    MARKERS,
+    NAMES,
+    Directive,
+    Header,
+    ends_with_backslash,
+)
 from hpc_amp.lint.findings import Report, shown
 from hpc_amp.lint.options import GRAMMARS, Option, Options, likely_meant
 from hpc_amp.lint.script import Script
@@ -46,7 +53,8 @@ def check_words(script: Script, header: Header, options: Options, report: Report
             )
         if header.scheduler == "slurm":
             _lost_in_slurm(directive, report)
-        _continuation(script, directive, report)
+        if _continuation(script, directive, report) and header.scheduler == "pbs":
+            broken.add(directive.line)
     if header.scheduler == "cobalt":
         _quotes_of_cobalt(header, report)
     _strays(header, options, broken, report)
@@ -114,20 +122,23 @@ def _lost_in_slurm(directive: Directive, report: Report) -> None:
             )
 
 
-def _continuation(script: Script, directive: Directive, report: Report) -> None:
-    """A backslash at the end of a directive."""
-    text = directive.text.rstrip(BLANKS if directive.scheduler == "cobalt" else "\r")
-    backslashes = len(text) - len(text.rstrip("\\"))
-    if backslashes % 2 == 0:
-        return
-    if directive.scheduler == "slurm":
-        following = script.lines[directive.line : directive.line + 1]
+def _continuation(script: Script, directive: Directive, report: Report) -> bool:
+    """A backslash at the end of a directive. Returns whether it does harm."""
+    scheduler = directive.scheduler
+    following = script.lines[directive.line : directive.line + 1]
+    # PBS has joined what follows: the line itself still shows the backslash.
+    own = script.lines[directive.line - 1] if scheduler == "pbs" else directive.text
+    if not ends_with_backslash(own, scheduler):
+        return False
+    if scheduler == "slurm":
         if directive.split.comment or (following and following[0].startswith("#SBATCH")):
-            return  # harmless: both lines are read
+            return False  # harmless: both lines are read
         if not following or not following[0].strip(BLANKS):
-            return
+            return False
         message = "sbatch knows no continued lines: the next line is not read as an option"
-    elif directive.scheduler == "pbs":
+    elif scheduler == "pbs":
+        if not following or not following[0].strip(BLANKS).startswith("#"):
+            return False  # it goes on there, and what is no option is reported as such
         message = "qsub joins the next line as it stands, `#PBS` and all: a directive error"
     else:
         message = "Cobalt knows no continued lines: the backslash is a word of its own, and a stray"
@@ -135,8 +146,9 @@ def _continuation(script: Script, directive: Directive, report: Report) -> None:
         "line-continuation",
         directive.line,
         message,
-        f"begin the next line with `{MARKERS[directive.scheduler]} ` and leave the backslash out",
+        f"begin the next line with `{MARKERS[scheduler]} ` and leave the backslash out",
     )
+    return True
 
 
 def _quotes_of_cobalt(header: Header, report: Report) -> None:

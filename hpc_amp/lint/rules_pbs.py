@@ -12,12 +12,44 @@ from hpc_amp.lint.rules_slurm import comma_in_quotes
 
 # Resources of a host: they belong into the chunks of a select.
 _HOST_LEVEL = {"ncpus", "mem", "vmem", "ngpus", "mpiprocs", "ompthreads", "naccelerators", "arch"}
+# What qsub takes, and what to give. Each was tried on OpenPBS 23.06 (tests/unit/test_lint_pbs.py).
 _VALUES = {
+    "a": (r"(?:\d\d){0,4}(?:[01]\d|2[0-3])[0-5]\d(?:\.[0-5]\d)?", "[[[[CC]YY]MM]DD]hhmm[.SS]"),
+    "c": (r"[nscw]|[cw]=\d+", "n, s, c, w, c=MINUTES or w=MINUTES"),
     "j": (r"oe|eo|n", "oe, eo or n"),
-    "r": (r"[yn]", "y or n"),
-    "k": (r"[doe]{1,3}|n", "letters of o, e and d, or n"),
-    "m": (r"[abejnp]+", "letters of a, b, e, j, or n"),
     "J": (r"\d+-\d+(?::\d+)?(?:%\d+)?", "FIRST-LAST[:STEP][%MAX]"),
+    "k": (r"(?=.*[oe])[doe]+|n", "o, e or both, with d for writing at once, or n"),
+    "m": (r"[abej]+|n", "letters of a, b, e and j, or n alone"),
+    "p": (r"[+-]?\d+", "a whole number from -1024 to 1023"),
+    "P": (r"[^/,:;\"]+", "a name without / , : ; and quotes"),
+    "r": (r"[yn]", "y or n"),
+    "R": (r"[oe]+", "o, e or both"),
+    "S": (
+        r"/[^,@\s]*(?:@[^,@\s]+)?(?:,/[^,@\s]*(?:@[^,@\s]+)?)*",
+        "the whole path of a shell, or PATH@HOST with commas between",
+    ),
+}
+_TIMES = {"walltime", "cput", "pcput", "min_walltime", "max_walltime", "soft_walltime"}
+_SIZES = {"mem", "vmem", "pmem", "pvmem", "file"}
+_COUNTS = {"ncpus", "mpiprocs", "ompthreads", "ngpus", "naccelerators"}
+_ARRANGEMENTS = {"free", "pack", "scatter", "vscatter"}
+_SHARING = {"excl", "exclhost", "shared"}
+_SWITCH = r"(?i:true|false|t|f|y|n|1|0)"
+_JOB = r"\d+(?:\[\d*\])?(?:\.[\w.-]+)?(?:@[\w.-]+)?"
+# What -W can set, and to what. Of `x`, which is Torque's and Moab's, nothing is said, nor of those
+# with a capital letter (`-W Priority=5`), which most attributes have.
+_ATTRIBUTES = {
+    **dict.fromkeys(("stageout", "project", "pwd", "cred", "x"), ".*"),
+    **dict.fromkeys(("block", "interactive", "create_resv_from_job", "no_stdio_sockets"), _SWITCH),
+    "depend": rf"(?:after|before)(?:ok|notok|any)?:{_JOB}(?::{_JOB})*|on:\d+|runone:{_JOB}",
+    "group_list": ".+",
+    "stagein": r".+@.+",
+    "umask": r"-?\d*",
+    "sandbox": "(?i:PRIVATE|HOME|O_WORKDIR)",
+    "run_count": r"\d+",
+    "max_run_subjobs": r"\d+",
+    "release_nodes_on_stageout": _SWITCH,
+    "tolerate_node_failures": "all|job_start|none",
 }
 
 
@@ -46,13 +78,63 @@ def check_pbs(header: Header, options: Options, report: Report) -> None:
     for name, (pattern, allowed) in _VALUES.items():
         for option in options.all(name):
             value = option.value or ""
-            if not re.fullmatch(pattern, value) and not is_placeholder(value):
-                report.add(
-                    "bad-value",
-                    option.line,
-                    f"qsub refuses `{shown(option.shown)}`",
-                    f"give {allowed}",
-                )
+            left_open = is_placeholder(value.replace("%", "") if name == "J" else value)
+            if not re.fullmatch(pattern, value) and not left_open:
+                _refused(option, option.shown, f"give {allowed}", report)
+    for option in options.all("W"):
+        _attributes(option, report)
+    _arrays(options, report)
+    _numbers(options, report)
+
+
+def _refused(option: Option, what: str, fix: str, report: Report) -> None:
+    report.add("bad-value", option.line, f"qsub refuses `{shown(what)}`", fix)
+
+
+def _attributes(option: Option, report: Report) -> None:
+    """-W NAME=VALUE[,NAME=VALUE...]: a value may have commas of its own."""
+    value = option.value or ""
+    if is_placeholder(value) or re.search(r"[\s'\"]", value):
+        return
+    for name, given in re.findall(r"(?:^|,)([a-z][a-z_]*)(=[^,]*)?(?=,|$)", value):
+        if name not in _ATTRIBUTES:
+            fix = "leave it out, or write the attribute as qsub's manual does"
+            _refused(option, f"-W {name}", fix, report)
+        elif not given or not re.fullmatch(_ATTRIBUTES[name], given[1:]):
+            _refused(option, f"-W {name}{given}", "see `-W` in qsub's manual", report)
+
+
+def _arrays(options: Options, report: Report) -> None:
+    """A range that is none, and options that do not go with an array."""
+    for option in options.all("J"):
+        found = re.fullmatch(r"(\d+)-(\d+)(?::(\d+))?(?:%\d+)?", option.value or "")
+        if found is None:
+            continue
+        if int(found[2]) <= int(found[1]):
+            fix = "let LAST be larger than FIRST; a single job is no array"
+            _refused(option, option.shown, fix, report)
+        elif found[3] is not None and int(found[3]) == 0:
+            _refused(option, option.shown, "let STEP be 1 or more", report)
+    is_array = bool(options.all("J"))
+    for option in options.all("r"):
+        if is_array and option.value == "n":
+            fix = "leave -r n out: jobs of an array can always run again"
+            _refused(option, "-r n with -J", fix, report)
+    for option in options.all("m"):
+        if not is_array and re.fullmatch(r"[abej]*j[abej]*", option.value or ""):
+            _refused(option, f"{option.shown} without -J", "leave j out", report)
+
+
+def _numbers(options: Options, report: Report) -> None:
+    for option in options.all("p"):
+        value = option.value or ""
+        if re.fullmatch(r"[+-]?\d+", value) and not -1024 <= int(value) <= 1023:
+            fix = "give a whole number from -1024 to 1023"
+            _refused(option, option.shown, fix, report)
+    for option in options.all("S"):
+        paths = (option.value or "").split(",")
+        if sum("@" not in path for path in paths) > 1:
+            _refused(option, option.shown, "give one shell, or one for each host", report)
 
 
 def _resources(resources: list[tuple[str, str | None, Option]], report: Report) -> None:
@@ -71,6 +153,17 @@ def _resources(resources: list[tuple[str, str | None, Option]], report: Report) 
                 if name != "select"
                 else "join chunks with `+` in one select, or keep one of them",
             )
+    _values(resources, report)
+    if "select" not in first and "place" in first:
+        others = [name for name, *_ in resources if name in _HOST_LEVEL or name == "nodes"]
+        what = f"-l place together with -l {others[0]}" if others else "-l place without -l select"
+        place = next(option for name, _, option in resources if name == "place")
+        report.add(
+            "conflicting-options",
+            place.line,
+            f"qsub refuses {what}",
+            "write -l select=N:ncpus=... and keep place",
+        )
     if "select" not in first:
         return
     for name, _, option in resources:
@@ -83,6 +176,89 @@ def _resources(resources: list[tuple[str, str | None, Option]], report: Report) 
                 if name != "nodes"
                 else "keep select: select=N:ncpus=…:mpiprocs=…",
             )
+
+
+def _values(resources: list[tuple[str, str | None, Option]], report: Report) -> None:
+    """Values of resources. Of one that is given twice qsub looks at the first only."""
+    names = [name for name, *_ in resources]
+    for index, (name, value, option) in enumerate(resources):
+        if name in names[:index] or (value is not None and _says_nothing(value)):
+            continue
+        if name == "select":
+            _select(value or "", option, report)
+        elif name == "place":
+            _place(value or "", option, report)
+        elif name == "nodes":
+            if re.match(r"0+(?::|$)", value or "") or re.search(r":ppn=(?!\d+)", value or ""):
+                _refused(option, f"nodes={value}", "give whole numbers, nodes=N:ppn=M", report)
+        elif name in _TIMES:
+            # Torque takes days before the hours; it has no select.
+            may_be_torque = "nodes" in names and re.fullmatch(r"(?:\d+:){3}\d+", value or "")
+            if not may_be_torque:
+                _resource(name, value, option, report)
+        elif name in _SIZES | _COUNTS:
+            _resource(name, value, option, report)
+
+
+def _says_nothing(value: str) -> bool:
+    """Whether a value is left open, or has blanks, behind which qsub does not look."""
+    return is_placeholder(value) or re.search(r"\s", value) is not None
+
+
+def _resource(name: str, value: str | None, option: Option, report: Report) -> None:
+    """Whether a resource has a value of its kind."""
+    if name in _TIMES:
+        # A name alone, and a colon or a dot at the end, are taken.
+        good = re.fullmatch(r"(?:\d+(?::\d*){0,2}(?:\.\d*)?)?", value or "")
+        fix = "give seconds or HH:MM:SS; days and letters for units are not known"
+    elif name in _SIZES:
+        good = re.fullmatch(r"\d+[kmgtp]?[bw]?", value or "", re.IGNORECASE)
+        fix = "give a whole number and b, kb, mb, gb or tb"
+    elif name in _COUNTS:
+        good = re.fullmatch(r"\d+", value or "")
+        fix = "give a whole number"
+    else:
+        return
+    if not good:
+        _refused(option, f"{name}={value}" if value is not None else name, fix, report)
+
+
+def _select(value: str, option: Option, report: Report) -> None:
+    """[N:]NAME=VALUE[:NAME=VALUE...][+...]"""
+    for chunk in re.findall(r"""(?:[^+'"]|'[^']*'|"[^"]*")+""", value) or [""]:
+        count, *parts = re.findall(r"""(?:[^:'"]|'[^']*'|"[^"]*")+""", chunk) or [""]
+        if "=" in count:
+            parts = [count, *parts]
+        elif not re.fullmatch(r"0*[1-9]\d*", count):
+            fix = "give the number of chunks, 1 or more"
+            _refused(option, f"select={value}", fix, report)
+            return
+        named = [part.partition("=") for part in parts]
+        if any(not name or not given for name, _, given in named):
+            _refused(option, f"select={value}", "write NAME=VALUE between the colons", report)
+            return
+        for index, (name, _, given) in enumerate(named):
+            if name in [before for before, *_ in named[:index]]:
+                fix = "give each resource once in a chunk"
+                _refused(option, f"{name} twice in a chunk", fix, report)
+                return
+            _resource(name, given, option, report)
+    if value.endswith((":", "+")) or value.startswith(("+", ":")) or re.search(r"[:+]{2}", value):
+        fix = "leave out the `+` or `:` that parts nothing"
+        _refused(option, f"select={value}", fix, report)
+
+
+def _place(value: str, option: Option, report: Report) -> None:
+    """An arrangement, a sharing and group=RESOURCE, each once at most, in any order."""
+    words = value.lower().split(":")
+    kinds = [
+        "group" if word.startswith("group=") else "arrangement" if word in _ARRANGEMENTS else word
+        for word in words
+    ]
+    kinds = ["sharing" if kind in _SHARING else kind for kind in kinds]
+    if set(kinds) - {"group", "arrangement", "sharing"} or len(set(kinds)) < len(kinds):
+        fix = "give free, pack, scatter or vscatter, then excl, exclhost or shared"
+        _refused(option, f"place={value}", fix, report)
 
 
 def _torque(options: Options, resources: set[str], report: Report) -> None:
@@ -146,7 +322,9 @@ def _job_name(option: Option, report: Report) -> None:
     if option.attached and value.startswith("="):
         return  # short-option-equals
     bad = re.sub(r"[A-Za-z0-9._+-]", "", value)
-    if is_placeholder(value):
+    # `%` is sbatch's and `[` an array's: neither leaves the name open, unless brackets hold all.
+    left_open = re.sub(r"%|(?<=.)\[|\](?=.)|(?<=\w)\]$", "", value)
+    if is_placeholder(left_open):
         return
     if bad or not value:
         what = f"`{shown(bad[:1])}` is not allowed" if bad else "it is empty"

@@ -294,30 +294,34 @@ _DRAWN_SEED = re.compile(rf"(?:\bSEED=|--seed[=\s]+)[\"']?{_DRAWN}")
 
 def _drawn_per_task(job: Job, launch: Launch, report: Report) -> None:
     """A number that each task draws for itself, where all need the same."""
-    if not job.starts_many(launch) or not _is_one_world(launch):
+    if not job.starts_many(launch):
         return
-    for word in launch.command.program:
+    pieces = [(word.text, word.live, word.line) for word in launch.command.program]
+    pieces = [one for one in pieces if re.search(r"\s", one[0])]
+    scripts = [(one.text, "", one.line) for one in launch.command.heredocs if not one.live]
+    for text, live, line in [*pieces, *scripts]:
+        if not _is_one_world(launch, text):
+            continue
         for rule, pattern in (("port-per-task", _DRAWN_PORT), ("seed-per-task", _DRAWN_SEED)):
-            match = pattern.search(word.text)
-            if match is None or match[0] in word.live or not re.search(r"\s", word.text):
+            match = pattern.search(text)
+            if match is None or match[0] in live:
                 continue  # drawn once, by the batch shell
             what = "port" if rule == "port-per-task" else "seed"
             report.add(
                 rule,
-                word.line + word.text.count("\n", 0, match.start()),
+                line + text.count("\n", 0, match.start()),
                 f"each task draws its own {what}: `{shown(match[0], 40)}` is evaluated in every one"
                 + (" of them, and they never meet" if what == "port" else ""),
                 f"draw the {what} once, in the batch script, and export it",
             )
 
 
-def _is_one_world(launch: Launch) -> bool:
-    """Whether the tasks of a launch are surely ranks, or agents, of one run. A task that tells rank
-    0 from the others may draw the number for all."""
-    text = launch.text
+def _is_one_world(launch: Launch, text: str) -> bool:
+    """Whether the tasks that run `text` are surely ranks, or agents, of one run. A task that tells
+    rank 0 from the others may draw the number for all."""
     if re.search(r"(?:-eq|==?)\s*[\"']?0\b", text):
         return False
-    if launch.agent is not None:
+    if launch.agent is not None or re.search(r"\btorchrun\b", text):
         return option_in(text, "nnodes", "num-machines") not in (None, "1", "1:1")
     return re.search(r"\bRANK=\S*(?:PROCID|RANK)|\bWORLD_SIZE=", text) is not None
 

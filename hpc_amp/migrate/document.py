@@ -27,7 +27,10 @@ def table() -> str:
 
 
 def _instead(rule: Rule) -> str:
-    return "**`--write`**, where it is certain" if rule.mechanical else _cell(rule.instead)
+    if not rule.mechanical:
+        return _cell(rule.instead)
+    note = f"; then: {_cell(rule.note)}" if rule.note else ""
+    return f"**`--write`**, where it is certain{note}"
 
 
 def _cell(text: str) -> str:

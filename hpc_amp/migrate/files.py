@@ -34,12 +34,13 @@ class Wish:
 @dataclass(frozen=True)
 class Scanned:
     """What was found in a file. `new` is its text with all mechanical changes; `source` is None
-    for a notebook, which is not changed."""
+    for a notebook, which is not changed, and `refused` tells of its cells that are no Python."""
 
     name: str
     findings: tuple[Finding, ...]
     source: Source | None = None
     new: str = ""
+    refused: tuple[str, ...] = ()
 
     @property
     def left(self) -> list[Finding]:
@@ -113,7 +114,7 @@ def scan_file(path: Path, wish: Wish) -> Scanned:
     """What is found in one file. Raises UsageError."""
     try:
         if path.suffix == ".ipynb":
-            return Scanned(str(path), _in_notebook(path, wish))
+            return _in_notebook(path, wish)
         source = read(path)
         findings, new = _scan(source.text, path, wish)
     except RecursionError:
@@ -134,11 +135,11 @@ def _scan(text: str, path: Path, wish: Wish) -> tuple[tuple[Finding, ...], str]:
     return tuple(findings), new
 
 
-def _in_notebook(path: Path, wish: Wish) -> tuple[Finding, ...]:
+def _in_notebook(path: Path, wish: Wish) -> Scanned:
     notebook = read_notebook(path)
     findings, _ = _scan(notebook.text, path, wish)
     placed = []
     for finding in findings:
         cell, line, column = notebook.place(finding.line, finding.column)
         placed.append(replace(finding, cell=cell, line=line, column=column, edits=()))
-    return tuple(placed)
+    return Scanned(str(path), tuple(placed), refused=notebook.refused)

@@ -34,11 +34,13 @@ _PIECE = re.compile(
 @dataclass(frozen=True)
 class Notebook:
     """The code of a notebook. `starts` are the lines of `text` at which its code cells begin,
-    `shifts` the characters that stood before the text of a line."""
+    `shifts` the characters that stood before the text of a line, `refused` what is wrong with cells
+    that are no Python: they are empty in `text`."""
 
     text: str
     starts: tuple[int, ...]
     shifts: Mapping[int, int] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
 
     def place(self, line: int, column: int) -> tuple[int, int, int]:
         """The number of the code cell, and the line and column in it, all from 1."""
@@ -59,6 +61,7 @@ def read_notebook(path: Path) -> Notebook:
         raise UsageError(f"{path} is no notebook of version 4") from None
     starts: list[int] = []
     shifts: dict[int, int] = {}
+    refused: list[str] = []
     text = ""
     if str(language).lower() not in ("python", "python3"):
         sources = []
@@ -66,10 +69,15 @@ def read_notebook(path: Path) -> Notebook:
         first = text.count("\n") + 1
         starts.append(first)
         python, moved = _python(source)
-        check_syntax(python, f"{path}:cell {number}")
+        try:
+            check_syntax(python, f"{path}:cell {number}")
+        except UsageError as error:
+            # A notebook is not written, so a cell that was never run need not hide the others.
+            refused.append(str(error))
+            python = "\n" * python.count("\n")
         shifts |= {first + line: shift for line, shift in moved.items()}
         text += python.rstrip("\n") + "\n"
-    return Notebook(text, tuple(starts), shifts)
+    return Notebook(text, tuple(starts), shifts, tuple(refused))
 
 
 def _python(source: str) -> tuple[str, dict[int, int]]:

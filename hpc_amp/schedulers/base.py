@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, ParamSpec, TypeVar
 
-from hpc_amp.errors import ConfigError, SchedulerError, UsageError
+from hpc_amp.errors import ConfigError, SchedulerError, UnclearError, UsageError
+from hpc_amp.lint.directives import SPLIT, Directive, Header
+from hpc_amp.lint.options import parse_options
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.plan import Plan
-    from hpc_amp.lint.directives import Split
+    from hpc_amp.lint.directives import SchedulerName, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,8 @@ class Scheduler(ABC):
         held: bool = False,
     ) -> Submission:
         """Hand in a script, to start after another job or when it is released, where the scheduler
-        `chains`. Raises SchedulerError where it is refused."""
+        `chains`. Raises SchedulerError where it is refused, and UnclearError where the scheduler
+        may have taken it all the same."""
 
     @abstractmethod
     def interactive(
@@ -234,6 +237,30 @@ def merge_directives(
     return [text for _, text in lines]
 
 
+def refuse_directives(plan: Plan, scheduler: SchedulerName, refused: Mapping[str, str]) -> None:
+    """Raise ConfigError where a line of the site or of the job has one of the options `refused`,
+    which says what comes of each: a job that hpc-amp could not follow. They have the names that
+    `hpc_amp.lint.options` gives them; `-W block` stands for this attribute of `-W`."""
+    for key, lines in (
+        (f"directives of site {plan.site.name}", plan.site.directives),
+        ("job.directives", plan.job.job.directives),
+    ):
+        for line in lines:
+            words = SPLIT[scheduler](line, 1)
+            header = Header(scheduler, (Directive(scheduler, 1, line, words),), 1)
+            # `hetjob`, which is no option, stands alone on its line.
+            names = [words.words[0].text] if len(words.words) == 1 else []
+            for option in parse_options(header).options:
+                attributes = (option.value or "").split(",") if option.name == "W" else []
+                names += [option.name, *(f"-W {text.partition('=')[0]}" for text in attributes)]
+            found = next((name for name in names if name in refused), None)
+            if found is not None:
+                raise ConfigError(
+                    f"{key}: {line!r} cannot be used: {refused[found]}",
+                    hint="leave it out: each run is one batch job that hpc-amp follows",
+                )
+
+
 # What finds the user, the programs and the cluster.
 _KEPT = (
     *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "LD_LIBRARY_PATH", "KRB5CCNAME"),
@@ -253,14 +280,54 @@ def submission_environment(environ: Mapping[str, str], *more: str) -> dict[str, 
     return kept
 
 
+def hand_in(
+    command: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    folder: Path,
+    job_id: str,
+    lost: str,
+    away: str,
+) -> Submission:
+    """Run the command that submits a job.
+
+    `job_id` is a regular expression for the lines that tell the job's id; with a group, the group
+    is the id, and of several ids the last counts. The job is there if there is an id, whatever the
+    exit status. `lost` matches what the command says where the scheduler may have taken the job but
+    its answer did not come, `away` where the scheduler was not reached. Raises SchedulerError where
+    the job was refused, AwayError where nobody was asked, UnclearError where it is not known.
+    """
+    try:
+        # In a session of its own: qsub takes a Ctrl-C of the terminal although it is blocked here.
+        result = run_command(command, environ=environ, folder=folder, own_session=True)
+    except NoAnswerError as error:
+        raise UnclearError(error.message) from None
+    ids = re.findall(job_id, result.stdout, re.MULTILINE)
+    if ids:
+        return Submission(str(ids[-1]), result.stderr.strip())
+    if result.returncode == 0:
+        raise UnclearError(f"`{command[0]}` told no job id: {complaint(result)}")
+    if result.returncode < 0:
+        raise UnclearError(f"`{command[0]}` was ended by signal {-result.returncode}")
+    if re.search(lost, f"{result.stderr}{result.stdout}"):
+        raise UnclearError(f"`{command[0]}` got no answer: {complaint(result)}")
+    raise not_submitted(command[0], result, away)
+
+
+class NoAnswerError(SchedulerError):
+    """A scheduler's command did not end in its time."""
+
+
 def run_command(
     command: Sequence[str],
     *,
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
     timeout: float = 60.0,
+    own_session: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a scheduler's command. Raises SchedulerError where it is not there or hangs."""
+    """Run a scheduler's command. Raises SchedulerError where it is not there, and NoAnswerError
+    where it does not end within `timeout` seconds."""
     try:
         return subprocess.run(
             command,
@@ -271,6 +338,7 @@ def run_command(
             errors="replace",
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            start_new_session=own_session,
             check=False,
         )
     except FileNotFoundError:
@@ -279,7 +347,7 @@ def run_command(
             hint="submit from a login node, or say site=local to run here",
         ) from None
     except subprocess.TimeoutExpired:
-        raise SchedulerError(f"`{command[0]}` did not answer within {timeout:g} s") from None
+        raise NoAnswerError(f"`{command[0]}` did not answer within {timeout:g} s") from None
 
 
 # Cobalt puts a whole traceback into an answer: only its exception says something.

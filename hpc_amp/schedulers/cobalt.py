@@ -23,8 +23,8 @@ from hpc_amp.schedulers.base import (
     Submission,
     asked_again,
     complaint,
+    hand_in,
     needs_terminal,
-    not_submitted,
     run_command,
     script_command,
     submission_environment,
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
 
 OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
+LOST = r"timed out|Connection reset|BadStatusLine|Broken pipe|EOF occurred"
+"""What qsub says where the queue manager may have the job although its answer did not come."""
+
 AWAY = r":cn:|Failed to connect|Connection refused|No route to host|Network is unreachable"
 """What clients say where they did not reach a part of Cobalt: `:cn:` comes before the name of one
 that the name server does not know."""
@@ -149,16 +152,14 @@ class Cobalt(QsubScheduler):
         options = ["-h"] if held else []
         if after is not None:
             options += ["--dependencies", after]
-        result = run_command(
+        return hand_in(
             ["qsub", *options, str(script)],
             environ=submission_environment(environ, *OWN_VARIABLES),
             folder=script.parent,
+            job_id=r"^(\d+)(?: .*)?$",  # a message of the server may follow the id
+            lost=LOST,
+            away=AWAY,
         )
-        # A message of the server may follow the id.
-        ids = re.findall(r"^(\d+)(?: .*)?$", result.stdout, re.MULTILINE)
-        if not ids:
-            raise not_submitted("qsub", result, AWAY)
-        return Submission(ids[-1], result.stderr.strip())
 
     def interactive(
         self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool

@@ -24,9 +24,10 @@ from hpc_amp.schedulers.base import (
     asked_again,
     complaint,
     directive_words,
+    hand_in,
     merge_directives,
     needs_terminal,
-    not_submitted,
+    refuse_directives,
     run_command,
     script_command,
     submission_environment,
@@ -45,6 +46,19 @@ _OF_BATCH_JOBS = {
     **dict.fromkeys(("-o", "-e", "-j", "-k", "-R", "-r", "-J", "-C"), True),
     **dict.fromkeys(("-I", "-z"), False),
 }
+# Options that make of a submission something else than one job whose id qsub tells at once.
+_REFUSED = {
+    "J": "every job of the array would be the same run; several runs are `hpc-amp sweep`",
+    "z": "qsub would not tell the job's id",
+    "I": "the job would be a terminal; that is `hpc-amp shell`",
+    "X": "qsub takes it for interactive jobs only; that is `hpc-amp shell`",
+    "G": "qsub takes it for interactive jobs only; that is `hpc-amp shell`",
+    "C": "qsub would no longer read the lines that begin with #PBS",
+    "-W interactive": "the job would be a terminal; that is `hpc-amp shell`",
+    "-W block": "qsub would answer when the job has ended only; `--follow` waits for a run",
+}
+LOST = r"Premature end of message|End of File|timed out|[Pp]rotocol error|Connection reset"
+"""What qsub says where the server may have the job although its answer did not come."""
 _FINISHED = "has finished"
 _UNKNOWN = "Unknown Job Id"
 _ENDED_WITH = {
@@ -93,15 +107,23 @@ class Pbs(QsubScheduler):
             ("-k", "-k doe"),
             ("-o", f"-o {shlex.quote(log)}"),
             ("-r", "-r y"),
+            # PBS would give its jobs 077: files that a group could not read.
+            ("-W umask", f"-W umask={plan.umask:03o}"),
         ]
         return merge_directives(generated, plan, _options)
 
     def check(self, plan: Plan) -> None:
-        """What PBS's own parser refuses."""
+        """What PBS's own parser refuses, and what hides a job."""
+        refuse_directives(plan, "pbs", _REFUSED)
         if not str(plan.run_dir).isascii():
             raise ConfigError(
                 f"PBS takes no letters but ASCII in the path of a log: {plan.run_dir}",
                 hint="set runs_dir to another folder",
+            )
+        if "^array_index^" in str(plan.run_dir):
+            raise ConfigError(
+                f"PBS puts numbers in place of ^array_index^ in the path of a log: {plan.run_dir}",
+                hint="work in another folder: PBS would hold the job for ever",
             )
 
     @asked_again
@@ -118,15 +140,14 @@ class Pbs(QsubScheduler):
         options = ["-h"] if held else []
         if after is not None:
             options += ["-W", f"depend=afterany:{after}"]
-        result = run_command(
+        return hand_in(
             ["qsub", *options, str(script)],
             environ=submission_environment(environ, *OWN_VARIABLES),
             folder=script.parent,
+            job_id=r"^\d+\.\S+$",
+            lost=LOST,
+            away=AWAY,
         )
-        match = re.search(r"^\d+\.[^\s]+$", result.stdout, re.MULTILINE)
-        if result.returncode != 0 or match is None:
-            raise not_submitted("qsub", result, AWAY)
-        return Submission(match[0], result.stderr.strip())
 
     def interactive(
         self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
@@ -192,7 +213,8 @@ def _job_name(name: str) -> str:
 
 
 def _options(line: str) -> set[str]:
-    """The options that a directive line sets; a resource counts as one of its own (`-l place`)."""
+    """The options that a directive line sets; a resource counts as one of its own (`-l place`), and
+    so does an attribute (`-W umask`)."""
     words = iter(directive_words(line, pbs_words))
     names = set()
     for word in words:
@@ -202,7 +224,10 @@ def _options(line: str) -> set[str]:
         if option == "-l":
             resources = word[2:] or next(words, "")
             names |= {f"-l {item.partition('=')[0]}" for item in resources.split(",")}
-        elif option != "-W":  # several of these add up
+        elif option == "-W":
+            attributes = word[2:] or next(words, "")
+            names |= {f"-W {item.partition('=')[0]}" for item in attributes.split(",")}
+        else:
             names.add(option)
     return names
 
@@ -236,15 +261,22 @@ def parse_qstat(text: str) -> dict[str, dict[str, str]]:
     return jobs
 
 
+def _reason(comment: str) -> str:
+    """Why a job waits. What a comment says of an earlier start stays there after a requeue."""
+    return "" if re.match(r"Job run at|Job Array Began|Job was sent", comment) else comment
+
+
 def job_status(attributes: Mapping[str, str]) -> JobStatus:
     """From the attributes of a job in `qstat -f`."""
     state, comment = attributes.get("job_state", ""), attributes.get("comment", "")
     if state in ("R", "E", "B", "S", "U"):
         return JobStatus("running")
     if state in ("Q", "H", "W", "T", "M"):
-        if state == "H" and "s" in attributes.get("Hold_Types", "") and "depend" in attributes:
+        # A job that others wait for has the attribute too (`beforeany:...`).
+        waits = "after" in attributes.get("depend", "")
+        if state == "H" and waits and "s" in attributes.get("Hold_Types", ""):
             return JobStatus("pending", "waits for another job", after=True)
-        return JobStatus("pending", comment or ("held" if state == "H" else ""))
+        return JobStatus("pending", _reason(comment) or ("held" if state == "H" else ""))
     status = attributes.get("Exit_status")
     if status is None:
         return JobStatus("ended", "it never ran: it was deleted, or the job it waited for was")

@@ -21,8 +21,9 @@ from hpc_amp.schedulers.base import (
     Submission,
     complaint,
     directive_words,
+    hand_in,
     merge_directives,
-    not_submitted,
+    refuse_directives,
     run_command,
     run_here,
     script_command,
@@ -101,6 +102,7 @@ class Slurm(Scheduler):
 
     def check(self, plan: Plan) -> None:
         """Slurm's own limits on what the script asks for."""
+        refuse_directives(plan, "slurm", _REFUSED)
         if plan.stop_margin > 65535:
             raise ConfigError("job.stop_margin is too long: Slurm warns at most 65535 s before")
 
@@ -114,15 +116,14 @@ class Slurm(Scheduler):
     ) -> Submission:
         """`sbatch --parsable`, from a clean environment: SBATCH_* variables would override the
         script, and SLURM_* of an allocation that we are inside would reach the new job."""
-        result = run_command(
+        return hand_in(
             ["sbatch", "--parsable", str(script)],
             environ=submission_environment(environ, "SLURM_CONF", "SLURM_CLUSTERS"),
             folder=script.parent,
+            job_id=r"^(\d+)(?:;.*)?$",
+            lost=_LOST,
+            away=_AWAY,
         )
-        match = re.search(r"^(\d+)(?:;.*)?$", result.stdout, re.MULTILINE)
-        if result.returncode != 0 or match is None:
-            raise not_submitted("sbatch", result, _AWAY)
-        return Submission(match[1], result.stderr.strip())
 
     def interactive(
         self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
@@ -198,6 +199,21 @@ _LONG_OPTIONS = {
     "-p": "--partition",
     "-A": "--account",
 }
+
+
+# Options that make of a submission something else than one job whose id sbatch tells at once.
+_REFUSED = {
+    "array": "every task of the array would be the same run; several runs are `hpc-amp sweep`",
+    "wait": "sbatch would answer when the job has ended only; `--follow` waits for a run",
+    "test-only": "sbatch would submit nothing; `--dry-run` shows the script",
+    "wrap": "sbatch would run another script",
+    "clusters": "squeue would not find the job; export SLURM_CLUSTERS before you submit",
+    **dict.fromkeys(
+        ("hetjob", "packjob"), "the job would be several in one, with ids of their own"
+    ),
+}
+# What sbatch says where slurmctld may have the job although its answer did not come.
+_LOST = r"timed out|Zero Bytes|(send|receive) failure|Unexpected message|Connection reset"
 
 
 def _options(line: str) -> set[str]:

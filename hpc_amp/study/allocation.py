@@ -9,19 +9,19 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 from hpc_amp import __version__
-from hpc_amp.errors import HpcAmpError, UsageError
+from hpc_amp.errors import HpcAmpError, UnclearError, UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.code import host_folder
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.shell import comment, quote, templates, verbatim
+from hpc_amp.jobs.submit import waiting_for
+from hpc_amp.jobs.unsettled import or_found
 from hpc_amp.schedulers import Submission
-from hpc_amp.signals import uninterrupted
 from hpc_amp.study.folder import Study
 from hpc_amp.study.recipe import Measurement, Recipe
 from hpc_amp.study.submission import plan_run, point_all
@@ -44,17 +44,23 @@ def submit_allocation(study: Study, recipe: Recipe, wanted: Sequence[Measurement
             rundir.create(plan, render(plan), loaded.text)
             plans.append(plan)
         script = _write_script(study, folder, wanted, plans)
-        # On this machine the script is a child, which has to hear signals.
         scheduler = plans[0].scheduler
-        with nullcontext() if scheduler.name == "local" else uninterrupted():
+        with waiting_for(scheduler):
             for plan in plans:
                 record_event(
                     plan.run_dir, "submitted", scheduler=scheduler.name, folder=str(folder)
                 )
-            submission = scheduler.submit(script, os.environ)
+            submission = or_found(
+                lambda: scheduler.submit(script, os.environ), scheduler.name, folder, ()
+            )
             taken = True
             for plan in plans:
                 record_event(plan.run_dir, "queued", job_id=submission.job_id)
+    except UnclearError as error:
+        raise UnclearError(
+            f"{error.message}; whether the job is in the queue is not known",
+            hint=f"hpc-amp scale continue {study.folder} looks for it",
+        ) from None
     except HpcAmpError:
         # A job that is in the queue keeps its folders, though the disk does not take its id.
         for path in () if taken else (folder, *(plan.run_dir for plan in plans)):

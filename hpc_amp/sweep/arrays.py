@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import ClassVar
 
 from hpc_amp.errors import SchedulerError, UsageError
+from hpc_amp.jobs.queue import queued_on_cobalt, queued_on_pbs, queued_on_slurm
 from hpc_amp.schedulers import JobStatus, Scheduler, cobalt, get_scheduler, pbs, slurm
-from hpc_amp.schedulers.base import NOT_IN_QUEUE, complaint, run_command, submission_environment
-from hpc_amp.study.unsettled import queued_on_cobalt, queued_on_pbs, queued_on_slurm
+from hpc_amp.schedulers.base import (
+    NOT_IN_QUEUE,
+    complaint,
+    hand_in,
+    run_command,
+    submission_environment,
+)
 
 Answers = Mapping[str, JobStatus]
 
@@ -49,7 +55,7 @@ class Arrays(ABC):
     @abstractmethod
     def submit(self, script: Path, tasks: int) -> Iterator[str]:
         """Hand in a script; the id of the array, or of every job, as soon as it is known. Raises
-        SchedulerError where one is refused."""
+        SchedulerError where one is refused, UnclearError where that is not known."""
 
     @abstractmethod
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
@@ -149,7 +155,7 @@ class PbsArrays(Arrays):
 
     def submit(self, script: Path, tasks: int) -> Iterator[str]:
         """One job, whose id has brackets: `490[].server`."""
-        yield _qsub([], script, r"^\d+(?:\[\])?\.\S+$", pbs.OWN_VARIABLES)
+        yield _qsub([], script, r"^\d+(?:\[\])?\.\S+$", pbs.OWN_VARIABLES, pbs.LOST, pbs.AWAY)
 
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
         """`490[7].server`."""
@@ -196,7 +202,7 @@ class CobaltArrays(Arrays):
         """One job after the other, until the queue takes no more."""
         for task in range(tasks):
             own = ["--env", f"HPC_AMP_TASK={task}"]
-            yield _qsub(own, script, r"^\d+(?= |$)", cobalt.OWN_VARIABLES)
+            yield _qsub(own, script, r"^\d+(?= |$)", cobalt.OWN_VARIABLES, cobalt.LOST, cobalt.AWAY)
 
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
         """The job of that number."""
@@ -260,14 +266,21 @@ def _bound(tasks: int, at_once: int | None) -> str:
     return f"%{at_once}" if at_once is not None and at_once < tasks else ""
 
 
-def _qsub(options: Sequence[str], script: Path, job_id: str, variables: Sequence[str]) -> str:
-    """Hand in a script; its job's id, which stands on a line of its own."""
-    result = run_command(
+def _qsub(
+    options: Sequence[str],
+    script: Path,
+    job_id: str,
+    variables: Sequence[str],
+    lost: str,
+    away: str,
+) -> str:
+    """Hand in a script; its job's id."""
+    submission = hand_in(
         ["qsub", *options, str(script)],
         environ=submission_environment(os.environ, *variables),
         folder=script.parent,
+        job_id=job_id,
+        lost=lost,
+        away=away,
     )
-    ids = re.findall(job_id, result.stdout, re.MULTILINE)
-    if not ids:
-        raise SchedulerError(f"qsub refused the job: {complaint(result)}")
-    return str(ids[-1])
+    return submission.job_id

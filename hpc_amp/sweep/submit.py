@@ -7,7 +7,7 @@ import signal
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from hpc_amp.errors import HpcAmpError, SchedulerError, UsageError
+from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.signals import INTERRUPTING, uninterrupted
 from hpc_amp.sweep.arrays import Arrays, get_arrays
@@ -110,15 +110,25 @@ def submit(sweep: Sweep, parts: Sequence[Part]) -> list[str]:
             # submit it once more.
             with uninterrupted():
                 record_submitted(sweep, part)
+                unclear = False
                 try:
                     for job_id in arrays.submit(script, len(part.points)):
                         job_ids.append(job_id)
                         if signal.sigpending() & INTERRUPTING:
                             break  # where each point is a job of its own, the others may wait
+                except UnclearError:
+                    unclear = True  # without an end on record `unsettled.settle` looks for jobs
+                    raise
                 finally:
-                    record_queued(sweep, part, job_ids)
-                    if job_ids:
+                    if not unclear:
+                        record_queued(sweep, part, job_ids)
+                    if job_ids or unclear:
                         rundir.point_latest(sweep.folder)
+        except UnclearError as error:
+            raise UnclearError(
+                f"{error.message}; whether the job is in the queue is not known",
+                hint=f"hpc-amp sweep continue {sweep.folder} looks for it",
+            ) from None
         except HpcAmpError as error:
             if not taken and not job_ids:
                 raise

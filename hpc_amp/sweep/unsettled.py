@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from hpc_amp.jobs.events import read_events
-from hpc_amp.study.unsettled import ANSWER_SECONDS, POLL_SECONDS
+from hpc_amp.jobs.unsettled import ANSWER_SECONDS
+from hpc_amp.study.unsettled import POLL_SECONDS
 from hpc_amp.sweep.arrays import Arrays, get_arrays
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.record import Submitted, read_submitted, record_queued

@@ -156,7 +156,7 @@ def start(cluster: Cluster, site: str, folder: Path) -> System:
         programs = str(Path(cluster.environ["PATH"].split(":")[0]))
         server = kind(folder / "server", local_nodes=False)
         # A login shell's profile, which knows the scheduler's commands and the runtime.
-        (server.home / ".profile").write_text(f'PATH="$PATH:{server.bin}:{programs}"\n')
+        (server.home / ".profile").write_text(f'PATH="{server.bin}:{programs}:$PATH"\n')
         environ |= server.environ(PATH=f"{server.bin}:{cluster.environ['PATH']}")
         work = server.work
     else:

@@ -37,6 +37,7 @@ ACCEPTED = [
     "#SBATCH --comment=$USER",
     "#SBATCH --comment=a'b c'd",
     "#SBATCH --comment=x#y z",
+    "#SBATCH --gpus= --qos= --comment=x",
     "#SBATCH #--comment=y\n#SBATCH --comment=x",
 ]
 REFUSED = [
@@ -53,6 +54,9 @@ REFUSED = [
     "#SBATCH -N=1",
     "#SBATCH --output",
     "#SBATCH --time=1h",
+    "#SBATCH --gres=",
+    "#SBATCH --mem=''",
+    "#SBATCH --ntasks=\n",
     "#SBATCH --mem=1M\n#SBATCH --mem-per-cpu=1M",
     "#SBATCH \u2013N 1",
     "#SBATCH\u00a0-N 1",
@@ -104,6 +108,18 @@ def test_what_sbatch_refuses_is_an_error(cluster: Cluster, tmp_path: Path, heade
     cluster.run("scancel", result.stdout.strip() or "0", cwd=tmp_path, check=False)
     assert result.returncode != 0
     assert header_errors(text, "slurm") != []
+
+
+def test_more_tasks_than_the_nodes_take_are_refused(cluster: Cluster, tmp_path: Path) -> None:
+    """sbatch looks at that only where the job is not held."""
+    text = "#!/bin/bash\n#SBATCH -N 2 --ntasks=8 --ntasks-per-node=2\ntrue\n"
+    (tmp_path / "job.sh").write_text(text)
+
+    result = cluster.run("sbatch", "--parsable", "job.sh", cwd=tmp_path, check=False)
+
+    cluster.run("scancel", result.stdout.strip() or "0", cwd=tmp_path, check=False)
+    assert "configuration is not available" in result.stderr
+    assert [one.rule for one in header_errors(text, "slurm")] == ["conflicting-options"]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from support.waiting import wait_until
 STANDINS = REPOSITORY / "tests" / "standins"
 sys.path.insert(0, str(STANDINS))
 
+from engine import pbs_options as pbs_options  # noqa: E402
 from engine.folder import Folder, ServerDown  # noqa: E402
 from engine.nodes import identity  # noqa: E402
 

@@ -98,6 +98,30 @@ def test_a_chain_on_pbs_whose_first_job_was_deleted_while_it_waited(
     assert "still in the queue, where it can never start: job 7.head, 8.head" in reason
 
 
+def test_cancel_takes_a_dead_chain_out_of_the_queue(
+    host: StubHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run_dir = run_of(host, "cobalt", "6", "7", "8")
+    command_that_says(monkeypatch, tmp_path, "qstat", f"{HEAD}7      dep_fail\n8      dep_hold\n")
+    deleted = command_that_says(monkeypatch, tmp_path, "qdel", "")
+
+    assert cancel(run_dir).state == "pending"
+
+    assert deleted() == ["8", "7"]
+    assert read_events(run_dir)[-1]["state"] == "cancelled"
+
+
+def test_a_job_on_pbs_that_others_wait_for_waits_for_none(
+    host: StubHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As one that was started in vain too often."""
+    run_dir = run_of(host, "pbs", "6.head", "7.head")
+    held = ("    Hold_Types = s", "    depend = beforeany:7.head@head", "    comment = job held")
+    command_that_says(monkeypatch, tmp_path, "qstat", pbs_job("6.head", "H", *held))
+
+    assert state(run_dir) == ("pending", "job held")
+
+
 def test_a_job_on_pbs_that_its_user_holds_waits(
     host: StubHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

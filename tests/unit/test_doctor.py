@@ -302,6 +302,30 @@ def test_fs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert one(job.check_run_folder(nowhere), "fs").status == "error"
 
 
+def test_a_log_folder_that_pbs_cannot_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PBS holds a job whose log it cannot open, and this machine is not a node."""
+    site = {"scheduler": "pbs"}
+    monkeypatch.setattr(job, "file_system", lambda path: "ext4")
+    monkeypatch.setattr(job, "IN_MEMORY", ())
+    runs = {"runs_dir": "/opt/runs"}
+    found = one(job.check_run_folder(request(tmp_path, runs, site)), "fs")
+    assert found.status == "unknown"
+    assert "holds the job where it cannot" in found.why
+    assert one(job.check_run_folder(request(tmp_path, runs)), "fs").status != "unknown"
+    monkeypatch.setattr(job, "file_system", lambda path: "nfs")
+    assert one(job.check_run_folder(request(tmp_path, runs, site)), "fs").status != "unknown"
+
+    absent = {"job": {"directives": [f"-j oe -o {tmp_path}/absent/job.log"]}}
+    found = one(job.check_log_folders(request(tmp_path, absent, site)), "fs")
+    assert found.status == "error"
+    assert (
+        found.what == f"-o {tmp_path}/absent/job.log: nothing can be written in {tmp_path}/absent"
+    )
+    for line in (f"-o {tmp_path}/job.log", f"-o {tmp_path}", "-o job.log"):
+        there = {"job": {"directives": [line]}}
+        assert list(job.check_log_folders(request(tmp_path, there, site))) == []
+
+
 # ---- the data ------------------------------------------------------------------------------------
 
 PICTURES = ("pictures/train/cat", "pictures/train/dog", "pictures/val/cat", "pictures/val/dog")

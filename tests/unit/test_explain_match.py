@@ -519,6 +519,16 @@ def test_a_hang_is_told_by_its_stacks() -> None:
     assert named(native) == "forked-beside-threads"
 
 
+def test_a_line_of_setup_is_named_and_what_it_said_is_told_too() -> None:
+    lmod = 'Lmod has detected the following error:  The following module(s) are unknown: "cuda/9"\n'
+    line = "hpc-amp: job.setup: line 2: `module load cuda/9` ended with status 1\n"
+    for before, noticed in ((lmod, ["module-unknown"]), ("", [])):
+        verdict = judge(before + line)
+        assert verdict.finding is not None and verdict.finding.failure.id == "setup-line-failed"
+        assert verdict.finding.captured["command"] == "`module load cuda/9`"
+        assert [found.failure.id for found in verdict.noticed] == noticed
+
+
 def test_a_message_of_bash_is_an_error_but_no_cause_before_an_exception() -> None:
     assert named("job.sh: line 17: [: -eq: unary operator expected\n") == "shell-error"
     log = "job.sh: line 17: [: -eq: unary operator expected\n" + traceback("KeyError: 1")

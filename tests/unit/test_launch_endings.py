@@ -695,6 +695,23 @@ def test_a_job_whose_id_was_lost_is_found_in_the_queue(
     assert ended.status == 0
 
 
+def test_a_job_whose_id_was_lost_may_have_begun(host: StubHost) -> None:
+    """It is not taken for one that is over, nor is another one submitted."""
+    queue = Queue(host, "pbs")
+    attempt = f"{queue.run_dir}/attempts"
+    owner = '{"job_id": "8.head", "host": "n2"}'
+    begins = (
+        f"mkdir {attempt}/.2; echo '{owner}' >{attempt}/.2/owner; mv {attempt}/.2 {attempt}/2\n"
+    )
+
+    ended = queue.run("|qsub: End of File", "9.head|", silent=1, on_look=begins)
+
+    assert asked(host) == 1
+    assert read_events(queue.run_dir)[-1]["job_id"] == "8.head"
+    assert "going on in job 8.head" in ended.output
+    assert ended.status == 0
+
+
 def test_a_job_that_is_not_in_the_queue_is_submitted_again(host: StubHost) -> None:
     queue = Queue(host, "pbs")
 

@@ -24,6 +24,7 @@ from support.stubs import (
 )
 from support.waiting import wait_for_file
 
+from hpc_amp.config.paths import literal
 from hpc_amp.jobs.events import read_events, record_event
 
 
@@ -507,7 +508,7 @@ def test_no_container_program_on_the_node(host: StubHost) -> None:
 def test_a_bind_that_the_node_does_not_have(host: StubHost) -> None:
     scratch = host.folder / "it's $(touch pwned)"
     scratch.mkdir()
-    run_dir = host.create(in_container(host, bind=[str(scratch).replace("$", "\\$")]))
+    run_dir = host.create(in_container(host, bind=[literal(str(scratch))]))
     scratch.rmdir()
 
     ended = host.run(run_dir)

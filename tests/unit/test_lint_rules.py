@@ -754,6 +754,8 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
              "--rdzv_endpoint=$HEAD:$RANDOM train.py'\n", 3),
             (PER_NODE + "srun bash -c \"torchrun --nnodes=2 --node_rank=\\$SLURM_NODEID "
              '--master_port=\\$(shuf -i 20000-30000 -n 1) train.py"\n', 3),
+            (PER_NODE + "srun bash <<'EOF'\ncd work\ntorchrun --nnodes=2 --node_rank=$SLURM_NODEID "
+             "--master_addr=$HEAD --master_port=$RANDOM train.py\nEOF\n", 5),
         ],
         [
             SLURM + "export MASTER_PORT=$((20000 + RANDOM % 20000))\nsrun python train.py\n",

@@ -464,6 +464,16 @@ def test_a_cell_that_is_no_python_is_named() -> None:
     assert migrate("nb.ipynb").stderr.startswith("hpc-amp: nb.ipynb:cell 2:1:1: not valid Python")
 
 
+def test_a_bad_cell_hides_no_other() -> None:
+    Path("nb.ipynb").write_text(notebook("import torch", "print 'x'\nx = 1", "ls -l x.txt", SCALER))
+    result = migrate("nb.ipynb")
+
+    assert result.exit_code == 2
+    told = [line.partition(": not valid")[0] for line in result.stderr.splitlines()]
+    assert told == ["hpc-amp: nb.ipynb:cell 2:1:1", "hpc-amp: nb.ipynb:cell 3:1:7"]
+    assert result.stdout.startswith("nb.ipynb:cell 4:1:5: old-grad-scaler")
+
+
 def test_without_libcst_one_line_says_how_to_install_it() -> None:
     hide = "import sys; sys.modules['libcst'] = None; from hpc_amp.cli import main; main()"
     result = subprocess.run(

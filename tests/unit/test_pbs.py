@@ -16,7 +16,7 @@ from hpc_amp.jobs.links import submit_chain
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
 from hpc_amp.schedulers.base import NOT_IN_QUEUE, AwayError, JobStatus, Submission
-from hpc_amp.schedulers.pbs import Pbs
+from hpc_amp.schedulers.pbs import Pbs, job_status
 
 
 def plan(host: StubHost, site: str = "", **job: Any) -> Plan:
@@ -47,7 +47,21 @@ def test_the_header_asks_for_one_chunk_a_node(host: StubHost) -> None:
         "-k doe",
         f"-o {log}",
         "-r y",
+        "-W umask=022",
     ]
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o002, 0])
+def test_files_have_the_submitters_umask(host: StubHost, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        made = plan(host)
+    finally:
+        os.umask(before)
+
+    assert header(made)[-1] == f"-W umask={umask:03o}"
+    own = plan(host, directives=["-W umask=027,depend=after:3"])
+    assert [line for line in header(own) if "umask" in line] == ["-W umask=027,depend=after:3"]
 
 
 def test_the_site_shapes_the_chunk(host: StubHost) -> None:
@@ -96,6 +110,8 @@ def test_several_w_add_up(host: StubHost) -> None:
     made = plan(host, "directives: [-W umask=022]\n", directives=["-W depend=after:3"])
 
     assert header(made)[-2:] == ["-W umask=022", "-W depend=after:3"]
+    both = plan(host, "directives: [-W depend=after:2]\n", directives=["-W depend=after:3"])
+    assert header(both)[-2:] == ["-W umask=022", "-W depend=after:3"]
 
 
 def test_a_directive_with_an_open_quote_is_refused(host: StubHost) -> None:
@@ -111,6 +127,41 @@ def test_a_log_path_with_other_letters_is_refused(host: StubHost) -> None:
 
     with pytest.raises(ConfigError, match="ASCII"):
         render(made)
+
+
+def test_a_folder_that_pbs_would_write_numbers_into_is_refused(host: StubHost) -> None:
+    folder = host.work / "^array_index^"
+    folder.mkdir()
+    made = host.plan({"site": "pbs", "run": ["true"]}, cwd=folder)
+
+    with pytest.raises(ConfigError, match=r"numbers in place of \^array_index\^"):
+        Pbs().check(made)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"job_state": "Q", "comment": "Job run at Sat Nov 28 at 10:00 on (pb1:ncpus=1)"}, ""),
+        ({"job_state": "H", "comment": "Job run at Sat Nov 28 at 10:00 on (pb1)"}, "held"),
+        ({"job_state": "Q", "comment": "Job Array Began at Sat Nov 28 at 10:00"}, ""),
+        (
+            {
+                "job_state": "H",
+                "Exit_status": "-3",
+                "comment": "job held, too many failed attempts",
+            },
+            "job held, too many failed attempts",
+        ),
+        (
+            {"job_state": "Q", "comment": "Not Running: Insufficient amount of resource: ngpus"},
+            "Not Running: Insufficient amount of resource: ngpus",
+        ),
+    ],
+)
+def test_a_comment_of_an_earlier_start_is_no_reason_for_waiting(
+    attributes: dict[str, str], reason: str
+) -> None:
+    assert job_status(attributes) == JobStatus("pending", reason)
 
 
 def test_torchrun_reaches_one_node_only(host: StubHost) -> None:

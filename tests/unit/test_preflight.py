@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from support.environment import REPOSITORY, clean_environ
 from support.ports import free_ports
 from support.stubs import StubHost, events
 
-from hpc_amp.config.schema import Job, Resources, Train, to_plain
+from hpc_amp.config.schema import Data, Job, Resources, Train, to_plain
 from hpc_amp.distributed import gpu_checks, node_checks, preflight
 from hpc_amp.distributed.node import Finding, Findings, Node
 from hpc_amp.doctor.catalogue import CATALOGUE
@@ -334,6 +335,63 @@ def test_gpus_in_order(gpu_place: Place) -> None:
         "gpu.count": "good", "gpu.alloc": "good", "gpu.driver": "good",
     }  # fmt: skip
     assert "by minor-version compatibility" in found["gpu.driver"].what
+
+
+@pytest.mark.parametrize(
+    ("id", "check", "more"),
+    [
+        ("program", node_checks.check_program, {"run": ["no-such-program"]}),
+        ("program", node_checks.check_program, {"run": ["python", "absent.py"]}),
+        (
+            "data",
+            node_checks.check_data,
+            {"train": Train(data=Data(name="imagefolder", root="/absent"))},
+        ),
+    ],
+)
+def test_only_with_a_container_something_has_to_be_bound(
+    place: Place, id: str, check: Check, more: dict[str, Any]
+) -> None:
+    place.more = more
+    found = place.found(check)[id]
+    assert found.status == "error"
+    assert "bound" not in found.fix
+    assert "inside" not in found.what + found.fix
+
+    place.binds = ["/scratch"]
+    found = place.found(check)[id]
+    assert found.fix.endswith("has to be bound")
+    assert found.what.endswith(" inside")
+
+
+def test_gpus_that_are_only_counted(gpu_place: Place) -> None:
+    """PBS without its cgroups hook shows every job all GPUs of the node."""
+    devices = [{**H100, "index": index} for index in range(4)]
+    facts = {"init": 0, "cuda": 12040, "devices": devices}
+    node = gpu_place.node()
+    shared, own = (
+        replace(node, resolved={**node.resolved, "whole_nodes": whole}) for whole in (False, True)
+    )
+
+    found = {one.id: one for one in gpu_checks.judge_gpus(shared, facts)}["gpu.count"]
+    assert (found.status, found.what) == (
+        "warning", "4 GPUs can be seen, and 2 were asked for",
+    )  # fmt: skip
+    assert "computes on the same ones" in found.why
+    assert {one.id: one for one in gpu_checks.judge_gpus(own, facts)}["gpu.count"].status == "good"
+
+
+def test_a_small_job_on_a_large_gpu_is_at_work_too(gpu_place: Place) -> None:
+    used = 3 * 2**30
+    devices = [{**H100, "free": H100["total"] - used}, {**H100, "index": 1}]
+
+    found = judged(gpu_place, devices=devices)["gpu.alloc"]
+
+    assert (found.status, found.what) == (
+        "warning", "GPU 0: 3.0 GiB of its memory are in use by somebody else",
+    )  # fmt: skip
+    idle = [{**H100, "free": H100["total"] - 2**29}, {**H100, "index": 1}]
+    assert judged(gpu_place, devices=idle)["gpu.alloc"].status == "good"
 
 
 def test_no_gpu_at_all(gpu_place: Place) -> None:
@@ -746,7 +804,7 @@ def test_an_error_ends_the_job_before_its_program(host: StubHost) -> None:
 
     assert events(run_dir) == ["started", "failed"]
     reason = read_events(run_dir)[-1]["reason"]
-    assert reason.startswith("preflight: program: there is no program no-such-program inside on ")
+    assert reason.startswith("preflight: program: there is no program no-such-program on ")
     assert "no rank was started" in ended.output
     assert len(host.calls("srun")) == 1
 

@@ -20,13 +20,14 @@ from support.studies import rank_file, write_timing
 from support.waiting import wait_until
 
 from hpc_amp.jobs.events import read_events, record_event
+from hpc_amp.jobs.queue import find_jobs
 from hpc_amp.study import submission, unsettled
 from hpc_amp.study.folder import Study, find_study
 from hpc_amp.study.lock import exclusive
 from hpc_amp.study.progress import Progress, progress, to_be_made
 from hpc_amp.study.recipe import read_recipe
 from hpc_amp.study.submission import submit_runs
-from hpc_amp.study.unsettled import find_job, settle
+from hpc_amp.study.unsettled import settle
 
 JOB: dict[str, Any] = {
     "name": "cifar",
@@ -543,8 +544,8 @@ def test_the_job_of_a_folder(
 ) -> None:
     command_that_says(monkeypatch, tmp_path, command, said)
 
-    assert find_job(scheduler, Path(_FOLDER, "2")) == job_id
-    assert find_job(scheduler, Path(_FOLDER, "3")) is None
+    assert find_jobs(scheduler, Path(_FOLDER, "2")) == [job_id]
+    assert find_jobs(scheduler, Path(_FOLDER, "3")) == []
 
 
 def test_the_process_of_a_folder(tmp_path: Path) -> None:
@@ -552,10 +553,10 @@ def test_the_process_of_a_folder(tmp_path: Path) -> None:
     script.write_text("sleep 60\nexit\n")
     process = subprocess.Popen(["bash", str(script)])
     try:
-        wait_until(lambda: find_job("local", tmp_path) is not None, "the script")
-        found = find_job("local", tmp_path)
-        assert found is not None and found.startswith(f"local-{process.pid}-")
-        assert find_job("local", tmp_path / "other") is None
+        wait_until(lambda: find_jobs("local", tmp_path) != [], "the script")
+        (found,) = find_jobs("local", tmp_path)
+        assert found.startswith(f"local-{process.pid}-")
+        assert find_jobs("local", tmp_path / "other") == []
     finally:
         process.kill()
         process.wait()

@@ -189,14 +189,14 @@ def test_the_script_passes_shellcheck(host: StubHost, scheduler: str) -> None:
 
 
 def test_a_command_runs_here_with_what_a_rank_has(host: StubHost) -> None:
-    env = {"TEXT": "$(touch pwned) 'a\" \\", "RANK": "7"}
+    env = {"TEXT": "$(touch pwned) 'a\" \\"}
     host.write_job({**JOB, "site": "slurm", "container": {"image": str(host.image), "env": env}})
     words = ["", "a b", "it's", "$(touch pwned)", "`id`", "--", "-x", "line\nbreak", "ünï💥"]
 
     result = host.hpc_amp(
         "shell", "--here", "--", "python", "-I", "-S", str(REPORT), "out", *words,
         HPC_AMP_WORLD_SIZE="16", HPC_AMP_PPN="4", OMPI_COMM_WORLD_RANK="3",
-        OMPI_COMM_WORLD_SIZE="16", OMPI_COMM_WORLD_LOCAL_RANK="3", PYTHONPATH_="x",
+        OMPI_COMM_WORLD_SIZE="16", OMPI_COMM_WORLD_LOCAL_RANK="3", PYTHONPATH_="x", RANK="7",
     )  # fmt: skip
 
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

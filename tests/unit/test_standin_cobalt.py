@@ -272,7 +272,7 @@ REFUSED = {
         "sub/x does not exist",
     ),
     "other mode": (
-        (*ok, "--mode", "co", "plain.sh"),
+        ("--mode", "co", "headed.sh"),
         1,
         "Mode already set to 'script' and trying to set it again to 'co'",
     ),
@@ -318,6 +318,7 @@ REFUSED = {
 def test_stand_in_refuses(shelf: CobaltStandIn, case: str) -> None:
     words, status, text = REFUSED[case]
     shelf.script("#!/bin/bash\n", "plain.sh")
+    shelf.script("#!/bin/bash\n#COBALT -t 10 -n 1\n", "headed.sh")
     shelf.script("\x7fELF", "binary")
     (shelf.work / "nox.sh").write_text("#!/bin/bash\n")
     shelf.script("#!/bin/bash\n", "sp ace.sh")
@@ -366,6 +367,7 @@ ACCEPTED = {
         ("--disable_preboot", "--run_project", "--verbose", "-M", "me", "--geometry", "1x1x1x1x2"),
         {"Mode": "script"},
     ),
+    "a mode without a header": (("--mode", "co"), {"Nodes": "1"}),
     "a beginning of an option": (("--proj", "x"), {"Project": "x"}),
     "zero is the queue's longest": (("-t", "0", "-q", "short"), {"WallTime": "01:00:00"}),
     "max_walltime is no limit": (("-t", "721"), {"WallTime": "12:01:00"}),
@@ -971,14 +973,14 @@ def test_stand_in_interactive_job(start: Start) -> None:
 def test_stand_in_job_submits_a_job(start: Start) -> None:
     cobalt = start()
     cobalt.script("#!/bin/bash\ntouch grandchild\n", "next.sh")
-    body = "qsub -t 10 -n 1 next.sh >next.id; echo $? >rc"
+    body = "qsub -t 10 -n 1 next.sh >next.id; echo $? >rc; qstat >queue 2>&1; echo $? >asked"
     end(cobalt, submit(cobalt, body))
     assert (cobalt.work / "rc").read_text() == "0\n"
     end(cobalt, (cobalt.work / "next.id").read_text().strip())
     assert (cobalt.work / "grandchild").exists()
     cobalt.config(may_submit_from_nodes=False)
     end(cobalt, submit(cobalt, body))
-    assert (cobalt.work / "rc").read_text() == "1\n"
+    assert (cobalt.work / "rc").read_text() == (cobalt.work / "asked").read_text() == "1\n"
 
 
 def test_stand_in_cqwait(start: Start) -> None:
@@ -1042,6 +1044,17 @@ def test_stand_in_runs_on_nodes_of_the_cluster(start: Start) -> None:
     end(cobalt, job_id)
     said = output(cobalt, job_id) + (cobalt.work / f"{job_id}.error").read_text()
     assert said.split() == ["n3", "10.77.0.13/24", "n3", "n3", "n4", "n4"]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("nodes", "place"), [("1", os.uname().nodename), ("2", "n3")])
+def test_stand_in_without_ssh_runs_jobs_of_one_node_on_the_head(
+    start: Start, nodes: str, place: str
+) -> None:
+    cobalt = start(local_nodes=False, run_remote=False)
+    job_id = submit(cobalt, "uname -n", "-n", nodes, "--attrs", "location=n3,n4")
+    end(cobalt, job_id)
+    assert output(cobalt, job_id) == f"{place}\n"
 
 
 @pytest.mark.cluster

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.standins import OPEN_MPI, PbsStandIn
+from support.qsub_verdicts import REFUSED, TAKEN, headers
+from support.standins import OPEN_MPI, PbsStandIn, pbs_options
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.standin
@@ -260,6 +261,36 @@ def test_stand_in_refuses_directive(shelf: PbsStandIn, case: str) -> None:
     assert shelf.jobs().keys() == before
 
 
+def refused(lines: str) -> bool:
+    """Whether the stand-in's qsub refuses a header, before it asks its server."""
+    given = pbs_options.Options()
+    try:
+        for line in lines.split("\n"):
+            given.directive(line)
+        given.check()
+        pbs_options.chunks(given.resources, ["ngpus", "naccelerators"])
+    except pbs_options.Refused:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("lines", headers(REFUSED))
+def test_stand_in_refuses_what_the_real_one_refuses(lines: str) -> None:
+    assert refused(lines)
+
+
+# It says so of dependencies; hosts it does not look up; who would write the last?
+NOT_IMITATED = (
+    *("-W depend=on:2", "-W depend=before:1", "-W depend=runone:1", "-W depend=beforeany:1"),
+    *("-o pbhead:/tmp/x", "-o pb1:x", "-l 'walltime=60 ncpus=2'"),
+)
+
+
+@pytest.mark.parametrize("lines", [one for one in headers(TAKEN) if one not in NOT_IMITATED])
+def test_stand_in_takes_what_the_real_one_takes(lines: str) -> None:
+    assert not refused(lines)
+
+
 COMMAND_LINES_REFUSED = {
     "script arguments": (("job.sh", "arg"), 2, "usage: qsub"),
     "unknown option": (("--foo", "job.sh"), 2, "usage: qsub"),
@@ -452,11 +483,12 @@ test -d $TMPDIR && echo yes >{pbs.work}/tmpdir"""
     fixed = {"ENVIRONMENT", "HOME", "LOGNAME", "USER", "SHELL", "PATH", "TMPDIR", "NCPUS"}
     fixed |= {"OMP_NUM_THREADS", "MINE", "SITE", "PWD", "SHLVL", "_"}
     others = {name for name in environ if not name.startswith("PBS_")}
-    assert others - {"OLDPWD"} == fixed
+    # MANPATH is from the profile of a real PBS, where this machine has one.
+    assert others - {"OLDPWD", "MANPATH"} == fixed
     assert environ["PBS_JOBID"] == job_id and environ["PBS_ENVIRONMENT"] == "PBS_BATCH"
     assert environ["PBS_O_WORKDIR"] == str(pbs.work) and environ["PBS_JOBNAME"] == "job.sh"
     assert environ["NCPUS"] == environ["OMP_NUM_THREADS"] == "2"
-    assert environ["PATH"].endswith(":/opt/site/bin")
+    assert environ["PATH"].startswith("/opt/site/bin:")
     assert (pbs.work / "nodes").read_text() == "n1\n"
     assert int((pbs.work / "sid").read_text()) != os.getsid(0)
     assert (pbs.work / "tmpdir").exists() and not Path(environ["TMPDIR"]).exists()
@@ -484,8 +516,11 @@ def test_stand_in_places_chunks(start: Start, request_: str, hosts: str) -> None
 @pytest.mark.parametrize(
     ("request_", "comment"),
     [
-        ("ncpus=1000", "Can Never Run: Insufficient amount of resource: ncpus"),
-        ("mem=1tb", "Can Never Run: Insufficient amount of resource: mem"),
+        (
+            "ncpus=1000",
+            "Can Never Run: Insufficient amount of resource: ncpus (R: 1000 A: 32 T: 32)",
+        ),
+        ("mem=1tb", "Can Never Run: Insufficient amount of resource: mem (R: 1tb A: 16gb T: 16gb)"),
         ("select=5,place=scatter", "Can Never Run: Not enough total nodes available"),
     ],
 )
@@ -503,7 +538,8 @@ def test_stand_in_queues_what_does_not_fit(start: Start) -> None:
     second = submit(pbs, "true")
     shown = show(pbs, second)
     assert (shown["job_state"], shown["substate"]) == ("Q", 10)
-    assert shown["comment"] == "Not Running: Insufficient amount of resource: ncpus"
+    text = "Not Running: Insufficient amount of resource: ncpus (R: 1 A: 0 T: 32)"
+    assert shown["comment"] == text
     (pbs.work / "go").touch()
     end(pbs, first)
     assert end(pbs, second)["exit_status"] == 0
@@ -709,8 +745,10 @@ def test_stand_in_qdel_answers(start: Start) -> None:
         (job_id, 35, f"qdel: Job has finished {job_id}\n"),
         ("99999", 153, "qdel: Unknown Job Id 99999.head\n"),
         ("garbage", 1, "garbage"),
+        ("99999 garbage", 153, "illegally formed job identifier: garbage\nqdel: Unknown Job Id"),
+        ("garbage 99999", 153, "illegally formed job identifier: garbage\nqdel: Unknown Job Id"),
     ):
-        result = pbs.run("qdel", word)
+        result = pbs.run("qdel", *word.split())
         assert result.returncode == status and said in result.stderr
     assert pbs.run("qdel", "-x", job_id).returncode == 0
     assert pbs.run("qstat", "-x", job_id).returncode == 153
@@ -771,6 +809,37 @@ def test_stand_in_holds_and_releases(start: Start) -> None:
     assert pbs.run("qrls", job_id).returncode == 0
     assert end(pbs, job_id)["exit_status"] == 0
     assert pbs.run("qhold", job_id).returncode == 35
+    running = submit(pbs, "sleep 1000")
+    wait_until(lambda: show(pbs, running)["job_state"] == "R", "the job")
+    assert pbs.run("qhold", running).returncode == 0
+    assert (show(pbs, running)["job_state"], show(pbs, running)["Hold_Types"]) == ("R", "u")
+
+
+def test_stand_in_waits_for_a_time(start: Start) -> None:
+    pbs = start()
+    shown = show(pbs, submit(pbs, "true", "-a", "203701012330"))
+    assert (shown["job_state"], shown["substate"]) == ("W", 30)
+    assert shown["Execution_Time"] == "Thu Jan  1 23:30:00 2037"
+    assert end(pbs, submit(pbs, "true", "-a", "202001012330"))["exit_status"] == 0
+
+
+def test_stand_in_counts_threads_for_cores(start: Start) -> None:
+    pbs = start()
+    body = IN_WORK + 'echo "$NCPUS $OMP_NUM_THREADS" >threads'
+    end(pbs, submit(pbs, body, "-l", "select=1:ncpus=8:ompthreads=2"))
+    assert (pbs.work / "threads").read_text() == "2 2\n"
+
+
+def test_stand_in_comes_before_the_real_one(start: Start) -> None:
+    """On a machine with a real PBS the login's profile finds its commands."""
+    pbs = start()
+    other = pbs.folder / "other"
+    other.mkdir()
+    (other / "qstat").write_text("#!/bin/sh\nexit 99\n")
+    (other / "qstat").chmod(0o755)
+    (pbs.home / ".profile").write_text(f'PATH="{other}:$PATH"\n')
+    end(pbs, submit(pbs, IN_WORK + "command -v qstat >which"))
+    assert (pbs.work / "which").read_text() == f"{pbs.bin}/qstat\n"
 
 
 # ---- qstat ---------------------------------------------------------------------------------------
@@ -806,11 +875,13 @@ def test_stand_in_qstat_without_history(start: Start) -> None:
     assert (asked.returncode, asked.stdout) == (0, "")
     assert asked.stderr == f"qstat: PBS is not configured to maintain job history {job_id}\n"
     running = submit(pbs, "sleep 1000")
+    for words in ([running], []):
+        refused = pbs.run("qstat", "-x", *words)
+        assert (refused.returncode, refused.stdout) == (0, "")
+        assert "not configured" in refused.stderr
+    # As commercial versions are said to do.
+    pbs.config(history_off_refuses="finished")
     assert running in pbs.run("qstat", "-x", running).stdout
-    # From its source: all such requests are refused.
-    pbs.config(history_off_refuses="all")
-    refused = pbs.run("qstat", "-x", running)
-    assert (refused.returncode, refused.stdout) == (0, "") and "not configured" in refused.stderr
 
 
 def test_stand_in_json_shows_the_first_of_several_jobs_only(shelf: PbsStandIn) -> None:
@@ -975,8 +1046,12 @@ def test_stand_in_runs_an_array(start: Start) -> None:
     shown = pbs.run("qstat", "-f", "0[].head").stdout
     assert "array_state_count = Queued:2 Running:2 Exiting:0 Expired:0\n" in shown
     assert "array_indices_remaining = 3,4\n" in shown
+    assert "Exit_status" not in shown
     alone = pbs.run("qstat", "-f", "0[4].head").stdout  # not started: the parent's attributes
-    assert "job_state = B\n" in alone and "Exit_status = 0\n" in alone
+    assert "job_state = Q\n" in alone and "Exit_status" not in alone
+    several = pbs.run("qstat", "0[3-4].head").stdout.splitlines()[2:]
+    assert [line.split()[0] for line in several] == ["0[3].head", "0[4].head"]
+    assert [line.split()[0] for line in pbs.run("qstat", "-J").stdout.splitlines()[2:]] == [parent]
 
     (pbs.work / "go-1").touch()
     wait_until(lambda: (pbs.work / "at-3").exists(), "the third")
@@ -1001,8 +1076,8 @@ def test_stand_in_counts_in_steps_and_names_outputs(start: Start) -> None:
     ]  # fmt: skip
     assert (pbs.work / "arr.o0.6").read_text() == "6\n"
     shown = show(pbs, parent)
-    # Its status is 0, also where a subjob has failed.
-    assert (shown["job_state"], shown["substate"], shown["Exit_status"]) == ("F", 93, 0)
+    # Its status is 1 where a subjob has failed, whatever that one's was.
+    assert (shown["job_state"], shown["substate"], shown["Exit_status"]) == ("F", 93, 1)
     assert shown["comment"].startswith("Job Array Began at ")
     assert shown["comment"].endswith(" and failed")
     assert end(pbs, submit(pbs, "true", "-W", f"depend=afterany:{parent}"))["exit_status"] == 0

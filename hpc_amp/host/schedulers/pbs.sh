@@ -62,7 +62,7 @@ own_jobs() {
     { text = text ($0 ~ /^\t/ ? substr($0, 2) : "\n" $0) }
     END { look() }
     function look() {
-      if (state ~ /[QHWTR]/ && text !~ /\n *depend = / && index(text, ENVIRON["folder"])) print id
+      if (state ~ /[QHWTR]/ && text !~ /\n *depend = .*after/ && index(text, ENVIRON["folder"])) print id
     }' <<<"$said"
 }
 

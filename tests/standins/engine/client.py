@@ -19,4 +19,7 @@ class Client:
         """The server's answer. Raises ServerDown."""
         if self.config["down"]:
             raise ServerDown("Connection refused")
-        return self.folder.ask(self.kind, {"op": operation, **more})
+        answer = self.folder.ask(self.kind, {"op": operation, **more})
+        if answer.get("unreachable"):
+            raise ServerDown("Connection refused")
+        return answer

@@ -158,15 +158,15 @@ def usage() -> str:
 
 
 def header(path: str) -> list[str] | None:
-    """The words of a script's directives; None where the file is no script."""
+    """The words of a script's directives; None where there are none."""
     with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         if not file.readline().startswith("#!"):
             return None
-        words: list[str] = []
+        words: list[str] | None = None
         for line in file:
             if len(line) <= len(MARKER) or not line.startswith(MARKER):
                 break
-            words += line[len(MARKER) :].split()
+            words = [*(words or []), *line[len(MARKER) :].split()]
         return words
 
 

@@ -35,7 +35,7 @@ DEFAULTS: Message = {
     "dependency_delay": 30.0,  # until a broken dependency shows
     "owner": None,  # pid and start time of a process that the server must not outlive
     "down": False,  # True: all of it; "queue-manager": stopped; "killed": killed
-    "may_submit_from_nodes": True,
+    "may_submit_from_nodes": True,  # else nodes reach no part of Cobalt
     "filter_message": "",  # what the site's filter writes to qsub's standard error
     "filter_fails": "",  # the name of a filter that refuses
     "submit_status": 0,  # qsub's exit status for a job that was accepted
@@ -75,6 +75,8 @@ class CobaltServer(Server):
         return bool(self.jobs or self._unfinished_logs or self._cleaning)
 
     def handle(self, request: Message) -> Message:
+        if request.get("from_job") and not self.config["may_submit_from_nodes"]:
+            return {"unreachable": True}
         operation = getattr(self, f"_op_{request['op']}", None)
         if operation is None:
             return {"fault": f"unknown operation {request['op']}"}
@@ -84,9 +86,6 @@ class CobaltServer(Server):
 
     def _op_submit(self, request: Message) -> Message:
         config, job = self.config, request["job"]
-        if request["from_job"] and not config["may_submit_from_nodes"]:
-            text = "Proxy.py     :L#422:cn:system"
-            return {"fault": f"component error: Failed to connect to system: {text}\n"}
         if not 0 < job["nodes"] <= len(config["nodes"]):
             return {"fault": "node count out of realistic range"}
         if 0 < job["minutes"] < config["minimum_minutes"]:
@@ -315,7 +314,9 @@ class CobaltServer(Server):
             }
             launch = [sys.executable, "-I", "-S", str(ENGINE / "cobalt_launcher.py")]
             launch += ["--cwd", job["cwd"], *words]
-            command = nodes.on_node(first, config["local_nodes"], launch)
+            # The server's own machine runs what asks for one node.
+            on_head = config["local_nodes"] or job["nodes"] == 1
+            command = nodes.on_node(first, on_head, launch)
             cwd = "/"
         stdin = os.open(job["input"] or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         stdout = append_file(job["output"], job["umask"])

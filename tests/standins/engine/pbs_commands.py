@@ -83,6 +83,7 @@ def _qsub(client: Client) -> int:
             "qsub:\tstandard input and output must be a terminal for\n\tinteractive job submission",
             1,
         )
+    given.check()
     if interactive and given.array is not None:
         raise options.Refused("qsub: -I and -J cannot be used together", 2, usage=True)
     job = _job(client, given, name, text, command, interactive)
@@ -122,7 +123,6 @@ def _job(
 ) -> Job:
     config, cwd = client.config, os.getcwd()
     value = given.values.get
-    options.check_attributes(given.attributes)
     custom = [*config["node_resources"], *config["job_resources"]]
     chunks = options.chunks(given.resources, custom)
     place = given.resources.get("place") or ("free" if given.resources.get("select") else "pack")
@@ -152,7 +152,7 @@ def _job(
         "join": value("-j", "n"),
         "keep": value("-k", "n"),
         "remove": value("-R", ""),
-        "umask": int(given.attributes.get("umask", "077"), 8),
+        "umask": options.umask(given.attributes.get("umask", "077")),
         "account": value("-A", ""),
         "project": value("-P", "_pbs_project_default"),
         "queue": value("-q"),
@@ -165,6 +165,7 @@ def _job(
         "chunks": chunks,
         "place": place,
         "walltime": options.seconds(walltime) if walltime else None,
+        "not_before": options.moment(value("-a")) if "-a" in given.values else 0.0,
         "depend": options.dependencies(depend) if depend is not None else [],
         "variables": variables,
         "arguments": " ".join(sys.argv[1:]),
@@ -265,6 +266,8 @@ def _attributes(job: Job) -> dict[str, Any]:
         shown["Account_Name"] = job["account"]
     shown["Checkpoint"] = "u"
     shown["ctime"] = _date(job["ctime"])
+    if job["not_before"]:
+        shown["Execution_Time"] = _date(job["not_before"])
     if job["depend"]:
         parts = (f"{entry['kind']}:{entry['on']}@{HOST}" for entry in job["depend"])
         shown["depend"] = ",".join(parts)
@@ -379,7 +382,7 @@ def _usage(program: str, text: str) -> NoReturn:
 def qstat() -> int:
     """Show jobs."""
     try:
-        pairs, names = getopt.getopt(sys.argv[1:], "fxHtwasu:F:")
+        pairs, names = getopt.getopt(sys.argv[1:], "fxHtwasnirJQBqpTEGM1u:F:D:")
     except getopt.GetoptError as error:
         _usage("qstat", f"qstat: invalid option -- '{error.opt}'")
     flags = {option for option, _ in pairs}
@@ -393,11 +396,17 @@ def qstat() -> int:
     try:
         answer = client.ask("list")
         shown, status = _selected(client, answer, names, flags, values.get("-u"))
+        kinds = [states for flag, states in (("-i", "QHWT"), ("-r", "RES")) if flag in flags]
+        shown = [job for job in shown if all(job["state"] in states for states in kinds)]
+        if "-J" in flags:
+            shown = [job for job in shown if job["array"] is not None]
     except ServerDown as down:
         _complain(str(down))
         _complain(f"qstat: cannot connect to server {HOST} (errno=15010)")
         status = 255
-    if form == "json":
+    if flags & {"-Q", "-B", "-q"}:
+        _show_server(client, shown, flags)
+    elif form == "json":
         _show_json(shown[:1] if names else shown)
     elif form == "dsv":
         for job in shown:
@@ -436,7 +445,7 @@ def _selected(
             return [], 0
         return [job for job in shown if user in (None, job["owner"].partition("@")[0])], 0
     shown, status = [], 0
-    for name in names:
+    for name in (one for given in names for one in _range(given)):
         if not re.match(r"\d", name):
             if name in answer["queues"]:
                 shown += [
@@ -463,11 +472,21 @@ def _selected(
             )
             status = 35
         elif job["parent"] and not job["started"] and job["state"] in "QH":
-            # The parent's attributes: seen.
-            shown.append({**jobs[job["parent"]], "id": job["id"]})
+            # The parent's attributes, but for the state: seen.
+            own = {"id": job["id"], "state": "Q", "substate": 10, "exit_status": None}
+            shown.append({**jobs[job["parent"]], **own})
         else:
             shown += family(job)
     return shown, status
+
+
+def _range(name: str) -> list[str]:
+    """`12[0-3]` as the subjobs that it names."""
+    found = re.fullmatch(r"(\d+)\[(\d+)-(\d+)(?::(\d+))?\](.*)", name)
+    if found is None:
+        return [name]
+    indices = range(int(found[2]), int(found[3]) + 1, int(found[4] or 1))
+    return [f"{found[1]}[{index}]{found[5]}" for index in indices]
 
 
 def _show_json(jobs: list[Job]) -> None:
@@ -482,6 +501,17 @@ def _show_json(jobs: list[Job]) -> None:
             shown[name] = {key: _as_json_value(text) for key, text in shown[name].items()}
         document.setdefault("Jobs", {})[job["id"]] = shown
     print(json.dumps(document, indent=4))
+
+
+def _show_server(client: Client, jobs: list[Job], flags: set[str]) -> None:
+    """`-Q`, `-q` and `-B`, in one form: how many jobs are in each queue, or in all."""
+    names = [HOST] if "-B" in flags else list(client.config["queues"])
+    print(f"{'Server' if '-B' in flags else 'Queue':<18} Max   Tot   Que   Run   Hld   Wat")
+    print("----------------  ----- ----- ----- ----- ----- -----")
+    for name in names:
+        states = [job["state"] for job in jobs if "-B" in flags or job["queue"] == name]
+        counts = [len(states), *(states.count(state) for state in "QRHW")]
+        print(f"{name:<16} {0:>6}" + "".join(f"{count:>6}" for count in counts))
 
 
 def _show_table(jobs: list[Job]) -> None:
@@ -507,10 +537,13 @@ def _each(
     status = 0
     if not names:
         _usage(program, f"{program}: no job given")
-    for name in names:
-        if not re.fullmatch(r"\d+(\[\d*\])?(\.[\w.-]+)?(@[\w.-]+)?", name):
+    legal = r"\d+(\[\d*\])?(\.[\w.-]+)?(@[\w.-]+)?"
+    for name in names:  # first of all, so that any other status counts more
+        if not re.fullmatch(legal, name):
             _complain(f"{program}: illegally formed job identifier: {name}")
             status = 1
+    for name in names:
+        if not re.fullmatch(legal, name):
             continue
         try:
             answer = client.ask("list")

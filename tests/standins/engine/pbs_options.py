@@ -5,6 +5,7 @@ from __future__ import annotations
 import getopt
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,11 +52,11 @@ def directives(text: str, marker: str = MARKER) -> list[str]:
         start = line.lstrip(" \t")
         if start.startswith(marker):
             rest = start[len(marker) :]
-            while rest.endswith("\\") and position < len(lines):
-                rest = rest[:-1] + lines[position]
+            while rest.rstrip(" \t").endswith("\\") and position < len(lines):
+                rest = rest.rstrip(" \t")[:-1] + lines[position]
                 position += 1
             found.append(rest)
-        elif start and not start.startswith("#") and line.strip() != ":":
+        elif start and not start.startswith("#") and not line.startswith(":"):
             break
     return found
 
@@ -129,26 +130,42 @@ def _path(option: str) -> Callable[[str], str]:
 
 
 def _project(value: str) -> str:
-    if set(value) & set('/[]";:|<>+,?*.'):
+    if set(value) & set('/[]";:|<>+,?*'):
         raise Refused("qsub: Illegal attribute or resource value project", 166)
+    return value
+
+
+def _priority(value: str) -> str:
+    if not re.fullmatch(r"[+-]?\d+", value) or not -1024 <= int(value) <= 1023:
+        raise _illegal("-p")
+    return value
+
+
+def _shells(value: str) -> str:
+    """`PATH[@HOST],...`, of which one may be without a host."""
+    paths = value.split(",")
+    if not all(re.fullmatch(r"/[^,@\s]*(@[\w.-]+)?", path) for path in paths):
+        raise _illegal("-S")
+    if sum("@" not in path for path in paths) > 1:
+        raise _illegal("-S")
     return value
 
 
 _CHECKS: dict[str, Callable[[str], str]] = {
     "-A": str,
-    "-c": _pattern("-c", r"[nsu]|[cw](=\d+)?"),
+    "-c": _pattern("-c", r"[ns]|[cw](=\d+)?"),
     "-e": _path("-e"),
     "-j": _pattern("-j", "oe|eo|n"),
-    "-k": _pattern("-k", "n|d?(o|e|oe|eo)|(o|e|oe|eo)d"),
-    "-m": _pattern("-m", "j?(n|[abe]+)"),
+    "-k": _pattern("-k", "n|(?=.*[oe])[doe]+"),
+    "-m": _pattern("-m", "n|[abej]+"),
     "-M": str,
     "-N": job_name,
     "-o": _path("-o"),
-    "-p": _pattern("-p", r"[+-]?\d{1,4}"),
+    "-p": _priority,
     "-P": _project,
     "-q": str,
-    "-R": _pattern("-R", "o|e|oe|eo"),
-    "-S": _pattern("-S", r"/[^,@]*(@[\w.-]+)?"),
+    "-R": _pattern("-R", "[oe]+"),
+    "-S": _shells,
     "-u": str,
 }
 
@@ -206,6 +223,14 @@ class Options:
             if option not in self._from_command_line:
                 self._take(option, value, from_script=True, text=text)
 
+    def check(self) -> None:
+        """What the options mean together."""
+        if self.array is not None and self.values.get("-r") == "n":
+            raise Refused("qsub:  cannot submit non-rerunable Array Job", 1)
+        if self.array is None and "j" in self.values.get("-m", ""):
+            raise Refused("qsub: mail option 'j' can not be used without array job", 1)
+        check_attributes(self.attributes)
+
     def _take(self, option: str, value: str, *, from_script: bool, text: str = "") -> None:
         if option == "-C":
             self.marker = value
@@ -218,11 +243,14 @@ class Options:
                     continue
                 self.resources[name] = amount
         elif option == "-W":
+            if any("=" not in part for part in re.split(r",(?=[a-z_]+(?:=|$))", value)):
+                raise Refused("qsub: illegal -W value", 1)
             for name, amount in _list(value, commas_in="depend"):
                 if not (from_script and name in self.attributes):
                     self.attributes[name] = amount
         elif option in ("-r", "-a"):
-            if not re.fullmatch(r"y|n" if option == "-r" else r"(\d{4,12})(\.\d\d)?", value):
+            day = r"(\d\d){0,4}([01]\d|2[0-3])[0-5]\d(\.[0-5]\d)?"
+            if not re.fullmatch(r"y|n" if option == "-r" else day, value):
                 if from_script:
                     raise Refused(f"qsub: directive error: {text.strip()} ", 1)
                 raise Refused(f"qsub: illegal {option} value", 1, usage=True)
@@ -265,12 +293,28 @@ def _illegal_resource(name: str) -> Refused:
 
 def seconds(text: str) -> int | None:
     """`S`, `M:S` or `H:M:S`, with a fraction that counts for nothing. None where it is no time."""
-    if not re.fullmatch(r"\d+(:\d+){0,2}(\.\d+)?", text):
+    if not re.fullmatch(r"\d+(:\d*){0,2}(\.\d*)?", text):
         return None
     total = 0
     for field in text.partition(".")[0].split(":"):
-        total = total * 60 + int(field)
+        total = total * 60 + int(field or 0)
     return total
+
+
+def moment(text: str) -> float:
+    """`[[[[CC]YY]MM]DD]hhmm[.SS]` as seconds since the epoch; what is left out is the next such
+    moment's."""
+    digits, _, second = text.partition(".")
+    now = time.localtime()
+    given = [int(digits[at : at + 2]) for at in range(0, len(digits), 2)]
+    minute, hour = given.pop(), given.pop()
+    day = given.pop() if given else now.tm_mday
+    month = given.pop() if given else now.tm_mon
+    year = now.tm_year
+    if given:
+        year = given.pop() + (100 * given.pop() if given else 2000)
+    found = time.mktime((year, month, day, hour, minute, int(second or 0), 0, 0, -1))
+    return found + 86400 if len(digits) == 4 and found < time.time() else found
 
 
 def size(text: str) -> int | None:
@@ -299,35 +343,49 @@ def chunks(resources: Mapping[str, str], custom: Sequence[str]) -> Chunks:
             raise Refused(f"qsub: {text}{name}", 5)
         if explicit and name == "nodes":
             raise Refused("qsub: Cannot be used with select or place: nodes", 6)
+    if "place" in resources and "select" not in resources:
+        raise Refused('qsub: Cannot have "place" without "select"', 7)
     if "nodes" in resources:
         return _select(_nodes_as_select(resources["nodes"]), known)
-    if resources.get("select"):
+    if "select" in resources:
         return _select(resources["select"], known)
     alone = {name: resources[name] for name in resources if name in (*HOST_LEVEL, "ngpus")}
     return _select(":".join(["1", *(f"{name}={value}" for name, value in alone.items())]), known)
 
 
 def _nodes_as_select(text: str) -> str:
-    match = re.fullmatch(r"(\d+)(?::ppn=(\d+))?", text)
-    if match is None:
-        raise _illegal_resource("Resource_List.nodes")
-    per_node = match[2] or "1"
-    return f"{match[1]}:ncpus={per_node}:mpiprocs={per_node}"
+    """`N:ppn=M` or a host, with other resources, several with `+`; what follows `#` is for all."""
+    found = []
+    for part in text.partition("#")[0].split("+"):
+        first, *settings = part.split(":")
+        given = dict(setting.partition("=")[::2] for setting in settings)
+        per_node = given.pop("ppn", None)
+        if re.fullmatch("0+", first) or not (per_node or "1").isdigit():
+            raise Refused("qsub: node(s) specification error", 241)
+        count, host = (first or "1", "") if first.isdigit() or not first else ("1", first)
+        if per_node is not None:
+            given = {"ncpus": per_node, "mpiprocs": per_node, **given}
+        given = {"ncpus": "1", **given, **({"host": host} if host else {})}
+        found.append(":".join([count, *(f"{name}={value}" for name, value in given.items())]))
+    return "+".join(found)
 
 
 def _check_value(name: str, value: str, prefix: str) -> None:
-    if not value:
+    if not value and name.endswith(("walltime", "cput")):
         return  # a name alone is accepted, and counts for nothing
-    if name in ("ncpus", "mpiprocs", "ompthreads", "ngpus", "nice"):
+    if name in ("ncpus", "mpiprocs", "ompthreads", "ngpus", "naccelerators", "nice"):
         legal = value.isascii() and value.isdigit()
     elif name in ("mem", "vmem", "pmem", "pvmem", "file"):
         legal = size(value) is not None
     elif name.endswith(("walltime", "cput")):
         legal = seconds(value) is not None
     elif name == "place":
-        parts = value.split(":")
-        kinds = ("free", "pack", "scatter", "vscatter", "excl", "shared", "exclhost")
-        legal = all(part in kinds or part.startswith("group=") for part in parts)
+        kinds = ("free|pack|scatter|vscatter", "excl|shared|exclhost", "group=.+")
+        found = [
+            next((kind for kind in kinds if re.fullmatch(kind, part)), None)
+            for part in value.lower().split(":")
+        ]
+        legal = None not in found and len(set(found)) == len(found)
     else:
         legal = True
     if not legal:
@@ -340,15 +398,20 @@ def _select(text: str, known: set[str]) -> Chunks:
         first, *settings = part.split(":")
         if first.isascii() and first.isdigit():
             count = int(first)
+            if count == 0:
+                raise Refused("qsub: Illegal attribute or resource value", 166)
         elif "=" in first:
             count, settings = 1, [first, *settings]
         else:
             raise _illegal_resource("Resource_List.select")
         chunk: dict[str, Any] = {"ncpus": 1}
-        for setting in settings:
+        for index, setting in enumerate(settings):
             name, equals, value = setting.partition("=")
-            if not equals:
+            if not equals or not value:
                 raise _illegal_resource("Resource_List.select")
+            if name in [before.partition("=")[0] for before in settings[:index]]:
+                text = "duplicated resource within a section of a select specification"
+                raise Refused(f"qsub: {text}, resource is: {name}", 12)
             if name not in known or name in JOB_LEVEL:
                 raise Refused(f"qsub: Unknown resource: {name}", 187)
             _check_value(name, value, "select.")
@@ -362,18 +425,39 @@ def _select(text: str, known: set[str]) -> Chunks:
 # ---- -W and -v -----------------------------------------------------------------------------------
 
 ATTRIBUTES = ("depend", "block", "umask", "group_list", "sandbox", "stagein", "stageout", "pwd")
-ATTRIBUTES += ("run_count", "release_nodes_on_stageout", "tolerate_node_failures")
+ATTRIBUTES += ("run_count", "release_nodes_on_stageout", "tolerate_node_failures", "project")
+ATTRIBUTES += ("interactive", "create_resv_from_job", "no_stdio_sockets", "cred")
 _DEPENDENCIES = ("after", "afterok", "afternotok", "afterany")
 _JOB_ID = re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?(@[\w.-]+)?")
 
 
+_TRUTH = r"(?i:true|false|t|f|y|n|1|0)"
+_VALUES = {
+    **dict.fromkeys(("block", "interactive", "create_resv_from_job", "no_stdio_sockets"), _TRUTH),
+    "group_list": ".+",
+    "release_nodes_on_stageout": _TRUTH,
+    "run_count": r"\d+",
+    "sandbox": "(?i:private|home|o_workdir)",
+    "stagein": ".+@.+",
+    "tolerate_node_failures": "all|job_start|none",
+    "umask": r"-?\d*",
+}
+
+
 def check_attributes(attributes: Mapping[str, str]) -> None:
-    """The names of -W."""
-    for name in attributes:
-        if name not in ATTRIBUTES:
+    """The names of -W, and their values."""
+    for name, value in attributes.items():
+        if name not in ATTRIBUTES and not name[:1].isupper():
             raise Refused("qsub: Error (15002) submitting job", 154)
-    if not re.fullmatch(r"[0-7]{1,4}", attributes.get("umask", "077")):
-        raise _illegal("-W")
+        if not re.fullmatch(_VALUES.get(name, ".*"), value):
+            raise _illegal("-W")
+        if name == "depend":
+            dependencies(value)
+
+
+def umask(text: str) -> int:
+    """What a job gets; digits that are none of a mask are taken at submission, too."""
+    return int(text, 8) & 0o777 if re.fullmatch(r"[0-7]+", text) else 0o077
 
 
 def dependencies(text: str) -> list[tuple[str, str]]:

@@ -25,14 +25,14 @@ DEFAULTS: Message = {
     "local_nodes": False,  # jobs run on this machine, and nodes are names
     "home": None,  # the user's home; None: as in the user database
     "shell": "/bin/sh",  # the user's login shell
-    "path": [],  # folders that the site's profile adds to a login's PATH
+    "path": [],  # folders that the site's profile puts in front of a login's PATH
     "login_environment": {},  # what the site sets for every job
     "node_resources": {"ncpus": 8, "mem": "4gb"},  # more names become known by being here
     "job_resources": [],  # names that a site defines for whole jobs, as `filesystems`
     "queues": {"workq": {}},  # the first is the default; of: max_walltime (s), max_queued
     "required": [],  # what the site's hook demands: `Account_Name`, or a resource's name
     "history": False,
-    "history_off_refuses": "finished",  # without history, `qstat -x` of these: or `all`
+    "history_off_refuses": "all",  # without history, `qstat -x` of these: or `finished` only
     "start_delay": 0.3,
     "kill_delay": 20.0,  # from SIGTERM to SIGKILL after qdel
     "walltime_lateness": 5.0,  # the mom looks at walltimes now and then
@@ -185,15 +185,16 @@ class PbsServer(Server):
     def _follow_subjobs(self, parent: Job) -> None:
         """A parent has begun with the first of its subjobs, and ends with the last one."""
         subjobs = self._subjobs(parent)
-        if parent["state"] in "QH" and any(job["started"] for job in subjobs):
+        if parent["state"] in "QHW" and any(job["started"] for job in subjobs):
             when = time.strftime("%a %b %d at %H:%M")
-            parent.update(state="B", substate=70, started=True, stime=time.time(), exit_status=0)
+            parent.update(state="B", substate=70, started=True, stime=time.time())
             parent["comment"] = f"Job Array Began at {when}"
         if any(job["state"] != "F" for job in subjobs):
             return
         deleted = parent["killing"] is not None
         failed = any(job["exit_status"] != 0 for job in subjobs)
-        if parent["started"]:  # the status stays 0, also where one has failed: seen
+        if parent["started"]:
+            parent["exit_status"] = int(failed)
             how = f"terminated by {parent['owner']}" if deleted else "finished"
             parent["comment"] += " and failed" if failed and not deleted else f" and {how}"
             parent["outcome"] = "failed" if failed or deleted else "ok"
@@ -249,7 +250,7 @@ class PbsServer(Server):
         while again:
             again = False
             for job in self.jobs.values():
-                if job["state"] not in "QH":
+                if job["state"] not in "QHW":
                     continue
                 for entry in job["depend"]:
                     entry["settled"] = self._settle(entry)
@@ -261,6 +262,8 @@ class PbsServer(Server):
                     again = True
                 elif job["hold"] == "u":
                     job.update(state="H", substate=20)
+                elif job["not_before"] > time.time():
+                    job.update(state="W", substate=30)
                 elif None in states:
                     job.update(state="H", substate=22)
                 else:
@@ -284,11 +287,12 @@ class PbsServer(Server):
             chosen, missing = _place(job, {name: dict(empty[name]) for name in names}, set())
             if chosen is None:
                 _, never = _place(job, {name: dict(empty[name]) for name in empty}, set())
-                job["comment"] = never and (
-                    "Can Never Run: Not enough total nodes available"
-                    if never == "nodes"
-                    else f"Can Never Run: Insufficient amount of resource: {never}"
-                )
+                if never == "nodes":
+                    job["comment"] = "Can Never Run: Not enough total nodes available"
+                elif never:
+                    job["comment"] = f"Can Never Run: {_shortage(job, never, empty, empty)}"
+                else:
+                    job["comment"] = None
                 continue
             free = {name: dict(empty[name]) for name in names}
             closed: set[str] = set()
@@ -303,7 +307,7 @@ class PbsServer(Server):
             chosen, missing = _place(job, free, closed)
             if chosen is None:
                 what = "ncpus" if missing == "nodes" else missing
-                job["comment"] = f"Not Running: Insufficient amount of resource: {what}"
+                job["comment"] = f"Not Running: {_shortage(job, what, free, empty)}"
                 continue
             self._allocate(job, chosen, config["start_delay"])
 
@@ -344,7 +348,7 @@ class PbsServer(Server):
             "USER": account.pw_name,
             "SHELL": config["shell"],
             "TMPDIR": str(temporary),
-            "NCPUS": str(chunk["ncpus"]),
+            "NCPUS": threads,
             "OMP_NUM_THREADS": threads,
             "PBS_ENVIRONMENT": "PBS_INTERACTIVE" if job["interactive"] else "PBS_BATCH",
             "PBS_JOBCOOKIE": f"{job['seq']:032X}",
@@ -365,7 +369,8 @@ class PbsServer(Server):
         else:
             launch = [*helper, "login", shell]
         command = nodes.on_node(first, config["local_nodes"], launch)
-        extend = f'PATH="$PATH:"{shlex.quote(":".join(config["path"]))}; export PATH\n'
+        # In front: on a machine with a real PBS the profile has added the real commands by now.
+        extend = f'PATH={shlex.quote(":".join(config["path"]))}":$PATH"; export PATH\n'
         profile = extend if config["path"] else ""
         job["substate"] = 42
         if job["interactive"]:
@@ -490,7 +495,7 @@ class PbsServer(Server):
             for subjob in self._subjobs(job):
                 self._op_delete({"id": subjob["id"], "force": force})
             return {}
-        if job["state"] in "QH":
+        if job["state"] in "QHW":
             if job["comment"] and job["comment"].startswith("Job run at"):
                 job["comment"] += f" and {by}"
             job["outcome"] = "never"
@@ -629,7 +634,7 @@ class PbsServer(Server):
             return job
         states = [subjob["state"] for subjob in self._subjobs(job)]
         counts = {
-            "Queued": sum(state in "QH" for state in states),
+            "Queued": sum(state in "QHW" for state in states),
             "Running": states.count("R"),
             "Exiting": states.count("E"),
             "Expired": states.count("F"),
@@ -637,7 +642,7 @@ class PbsServer(Server):
         remaining = [
             index
             for index, state in zip(job["array"]["indices"], states, strict=True)
-            if state in "QH"
+            if state in "QHW"
         ]
         shown = {
             "array": "True",
@@ -654,7 +659,7 @@ class PbsServer(Server):
 
     def _set_hold(self, identity: str, hold: str) -> Message:
         job = self.jobs[identity]
-        if job["state"] not in "QH":
+        if job["state"] not in "QHWRB":
             return {"bad_state": True}
         for one in [job, *self._subjobs(job)]:
             one["hold"] = hold
@@ -772,6 +777,28 @@ def _missing(free: dict[str, int], chunk: Message) -> str | None:
         if _number(chunk.get(name, 0)) > amount:
             return name
     return None
+
+
+def _shortage(
+    job: Job, name: str, free: dict[str, dict[str, int]], all_nodes: dict[str, dict[str, int]]
+) -> str:
+    """Requested, available and total. Of resources that a site defines nothing follows but a
+    blank."""
+    text = f"Insufficient amount of resource: {name}"
+    if name not in ("ncpus", "mem"):
+        return f"{text} "
+    asked = sum(_number(chunk.get(name, 0)) for chunk in job["chunks"])
+    numbers = [asked, *(sum(one.get(name, 0) for one in of.values()) for of in (free, all_nodes))]
+    shown = [_size_text(number) if name == "mem" else str(number) for number in numbers]
+    return f"{text} (R: {shown[0]} A: {shown[1]} T: {shown[2]})"
+
+
+def _size_text(number: int) -> str:
+    """`16gb`."""
+    for power, unit in ((4, "tb"), (3, "gb"), (2, "mb"), (1, "kb")):
+        if number and number % 1024**power == 0:
+            return f"{number // 1024**power}{unit}"
+    return f"{number}b"
 
 
 def _place(

@@ -1,0 +1,1 @@
+print("a program of its own")
