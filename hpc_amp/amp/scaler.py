@@ -100,6 +100,14 @@ class LossScaler:
         self.skipped_steps = int(state["skipped_steps"])
         self.skipped_in_a_row = int(state["skipped_in_a_row"])
 
+    def keep_in_bounds(self) -> None:
+        """After `load_state_dict` of a scaler with another configuration: its scale may be one that
+        this one cannot have."""
+        if self.config.static_scale is not None:
+            self.value = self.config.static_scale
+        else:
+            self.value = min(max(self.value, self.config.min_scale), self.config.max_scale)
+
 
 def _magnitude(tensors: list[Tensor]) -> Tensor:
     """A scalar tensor that is finite only if every value of `tensors` is; they share a type."""

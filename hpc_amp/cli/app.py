@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -284,6 +285,8 @@ def logs(target: str, following: bool, lines: int | None, runs_dir: Path) -> Non
     from hpc_amp.jobs.follow import follow as follow_run
 
     run_dir = rundir.find_run(target, runs_dir)
+    if following:
+        rundir.refuse_elsewhere(run_dir)
     log = run_dir / "logs" / "job.log"
     data = log.read_bytes() if log.exists() else b""
     text = data.decode(errors="replace")
@@ -343,9 +346,17 @@ def cancel(targets: tuple[str, ...], save: bool, runs_dir: Path, as_json: bool) 
 
 def _cancel(run_dir: Path) -> tuple[RunStatus, str]:
     """End a run; returns its status before and a line about it."""
+    from hpc_amp.jobs.attempts import Orphan
     from hpc_amp.jobs.control import cancel as cancel_run
 
-    before = cancel_run(run_dir, on_wait=_say_that_ranks_save)
+    found: list[Orphan] = []
+    before = cancel_run(run_dir, on_wait=_say_that_ranks_save, on_orphan=found.append)
+    for orphan in found:
+        by_hand = f"ssh {orphan.host} kill {orphan.pid}"
+        return before, (
+            f"asked {run_dir} to stop: {orphan}. If it goes on (a program of your own may not look "
+            f"for the stop file): {by_hand}"
+        )
     if before.state not in ("pending", "running", "unknown"):
         return before, f"{run_dir} has ended already ({before.state})"
     return before, f"cancelled job {before.job_id} of {run_dir}"
@@ -382,23 +393,41 @@ def _save(run_dir: Path) -> tuple[RunStatus, str]:
     return before, f"{run_dir} is {after.state}{step}: {after.reason}"
 
 
+def _without_secret(override: str) -> str:
+    """An override as it may stand in a log: a variable of the environment may be a password."""
+    key = override.partition("=")[0]
+    return f"{key}=..." if key.startswith("container.env") else override
+
+
 @app.command()
 @click.argument("target", metavar="RUN")
+@overrides_argument
 @click.option("--follow", is_flag=True, help="Show the log until the run ends, then a summary.")
 @runs_dir_option
 @json_option
-def resume(target: str, follow: bool, runs_dir: Path, as_json: bool) -> None:
-    """Submit a run again; it goes on from its newest checkpoint."""
+def resume(
+    target: str, overrides: tuple[str, ...], follow: bool, runs_dir: Path, as_json: bool
+) -> None:
+    """Submit a run again; it goes on from its newest checkpoint.
+
+    Keys of its job can be set behind it: train.epochs=20 job.walltime=4h. A run that has finished
+    goes on, too, where that gives it more steps. docs/reliability.md says what cannot change.
+    """
     from hpc_amp.jobs import rundir
+    from hpc_amp.jobs.submit import Resumed
     from hpc_amp.jobs.submit import resume as resume_run
 
     run_dir = rundir.find_run(target, runs_dir)
     log = run_dir / "logs" / "job.log"
-    resume_run(
-        run_dir,
-        tell=lambda submission, scheduler: _report_submission(
-            submission, run_dir, scheduler, as_json=as_json
-        ),
-    )
+    command = shlex.join(["hpc-amp", "resume", target, *map(_without_secret, overrides)])
+
+    def tell(resumed: Resumed) -> None:
+        for remark in resumed.remarks:
+            click.echo(f"note: {remark}", err=True)
+        for one in resumed.changed:
+            click.echo(f"changed: {one}", err=True)
+        _report_submission(resumed.submission, run_dir, resumed.scheduler, as_json=as_json)
+
+    resume_run(run_dir, overrides, command, tell)
     if follow:
         _follow_until_interrupted(run_dir, as_json=as_json, from_end=log.exists())

@@ -209,7 +209,7 @@ def continue_(
     it is.
     """
     from hpc_amp.study.cost import estimate
-    from hpc_amp.study.folder import find_study
+    from hpc_amp.study.folder import find_study, refuse_elsewhere
     from hpc_amp.study.lock import exclusive
     from hpc_amp.study.progress import progress, to_be_made
     from hpc_amp.study.recipe import read_recipe
@@ -217,6 +217,7 @@ def continue_(
     from hpc_amp.study.unsettled import settle
 
     study = find_study(target, studies_dir)
+    refuse_elsewhere(study)
     recipe = read_recipe(study)
     _refuse_bound(recipe.in_allocation, max_queued)
     with _interruptible(study), exclusive(study), working_in(recipe):
@@ -260,13 +261,14 @@ def cancel(target: str, as_json: bool, studies_dir: Path) -> None:
     import json
 
     from hpc_amp.study.ending import cancel_runs
-    from hpc_amp.study.folder import find_study
+    from hpc_amp.study.folder import find_study, refuse_elsewhere
     from hpc_amp.study.lock import exclusive
     from hpc_amp.study.progress import progress
     from hpc_amp.study.unsettled import settle
     from hpc_amp.study.words import count
 
     study = find_study(target, studies_dir)
+    refuse_elsewhere(study)
     with exclusive(study):
         settle(study, say_that_it_waits)
         ended = cancel_runs(progress(study))

@@ -88,6 +88,11 @@ def _details(found: RunDetails) -> str:
         header = ("ATTEMPT", "JOB", "HOST", "STARTED", "TOOK", "STEPS", "ENDED")
         table = [header, *(_attempt(attempt) for attempt in found.attempts)]
         lines += ["", *(f"  {line}" for line in _table(table))]
+    if found.changes:
+        lines += ["", "  CHANGED"]
+    for change in found.changes:
+        told = ", ".join(map(str, change.changed))
+        lines.append(f"  {_date(change.time)}  {told}  ({change.command})")
     return "\n".join(lines)
 
 

@@ -236,11 +236,12 @@ def status(target: str, sweeps_dir: Path, as_json: bool) -> None:
     SWEEP is a sweep's folder, or a name: then its newest sweep.
     """
     from hpc_amp.study.tables import as_text
-    from hpc_amp.sweep.folder import find_sweep
+    from hpc_amp.sweep.folder import find_sweep, refuse_elsewhere
     from hpc_amp.sweep.report import in_words, status_table
     from hpc_amp.sweep.status import point_statuses
 
     found = find_sweep(target, sweeps_dir)
+    refuse_elsewhere(found)
     statuses = point_statuses(found)
     if as_json:
         click.echo(json.dumps([status.to_plain(found.keys) for status in statuses], indent=1))
@@ -315,13 +316,14 @@ def cancel(target: str, sweeps_dir: Path, as_json: bool) -> None:
     from hpc_amp.jobs.control import SAVE_SECONDS
     from hpc_amp.study.words import count
     from hpc_amp.sweep.control import cancel as cancel_sweep
-    from hpc_amp.sweep.folder import find_sweep
+    from hpc_amp.sweep.folder import find_sweep, refuse_elsewhere
     from hpc_amp.sweep.unsettled import settle
 
     def say_that_ranks_save() -> None:
         click.echo(f"asked the ranks to save; they have {SAVE_SECONDS} s (Ctrl-C: none)", err=True)
 
     found = find_sweep(target, sweeps_dir)
+    refuse_elsewhere(found)
     with _exclusive(found):
         settle(found, say_that_it_waits)
         before = cancel_sweep(found, say_that_ranks_save)
@@ -346,12 +348,13 @@ def continue_(target: str, max_parallel: int | None, sweeps_dir: Path, as_json: 
     from dataclasses import replace
 
     from hpc_amp.sweep.control import nothing_to_continue, unfinished
-    from hpc_amp.sweep.folder import find_sweep
+    from hpc_amp.sweep.folder import find_sweep, refuse_elsewhere
     from hpc_amp.sweep.status import point_statuses
     from hpc_amp.sweep.submit import check_bound, parts_of
     from hpc_amp.sweep.unsettled import settle
 
     found = find_sweep(target, sweeps_dir)
+    refuse_elsewhere(found)
     if max_parallel is not None:
         check_bound(found.scheduler, max_parallel)
         found = replace(found, at_once=max_parallel)

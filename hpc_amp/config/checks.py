@@ -96,6 +96,7 @@ def check_job(loaded: LoadedJob, site: Site | None = None) -> None:
         _check_task(loaded, loaded.job.train)
         _check_batch(loaded, loaded.job, loaded.job.train)
         _check_training(loaded, loaded.job, loaded.job.train)
+        _check_weights(loaded, loaded.job.train)
 
 
 def _check_launch(loaded: LoadedJob, job: Job) -> None:
@@ -285,6 +286,13 @@ def _check_training(loaded: LoadedJob, job: Job, train: Train) -> None:
             "use auto or cpu, or ask for GPUs",
         )
     _check_profile(loaded, job, train)
+
+
+def _check_weights(loaded: LoadedJob, train: Train) -> None:
+    for key, file in train.first_weights.items():
+        path = os.path.expanduser(file)
+        if not os.path.isfile(path):
+            raise loaded.error(f"train.{key}", *_missing(path, "file"))
 
 
 def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:

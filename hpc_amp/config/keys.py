@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from hpc_amp.config.tree import Node, Scalar, Table
-from hpc_amp.config.values import PathMark
+from hpc_amp.config.values import Fixed, PathMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class Key:
     required: bool
     is_path: bool = False
     """Whether it holds a path, or a list of binds."""
+    fixed: Fixed | None = None
+    """Why a run that has begun cannot change it."""
 
     @property
     def is_section(self) -> bool:
@@ -52,9 +54,10 @@ def keys_of(section: type[Any]) -> dict[str, Key]:
             continue
         kind, optional, marks = _unwrap(hints[field.name])
         is_path = any(isinstance(mark, PathMark) for mark in marks)
-        checks = tuple(mark for mark in marks if not isinstance(mark, PathMark))
+        fixed = next((mark for mark in marks if isinstance(mark, Fixed)), None)
+        checks = tuple(mark for mark in marks if not isinstance(mark, (PathMark, Fixed)))
         required = field.default is MISSING and field.default_factory is MISSING
-        keys[field.name] = Key(field.name, kind, optional, checks, required, is_path)
+        keys[field.name] = Key(field.name, kind, optional, checks, required, is_path, fixed)
     return keys
 
 

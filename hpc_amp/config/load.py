@@ -26,6 +26,8 @@ class LoadedJob:
     """The job file as given."""
     tree: Table
     """All layers merged, before types."""
+    overrides: tuple[str, ...] = ()
+    """Those of the command line, which the file does not have."""
     expanded: tuple[Expansion, ...] = ()
     """The paths that were written with variables."""
 
@@ -48,6 +50,7 @@ class JobSource:
     path: Path
     text: str
     tree: Table
+    overrides: tuple[str, ...] = ()
 
     @property
     def site(self) -> str:
@@ -66,7 +69,8 @@ class JobSource:
             beneath = expand_section(defaults, Job)
             tree = _beneath(beneath, tree)
         tree, expanded = expand_paths(tree, Job)
-        loaded = LoadedJob(build(Job, tree), self.path, self.text, tree, tuple(expanded))
+        job = build(Job, tree)
+        loaded = LoadedJob(job, self.path, self.text, tree, self.overrides, tuple(expanded))
         _one_of_train_and_run(loaded)
         return loaded
 
@@ -75,7 +79,8 @@ def read_job(path: Path, overrides: Sequence[str] = ()) -> JobSource:
     """A job file and its overrides as a tree. Raises ConfigError where they are not YAML."""
     text, tree = read_file(path, "job file")
     expanded = expand_section(tree, Job)
-    return JobSource(path, text, apply_overrides(expanded, overrides, Job))
+    tree = apply_overrides(expanded, overrides, Job)
+    return JobSource(path, text, tree, tuple(overrides))
 
 
 def load_job(

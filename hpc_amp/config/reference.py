@@ -136,10 +136,20 @@ def _table(section: type, path: str) -> list[str]:
             f"`{name}`",
             _type(key, path),
             _default(key, defaults[name]),
-            " ".join(meanings[name].split()),
+            " ".join([*meanings[name].split(), *_fixed(key)]),
         ]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return lines
+
+
+def _fixed(key: Key) -> list[str]:
+    """What to say of a key that `resume` cannot change."""
+    if key.fixed is None:
+        return []
+    if not key.fixed.free:
+        return ["[*Fixed*](reliability.md#changing-a-run)."]
+    free = ", ".join(f"`{value}`" for value in key.fixed.free)
+    return [f"[*Fixed*](reliability.md#changing-a-run), but for changes among {free}."]
 
 
 def _type(key: Key, path: str) -> str:

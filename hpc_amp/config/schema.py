@@ -21,6 +21,7 @@ from hpc_amp.config.values import (
     Binds,
     Count,
     Duration,
+    Fixed,
     Fraction,
     Interval,
     Natural,
@@ -42,6 +43,12 @@ from hpc_amp.config.values import (
 )
 
 SCHEMA_VERSION = 1
+
+# Why `resume` cannot change a key.
+_FOLDER = Fixed("the run's folder and its job are named by it")
+_NETWORKS = Fixed("the weights in the checkpoints are those of this network")
+_FIRST_WEIGHTS = Fixed("first weights are read when a run begins")
+_SAMPLES = Fixed("the run has learned from these samples, in an order that follows from them")
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -172,6 +179,10 @@ class Model:
     divided among ranks."""
     width: Count | None = None
     """Channels of the first stage of the ResNets above. Default: 16 for resnet8/20/56, else 64."""
+    weights: Annotated[Path | None, _FIRST_WEIGHTS] = None
+    """File of weights that the run begins with, such as those of another run: `networks.pt` or
+    `average.pt` of a checkpoint, or a state dict. It must be of this very network. Default: random
+    weights."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -209,9 +220,10 @@ class Data:
 
     SHORTHAND: ClassVar[str] = "name"
 
-    name: Literal["cifar10", "cifar100", "fashion_mnist", "mnist", "imagefolder", "synthetic"] = (
-        "cifar10"
-    )
+    name: Annotated[
+        Literal["cifar10", "cifar100", "fashion_mnist", "mnist", "imagefolder", "synthetic"],
+        _SAMPLES,
+    ] = "cifar10"
     """`imagefolder` reads `root/train/<class>/*` and `root/test/<class>/*` (or `val`). Of 16 bits
     the upper 8 count; images of 32 bits or floating-point numbers, whose range is not known, are
     refused."""
@@ -225,7 +237,7 @@ class Data:
     in_memory: bool | None = None
     """Keep the images as uint8 in memory and augment whole batches on the device. Default: where
     they are small (all of one size up to 64 pixels)."""
-    image_size: Count | None = None
+    image_size: Annotated[Count | None, _SAMPLES] = None
     """Side in pixels to which `imagefolder` images are brought. Default: as they are when small,
     else 224."""
     workers: Natural | None = None
@@ -233,7 +245,7 @@ class Data:
     Default: the rank's cores less one, at most 8."""
     augment: Augment = field(default_factory=Augment)
     """Random changes of the training images."""
-    synthetic: Synthetic = field(default_factory=Synthetic)
+    synthetic: Annotated[Synthetic, _SAMPLES] = field(default_factory=Synthetic)
     """Size of the synthetic set, where it is used."""
 
 
@@ -243,7 +255,10 @@ class Optimizer:
 
     SHORTHAND: ClassVar[str] = "name"
 
-    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    name: Annotated[
+        Literal["sgd", "adam", "adamw"],
+        Fixed("the checkpoints hold the state of this optimizer, which another cannot use"),
+    ] = "sgd"
     """`sgd` has momentum; `adamw` decouples the weight decay, `adam` adds it to the gradient."""
     lr: NonNegative = 0.1
     """Peak learning rate."""
@@ -257,7 +272,9 @@ class Optimizer:
     """Adam's term for numerical stability. Precision `O3` needs a larger one, such as 1e-4."""
     weight_decay: NonNegative = 5e-4
     """Weight decay."""
-    decay_norm_and_bias: bool = True
+    decay_norm_and_bias: Annotated[
+        bool, Fixed("the checkpoints hold the state of the optimizer in these groups of weights")
+    ] = True
     """Apply the weight decay to biases and normalisation weights too."""
     fused: bool | None = None
     """One kernel for the whole update. Default: on GPUs where torch has it."""
@@ -287,11 +304,19 @@ class Precision:
 
     SHORTHAND: ClassVar[str] = "mode"
 
-    mode: Literal["fp32", "tf32", "bf16", "fp16", "O0", "O1", "O2", "O3"] = "fp32"
+    mode: Annotated[
+        Literal["fp32", "tf32", "bf16", "fp16", "O0", "O1", "O2", "O3"],
+        Fixed(
+            "O2 and O3 train weights in half precision, all others in fp32",
+            free=("fp32", "tf32", "bf16", "fp16", "O0", "O1"),
+        ),
+    ] = "fp32"
     """`tf32`: fp32 with TF32 matrix products. `bf16`, `fp16`: autocast; weights stay fp32, and
     `fp16` scales the loss. `O0` to `O3`: the [levels of apex.amp](apex.md): fp32; autocast with
     apex's rules; fp16 weights with fp32 master weights; fp16 throughout."""
-    init_scale: Annotated[float, at_least(1)] = 65536.0
+    init_scale: Annotated[
+        float, at_least(1), Fixed("the loss scale goes on from where it was; static_scale sets it")
+    ] = 65536.0
     """fp16: first loss scale."""
     growth_interval: Count = 2000
     """fp16: clean steps before the scale doubles."""
@@ -353,16 +378,16 @@ class Profile:
 class Gan:
     """The two networks of `dcgan`, and how Adam updates them."""
 
-    image_size: Annotated[int, image_side] = 64
+    image_size: Annotated[int, image_side, _NETWORKS] = 64
     """Side of the images in pixels: 16, 32, 64, ... Images of another size are scaled to it; of
     `data.augment`, `flip` alone counts."""
-    latent: Count = 100
+    latent: Annotated[Count, _NETWORKS] = 100
     """Length of the random vectors that the generator makes images from."""
-    generator_width: Count = 64
+    generator_width: Annotated[Count, _NETWORKS] = 64
     """Channels of the generator before its last layer; each layer before has twice as many."""
-    discriminator_width: Count = 64
+    discriminator_width: Annotated[Count, _NETWORKS] = 64
     """Channels of the discriminator after its first layer; each further layer has twice as many."""
-    norm: Literal["batch", "group"] = "batch"
+    norm: Annotated[Literal["batch", "group"], _NETWORKS] = "batch"
     """Normalisation of both networks. `group` makes the result independent of how a batch is
     divided among ranks."""
     lr: NonNegative = 2e-4
@@ -375,10 +400,10 @@ class Gan:
     """Made-up images in the picture that is written after each evaluation."""
     evaluation_images: Annotated[int, at_least(2)] = 10_000
     """Made-up images that an evaluation compares with the test images."""
-    generator_weights: Path | None = None
-    """File of weights that the generator starts with: a state dict, or `networks.pt` of a
-    checkpoint. Default: random weights."""
-    discriminator_weights: Path | None = None
+    generator_weights: Annotated[Path | None, _FIRST_WEIGHTS] = None
+    """File of weights that the generator begins with: `networks.pt` or `average.pt` of a
+    checkpoint, or a state dict. Default: random weights."""
+    discriminator_weights: Annotated[Path | None, _FIRST_WEIGHTS] = None
     """The same for the discriminator."""
 
 
@@ -386,10 +411,12 @@ class Gan:
 class Train:
     """A built-in task."""
 
-    task: Literal["classification", "dcgan"] = "classification"
+    task: Annotated[
+        Literal["classification", "dcgan"], Fixed("the checkpoints are those of this task")
+    ] = "classification"
     """What is trained. `dcgan`: a generator of images and its discriminator, with the settings of
     `gan`; `model`, `optimizer` and `label_smoothing` are those of a classification."""
-    model: Model = field(default_factory=Model)
+    model: Annotated[Model, _NETWORKS] = field(default_factory=Model)
     """The network."""
     gan: Gan = field(default_factory=Gan)
     """The networks of `dcgan`."""
@@ -399,7 +426,9 @@ class Train:
     """Passes over the training data."""
     max_steps: Count | None = None
     """End after so many steps, whichever comes first."""
-    batch_size: Count = 128
+    batch_size: Annotated[
+        Count, Fixed("steps, and with them the place in the data, are counted in batches")
+    ] = 128
     """Global batch size, over all ranks and accumulated parts. It must divide by
     world size x `accumulate`."""
     eval_batch_size: Count | None = None
@@ -435,7 +464,7 @@ class Train:
     """Measure single steps. Default: no."""
     profile: Profile | None = None
     """Record some steps. Default: none."""
-    seed: Natural = 0
+    seed: Annotated[Natural, Fixed("the order of the samples follows from it")] = 0
     """Seed of everything random."""
     deterministic: bool = False
     """Use only deterministic kernels, for runs that repeat bit by bit on GPUs too. CPU runs always
@@ -443,19 +472,31 @@ class Train:
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """`auto`: CUDA; CPUs, with a warning, only where the node has no NVIDIA device at all."""
 
+    @property
+    def first_weights(self) -> dict[str, str]:
+        """The files of weights that the run begins with, by their keys below `train`."""
+        files = {
+            "model.weights": self.model.weights,
+            "gan.generator_weights": self.gan.generator_weights,
+            "gan.discriminator_weights": self.gan.discriminator_weights,
+        }
+        return {key: file for key, file in files.items() if file is not None}
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Job:
     """A job file."""
 
-    name: Annotated[str, run_name]
+    name: Annotated[str, run_name, _FOLDER]
     """Name of the job, of its folder below `runs_dir`, and for the scheduler."""
     site: Path = "auto"
     """A name from `configs/sites`, the path of a site file, or `auto`: the one that fits this
     machine."""
-    runs_dir: Path = "runs"
+    runs_dir: Annotated[Path, _FOLDER] = "runs"
     """Folder of all runs, relative to where `submit` was called."""
-    code: Path | None = None
+    code: Annotated[
+        Path | None, Fixed("the run has a copy, `code` in its folder, which may be edited")
+    ] = None
     """Folder of your own code. It is copied into the run directory and is the working directory of
     `run`; later edits do not reach the job. `.git`, `.venv`, `venv`, `node_modules`, `runs` and
     `__pycache__` stay behind."""

@@ -7,9 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated
 
 from hpc_amp.config.units import parse_duration, parse_interval, parse_size, parse_step_interval
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Marks a key, or a section with all its keys, that `resume` cannot change. `reason` completes
+    "it stays as it is: ...". A change from one of the values in `free` to another is allowed."""
+
+    reason: str
+    free: tuple[str, ...] = ()
 
 
 class PathMark:

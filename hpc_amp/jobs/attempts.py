@@ -14,6 +14,10 @@ how it ended.
 from __future__ import annotations
 
 import json
+import os
+import socket
+import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +36,8 @@ _ENDINGS = {
     "failed": "failed",
 }
 _WITHOUT_A_WORD = "ended without a word: it was killed, or its node died"
+# As in the launch script: so long without a sign of life, and nothing is left of a job that ended.
+_QUIET_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +83,61 @@ def newest_attempt(run_dir: Path) -> Path | None:
     """The folder of the newest attempt; None before the first."""
     folders = _folders(run_dir)
     return folders[-1] if folders else None
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """An attempt at work whose job has ended, as far as its scheduler knows: that lost sight of a
+    node, or was told to forget the job."""
+
+    attempt: int
+    job_id: str
+    host: str
+    pid: int | None
+    """Of its launch script on `host`."""
+
+    def __str__(self) -> str:
+        return (
+            f"its job {self.job_id} has ended for the scheduler, but attempt {self.attempt} still "
+            f"gives signs of life on {self.host}"
+        )
+
+
+def find_orphan(run_dir: Path, scheduler: str) -> Orphan | None:
+    """The newest attempt of a run whose job has ended, if its launch script is at work all the
+    same: it touched `alive` within the last seconds, and has not said that it is over."""
+    folder = newest_attempt(run_dir)
+    if folder is None or (folder / "ended").exists():
+        return None
+    owner = read_json(folder / "owner")
+    host = str(owner.get("host", "unknown"))
+    if scheduler == "local" and host == socket.gethostname():
+        return None  # this machine's own list of processes is never wrong
+    silence = _silence(folder)
+    if silence is None or silence >= _QUIET_SECONDS:
+        return None
+    pid = owner.get("pid")
+    return Orphan(
+        int(folder.name),
+        str(owner.get("job_id", "unknown")),
+        host,
+        pid if isinstance(pid, int) else None,
+    )
+
+
+def _silence(folder: Path) -> float | None:
+    """Seconds since an attempt gave a sign of life, by the file server's clock where this user may
+    write there, else by ours. None where it never gave one."""
+    try:
+        with (folder / "alive").open("rb") as alive:  # asks the server, where attributes are cached
+            touched = os.fstat(alive.fileno()).st_mtime
+    except OSError:
+        return None
+    try:
+        with tempfile.TemporaryFile(dir=folder) as now:
+            return os.fstat(now.fileno()).st_mtime - touched
+    except OSError:
+        return time.time() - touched
 
 
 def _folders(run_dir: Path) -> list[Path]:

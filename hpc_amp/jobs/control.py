@@ -10,7 +10,7 @@ from typing import Literal
 
 from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.attempts import newest_attempt
+from hpc_amp.jobs.attempts import Orphan, find_orphan, newest_attempt
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.links import read_chain
 from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
@@ -23,15 +23,23 @@ _ASK_SECONDS = 15.0
 _UNDER_WAY = ("pending", "running", "unknown")
 
 
-def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunStatus:
+def cancel(
+    run_dir: Path,
+    on_wait: Callable[[], object] = lambda: None,
+    on_orphan: Callable[[Orphan], object] = lambda orphan: None,
+) -> RunStatus:
     """End a run that is pending or running, for good: it will not start again by itself. Returns
     its status before. A run that has ended is left as it is; one that was cancelled is cancelled
     again where its job is there still, since the scheduler may have refused. A job that can never
     start is taken out of the queue.
 
+    An attempt that works although its job has ended is asked to stop through the stop file, which
+    is all that reaches it, and `on_orphan` is told.
+
     Where signals do not reach the ranks in time, they are asked through the stop file first and
     have 60 s to save (`on_wait` is told); an interrupt ends the wait, and then the job.
     """
+    rundir.refuse_elsewhere(run_dir)
     (status,) = run_statuses([run_dir])
     _refuse_unsettled(status)
     scheduler = None if status.job_id is None else get_scheduler(status.scheduler)
@@ -40,8 +48,11 @@ def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunSt
             # Recorded before: the script reads it when its ranks have saved, and does not go on.
             record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
             _drop_links(scheduler, run_dir, status.job_id)
+            if status.orphan is not None:
+                ask_to_stop(run_dir)
+                on_orphan(status.orphan)
             try:
-                if status.state == "running" and not scheduler.signals_ranks:
+                if status.state == "running" and not (status.orphan or scheduler.signals_ranks):
                     _let_save(scheduler, status, on_wait)
             finally:
                 scheduler.cancel(status.job_id)
@@ -58,6 +69,11 @@ def cancel(run_dir: Path, on_wait: Callable[[], object] = lambda: None) -> RunSt
                 return replace(status, state="pending")
             if there is not None and status.state == "cancelled":
                 return replace(status, state=there.state)
+            orphan = find_orphan(run_dir, status.scheduler)
+            if orphan is not None and status.state == "cancelled":
+                ask_to_stop(run_dir)
+                on_orphan(orphan)
+                return replace(status, state="running", orphan=orphan)
     return status
 
 
@@ -86,6 +102,7 @@ def save_and_stop(run_dir: Path, on_wait: Callable[[RunStatus], object]) -> Stop
     nothing is killed. It does not go on by itself then, even if it is preempted meanwhile. A
     pending run is cancelled; one that has ended is left as it is.
     """
+    rundir.refuse_elsewhere(run_dir)
     (before,) = run_statuses([run_dir])
     _refuse_unsettled(before)
     if before.state not in _UNDER_WAY:
@@ -95,7 +112,7 @@ def save_and_stop(run_dir: Path, on_wait: Callable[[RunStatus], object]) -> Stop
         return Stopped(before, "cancelled", before)
     # For this attempt, and for the next if this one is just ending.
     record_event(run_dir, "stopping", reason="by hpc-amp cancel --save")
-    _touch_stop_file(run_dir)
+    ask_to_stop(run_dir)
     if rundir.read_resolved(run_dir)["job"].get("train") is None:
         return Stopped(before, "asked", before)
     on_wait(before)
@@ -112,7 +129,7 @@ def _wait_for_end(run_dir: Path) -> RunStatus:
             (status,) = run_statuses([run_dir])
             if status.state in FINAL:
                 return status
-            _touch_stop_file(run_dir)
+            ask_to_stop(run_dir)
             next_ask = time.monotonic() + _ASK_SECONDS
 
 
@@ -123,8 +140,9 @@ def _drop_links(scheduler: Scheduler, run_dir: Path, job_id: str) -> None:
             scheduler.cancel(link)
 
 
-def _touch_stop_file(run_dir: Path) -> None:
-    """Ask the ranks of the newest attempt to save and stop."""
+def ask_to_stop(run_dir: Path) -> None:
+    """Ask the ranks of the newest attempt to save and stop, through the stop file. Raises
+    UsageError."""
     newest = newest_attempt(run_dir)
     if newest is None:
         return
@@ -139,7 +157,7 @@ def _let_save(scheduler: Scheduler, status: RunStatus, on_wait: Callable[[], obj
     run_dir = Path(status.run_dir)
     if rundir.read_resolved(run_dir)["job"].get("train") is None:
         return  # a program of the user's own knows no stop file
-    _touch_stop_file(run_dir)
+    ask_to_stop(run_dir)
     on_wait()
     deadline = time.monotonic() + SAVE_SECONDS
     while time.monotonic() < deadline:

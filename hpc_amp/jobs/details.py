@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.jobs.attempts import Attempt, read_attempts, read_json, read_number
+from hpc_amp.jobs.change import Past, read_history
 from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.rundir import origin
 from hpc_amp.jobs.status import RunStatus, run_statuses
 
 
@@ -39,6 +41,8 @@ class RunDetails:
     time_left: int | None
     """To the time limit of the job."""
     heartbeat: Heartbeat | None
+    changes: list[Past]
+    """Of its settings, by `hpc-amp resume`."""
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON: one flat object."""
@@ -49,6 +53,7 @@ class RunDetails:
             "seconds_to_go": self.seconds_to_go,
             "time_left": self.time_left,
             "heartbeat": {name: getattr(beat, name) for name in beat.__slots__} if beat else None,
+            "changes": [change.to_plain() for change in self.changes],
         }
 
 
@@ -61,7 +66,8 @@ def run_details(folders: Sequence[Path]) -> list[RunDetails]:
 
 
 def _details(folder: Path, status: RunStatus) -> RunDetails:
-    running = status.state in ("running", "unknown")
+    elsewhere = origin(folder, read_json(folder / "job.json")) is not None
+    running = status.state in ("running", "unknown") and not elsewhere
     attempts = read_attempts(folder, read_events(folder), at_work=running)
     at_work = bool(attempts) and attempts[-1].state == "running"
     newest = folder / "attempts" / str(attempts[-1].number if attempts else 0)
@@ -72,6 +78,7 @@ def _details(folder: Path, status: RunStatus) -> RunDetails:
         seconds_to_go=_seconds_to_go(folder, newest) if at_work else None,
         time_left=max(0, end - int(time.time())) if at_work and end is not None else None,
         heartbeat=_heartbeat(newest) if at_work else None,
+        changes=read_history(folder),
     )
 
 

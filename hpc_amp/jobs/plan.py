@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from hpc_amp import __version__
 from hpc_amp.config.command import launcher_in
 from hpc_amp.config.fabric import Fabric, fabric_of
 from hpc_amp.config.load import LoadedJob
-from hpc_amp.config.schema import Job
+from hpc_amp.config.paths import as_overrides
+from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 from hpc_amp.containers import Container, get_container
@@ -52,6 +54,10 @@ class Plan:
     expanded: tuple[str, ...] = ()
     """The paths that were written with variables, and what they are. The log tells, too."""
     version: str = __version__
+    overrides: tuple[str, ...] = ()
+    """What the command line set besides the job file."""
+    submitted_from: Path = Path("/")
+    """Where relative paths of job file and command line count from."""
 
     @property
     def walltime(self) -> int:
@@ -95,6 +101,7 @@ class Plan:
             # A folder that a download is to make needs the one that it is made in.
             root = Path(self.job.train.data.root)
             own.append(next(path for path in (root, *root.parents) if path.exists()))
+            own += [Path(file).parent for file in self.job.train.first_weights.values()]
         taken = {source for source in map(_same_inside, wanted) if source is not None}
         for folder in sorted(set(own), key=lambda path: len(path.parts)):
             if str(folder) in _SYSTEM_FOLDERS:
@@ -172,6 +179,9 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         workdir=run_dir / "code" if job.code is not None else workdir,
         python=_absolute_program(job.container.python or default_python, workdir),
         umask=_umask(),
+        # Variables in paths are those of the submitting shell, also when the file is read again.
+        overrides=(*loaded.overrides, *as_overrides(loaded.job, loaded.expanded)),
+        submitted_from=workdir,
     )
 
 
@@ -206,6 +216,11 @@ def _on_one_node(job: Job) -> Job:
     return dataclasses.replace(job, job=resources)
 
 
+def absolute_path(path: str, workdir: Path) -> str:
+    """A path of a job file as absolute, and free of symbolic links."""
+    return str((workdir / path).resolve())
+
+
 def _absolute_program(program: str, workdir: Path) -> str:
     """A path as absolute; a bare name stays, to be found on PATH. The interpreter of a virtual
     environment is a symbolic link and only works as one."""
@@ -214,9 +229,26 @@ def _absolute_program(program: str, workdir: Path) -> str:
     return os.path.abspath(workdir / program)
 
 
+def with_first_weights(train: Train, change: Callable[[str], str | None]) -> Train:
+    """A training whose files of first weights are what `change` makes of their paths."""
+
+    def changed(file: str | None) -> str | None:
+        return None if file is None else change(file)
+
+    if not train.first_weights:
+        return train
+    gan = dataclasses.replace(
+        train.gan,
+        generator_weights=changed(train.gan.generator_weights),
+        discriminator_weights=changed(train.gan.discriminator_weights),
+    )
+    model = dataclasses.replace(train.model, weights=changed(train.model.weights))
+    return dataclasses.replace(train, gan=gan, model=model)
+
+
 def _absolute_paths(job: Job, workdir: Path) -> Job:
     def absolute(path: str) -> str:
-        return str((workdir / path).resolve())
+        return absolute_path(path, workdir)
 
     def absolute_bind(bind: str) -> str:
         source, colon, rest = bind.partition(":")
@@ -233,7 +265,7 @@ def _absolute_paths(job: Job, workdir: Path) -> Job:
     train = job.train
     if train is not None:
         data = dataclasses.replace(train.data, root=absolute(train.data.root))
-        train = dataclasses.replace(train, data=data)
+        train = with_first_weights(dataclasses.replace(train, data=data), absolute)
     code = absolute(job.code) if job.code is not None else None
     return dataclasses.replace(job, container=container, train=train, code=code)
 

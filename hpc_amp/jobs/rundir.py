@@ -11,14 +11,17 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import string
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hpc_amp import __version__
 from hpc_amp.config.schema import SCHEMA_VERSION, to_plain
 from hpc_amp.errors import UsageError
+from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.code import copy_code, copy_package
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.plan import Plan
@@ -106,6 +109,8 @@ def resolved(plan: Plan) -> dict[str, Any]:
         "launcher": plan.launcher.name,
         "site": plan.site.name,
         "run_dir": str(plan.run_dir),
+        "overrides": list(plan.overrides),
+        "submitted_from": str(plan.submitted_from),
         "workdir": str(plan.workdir),
         "python": plan.python,
         "host_mpi": to_plain(plan.site.host_mpi),
@@ -126,6 +131,48 @@ def read_resolved(run_dir: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("job"), dict):
         raise UsageError(f"{path} is not the description of a run")
     return content
+
+
+def origin(folder: Path, resolved: Mapping[str, Any]) -> Path | None:
+    """Where a run was submitted, if that is another folder than this one: its script and its job
+    are of that folder, whether this is a copy of it or the folder itself, moved. None where both
+    are one, by whatever path. `resolved` is the folder's `job.json`."""
+    recorded = resolved.get("run_dir")
+    if not isinstance(recorded, str):
+        return None
+    return None if same_folder(folder, Path(recorded)) else Path(recorded)
+
+
+def same_folder(one: Path, other: Path) -> bool:
+    """Whether two paths are one folder: symbolic links and bind mounts lead to the same inode."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False  # one is gone, or this machine does not see it
+
+
+def refuse_elsewhere(run_dir: Path) -> None:
+    """Raises UsageError where a run is not in the folder that it was submitted in: what is done to
+    it would happen there."""
+    refuse_copy(run_dir, origin(run_dir, read_resolved(run_dir)))
+
+
+def refuse_copy(folder: Path, recorded: Path | None) -> None:
+    """Raises UsageError where a run, a study or a sweep has another `origin` than its folder."""
+    if recorded is None:
+        return
+    if recorded.exists():
+        raise UsageError(
+            f"{folder} is a copy of {recorded}, and its scripts and jobs are those of the original",
+            hint="name the original, or submit a new run (its first weights can be those of a "
+            "checkpoint: see docs/reliability.md)",
+        )
+    link = f"ln -s {shlex.quote(str(folder))} {shlex.quote(str(recorded))}"
+    raise UsageError(
+        f"{folder} was {recorded} when it was submitted, and its scripts would look for everything "
+        "there",
+        hint=f"move it back, or let the old path lead to it: {link}",
+    )
 
 
 def point_latest(run_dir: Path) -> str | None:
@@ -165,9 +212,14 @@ def find_run(target: str, runs_dir: Path) -> Path:
     for folder in (Path(target), runs_dir / target / "latest", runs_dir / target):
         if os.path.isfile(folder / "job.json"):  # False, too, for names that no file can have
             return folder.resolve()
+    copies = []
     for folder in all_runs(runs_dir):
         if any(event.get("job_id") == target for event in read_events(folder)):
-            return folder
+            if origin(folder, read_json(folder / "job.json")) is None:
+                return folder
+            copies.append(folder)  # it has the original's events, but the job is the original's
+    if copies:
+        return copies[0]
     raise UsageError(
         f"there is no run {target!r}: neither a run directory, nor a name or job id in {runs_dir}",
         hint="`hpc-amp status` lists the runs; --runs-dir looks elsewhere",

@@ -94,6 +94,7 @@ def of_config(config: Path | None, overrides: Sequence[str], command: Sequence[s
 def of_run(run_dir: Path, overrides: Sequence[str], command: Sequence[str]) -> Session:
     """A session for a run, with its own code and job. Only what it asks of the scheduler may be
     overridden. Raises ConfigError or UsageError."""
+    rundir.refuse_elsewhere(run_dir)
     resolved = rundir.read_resolved(run_dir)
     if not host_folder(run_dir).is_dir():
         raise UsageError(

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import SchedulerError, UsageError
-from hpc_amp.jobs.attempts import read_json
+from hpc_amp.jobs.attempts import Orphan, find_orphan, read_json
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.links import read_chain, write_chain
+from hpc_amp.jobs.rundir import origin
 from hpc_amp.jobs.unsettled import INTERRUPTED, found_since, may_still_come
 from hpc_amp.schedulers import JobStatus, get_scheduler
 from hpc_amp.schedulers.base import NOT_IN_QUEUE
@@ -38,10 +39,14 @@ class RunStatus:
     step: int | None
     total_steps: int | None
     outcome: str | None
+    orphan: Orphan | None = None
+    """What is at work although the job of a `running` run has ended."""
 
     def to_plain(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON. Its reason tells of an orphan."""
+        plain = asdict(self)
+        del plain["orphan"]
+        return plain
 
 
 def run_statuses(folders: Sequence[Path]) -> list[RunStatus]:
@@ -88,6 +93,8 @@ class RunView:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.resolved = read_json(folder / "job.json")
+        # Of a copy, or of a run that was moved: the job in the queue is not this folder's.
+        self.origin = origin(folder, self.resolved)
         self.scheduler: str = self.resolved.get("scheduler", "unknown")
         events = read_events(folder)
         since = max((i for i, e in enumerate(events) if e["state"] == "submitted"), default=0)
@@ -133,13 +140,15 @@ class RunView:
 
     @property
     def ended(self) -> bool:
-        return self.last["state"] in FINAL
+        """Whether the scheduler has nothing to say of it."""
+        return self.last["state"] in FINAL or self.origin is not None
 
     def status(self, answers: dict[str, JobStatus] | None) -> RunStatus:
         attempt_path = self.folder / "attempts" / str(self.attempt)
         progress = read_json(attempt_path / "progress.json")
         ended = read_json(attempt_path / "outcome.json")
         outcome = ended.get("outcome")
+        self.orphan: Orphan | None = None
         state, reason = self._state(answers)
         if state == outcome == "failed":
             # The job's own words say more than the script's exit status.
@@ -155,12 +164,15 @@ class RunView:
             step=progress.get("step"),
             total_steps=progress.get("total_steps"),
             outcome=outcome or (state if state in ("finished", "failed") else None),
+            orphan=self.orphan,
         )
 
     def _state(self, answers: dict[str, JobStatus] | None) -> tuple[str, str]:
         state, reason = self.last["state"], str(self.last.get("reason", ""))
         if state in FINAL:
             return state, reason
+        if self.origin is not None:
+            return "unknown", f"this folder was copied or moved from {self.origin}: ask there"
         if self.job_id is None:
             return self._without_job()
         if answers is None:
@@ -171,6 +183,10 @@ class RunView:
             # Where a job was killed without a word, the next link of its chain takes over.
             link, dead_links = self._next_link(answers)
             answer, dead = link or answer, [*dead, *dead_links]
+        if answer.state == "ended":
+            self.orphan = find_orphan(self.folder, self.scheduler)
+        if self.orphan is not None:
+            return "running", str(self.orphan)
         if answer.state == "ended" and not answer.reason:
             answer = self._last_words()
         if answer.state == "ended" and state == "terminated":

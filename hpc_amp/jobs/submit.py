@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.errors import HpcAmpError, UnclearError, UsageError
-from hpc_amp.jobs import rundir
+from hpc_amp.jobs import change, rundir
+from hpc_amp.jobs.attempts import find_orphan
+from hpc_amp.jobs.change import Changed
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.links import read_chain, submit_chain
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
-from hpc_amp.jobs.status import run_statuses
+from hpc_amp.jobs.status import RunStatus, run_statuses
 from hpc_amp.schedulers import Scheduler, Submission, get_scheduler
 from hpc_amp.signals import uninterrupted
 
@@ -72,12 +75,71 @@ def _kept(error: UnclearError, run_dir: Path) -> UnclearError:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A run that was submitted again."""
+
+    submission: Submission
+    scheduler: str
+    changed: tuple[Changed, ...] = ()
+    """What it goes on with."""
+    remarks: tuple[str, ...] = ()
+    """What the user should know, although nothing is wrong."""
+
+
 def resume(
-    run_dir: Path, tell: Callable[[Submission, str], object] = lambda submission, scheduler: None
-) -> tuple[Submission, str]:
-    """Submit the run's own script again; the job goes on from its newest checkpoint. Returns the
-    submission and the scheduler's name, of which `tell` is told before a Ctrl-C that came meanwhile
-    takes effect. Raises UsageError where the run is under way or finished."""
+    run_dir: Path,
+    overrides: Sequence[str] = (),
+    command: str = "hpc-amp resume",
+    tell: Callable[[Resumed], object] = lambda resumed: None,
+) -> Resumed:
+    """Submit the run's script again; the job goes on from its newest checkpoint, with `overrides`
+    on top of its settings. `command` is what the user typed, for the run's history. `tell` is told
+    of the submission before a Ctrl-C that came meanwhile takes effect.
+
+    Raises ConfigError for overrides that are wrong or cannot change, and UsageError where the run
+    is under way, is not the one that it says it is, or has finished and would have nothing to do.
+    Where the scheduler refuses, the run's settings are as they were.
+    """
+    before, stuck = _refuse_under_way(run_dir)
+    change.mend(run_dir)
+    planned = change.plan_change(run_dir, overrides) if overrides else None
+    if planned is not None and planned.only_told:
+        planned = None  # all is as it is to be
+    if before.state == "finished":
+        _refuse_finished(run_dir, planned)
+    scheduler = get_scheduler(before.scheduler)
+    for link in (*reversed(read_chain(run_dir)), *stuck):
+        scheduler.cancel(link)  # may still wait for a job that failed
+    plan = None if planned is None else planned.plan
+    number = None
+    with waiting_for(scheduler if plan is None else plan.scheduler):
+        try:
+            if planned is None or plan is None:
+                resources = rundir.read_resolved(run_dir)["job"].get("job", {})
+                submission = _hand_in(run_dir, scheduler, resources.get("chain", 0))
+                resumed = Resumed(submission, scheduler.name)
+            else:
+                with uninterrupted():
+                    number = change.apply(run_dir, planned, command)
+                submission = _hand_in(run_dir, plan.scheduler, plan.job.job.chain, change=number)
+                resumed = Resumed(submission, plan.scheduler.name, planned.changed, plan.remarks)
+        except UnclearError as error:
+            raise _kept(error, run_dir) from None
+        except HpcAmpError as error:
+            if number is not None:
+                change.take_back(run_dir, number, str(error))
+                if before.state == "finished":  # which it still is
+                    record_event(run_dir, "finished", job_id=before.job_id)
+            raise
+        tell(resumed)
+    return resumed
+
+
+def _refuse_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
+    """The status of a run, and its job where that waits in the queue and can never start. Raises
+    UsageError unless the run has ended, for all that is known."""
+    rundir.refuse_elsewhere(run_dir)
     (status,) = run_statuses([run_dir])
     if status.state in ("pending", "running"):
         raise UsageError(
@@ -96,25 +158,29 @@ def resume(
     there = {} if status.job_id is None else scheduler.unended([status.job_id])
     if any(not job.stuck for job in there.values()):
         raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")
-    if status.state == "finished":
+    orphan = find_orphan(run_dir, status.scheduler) if status.state == "cancelled" else None
+    if orphan is not None:
+        raise UsageError(f"{run_dir} is still at work: {orphan}", hint="`cancel` asks it to stop")
+    return status, [*there]
+
+
+def _refuse_finished(run_dir: Path, planned: change.Change | None) -> None:
+    """Raises UsageError where a run that has finished would have no step more to do."""
+    if planned is None:
         raise UsageError(f"{run_dir} has finished", hint="there is nothing to resume")
-    for link in [*reversed(read_chain(run_dir)), *there]:
-        scheduler.cancel(link)  # may still wait for a job that failed
-    resources = rundir.read_resolved(run_dir)["job"].get("job", {})
-    with waiting_for(scheduler):
-        try:
-            submission = _hand_in(run_dir, scheduler, resources.get("chain", 0))
-        except UnclearError as error:
-            raise _kept(error, run_dir) from None
-        tell(submission, scheduler.name)
-    return submission, scheduler.name
+    total = change.total_steps(run_dir, planned.plan.job.train)
+    if total is not None and total <= change.steps_done(run_dir):
+        raise UsageError(
+            f"{run_dir} has finished, at step {total} of {total}",
+            hint="it can go on with more train.epochs or train.max_steps",
+        )
 
 
-def _hand_in(run_dir: Path, scheduler: Scheduler, links: int) -> Submission:
+def _hand_in(run_dir: Path, scheduler: Scheduler, links: int, **facts: Any) -> Submission:
     """Submit the run's script. `submitted` is recorded before, since the script may start and even
     end before sbatch has returned; the job id follows in an event of its own, and is missing where
-    the scheduler gave no clear answer."""
-    record_event(run_dir, "submitted", scheduler=scheduler.name)
+    the scheduler gave no clear answer. `facts` are recorded with it."""
+    record_event(run_dir, "submitted", scheduler=scheduler.name, **facts)
     try:
         submission = submit_chain(scheduler, run_dir, links)
     except UnclearError:

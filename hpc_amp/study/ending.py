@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpc_amp.jobs.control import ask_to_stop
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.status import RunStatus
 from hpc_amp.schedulers import get_scheduler
@@ -20,6 +21,8 @@ def cancel_runs(items: Sequence[Progress]) -> int:
     # The scripts read it when their ranks have ended, and do not go on.
     for status in open_runs:
         record_event(Path(status.run_dir), "cancelled", reason="by hpc-amp scale cancel")
+        if status.orphan is not None:
+            ask_to_stop(Path(status.run_dir))
     # Those that wait first: on this machine their job starts the next one when one ends.
     ordered = sorted([*open_runs, *left], key=lambda status: status.attempt)
     for scheduler, job_id in dict.fromkeys((s.scheduler, s.job_id) for s in ordered if s.job_id):

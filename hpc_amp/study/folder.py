@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 
 from hpc_amp.config.values import run_name
 from hpc_amp.errors import UsageError
+from hpc_amp.jobs import rundir
 
 Kind = Literal["strong", "weak"]
 KINDS: tuple[Kind, ...] = ("strong", "weak")
@@ -115,6 +116,18 @@ def find_study(target: str, studies_dir: Path) -> Study:
         f"there is no study {target!r}: neither a study's folder, nor a name in {studies_dir}",
         hint="--studies-dir looks elsewhere",
     )
+
+
+def refuse_elsewhere(study: Study) -> None:
+    """Raises UsageError where a study is not in the folder that it was started in, as its runs
+    tell: their scripts and jobs would work there."""
+    for planned in study.planned_runs():
+        run_dir = study.run_dir(planned)
+        if run_dir is not None and os.path.isfile(run_dir / "job.json"):
+            recorded = rundir.origin(run_dir, rundir.read_resolved(run_dir))
+            if recorded is not None:
+                there = Path(os.path.normpath(recorded / os.path.relpath(study.folder, run_dir)))
+                rundir.refuse_copy(study.folder, there)
 
 
 def read_study(folder: Path) -> Study:

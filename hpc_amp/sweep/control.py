@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpc_amp.errors import UsageError
-from hpc_amp.jobs.control import SAVE_SECONDS
+from hpc_amp.jobs.control import SAVE_SECONDS, ask_to_stop
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.rundir import read_resolved
 from hpc_amp.study.words import under_way
@@ -48,6 +48,8 @@ def cancel(sweep: Sweep, on_wait: Callable[[], object]) -> list[PointStatus]:
     record_cancelled(sweep, _REASON)
     for status in started:
         record_event(sweep.point_dir(status.index), "cancelled", reason=_REASON)
+        if status.run is not None and status.run.orphan is not None:
+            ask_to_stop(sweep.point_dir(status.index))
     open_points = {status.index for status in before}
     submitted = [one for one in read_submitted(sweep) if open_points & set(one.points)]
     try:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import UsageError
+from hpc_amp.jobs import rundir
 from hpc_amp.sweep import ranges
 from hpc_amp.sweep.points import Point
 
@@ -115,6 +116,19 @@ def read_sweep(folder: Path) -> Sweep:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{path} does not describe a sweep: {error!r}") from None
+
+
+def refuse_elsewhere(sweep: Sweep) -> None:
+    """Raises UsageError where a sweep is not in the folder that it was submitted in: its scripts
+    and jobs would work there."""
+    path = sweep.folder / "jobs.jsonl"
+    try:
+        with path.open(encoding="utf-8") as lines:
+            recorded = Path(json.loads(next(lines))["run_dir"]).parents[1]
+    except (OSError, ValueError, KeyError, TypeError, IndexError, StopIteration):
+        raise UsageError(f"{path} does not tell the jobs of the points") from None
+    if not rundir.same_folder(sweep.folder, recorded):
+        rundir.refuse_copy(sweep.folder, recorded)
 
 
 def _sweep(folder: Path, content: Any) -> Sweep:

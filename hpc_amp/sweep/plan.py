@@ -13,11 +13,12 @@ from typing import Any
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import JobSource, LoadedJob, read_job
 from hpc_amp.config.overrides import apply_overrides
+from hpc_amp.config.paths import as_overrides
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.sites import find_site
 from hpc_amp.errors import ConfigError
-from hpc_amp.jobs.plan import Plan, make_plan
+from hpc_amp.jobs.plan import Plan, absolute_path, make_plan, with_first_weights
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.rundir import new_run_id, resolved
 from hpc_amp.sweep.folder import Group, point_dir
@@ -96,7 +97,8 @@ def plan_sweep(config: Path, space: Space, sweeps_dir: Path) -> SweepPlan:
 
 def _load(source: JobSource, settings: Sequence[str], site: Site) -> LoadedJob:
     tree = apply_overrides(source.tree, settings, Job)
-    loaded = replace(source, tree=tree).validate(site.defaults)
+    overrides = (*source.overrides, *settings)
+    loaded = replace(source, tree=tree, overrides=overrides).validate(site.defaults)
     check_job(loaded, site)
     return loaded
 
@@ -135,7 +137,7 @@ class _Planner:
         self._expanded[key] &= {*map(str, (*self._site.expanded, *loaded.expanded))}
         self._points.setdefault(key, []).append(point.index)
         run_dir = point_dir(self.folder, point.index)
-        content = _resolved_point(self._plans[key], self._common[key], loaded.job, run_dir)
+        content = _resolved_point(self._plans[key], self._common[key], loaded, run_dir)
         self.jobs.append(json.dumps(content, default=_fields_of))
 
     def groups(self) -> tuple[PlannedGroup, ...]:
@@ -159,9 +161,14 @@ def _what_scripts_depend_on(job: Job) -> tuple[Any, ...]:
         replace(job.container, env={}),
         job.launch,
         job.restarts,
-        job.train.data.root if job.train is not None else None,
+        (job.train.data.root, _folders(job.train.first_weights)) if job.train is not None else None,
         job.run is None,
     )
+
+
+def _folders(files: dict[str, str]) -> list[str]:
+    """What a container has to see of files."""
+    return sorted({os.path.dirname(file) for file in files.values()})
 
 
 def _with_sweep_visible(plan: Plan, folder: Path) -> Plan:
@@ -172,18 +179,22 @@ def _with_sweep_visible(plan: Plan, folder: Path) -> Plan:
     return replace(plan, job=replace(plan.job, container=container))
 
 
-def _resolved_point(plan: Plan, common: dict[str, Any], job: Job, run_dir: Path) -> dict[str, Any]:
+def _resolved_point(
+    plan: Plan, common: dict[str, Any], loaded: LoadedJob, run_dir: Path
+) -> dict[str, Any]:
     """`jobs.rundir.resolved` of another point of the plan's group: with its own training, command,
     environment and places."""
-    train = job.train
+    job, train = loaded.job, loaded.job.train
     if train is not None and plan.job.train is not None:
         # Absolute there.
         train = replace(train, data=replace(train.data, root=plan.job.train.data.root))
+        train = with_first_weights(train, lambda file: absolute_path(file, plan.submitted_from))
     env = {**plan.fabric_env, **plan.site.env, **job.container.env}
     container = {**common["job"]["container"], "env": env}
     return {
         **common,
         "run_dir": str(run_dir),
+        "overrides": [*loaded.overrides, *as_overrides(loaded.job, loaded.expanded)],
         "workdir": str(run_dir / "code") if job.code is not None else common["workdir"],
         "job": {**common["job"], "train": train, "run": job.run, "container": container},
     }

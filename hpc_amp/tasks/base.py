@@ -82,6 +82,11 @@ class Task(ABC):
         """The networks, on the CPU, initialised from the global generator that the engine seeded
         equally on every rank. Called after `prepare_data`."""
 
+    def first_weights(self) -> dict[str, str]:
+        """Files of weights that networks begin a run with, by the name of the network. A run that
+        has a checkpoint needs them no longer."""
+        return {}
+
     @abstractmethod
     def phases(self) -> tuple[Phase, ...]:
         """The updates of one step, in order."""

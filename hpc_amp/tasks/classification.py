@@ -39,6 +39,11 @@ class Classification(Task):
         )
         return {"model": model}
 
+    def first_weights(self) -> dict[str, str]:
+        """Those of the model, where the job names a file."""
+        file = self.train.model.weights
+        return {} if file is None else {"model": file}
+
     def phases(self) -> tuple[Phase, ...]:
         """One update."""
         return (Phase("train", ("model",), ("loss",), self.train.optimizer),)

@@ -23,7 +23,6 @@ from hpc_amp.data.gan import (
 )
 from hpc_amp.data.prepare import Prepared
 from hpc_amp.models.dcgan import Discriminator, Generator
-from hpc_amp.models.weights import load_weights
 from hpc_amp.tasks.base import Networks, Phase, Task, TrainingData
 from hpc_amp.tasks.frechet import FeatureNetwork, add_over_ranks, frechet_distance, moments
 
@@ -55,18 +54,19 @@ class Dcgan(Task):
         return GanTraining(self.data.training, self.normalization, self.train, self.world)
 
     def build_networks(self) -> dict[str, nn.Module]:
-        """Both networks, for the channels of the data, with weights from files where they are."""
+        """Both networks, for the channels of the data."""
         gan, channels = self.train.gan, self.data.channels
         common = {"channels": channels, "image_size": gan.image_size, "norm": gan.norm}
-        networks = {
+        return {
             "generator": Generator(latent=gan.latent, width=gan.generator_width, **common),
             "discriminator": Discriminator(width=gan.discriminator_width, **common),
         }
+
+    def first_weights(self) -> dict[str, str]:
+        """Those of either network, where the job names a file."""
+        gan = self.train.gan
         files = {"generator": gan.generator_weights, "discriminator": gan.discriminator_weights}
-        for name, file in files.items():
-            if file is not None:
-                load_weights(networks[name], file, name)
-        return networks
+        return {name: file for name, file in files.items() if file is not None}
 
     def phases(self) -> tuple[Phase, ...]:
         """The discriminator's update, then the generator's, both with Adam."""

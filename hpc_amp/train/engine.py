@@ -25,6 +25,7 @@ from hpc_amp.config.schema import Train
 from hpc_amp.config.units import parse_interval
 from hpc_amp.distributed.collect import gather, gather_on_main
 from hpc_amp.distributed.world import World
+from hpc_amp.models.weights import load_weights
 from hpc_amp.tasks.base import Task
 from hpc_amp.train import randomness, state
 from hpc_amp.train.agreement import Agreement
@@ -80,8 +81,28 @@ class Engine:
         if train.max_steps is not None:
             self.total_steps = min(self.total_steps, train.max_steps)
 
+        self.save_every = parse_interval(train.checkpoint.every)
+        self._steps_in = {"steps": 1, "epochs": self.data.steps_per_epoch}
+        self._keep_every: int | None = None
+        if train.checkpoint.keep_every is not None:
+            interval = parse_interval(train.checkpoint.keep_every)
+            self._keep_every = interval.count * self._steps_in[interval.unit]
+        self.store = CheckpointStore(
+            run.path / "checkpoints",
+            run=run.path.name,
+            retention=Retention(
+                train.checkpoint.keep, train.checkpoint.keep_best, self._keep_every
+            ),
+            warn=self._warn,
+        )
+        chosen = self._choose_checkpoint()
+
         randomness.seed_everything(train.seed)
-        self.networks = {n: self._place(net) for n, net in task.build_networks().items()}
+        built = task.build_networks()
+        if chosen is None:
+            for name, file in task.first_weights().items():
+                load_weights(built[name], file, name)
+        self.networks = {name: self._place(network) for name, network in built.items()}
         self.precision = ModelPrecision(self.policy)
         self.average: WeightAverage | None = None
         if train.ema is not None:
@@ -107,22 +128,8 @@ class Engine:
         self._rehearsed = False
 
         self.agreement = Agreement(world, watch)
-        self.save_every = parse_interval(train.checkpoint.every)
-        self._steps_in = {"steps": 1, "epochs": self.data.steps_per_epoch}
-        self._keep_every: int | None = None
-        if train.checkpoint.keep_every is not None:
-            interval = parse_interval(train.checkpoint.keep_every)
-            self._keep_every = interval.count * self._steps_in[interval.unit]
-        self.store = CheckpointStore(
-            run.path / "checkpoints",
-            run=run.path.name,
-            retention=Retention(
-                train.checkpoint.keep, train.checkpoint.keep_best, self._keep_every
-            ),
-            warn=self._warn,
-        )
         self._last_save = time.monotonic()
-        resumed = self._resume()
+        resumed = self._resume(chosen)
         self.tracker = Tracker(
             run, world, start_step=self.step, evaluated=self.evaluated_step == self.step
         )
@@ -403,10 +410,11 @@ class Engine:
         self._last_save = time.monotonic()
         self._resume_clocks()
 
-    def _resume(self) -> list[str]:
-        """Go on from the newest valid checkpoint, which rank 0 chooses for all. Returns lines for
-        the log; none where there is no checkpoint."""
-        while (step := self._choose_checkpoint()) is not None:
+    def _resume(self, chosen: int | None) -> list[str]:
+        """Go on from the checkpoint that rank 0 has chosen for all, or from one before where that
+        cannot be read. Returns lines for the log; none where there is no checkpoint."""
+        step = chosen
+        while step is not None:
             problem = checkpoint = None
             try:
                 checkpoint = self.store.load(step)
@@ -416,9 +424,17 @@ class Engine:
             if checkpoint is not None and not problems:
                 return state.restore(self, checkpoint)
             self.store.pass_over(step, problems[0])
+            step = self._choose_checkpoint()
+        if chosen is not None and self.task.first_weights():
+            raise TrainingError(
+                "none of the run's checkpoints can be read, and this attempt has not read its "
+                "first weights"
+            )
         return []
 
     def _choose_checkpoint(self) -> int | None:
+        """The step of the newest valid checkpoint, as rank 0 sees it; None where there is none. A
+        collective call."""
         choice = [self.store.newest() if self.world.is_main else None]
         if self.world.size > 1:
             dist.broadcast_object_list(choice, src=0)

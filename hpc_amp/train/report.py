@@ -85,7 +85,7 @@ class Report:
         engine.tracker.say("  ".join(parts))
         engine.tracker.progress(
             step=engine.step, total_steps=engine.total_steps, epoch=epoch, images_per_second=rate,
-            **losses,
+            steps_per_epoch=engine.data.steps_per_epoch, **losses,
         )  # fmt: skip
 
     def evaluation(self) -> None:

@@ -101,7 +101,11 @@ def conclude(name: str, run: RunDirectory, engine: Engine, reason: StopReason) -
         write_outcome(run, outcome, words, engine.step, reason)
     except OSError as error:
         engine.tracker.say(f"WARNING: how the run ended cannot be written: {error}")
-    engine.tracker.progress(step=engine.step, total_steps=engine.total_steps)
+    engine.tracker.progress(
+        step=engine.step,
+        total_steps=engine.total_steps,
+        steps_per_epoch=engine.data.steps_per_epoch,
+    )
     engine.tracker.say(f"{outcome} at step {engine.step} of {engine.total_steps}: {words}")
     return outcome
 

@@ -1,7 +1,8 @@
 """What a checkpoint holds of an engine, and how an engine goes on from one.
 
 All state that matters is here: a run that is stopped anywhere and resumed gives the same weights as
-one that never stopped.
+one that never stopped. Settings are no state: they are those of the job as it is now, whatever the
+checkpoint was trained with.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 import hpc_amp
 from hpc_amp.config.schema import Train, to_plain
@@ -65,6 +67,8 @@ def _trainer(engine: Engine) -> dict[str, Any]:
     return {
         "step": engine.step,
         "batch_size": engine.train.batch_size,
+        "steps_per_epoch": engine.data.steps_per_epoch,
+        "total_steps": engine.total_steps,
         "world_size": engine.world.size,
         "scalers": {
             u.phase.name: {name: s.state_dict() for name, s in u.scalers.items()}
@@ -88,6 +92,7 @@ def _facts(engine: Engine) -> dict[str, Any]:
         "world_size": engine.world.size,
         "metric": engine.metrics.get("accuracy") if evaluated else None,
         "config_sha256": config_digest(engine.train),
+        "train": to_plain(engine.train),
         "environment": environment(engine.device),
     }
 
@@ -100,12 +105,16 @@ def restore(engine: Engine, checkpoint: Checkpoint) -> list[str]:
     try:
         _load_networks(engine.networks, saved["networks"])
         if engine.average is not None:
-            _load_networks(engine.average.networks, saved["average"])
+            # An average that is new begins with the weights as they are.
+            _load_networks(engine.average.networks, saved.get("average", saved["networks"]))
             engine.average.updates = trainer["average_updates"]
         for update in engine.updates:
-            update.optimizer.load_state_dict(saved["optimizers"][update.phase.name])
-            for name, scaler in update.scalers.items():
-                scaler.load_state_dict(trainer["scalers"][update.phase.name][name])
+            _load_optimizer(update.optimizer, saved["optimizers"][update.phase.name])
+            # None where the precision had no loss scale yet.
+            scalers = trainer["scalers"][update.phase.name]
+            for name, scaler in update.scalers.items() if scalers else ():
+                scaler.load_state_dict(scalers[name])
+                scaler.keep_in_bounds()
             # Older checkpoints have the overflows of single losses alone.
             overflows = sum(scaler.skipped_steps for scaler in update.scalers.values())
             update.skipped = trainer.get("skipped_updates", {}).get(update.phase.name, overflows)
@@ -130,12 +139,23 @@ def restore(engine: Engine, checkpoint: Checkpoint) -> list[str]:
     randomness.restore(
         saved["random"], engine.world, engine.device, engine.train.seed + engine.step
     )
-    return [line, *_changes(engine, checkpoint.facts)]
+    return [line, *_changes(engine, checkpoint.facts), *_new_length(engine, trainer)]
 
 
 def _load_networks(networks: dict[str, nn.Module], saved: dict[str, Any]) -> None:
     for name, network in networks.items():
         network.load_state_dict(saved[name])
+
+
+def _load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Take over the state of an optimizer, but none of its settings: torch keeps the learning rate,
+    the momentum and all other options beside the state, and would set them back to what they were.
+    The options have to be there before the state: a fused optimizer keeps its steps on the GPU."""
+    now, before = optimizer.state_dict()["param_groups"], saved["param_groups"]
+    if [len(group["params"]) for group in now] != [len(group["params"]) for group in before]:
+        raise ValueError("the optimizer has other groups of weights")
+    groups = [{**group, "params": then["params"]} for group, then in zip(now, before, strict=True)]
+    optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
 
 
 def _refuse_other_run(engine: Engine, trainer: Any) -> None:
@@ -151,24 +171,58 @@ def _refuse_other_run(engine: Engine, trainer: Any) -> None:
             f"the checkpoint was trained on {trainer['data']}, but now there is "
             f"{engine.task.data_name}: restore the data, or start a new run"
         )
+    now = engine.data.steps_per_epoch
+    before = trainer.get("steps_per_epoch", now)  # older checkpoints do not tell
+    if before != now:
+        raise TrainingError(
+            f"the checkpoint was trained with {before} steps an epoch, but there are {now} now: "
+            "the training data has changed. Restore it, or start a new run"
+        )
 
 
 def _changes(engine: Engine, facts: Any) -> list[str]:
     """What is no longer as it was when the checkpoint was saved, a line each."""
     lines = []
-    if facts.get("config_sha256") != config_digest(engine.train):
+    if "train" in facts:
+        now = json.loads(json.dumps(to_plain(engine.train)))
+        settings = _differences(facts["train"], now, "train")
+        if settings:
+            lines.append(f"changed since the checkpoint: {', '.join(settings)}")
+    elif facts.get("config_sha256") != config_digest(engine.train):
         lines.append("WARNING: the `train` section is not the one of the checkpoint")
-    before, now = facts.get("environment", {}), environment(engine.device)
+    before, here = facts.get("environment", {}), environment(engine.device)
     changed = [
-        f"{name} {before[name]} -> {now[name]}"
+        f"{name} {before[name]} -> {here[name]}"
         for name in _TOLD
-        if name in before and before[name] != now[name]
+        if name in before and before[name] != here[name]
     ]
     if changed:
         lines.append(
             f"WARNING: since the checkpoint: {', '.join(changed)}; results may differ in rounding"
         )
     return lines
+
+
+def _differences(before: Any, now: Any, path: str) -> list[str]:
+    """What differs between two sections of a configuration in JSON, down to single keys. A key that
+    only one of them has is one of another version of hpc-amp."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        common = [name for name in now if name in before]
+        return [text for n in common for text in _differences(before[n], now[n], f"{path}.{n}")]
+    return [] if before == now else [f"{path} {json.dumps(before)} -> {json.dumps(now)}"]
+
+
+def _new_length(engine: Engine, trainer: Any) -> list[str]:
+    """What another number of steps means for the learning rate, which is a function of the position
+    in the whole run."""
+    before = trainer.get("total_steps", engine.total_steps)
+    if before == engine.total_steps or engine.step >= engine.total_steps:
+        return []
+    then, now = (engine.rate(min(engine.step, n - 1), n) for n in (before, engine.total_steps))
+    return [
+        f"the run ends at step {engine.total_steps} now, not at {before}: the learning rate of the "
+        f"next step is {now:.4g} of its peak, and was {then:.4g} in the run as it was"
+    ]
 
 
 def environment(device: torch.device) -> dict[str, Any]:

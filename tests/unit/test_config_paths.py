@@ -59,7 +59,7 @@ def test_the_schema_says_which_keys_hold_paths():
     assert set(paths_in(Job)) == {
         *("site", "runs_dir", "code", "train.data.root"),
         *("container.image", "container.bind", "container.python"),
-        *("train.gan.generator_weights", "train.gan.discriminator_weights"),
+        *("train.model.weights", "train.gan.generator_weights", "train.gan.discriminator_weights"),
     }
     assert set(paths_in(Site)) == {"bind", "host_mpi.prefix", "host_mpi.bind"}
 
@@ -228,6 +228,9 @@ def test_the_script_of_a_sweep_tells_what_is_so_for_all_its_points(shell):
         "name: x\nsite: slurm\njob: {gpus_per_node: 0}\n"
         "train: {task: dcgan, data: {name: synthetic, root: $SCRATCH/data}}\n"
     )
+    (shell / "scratch").mkdir()
+    for name in ("a", "b"):
+        (shell / "scratch" / name).touch()
     space = read_space(["train.gan.generator_weights=$SCRATCH/a,$SCRATCH/b"])
     (group,) = plan_sweep(Path("job.yaml"), space, Path("sweeps")).groups
     assert group.plan.expanded == (f"train.data.root: $SCRATCH/data is {shell}/scratch/data",)

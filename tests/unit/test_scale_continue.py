@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -571,3 +572,29 @@ def test_a_study_that_was_started_in_a_folder_that_is_gone(inside: Queue) -> Non
 
     assert result.returncode == 2
     assert "the study was started in /nowhere: No such file or directory" in result.stderr
+
+
+# ---- studies that are not where they were started ------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["copied", "moved"])
+def test_nothing_is_done_to_a_study_elsewhere(inside: Queue, how: str) -> None:
+    """Its runs and their jobs are those of the folder that it was started in."""
+    study = start(inside, "1,2", 1)
+    there = inside.host.work / "there"
+    if how == "copied":
+        shutil.copytree(study.folder, there, symlinks=True)
+    else:
+        study.folder.rename(there)
+
+    for verb in ("continue", "cancel"):
+        result = scale(inside, verb, str(there))
+        assert result.returncode == 2, result.stdout
+        word = "is a copy of" if how == "copied" else "was"
+        assert result.stderr.startswith(f"hpc-amp: {there} {word} {study.folder}")
+
+    assert len(inside.jobs) == 2
+    assert inside.host.calls("scancel") == []
+    told = scale(inside, "status", str(there), "--json")
+    assert told.returncode == 0, told.stderr
+    assert "unknown" in told.stdout and "pending" not in told.stdout

@@ -1,0 +1,374 @@
+"""Going on with other settings: what `hpc-amp resume RUN KEY=VALUE...` does to a run.
+
+The job is put together anew from the run's own job file, what the command line set at its
+submission, and what is set now. Then `job.json`, `launch.sh` and, where it is of another hpc-amp,
+`src` are replaced, and what was there before stays in
+
+    history/N/job.json, launch.sh    as they were before change N
+    history/N/src                    the same, where it was replaced
+    history/N/change.json            when, by which command, and what changed from what to what
+
+The folder is made first, in one step, and the job is submitted last: the event `submitted` names
+the change. A change without that event did not come about, and is taken back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import filecmp
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpc_amp import __version__
+from hpc_amp.config.checks import check_job
+from hpc_amp.config.keys import keys_of
+from hpc_amp.config.load import LoadedJob
+from hpc_amp.config.schema import Job, Train, from_plain, to_plain
+from hpc_amp.config.sites import load_for_site
+from hpc_amp.config.values import Fixed
+from hpc_amp.errors import UsageError
+from hpc_amp.jobs import rundir
+from hpc_amp.jobs.attempts import read_json
+from hpc_amp.jobs.code import copy_package
+from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.plan import Plan, make_plan, with_first_weights
+from hpc_amp.jobs.render import render
+
+_FACTS = ("hpc_amp", "site", "scheduler", "launcher", "python")
+"""What `job.json` holds besides the job, and is told when it changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """One key, and its values before and after, as JSON has them."""
+
+    key: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        if self.key.startswith("container.env."):
+            return f"{self.key} changed"  # a password may stand there
+        return f"{self.key} {_shown(self.before)} -> {_shown(self.after)}"
+
+
+def _shown(value: Any) -> str:
+    plain = isinstance(value, str) and value.isprintable() and value not in ("", "null")
+    return value if plain else json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that was checked, but not made."""
+
+    plan: Plan
+    script: str
+    changed: tuple[Changed, ...]
+
+    @property
+    def only_told(self) -> bool:
+        """Whether the job itself stays as it is."""
+        return all(one.key in _FACTS for one in self.changed)
+
+
+# ---- what would change ---------------------------------------------------------------------------
+
+
+def plan_change(run_dir: Path, overrides: Sequence[str]) -> Change:
+    """The run with `overrides` on top of what it was submitted with. Touches nothing on disk.
+
+    Raises ConfigError for values that are wrong and for keys that cannot change, and UsageError
+    where the run does not tell how it was submitted.
+    """
+    resolved = rundir.read_resolved(run_dir)
+    before = _job_of(run_dir, resolved)
+    given = _given_at_submission(run_dir, resolved)
+    with _working_in(Path(resolved["submitted_from"])):
+        loaded, site = load_for_site(run_dir / "config.yaml", [*given, *overrides])
+        if site.name != resolved["site"] and not any(o.startswith("site=") for o in overrides):
+            raise UsageError(
+                f"{run_dir} was submitted for the site {resolved['site']}, but this machine is one "
+                f"of the site {site.name}",
+                hint=f"add site={resolved['site']}, or site={site.name} to go on with that one",
+            )
+        check_job(dataclasses.replace(loaded, job=_without_what_was_read(loaded.job)), site)
+        # By the path of the submission: nodes may not know another one to the same folder.
+        plan = make_plan(loaded, site, Path(resolved["run_dir"]))
+    after = json.loads(json.dumps(rundir.resolved(plan)))
+    changed = list(_differences(Job, before, after["job"], "", None))
+    _refuse_fixed(changed, loaded)
+    facts = [Changed(key, resolved.get(key), after[key]) for key in _FACTS]
+    told = [fact for fact in facts if fact.before != fact.after]
+    _check_length(run_dir, plan.job.train)
+    return Change(plan, render(plan), tuple([one for one, _ in changed] + told))
+
+
+def _without_what_was_read(job: Job) -> Job:
+    """The job without the files that a run has read when it began: these may be gone."""
+    train = with_first_weights(job.train, lambda file: None) if job.train is not None else None
+    return dataclasses.replace(job, code=None, train=train)
+
+
+def _job_of(run_dir: Path, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """The job of `job.json`, with the defaults of keys that are newer than it."""
+    try:
+        job = from_plain(Job, resolved["job"])
+    except TypeError as error:
+        raise UsageError(f"{run_dir}/job.json is not of this version: {error}") from None
+    plain: dict[str, Any] = json.loads(json.dumps(to_plain(job)))
+    return plain
+
+
+def _given_at_submission(run_dir: Path, resolved: Mapping[str, Any]) -> list[str]:
+    given = resolved.get("overrides")
+    if not isinstance(given, list) or not isinstance(resolved.get("submitted_from"), str):
+        raise UsageError(
+            f"{run_dir} was submitted by an hpc-amp that did not note what its command line set",
+            hint="resume it as it is, or submit a new run",
+        )
+    return given
+
+
+@contextlib.contextmanager
+def _working_in(folder: Path) -> Iterator[None]:
+    """Be in the folder of the submission, which paths in the job count from."""
+    before = Path.cwd()
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise UsageError(
+            f"the run was submitted in {folder}: {error.strerror}",
+            hint="paths in its job count from there",
+        ) from None
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _differences(
+    section: type, before: Mapping[str, Any], after: Mapping[str, Any], path: str, why: Fixed | None
+) -> Iterator[tuple[Changed, Fixed | None]]:
+    """What differs between two sections, down to single keys and variables of the environment, each
+    with the reason why it cannot change. A section above that is fixed fixes all its keys."""
+    for name, key in keys_of(section).items():
+        one, other = before[name], after[name]
+        where = f"{path}{name}"
+        fixed = key.fixed or why
+        if one == other:
+            continue
+        if key.is_section and one is not None and other is not None:
+            yield from _differences(key.type, one, other, f"{where}.", fixed)
+        elif isinstance(one, dict) and isinstance(other, dict) and not key.is_section:
+            for entry in sorted({*one, *other}):
+                if one.get(entry) != other.get(entry):
+                    yield Changed(f"{where}.{entry}", one.get(entry), other.get(entry)), fixed
+        else:
+            yield Changed(where, one, other), fixed
+
+
+def _refuse_fixed(changed: Sequence[tuple[Changed, Fixed | None]], loaded: LoadedJob) -> None:
+    for one, fixed in changed:
+        if one.key in ("train", "run") and None in (one.before, one.after):
+            raise loaded.error(
+                one.key,
+                "a run stays a built-in task or a program of your own",
+                "submit a new run",
+            )
+        if fixed is None or (one.before in fixed.free and one.after in fixed.free):
+            continue
+        raise loaded.error(
+            one.key,
+            f"it stays {_shown(one.before)} and cannot become {_shown(one.after)}: {fixed.reason}",
+            "submit a new run",
+        )
+
+
+def _check_length(run_dir: Path, train: Train | None) -> None:
+    """Raise UsageError where the run has made more steps than it would have now."""
+    done, total = steps_done(run_dir), total_steps(run_dir, train)
+    if total is not None and done > total:
+        raise UsageError(
+            f"{run_dir} has made {done} steps already, and would end at step {total}",
+            hint="train.epochs and train.max_steps count from the beginning of the run",
+        )
+
+
+def steps_done(run_dir: Path) -> int:
+    """The step of the newest checkpoint."""
+    names = [path.name for path in (run_dir / "checkpoints").glob("step-*")]
+    return max((int(name[5:]) for name in names if name[5:].isdecimal()), default=0)
+
+
+def total_steps(run_dir: Path, train: Train | None) -> int | None:
+    """How many steps a training has from its beginning on; None where that is not known: the run
+    has not come so far, or is a program of the user's own."""
+    told = [
+        read_json(path).get("steps_per_epoch")
+        for path in (run_dir / "attempts").glob("*/progress.json")
+    ]
+    in_epoch = next((number for number in told if isinstance(number, int)), None)
+    if train is None or in_epoch is None:
+        return None
+    steps = train.epochs * in_epoch
+    return steps if train.max_steps is None else min(steps, train.max_steps)
+
+
+# ---- making it -----------------------------------------------------------------------------------
+
+
+def apply(run_dir: Path, change: Change, command: str) -> int:
+    """Make a change, and return its number. `command` is what the user typed. The job is to be
+    submitted next, or the change taken back. Raises UsageError; all is as it was then."""
+    stage = run_dir / f".change-{os.getpid()}"
+    kept: Path | None = None
+    try:
+        stage.mkdir()
+        rundir.write_resolved(change.plan, stage)
+        (stage / "launch.sh").write_text(change.script)
+        (stage / "launch.sh").chmod(0o755)
+        copy_package(stage)
+        kept = _keep(run_dir, stage, change, command)
+        _replace(run_dir, stage, kept)
+        _log(run_dir, f"{command}: {', '.join(map(str, change.changed))}; before: {kept}")
+    except OSError as error:
+        if kept is not None:
+            _put_back(run_dir, kept)
+        raise UsageError(f"{run_dir} cannot be changed: {error}") from None
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+    return int(kept.name)
+
+
+def _keep(run_dir: Path, stage: Path, change: Change, command: str) -> Path:
+    """Make the folder of the change, with the files as they are. Raises OSError."""
+    history = run_dir / "history"
+    history.mkdir(exist_ok=True)
+    aside = stage / "before"
+    aside.mkdir()
+    for name in ("job.json", "launch.sh"):
+        shutil.copy2(run_dir / name, aside / name)
+    facts = {
+        "time": int(time.time()),
+        "command": command,
+        "hpc_amp": __version__,
+        "changed": {one.key: [one.before, one.after] for one in change.changed},
+    }
+    (aside / "change.json").write_text(json.dumps(facts, indent=1) + "\n")
+    kept = history / str(max(_numbers(run_dir), default=0) + 1)
+    os.rename(aside, kept)
+    return kept
+
+
+def _replace(run_dir: Path, stage: Path, kept: Path) -> None:
+    """Put the new files in place. Raises OSError."""
+    source = run_dir / "src"
+    # A point of a sweep shares it by a link, which leads out of what the job's container sees.
+    if source.is_symlink() or not _same_code(source, stage / "src"):
+        if os.path.lexists(source):
+            os.rename(source, kept / "src")
+        os.rename(stage / "src", source)
+    for name in ("launch.sh", "job.json"):
+        os.replace(stage / name, run_dir / name)
+
+
+def _same_code(one: Path, other: Path) -> bool:
+    """Whether two folders hold the same files. What Python made of them does not count."""
+    names = [_files(folder) for folder in (one, other)]
+    if names[0] != names[1]:
+        return False
+    _, different, unread = filecmp.cmpfiles(one, other, names[0], shallow=False)
+    return not different and not unread
+
+
+def _files(folder: Path) -> list[str]:
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return sorted(str(path) for path in found if "__pycache__" not in path.parts)
+
+
+def take_back(run_dir: Path, number: int, reason: str) -> None:
+    """Undo a change whose job was not submitted. Raises UsageError."""
+    try:
+        _put_back(run_dir, run_dir / "history" / str(number))
+    except OSError as error:
+        raise UsageError(
+            f"change {number} of {run_dir} cannot be taken back: {error}",
+            hint="the next `hpc-amp resume` tries again",
+        ) from None
+    with contextlib.suppress(OSError):  # the log may be on the disk that is full
+        _log(run_dir, f"the change was taken back: {reason}")
+
+
+def _put_back(run_dir: Path, kept: Path) -> None:
+    """Undo a change, also one that was made or undone in part. Raises OSError."""
+    if os.path.lexists(kept / "src"):
+        source = run_dir / "src"
+        if os.path.lexists(source):
+            os.rename(source, kept / f"src-{os.getpid()}")
+        os.rename(kept / "src", source)
+    for name in ("launch.sh", "job.json"):
+        shutil.copy2(kept / name, kept / f"{name}.back")
+        os.replace(kept / f"{name}.back", run_dir / name)
+    # In one step: a change that is half removed could not be undone once more.
+    doomed = run_dir / f".change-{os.getpid()}-undone"
+    os.rename(kept, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def mend(run_dir: Path) -> None:
+    """Take back a change that did not come about because its command was killed. Only for a run
+    that is not under way. Raises UsageError."""
+    submitted = {
+        event.get("change") for event in read_events(run_dir) if event["state"] == "submitted"
+    }
+    newest = max(_numbers(run_dir), default=0)
+    if newest and newest not in submitted:
+        take_back(run_dir, newest, "its command was killed before it submitted the job")
+
+
+def _numbers(run_dir: Path) -> list[int]:
+    folders = (run_dir / "history").glob("[0-9]*")
+    return [int(folder.name) for folder in folders if folder.name.isdecimal()]
+
+
+def _log(run_dir: Path, text: str) -> None:
+    with (run_dir / "logs" / "job.log").open("a") as log:
+        log.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
+
+
+# ---- reading it ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A change that was made."""
+
+    number: int
+    time: int
+    """In seconds since the epoch."""
+    command: str
+    changed: tuple[Changed, ...]
+
+    def to_plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+
+def read_history(run_dir: Path) -> list[Past]:
+    """The changes of a run, oldest first; without those that cannot be read."""
+    found = []
+    for number in sorted(_numbers(run_dir)):
+        facts = read_json(run_dir / "history" / str(number) / "change.json")
+        try:
+            changed = tuple(Changed(key, *values) for key, values in facts["changed"].items())
+            found.append(Past(number, int(facts["time"]), str(facts["command"]), changed))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+    return found
