@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
 
 OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
-LOST = r"timed out|Connection reset|BadStatusLine|Broken pipe|EOF occurred"
+LOST = r"timed out|Connection reset|BadStatusLine|Broken pipe|EOF occurred|Server Failure"
 """What qsub says where the queue manager may have the job although its answer did not come."""
 
 AWAY = r":cn:|Failed to connect|Connection refused|No route to host|Network is unreachable"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.stubs import StubHost, command_that_says
 
-from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.errors import ConfigError, SchedulerError, UnclearError
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
 from hpc_amp.schedulers.base import NEVER_STARTS, NOT_IN_QUEUE, AwayError, JobStatus
@@ -252,6 +252,19 @@ def test_an_outage_is_no_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert len(said) < 250 and "\n" not in said and "TRACEBACK" not in said
     assert "logger" not in said
     assert len(calls()) == 3
+
+
+def test_a_server_that_hangs_may_have_the_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What qsub said of a queue manager that was stopped for two minutes."""
+    calls = command_that_says(
+        monkeypatch, tmp_path, "qsub", "", "<Fault 20: 'Server Failure'>\n", 1
+    )
+
+    with pytest.raises(UnclearError, match="Server Failure"):
+        Cobalt().submit(tmp_path / "launch.sh", os.environ)
+    assert len(calls()) == 1
 
 
 def test_of_a_traceback_the_exception_is_told(
