@@ -9,6 +9,7 @@
 #PBS -k doe
 #PBS -o /projects/me/runs/golden/20261127-223455-kqzf/logs/job.log
 #PBS -r y
+#PBS -W umask=022
 #PBS -l filesystems=home:eagle
 #PBS -M me@example.org
 #
