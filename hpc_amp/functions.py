@@ -106,7 +106,7 @@ def _write(plan: Plan) -> None:
     Raises UsageError where it cannot be written; nothing stays behind then."""
     folder = plan.run_dir
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    context = {**render.template_context(plan), "session": True, "pickled_by": verbatim(version)}
+    context = {**render.template_context(plan, session=True), "pickled_by": verbatim(version)}
     script = templates("jobs").get_template("python.sh.j2").render(context)
     try:
         folder.mkdir(parents=True)

@@ -15,6 +15,7 @@ from hpc_amp.config.paths import literal
 from hpc_amp.config.schema import Precision
 from hpc_amp.errors import ConfigError, HpcAmpError, UnclearError
 from hpc_amp.jobs import rundir
+from hpc_amp.jobs.code import host_folder
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
@@ -161,6 +162,7 @@ def render_bench(prepared: Prepared) -> str:
         "name_comment": comment(bench.name),
         "version": verbatim(__version__),
         "folder": quote(str(bench.folder)),
+        "host": quote(str(host_folder(prepared.first.run_dir))),
         "points": [
             (quote(point.precision), quote(str(each.run_dir)))
             for point, each in prepared.plans.items()

@@ -27,14 +27,29 @@ from hpc_amp.distributed.exec import main
 main(sys.argv[1:])
 '''
 """`src/__main__.py`."""
+JOB_SIDE = (
+    *("__init__.py", "py.typed", "host", "distributed", "amp", "train", "tasks", "data", "models"),
+    *(f"config/{name}.py" for name in ("__init__", "schema", "values", "units", "keys", "tree")),
+)
+"""What of the package runs on the nodes."""
 _CODE_LIMIT = 100 * 2**20
 
 
 def copy_package(folder: Path) -> None:
-    """This hpc-amp as `src` in a folder: what runs there needs none in the image."""
-    ignore = shutil.ignore_patterns(*NEVER_COPIED)
-    shutil.copytree(PACKAGE, folder / "src" / "hpc_amp", ignore=ignore)
+    """The job side of hpc-amp as `src` in a folder: nothing of it has to be in the image."""
+    for name in JOB_SIDE:
+        source, copy = PACKAGE / name, folder / "src" / "hpc_amp" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, copy, ignore=shutil.ignore_patterns(*NEVER_COPIED))
+        else:
+            shutil.copy(source, copy)
     (folder / "src" / "__main__.py").write_text(MAIN)
+
+
+def host_folder(run_dir: Path) -> Path:
+    """The files of a run that its launch script is made of, beside what stands in it."""
+    return run_dir / "src" / "hpc_amp" / "host"
 
 
 def copy_code(source: Path, folder: Path, results: Path) -> None:

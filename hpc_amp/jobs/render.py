@@ -24,7 +24,7 @@ def render(plan: Plan) -> str:
     Raises ConfigError where the scheduler cannot do what the plan asks, or would misread a
     directive that site or user added."""
     plan.scheduler.check(plan)
-    script = templates("jobs").get_template(plan.scheduler.template).render(template_context(plan))
+    script = templates("jobs").get_template("launch.sh.j2").render(template_context(plan))
     _check_directives(plan, script)
     return script
 
@@ -36,8 +36,7 @@ def render_session(
     itself how it ended; `limited`: its time is the job's walltime, from now on."""
     variable = plan.scheduler.allocation
     context = {
-        **template_context(plan),
-        "session": True,
+        **template_context(plan, session=True),
         "session_dir": quote(str(folder)),
         "session_comment": comment(str(folder)),
         "allocation": verbatim(f"${{{variable}:-}}" if variable else ""),
@@ -70,28 +69,20 @@ def _without_additions(plan: Plan) -> Plan:
     )
 
 
-def template_context(plan: Plan) -> dict[str, Any]:
-    """What the templates in `jobs/` know of a job."""
+def template_context(plan: Plan, *, session: bool = False) -> dict[str, Any]:
+    """What the templates in `jobs/` know of a job. `session`: its script is not a batch script."""
     job = plan.job
     sources = [bind.split(":")[0] for bind in plan.binds] if plan.container.binaries else []
     return {
         "marker": verbatim(plan.scheduler.marker),
         "directives": [verbatim(line) for line in plan.scheduler.directives(plan)],
-        "name": quote(job.name),
         "name_comment": comment(job.name),
         "version": verbatim(plan.version),
         "scheduler": verbatim(plan.scheduler.name),
-        "launcher": verbatim(plan.launcher.name),
-        "container_name": verbatim(plan.container.name),
         "run_dir": quote(str(plan.run_dir)),
-        "nodes": job.job.nodes,
-        "ranks_per_node": job.ranks_per_node,
-        "world_size": job.world_size,
-        "cpus_per_rank": job.job.cpus_per_gpu,
-        "step_cpus": plan.launcher.step_cpus(job),
+        "settings": _setting_lines(_settings(plan, session=session)),
         "walltime": plan.walltime,
         "stop_margin": plan.stop_margin,
-        "address": _address(plan),
         "fabric_comments": [comment(line) for line in plan.fabric.comments()]
         if plan.fabric is not None
         else [],
@@ -103,37 +94,69 @@ def template_context(plan: Plan) -> dict[str, Any]:
             for origin, lines in (("site.setup", plan.site.setup), ("job.setup", job.job.setup))
             if lines.strip()
         ],
-        "python": quote(plan.python),
         "image": quote(job.container.image or ""),
         "container_binaries": [verbatim(name) for name in plan.container.binaries],
-        "container_binaries_text": verbatim(" or ".join(plan.container.binaries)),
         "container_options": _option_lines(plan.container.options(plan)),
         "bind_sources": [quote(source) for source in sources],
-        "bind_messages": [quote(f"{source} is to be bound, but not here") for source in sources],
-        "preflight": job.launch.preflight,
-        "node_launch": plan.launcher.node_command(plan, verbatim('"${preflight[@]}"')),
-        "prepare": plan.launcher.prepare(plan),
+        "node_launch": plan.launcher.node_command(plan, verbatim('"$@"')),
         "launch": plan.launcher.command(plan),
-        "launch_timeout": parse_duration(job.launch.timeout),
-        "mpi": job.launch.mpi != "none",
-        "version_command": verbatim(plan.launcher.version_command),
-        "forwards": [(verbatim(a), verbatim(b)) for a, b in plan.launcher.forwards(plan).items()],
-        "limited_by_scheduler": plan.scheduler.limits,
-        "grace": _grace(plan),
-        "grace_is_given": job.job.grace is not None,
-        "session": False,
-        "own_command": job.run is not None,
-        "max_restarts": job.job.max_restarts,
-        "retries": job.restarts.on_failure,
     }
 
 
-def _address(plan: Plan) -> ShellText:
-    """The first node's name in the site's form; nothing where it stays as it is."""
-    if plan.site.address is None:
-        return verbatim("")
-    before, after = (words(filter(None, [part])) for part in plan.site.address.split("{host}"))
-    return verbatim(f"{before}${{master_addr%%.*}}{after}")
+def _settings(plan: Plan, *, session: bool) -> list[dict[str, str]]:
+    """What hpc_amp/host has to know of a job, as the groups in which they are read best."""
+    job, request = plan.job, plan.job.job
+    groups: list[dict[str, Any]] = [
+        {
+            "name": job.name,
+            "scheduler": plan.scheduler.name,
+            "launcher": plan.launcher.name,
+            "container": "exec" if plan.container.binaries else "none",
+            "program": "task" if job.run is None else "own",
+        },
+        {
+            "nodes": request.nodes,
+            "ranks_per_node": job.ranks_per_node,
+            "cpus_per_rank": request.cpus_per_gpu,
+            "step_cpus": plan.launcher.step_cpus(job),
+        },
+        {
+            "walltime": plan.walltime,
+            "limited": _yes(plan.scheduler.limits),
+            "stop_margin": plan.stop_margin,
+            "grace": _grace(plan),
+            "launch_timeout": parse_duration(job.launch.timeout),
+        },
+        {
+            "max_restarts": request.max_restarts,
+            "retries": job.restarts.on_failure,
+            "preflight": _yes(job.launch.preflight and not session),
+            "mpi": _yes(job.launch.mpi != "none"),
+        },
+        {"python": plan.python},
+    ]
+    if plan.container.binaries:
+        groups[-1]["binaries"] = " ".join(plan.container.binaries)
+    if plan.site.address is not None:
+        groups[-1]["address"] = plan.site.address
+    if request.grace is None:
+        groups[2]["ask_grace"] = "yes"
+        if plan.launcher.name == "torchrun":
+            groups[2]["longest_grace"] = _grace(plan)
+    groups.append({f"forward_{got}": sent for got, sent in plan.launcher.forwards(plan).items()})
+    groups.append(plan.launcher.settings(plan))
+    return [{key: str(value) for key, value in group.items()} for group in groups if group]
+
+
+def _setting_lines(groups: list[dict[str, str]]) -> list[ShellText]:
+    return [
+        verbatim(" ".join(f"[{key}]={quote(value)}" for key, value in group.items()))
+        for group in groups
+    ]
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def _grace(plan: Plan) -> int:

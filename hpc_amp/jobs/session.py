@@ -30,7 +30,7 @@ from hpc_amp.config.source import parse
 from hpc_amp.config.tree import Table
 from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.jobs import rundir, terminal
-from hpc_amp.jobs.code import copy_package
+from hpc_amp.jobs.code import copy_package, host_folder
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render_session
 from hpc_amp.launchers import get_launcher
@@ -96,6 +96,11 @@ def of_run(run_dir: Path, overrides: Sequence[str], command: Sequence[str]) -> S
     overridden. Raises ConfigError or UsageError."""
     rundir.refuse_elsewhere(run_dir)
     resolved = rundir.read_resolved(run_dir)
+    if not host_folder(run_dir).is_dir():
+        raise UsageError(
+            f"{run_dir} was made by an older hpc-amp ({resolved.get('hpc_amp', 'unknown')})",
+            hint="its runs have no shell of this one; name the job file instead of the run",
+        )
     try:
         job = from_plain(Job, resolved["job"])
     except TypeError as error:

@@ -16,6 +16,9 @@ from hpc_amp.resources import resource_folder
 if TYPE_CHECKING:
     import jinja2
 
+# Of a command, without what stands in front of it.
+_WIDTH = 80
+
 
 class ShellText(str):
     """Text that is safe to stand in a bash script as it is."""
@@ -34,6 +37,17 @@ def quote(value: str) -> ShellText:
 def words(values: Iterable[str]) -> ShellText:
     """Several words, each quoted."""
     return ShellText(" ".join(quote(value) for value in values))
+
+
+def command_line(values: Iterable[str]) -> ShellText:
+    """Words that are shell already, as one command over as many lines as it needs."""
+    lines, line = [], ""
+    for value in values:
+        if line and len(line) + len(value) > _WIDTH:
+            lines.append(line)
+            line = ""
+        line += f" {value}" if line else value
+    return ShellText(" \\\n    ".join([*lines, line]))
 
 
 def verbatim(text: str) -> ShellText:

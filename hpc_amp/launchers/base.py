@@ -1,9 +1,10 @@
 """The interface of launchers to the renderer.
 
-A launcher's command may use these shell variables of the script: the arrays `container` (the words
+A launcher's command may use what `hpc_amp/host/run.sh` gives it: the arrays `container` (the words
 before any command that shall run inside) and `program` (what Python runs as a rank), `python`,
 `hosts` (the nodes' names, one a line, the first node first), `attempt`, and the exported
-HPC_AMP_WORLD_SIZE, HPC_AMP_NNODES, HPC_AMP_PPN, MASTER_ADDR and MASTER_PORT.
+HPC_AMP_WORLD_SIZE, HPC_AMP_NNODES, HPC_AMP_PPN, MASTER_ADDR and MASTER_PORT. A launcher that has
+more to do before has a file of its name in `hpc_amp/host/launchers/`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from hpc_amp.jobs.shell import ShellText, verbatim
+from hpc_amp.jobs.shell import ShellText
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.plan import Plan
+
+
+RANK = '"${container[@]}" "$python" "${program[@]}"'
+"""What becomes a rank."""
 
 
 class Launcher(ABC):
@@ -24,8 +29,6 @@ class Launcher(ABC):
     name: ClassVar[str]
     mpi: ClassVar[bool] = False
     """Whether ranks can be an MPI world under it (`launch.mpi`)."""
-    version_command: ClassVar[str] = "true"
-    """Says which MPI the host has."""
 
     @abstractmethod
     def forwards(self, plan: Plan) -> dict[str, str]:
@@ -44,9 +47,9 @@ class Launcher(ABC):
         """Cores of each task of a Slurm step that the launcher makes."""
         return self.cpus_per_task(job)
 
-    def prepare(self, plan: Plan) -> ShellText:
-        """Lines of the script before the launch."""
-        return verbatim("")
+    def settings(self, plan: Plan) -> dict[str, str]:
+        """What `hpc_amp/host/launchers/NAME.sh` has to know besides the settings of all jobs."""
+        return {}
 
     @abstractmethod
     def command(self, plan: Plan) -> ShellText:

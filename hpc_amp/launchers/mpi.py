@@ -5,27 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_amp.jobs.shell import ShellText, quote, verbatim
-from hpc_amp.launchers.base import Launcher, warnings
+from hpc_amp.launchers.base import RANK, Launcher, warnings
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.plan import Plan
-
-_RANK = '"${container[@]}" "$python" "${program[@]}"'
-
-# Ranks get what srun would give them: all that the script exported, `setup` included. Left out is
-# what belongs to this node or this shell, and what the launchers set themselves.
-_CARRY = """\
-# Open MPI hands on no variable by itself: every one is named.
-carried=()
-for name in $(compgen -e); do
-  case $name in
-    OMPI_* | ORTE_* | PRTE_* | PMI* | SLURM_* | SSH_* | XDG_*) ;;
-    HOSTNAME | PWD | OLDPWD | SHLVL | _ | TERM | DISPLAY) ;;
-    *) carried+=(-x "$name") ;;
-  esac
-done
-"""
 
 
 def _more_options(plan: Plan) -> str:
@@ -38,7 +22,6 @@ class Mpirun(Launcher):
 
     name = "mpirun"
     mpi = True
-    version_command = "mpirun --version"
 
     def forwards(self, plan: Plan) -> dict[str, str]:
         """mpirun passes on SIGUSR1 and SIGUSR2; at SIGTERM it kills the ranks after a second."""
@@ -48,20 +31,9 @@ class Mpirun(Launcher):
         """On Slurm mpirun starts one daemon a node with srun, whose cores the ranks share."""
         return job.ranks_per_node * job.job.cpus_per_gpu
 
-    def prepare(self, plan: Plan) -> ShellText:
-        """Hosts with their slots, since a node file may name a host once or once a process. On
-        Slurm, Open MPI knows the allocation by itself."""
-        if plan.scheduler.name == "slurm":
-            return verbatim(_CARRY)
-        slots = plan.job.ranks_per_node
-        return verbatim(
-            f"""awk '{{ print $1 " slots={slots}" }}' <<<"$hosts" >"attempts/$attempt/hosts"
-{_CARRY}"""
-        )
-
     def command(self, plan: Plan) -> ShellText:
         """Every rank."""
-        return self._start(plan, "$HPC_AMP_WORLD_SIZE", plan.job.ranks_per_node, _RANK)
+        return self._start(plan, "$HPC_AMP_WORLD_SIZE", plan.job.ranks_per_node, RANK)
 
     def node_command(self, plan: Plan, task: ShellText) -> ShellText:
         """One process a node."""
@@ -81,7 +53,6 @@ class Mpiexec(Launcher):
 
     name = "mpiexec"
     mpi = True
-    version_command = "mpiexec --version"
 
     def forwards(self, plan: Plan) -> dict[str, str]:
         """Nothing that both of them do: the stop file reaches the ranks."""
@@ -91,25 +62,14 @@ class Mpiexec(Launcher):
         """Like mpirun, hydra starts one daemon a node with srun."""
         return job.ranks_per_node * job.job.cpus_per_gpu
 
-    def prepare(self, plan: Plan) -> ShellText:
-        """Both take the environment along when told; PALS alone binds ranks to cores, unless the
-        job or its site says how."""
-        job = plan.job
-        bound = "--cpu-bind" in " ".join([*plan.site.launcher_args, *job.launch.args])
-        binding = "" if bound else f" --cpu-bind depth --depth {job.job.cpus_per_gpu}"
-        return verbatim(
-            f"""printf '%s\\n' "$hosts" >"attempts/$attempt/hosts"
-case $(mpiexec --version 2>&1) in
-  *"Open MPI"* | *OpenRTE* | *PRRTE*) fail "mpiexec is Open MPI's here: use launch.method=mpirun" ;;
-  *HYDRA* | *"Intel(R) MPI"*) placement=(-genvall) ;;
-  *) placement=(--envall{binding}) ;; # PALS
-esac
-"""
-        )
+    def settings(self, plan: Plan) -> dict[str, str]:
+        """Whether the job or its site say how PALS is to bind ranks to cores."""
+        more = " ".join([*plan.site.launcher_args, *plan.job.launch.args])
+        return {"bound": "yes"} if "--cpu-bind" in more else {}
 
     def command(self, plan: Plan) -> ShellText:
         """Every rank."""
-        return self._start(plan, "$HPC_AMP_WORLD_SIZE", '"$HPC_AMP_PPN"', _RANK)
+        return self._start(plan, "$HPC_AMP_WORLD_SIZE", '"$HPC_AMP_PPN"', RANK)
 
     def node_command(self, plan: Plan, task: ShellText) -> ShellText:
         """One process a node."""

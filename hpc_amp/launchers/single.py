@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_amp.jobs.shell import ShellText, verbatim
-from hpc_amp.launchers.base import Launcher, warnings
+from hpc_amp.launchers.base import RANK, Launcher, warnings
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
@@ -22,4 +22,4 @@ class Single(Launcher):
 
     def command(self, plan: Plan) -> ShellText:
         """The rank itself."""
-        return verbatim('"${container[@]}" "$python" "${program[@]}"')
+        return verbatim(RANK)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hpc_amp.jobs.shell import ShellText, verbatim, words
-from hpc_amp.launchers.base import Launcher, warnings
+from hpc_amp.jobs.shell import ShellText, command_line, quote
+from hpc_amp.launchers.base import RANK, Launcher, warnings
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan
@@ -54,7 +54,7 @@ def node_step(plan: Plan, task: ShellText, more: Sequence[str] = ()) -> ShellTex
         "--kill-on-bad-exit=0",
         *more,
     ]
-    return verbatim(f"{SRUN} {words(options)} {task}")
+    return command_line([SRUN, *map(quote, options), task])
 
 
 class Srun(Launcher):
@@ -62,7 +62,6 @@ class Srun(Launcher):
 
     name = "srun"
     mpi = True
-    version_command = "srun --version"
 
     def forwards(self, plan: Plan) -> dict[str, str]:
         """srun passes on SIGUSR1 and SIGUSR2. SIGTERM would make it kill the step at once; whenever
@@ -71,8 +70,8 @@ class Srun(Launcher):
 
     def command(self, plan: Plan) -> ShellText:
         """srun starts every rank in its own container."""
-        options = words([*srun_options(plan), *plan.site.launcher_args, *plan.job.launch.args])
-        return verbatim(f'{SRUN} {options} "${{container[@]}}" "$python" "${{program[@]}}"')
+        options = [*srun_options(plan), *plan.site.launcher_args, *plan.job.launch.args]
+        return command_line([SRUN, *map(quote, options), RANK])
 
     def node_command(self, plan: Plan, task: ShellText) -> ShellText:
         """A step of its own."""

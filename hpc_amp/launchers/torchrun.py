@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_amp.jobs.shell import ShellText, verbatim, words
+from hpc_amp.jobs.shell import ShellText, command_line, quote, verbatim, words
 from hpc_amp.launchers.base import Launcher
 from hpc_amp.launchers.srun import SRUN, node_step, srun_options
 
@@ -46,10 +46,9 @@ class Torchrun(Launcher):
         if plan.scheduler.name != "slurm":
             return verbatim(f'"${{container[@]}}" "$python" {_AGENT} --node-rank=0 {program}')
         agent = f"""'exec "$0" {_AGENT} --node-rank="$SLURM_NODEID" "$@"'"""
-        return verbatim(
-            f'{SRUN} {words(srun_options(plan))} "${{container[@]}}" \\\n'
-            f'    /bin/sh -c {agent} "$python" {program}'
-        )
+        options = map(quote, srun_options(plan))
+        shell = f'"${{container[@]}}" /bin/sh -c {agent} "$python" {program}'
+        return command_line([SRUN, *options, shell])
 
     def node_command(self, plan: Plan, task: ShellText) -> ShellText:
         """Where the agents will start."""

@@ -95,8 +95,6 @@ class Scheduler(ABC):
     """Directives and commands of one scheduler. Holds no state."""
 
     name: ClassVar[str]
-    template: ClassVar[str]
-    """Launch script template below `jobs/`."""
     marker: ClassVar[str]
     """What a directive line starts with, such as `#SBATCH`."""
     launchers: ClassVar[tuple[str, ...]]

@@ -83,7 +83,6 @@ class Cobalt(QsubScheduler):
     blanks and knows no quotes. The script is not copied: the queue holds its path."""
 
     name = "cobalt"
-    template = "cobalt.sh.j2"
     marker = "#COBALT"
     grace = 300  # the default of force_kill_delay
     allocation = "COBALT_JOBID"

@@ -73,7 +73,6 @@ class Pbs(QsubScheduler):
     `-l` resource that is given twice the first counts, so each is written once."""
 
     name = "pbs"
-    template = "pbs.sh.j2"
     marker = "#PBS"
     grace = 10  # the default of kill_delay
     allocation = "PBS_JOBID"

@@ -57,7 +57,6 @@ class Slurm(Scheduler):
     """sbatch copies the script at submission; options in it are read up to the first command."""
 
     name = "slurm"
-    template = "slurm.sh.j2"
     marker = "#SBATCH"
     launchers = ("srun", "mpirun", "mpiexec", "torchrun", "single")
     grace = 30  # the default of KillWait

@@ -14,6 +14,7 @@ from pathlib import Path
 from hpc_amp import __version__
 from hpc_amp.errors import HpcAmpError, UnclearError, UsageError
 from hpc_amp.jobs import rundir
+from hpc_amp.jobs.code import host_folder
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
@@ -104,6 +105,7 @@ def render_allocation(
         "name_comment": comment(study.name),
         "version": verbatim(__version__),
         "folder": quote(str(folder)),
+        "host": quote(str(host_folder(plans[0].run_dir))),
         "scheduler": verbatim(largest.scheduler.name),
         "node_file": verbatim(_NODE_FILES.get(largest.scheduler.name, "")),
         "limit": largest.walltime - largest.stop_margin if largest.scheduler.limits else _NEVER,

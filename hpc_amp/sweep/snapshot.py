@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
-from hpc_amp.jobs.code import MAIN, NEVER_COPIED, PACKAGE, refuse_large
+from hpc_amp.jobs.code import JOB_SIDE, MAIN, NEVER_COPIED, PACKAGE, refuse_large
 from hpc_amp.jobs.plan import Plan
 
 NAME = "snapshot.tar"
@@ -20,7 +20,9 @@ def write_snapshot(folder: Path, plan: Plan) -> None:
     ConfigError where the user's own is so large that nobody can have meant it."""
     sweeps_dir = folder.parents[1]
     with tarfile.open(folder / NAME, "w") as archive:
-        archive.add(PACKAGE, "src/hpc_amp", filter=_only_code("src/hpc_amp", PACKAGE, None))
+        for name in JOB_SIDE:
+            copy = f"src/hpc_amp/{name}"
+            archive.add(PACKAGE / name, copy, filter=_only_code(copy, PACKAGE / name, None))
         main = tarfile.TarInfo("src/__main__.py")
         main.size = len(MAIN)
         archive.addfile(main, io.BytesIO(MAIN.encode()))

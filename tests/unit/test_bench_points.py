@@ -21,6 +21,7 @@ from hpc_amp.bench.points import (
 )
 from hpc_amp.config.units import parse_interval
 from hpc_amp.errors import ConfigError, SchedulerError, UsageError
+from hpc_amp.jobs.code import copy_package
 from hpc_amp.jobs.events import read_events
 from hpc_amp.schedulers.slurm import Slurm
 
@@ -153,6 +154,8 @@ def run_script(made: Prepared, statuses: dict[Point, int]) -> subprocess.Complet
     made.bench.write("", render_bench(made), {p: plan.run_dir for p, plan in made.plans.items()})
     for point, plan in made.plans.items():
         (plan.run_dir / "logs").mkdir(parents=True, exist_ok=True)
+        if not (plan.run_dir / "src").exists():
+            copy_package(plan.run_dir)
         (plan.run_dir / "checkpoints").mkdir(exist_ok=True)
         (plan.run_dir / "state.jsonl").touch()
         status = statuses.get(point, 0)
@@ -208,7 +211,10 @@ def test_a_signal_reaches_the_point_and_no_other_one_begins(host: StubHost) -> N
         (plan.run_dir / "state.jsonl").write_text("")
     first = made.bench.run_dir(Point("fp32", 1))
     (first / "launch.sh").write_text(
-        "trap 'echo warned; exit 75' USR1\nkill -s USR1 $PPID\nwhile :; do sleep 0.1; done\n"
+        "trap 'echo warned; exit 75' USR1\n"
+        # Its parent is the shell that waits for it.
+        "kill -s USR1 $(awk '/^PPid/ { print $2 }' /proc/$PPID/status)\n"
+        "while :; do sleep 0.1; done\n"
     )
     assert started(made).returncode == 75
     assert said(made) == ["ran\nwarned\n", "ran\n", "ran\n", "ran\n"]

@@ -124,6 +124,21 @@ def test_a_golden_script_is_bash(case: str) -> None:
     subprocess.run(["bash", "-n", GOLDEN / f"{case}.sh"], check=True, timeout=300)
 
 
+@pytest.mark.parametrize("case", ["-".join(case) for case in CASES])
+def test_a_golden_script_fits_on_a_screen(case: str) -> None:
+    """Comments included; what is the same in every script is in `hpc_amp/host`."""
+    assert len((GOLDEN / f"{case}.sh").read_text().splitlines()) <= 80
+
+
+def test_the_host_library_is_bash_as_it_is() -> None:
+    files = sorted((REPOSITORY / "hpc_amp" / "host").rglob("*.sh"))
+
+    assert len(files) > 15
+    for path in files:
+        assert "{%" not in path.read_text() and "{{" not in path.read_text()
+        subprocess.run(["bash", "-n", path], check=True)
+
+
 def test_golden_scripts_pass_shellcheck() -> None:
     require_program("shellcheck")
 

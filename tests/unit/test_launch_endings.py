@@ -17,6 +17,7 @@ import yaml
 from support.stubs import Ended, StubHost, events, wait, write_outcome
 from support.waiting import wait_for_file
 
+from hpc_amp.jobs.code import host_folder
 from hpc_amp.jobs.events import read_events, record_event
 
 LISTENER = "trap 'exit 75' TERM; touch ready; while :; do sleep 0.05; done"
@@ -33,6 +34,14 @@ def reason(run_dir: Path) -> str:
 
 def requeues(host: StubHost) -> int:
     return [call[0] for call in host.calls("scontrol")].count("requeue")
+
+
+def edit(run_dir: Path, name: str, old: str, new: str) -> None:
+    """Change a line of the run's copy of `hpc_amp/host`."""
+    path = host_folder(run_dir) / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
 
 
 def terminated(host: StubHost, run_dir: Path) -> Ended:
@@ -201,8 +210,8 @@ def test_torchrun_leaves_its_ranks_no_more_than_30_s(host: StubHost) -> None:
         for name, more in (("short", {"grace": "9s"}), ("long", {"grace": "9m"}))
     ]
 
-    assert "\nexport HPC_AMP_GRACE=9\n" in scripts[0].read_text()
-    assert "\nexport HPC_AMP_GRACE=30\n" in scripts[1].read_text()
+    assert " [grace]=9 " in scripts[0].read_text()
+    assert " [grace]=30 " in scripts[1].read_text()
 
 
 # ---- crash loops ---------------------------------------------------------------------------------
@@ -337,8 +346,7 @@ def test_a_cancelled_run_does_not_go_on_by_itself(host: StubHost, site: str) -> 
     """The cancellation came when the script was just asking for its next start."""
     record = 'echo \'{"time": 0, "state": "cancelled"}\' >>"$run_dir/state.jsonl"'
     run_dir = host.create({"site": site, "run": shell("echo >>ran; exit 75"), "launch": "single"})
-    script = run_dir / "launch.sh"
-    script.write_text(script.read_text().replace("go_on() {\n", f"go_on() {{\n  {record}\n"))
+    edit(run_dir, f"schedulers/{site}.sh", "go_on() {\n", f"go_on() {{\n  {record}\n")
     for _ in range(2 if site == "slurm" else 1):  # a local script starts itself
         assert host.run(run_dir).status == 0
 
@@ -390,12 +398,8 @@ def test_nor_does_it_end_an_attempt_that_begins(host: StubHost) -> None:
     """What is only for people to read is not worth a run."""
     run_dir = host.create({"run": ["true"]})
     full = [f'ln -s /dev/full "attempts/$attempt/{name}"\n' for name in ("from", "end_at")]
-    script = run_dir / "launch.sh"
-    script.write_text(
-        script.read_text().replace(
-            "own=attempts/$attempt\n", "own=attempts/$attempt\n" + "".join(full)
-        )
-    )
+    claimed = "own=attempts/$attempt\n"
+    edit(run_dir, "attempt.sh", claimed, claimed + "".join(full))
 
     ended = host.run(run_dir)
 
@@ -589,7 +593,7 @@ def test_a_link_that_waits_takes_over(host: StubHost, answer: str) -> None:
 
 @pytest.mark.parametrize("program", [LISTENER, "touch ready; sleep 600"])
 def test_a_job_that_pbs_may_start_again_keeps_its_links(host: StubHost, program: str) -> None:
-    """After `qrerun` it gets the signal that it gets after `qdel`, and goes on in its links later."""
+    """`qrerun` sends the signal that `qdel` sends; the job goes on in its links later."""
     run_dir = chained_on_pbs(host, program, "echo '    job_state = H'")
     process = start_chained(host, run_dir)
     wait_for_file(host.work / "ready")
@@ -618,7 +622,7 @@ def test_the_links_of_a_cancelled_run_are_deleted(host: StubHost) -> None:
 def test_the_limit_counts_from_when_pbs_started_the_job(
     host: StubHost, late: int, taken: bool
 ) -> None:
-    """Not from when the script began, seconds later. A clock that says anything else is another one."""
+    """Not from when the script began, seconds later. Another clock may be wrong."""
     run_dir = chained_on_pbs(host, "echo $HPC_AMP_END_AT >end", "true")
     qstat = host.bin / "qstat"
     started = int(time.time()) - late

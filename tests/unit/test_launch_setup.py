@@ -8,12 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.environment import REPOSITORY
 from support.stubs import StubHost, events, read_reports, report_command, wait
 from support.waiting import wait_for_file
 
 from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.events import read_events
-from hpc_amp.resources import resource_folder
 
 DEBIANS_LOGOUT = """\
 # when leaving the console clear the screen to increase privacy
@@ -129,9 +129,9 @@ def test_lines_that_bash_cannot_read_are_refused(host: StubHost, setup: str, pro
 
 
 def test_no_end_of_a_child_is_lost_behind_a_trap() -> None:
-    """PBS sends SIGTERM to all processes of a job at once. With bash's `wait` in a loop a script hung
-    in 8 of 40 rounds, and had lost the status in many more."""
-    part = resource_folder("jobs") / "parts" / "child.sh.j2"
+    """PBS sends SIGTERM to all processes of a job at once. With bash's `wait` in a loop a script
+    hung in 8 of 40 rounds, and had lost the status in many more."""
+    part = REPOSITORY / "hpc_amp" / "host" / "child.sh"
     script = f"""{part.read_text()}
 pid=
 stop_signal=

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support.environment import REPOSITORY, clean_environ
 
+from hpc_amp.jobs.code import copy_package
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -82,3 +84,33 @@ def test_definitions_of_images_are_in_it(installed: Path, tmp_path: Path) -> Non
     listed = run(installed, tmp_path, "container", "list")
     assert "25.06" in listed.stdout
     assert list(installed.parent.rglob("_share/containers/probe.py"))
+
+
+def test_a_run_has_the_job_side_alone_and_all_of_it(tmp_path: Path) -> None:
+    """Every module that a rank can import, and none that it cannot."""
+    copy_package(tmp_path)
+    package = tmp_path / "src" / "hpc_amp"
+    names = sorted(
+        str(path.relative_to(package.parent).with_suffix("")).replace("/", ".")
+        for path in package.rglob("*.py")
+        if path.name != "__init__.py"
+    )
+    script = (
+        "import importlib, sys\n"
+        f"for name in {names!r}:\n    importlib.import_module(name)\n"
+        "strangers = {name.split('.')[1] for name in sys.modules if name.startswith('hpc_amp.')}\n"
+        "print(*sorted(strangers))"
+    )
+
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path / "src",
+        env=clean_environ(PYTHONPATH=str(tmp_path / "src")),
+        text=True,
+        capture_output=True,
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "amp config data distributed models tasks train\n"
+    assert len(names) > 80
+    assert not (package / "cli").exists()

@@ -28,7 +28,7 @@ from hpc_amp.doctor.catalogue import CATALOGUE
 from hpc_amp.jobs.code import MAIN
 from hpc_amp.jobs.events import read_events
 
-SCRIPT = REPOSITORY / "hpc_amp" / "distributed" / "preflight.sh"
+SCRIPT = REPOSITORY / "hpc_amp" / "host" / "preflight.sh"
 Check = Callable[[Node], Findings]
 
 

@@ -118,9 +118,9 @@ def test_a_signal_in_the_instant_in_which_a_run_starts_reaches_it(tmp_path: Path
     (tmp_path / "launch.sh").write_text(
         'trap "touch heard; exit 75" TERM\ntouch there\nfor i in {1..200}; do sleep 0.05; done\n'
     )
-    parts = REPOSITORY / "jobs" / "parts"
+    host = REPOSITORY / "hpc_amp" / "host"
     script = (
-        f"source {parts}/child.sh.j2\nsource {parts}/in_turn.sh.j2\nset -T\n"
+        f"source {host}/child.sh\nsource {host}/in_turn.sh\nset -T\n"
         "strike() { trap - DEBUG; until [ -e there ]; do sleep 0.02; done; kill -TERM $$; }\n"
         """trap '[[ $BASH_COMMAND != "read -r"* ]] || strike' DEBUG\n"""
         'launch "$PWD"; echo "$? $stop_signal"'

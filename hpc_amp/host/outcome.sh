@@ -1,35 +1,30 @@
-# ---- outcome -------------------------------------------------------------------------------------
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
+# Sourced by run.sh when the launcher has ended: what has become of the attempt, and what comes next.
 if superseded; then
   echo "attempt $attempt ended: attempt $((attempt + 1)) has taken the run over"
   exit "$status"
 fi
-{% if limited_by_scheduler %}
 # At its time limit a job gets the same signal as when it is deleted, and the ranks may end by it before
 # this script has got its own.
-[ "$(date +%s)" -lt "$deadline" ] || stop_signal=LIMIT
-{% endif %}
+[ "${job[limited]}" = no ] || [ "$(date +%s)" -lt "$deadline" ] || stop_signal=LIMIT
 # The job says how it ended in a file, since some launchers hide exit codes.
 outcome=$(sed -nE 's/.*"outcome" *: *"(finished|checkpointed|failed)".*/\1/p' "$HPC_AMP_OUTCOME_FILE" 2>/dev/null) || outcome=
-{% if own_command %}
 # Your own program: 0 is finished, 75 is stopped at a checkpoint, unless it wrote the file. Launchers
 # take a 75 for a crash, so several ranks leave a mark instead.
-if [ -z "$outcome" ]; then
+if [ "${job[program]}" = own ] && [ -z "$outcome" ]; then
   case $status in
     0) [ -e "attempts/$attempt/stopped" ] && outcome=checkpointed || outcome=finished ;;
     75) outcome=checkpointed ;;
   esac
 fi
-{% endif %}
 cause=$(sed -n 's/.*"cause": "\([A-Z]*\)".*/\1/p' "$HPC_AMP_OUTCOME_FILE" 2>/dev/null) || cause=
 echo "attempt $attempt ended: ${outcome:-failed} (status $status)"
 
 # The job writes its summary itself, unless it is your own program, or died.
-{% if own_command %}
-rm -f summary.json
-{% endif %}
+[ "${job[program]}" = task ] || rm -f summary.json
 if [ ! -e summary.json ]; then
   printf '{"outcome": "%s", "name": "%s", "data": null, "synthetic": null, "accuracy": null, "images_per_second": null, "world_size": %s, "nodes": %s, "precision": null, "loss_scale": null, "skipped_steps": null, "steps": null, "seconds": %s}\n' \
-    "${outcome:-failed}" {{ name }} {{ world_size }} {{ nodes }} "$SECONDS" >summary.json || true
+    "${outcome:-failed}" "${job[name]}" "$HPC_AMP_WORLD_SIZE" "${job[nodes]}" "$SECONDS" >summary.json || true
 elif [ -z "$outcome" ] || [ "$outcome" = failed ]; then
   sed -i '0,/"outcome": "[a-z]*"/s//"outcome": "failed"/' summary.json || true
 fi
@@ -64,7 +59,7 @@ case $outcome in
     elif [ -e "attempts/$attempt/stop" ] && [ -z "$stop_signal" ]; then
       record checkpointed "a stop was asked for"
       end 75
-    elif [ "$(count continued)" -ge {{ max_restarts }} ]; then
+    elif [ "$(count continued)" -ge "${job[max_restarts]}" ]; then
       record checkpointed "job.max_restarts reached"
       end 75
     fi
@@ -75,7 +70,7 @@ case $outcome in
     why="exit status $status"
     [ "$stop_signal" != LIMIT ] || why="the time limit was reached ($why)"
     come_back "$why"
-    if ended_from_outside || [ "$(count stopping)" -gt 0 ] || [ "$(count retried)" -ge {{ retries }} ]; then
+    if ended_from_outside || [ "$(count stopping)" -gt 0 ] || [ "$(count retried)" -ge "${job[retries]}" ]; then
       record_failure "$why"
       end "$status"
     fi

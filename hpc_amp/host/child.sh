@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
 # run_child VARIABLE COMMAND ...: run a function that ends with `exec`, and return its exit status.
 # VARIABLE is its process id meanwhile, and `pass_on` gets a signal that came before it was known.
 # `wait` would do, if bash 5.2 did not lose the end of a child that comes together with a signal. So a

@@ -1,4 +1,5 @@
-# ---- state of the run, for `hpc-amp status` and for whoever reads it later -----------------------
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
+# The state of the run, for `hpc-amp status` and for whoever reads it later.
 job_id=unknown
 attempt=0
 outcome=
@@ -8,7 +9,7 @@ launch_pid=
 own=
 keeper=
 began=$(date +%s)
-deadline=$((began + {{ walltime }}))
+deadline=$((began + job[walltime]))
 
 # record STATE REASON [JOB_ID]: one line of state.jsonl. A disk that is full costs the line, not what
 # comes after it.

@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
 stop_signal=
 run_pid=
 

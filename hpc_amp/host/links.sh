@@ -1,8 +1,10 @@
-{% extends "parts/base.sh.j2" %}
-{# For schedulers without a requeue: a run goes on in another job. That is the next link of the chain
-   that was submitted with this one (file `chain`, one job id a line), or a job that this one submits.
-   A link looks for itself whether there is anything left to do. #}
-{% block help %}
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
+# For schedulers without a requeue: a run goes on in another job. That is the next link of the chain that
+# was submitted with this one (file `chain`, one job id a line), or a job that this one submits. A link
+# looks for itself whether there is anything left to do.
+#
+# A scheduler's file defines `next_job_id` (sed's expression for the id in qsub's answer), `gone JOB_ID`
+# and `own_jobs`.
 
 nothing_to_do() {
   echo "job $job_id has nothing to do: $1"
@@ -17,7 +19,7 @@ turn_of_link() {
       nothing_to_do "the run has ended"
       ;;
     *'"state": "started"'*)
-      if [ "$(count retried)" -ge {{ retries }} ]; then
+      if [ "$(count retried)" -ge "${job[retries]}" ]; then
         record failed "the job before this one was killed"
         end 1
       fi
@@ -47,7 +49,7 @@ submit_next() {
   while :; do
     said=$(qsub "$run_dir/launch.sh" 2> >(cut -c -300 | sed 's/^/> /')) || true
     echo "$said"
-    next=$(sed -nE {% block job_id_pattern %}{% endblock %} <<<"$said" | tail -n 1)
+    next=$(sed -nE "$next_job_id" <<<"$said" | tail -n 1)
     [ -z "$next" ] || return 0
     tries=$((tries + 1))
     # A node that the server has never answered may not ask it.
@@ -74,22 +76,8 @@ submit_next() {
 # find_next: the job in the queue that is this run's, has not begun yet and waits for no other one, if
 # there is one. Fails where the queue does not answer.
 find_next() {
-  local said found
-{% if scheduler == "cobalt" %}
-  said=$(timeout 60 qstat -u "${USER:-*}" --header JobID:State:Command 2>&1) || return 1
-  found=$(script=$run_dir/launch.sh awk '$2 !~ /^dep_/ && $3 == ENVIRON["script"] { print $1 }' <<<"$said")
-{% else %}
-  said=$(timeout 60 qstat -f 2>&1) || return 1
-  # Values go on in lines that begin with a tab. The paths of the log and of the script tell the run.
-  found=$(folder=$run_dir/ awk '
-    /^Job Id:/ { look(); id = $3; text = state = ""; next }
-    $1 == "job_state" { state = $3 }
-    { text = text ($0 ~ /^\t/ ? substr($0, 2) : "\n" $0) }
-    END { look() }
-    function look() {
-      if (state ~ /[QHWTR]/ && text !~ /\n *depend = .*after/ && index(text, ENVIRON["folder"])) print id
-    }' <<<"$said")
-{% endif %}
+  local found
+  found=$(own_jobs) || return 1
   # Less those that had their turn, this one among them; a server may have several names.
   awk -F . 'NR == FNR { began[$1]; next } NF && !($1 in began)' \
     <(sed -nE 's/.*"job_id": "([^"]+)".*/\1/p' state.jsonl) - <<<"$found" | tail -n 1
@@ -101,18 +89,21 @@ is_refused() {
   ! grep -qiE 'has been reached|would exceed' <<<"$1" || return 1
   grep -qiE 'not found|no such|permission denied|unauthorized|bad uid|access from host|illegal|unknown (queue|resource)|directive error|violates|fault 10[0-9][0-9]|not executable|realistic range|filter .* failed' <<<"$1"
 }
-{% endblock %}
-{% block turn %}
+
+scheduler_turn() {
   [ "$(count cancelled)" -eq 0 ] || nothing_to_do "the run was cancelled"
   ! grep -qxF -e "$job_id" chain 2>/dev/null || turn_of_link
-{% endblock %}
-{% block ended %}
+}
+
+scheduler_ends() {
   # Not where this job may start again and go on in them.
   if ! ended_from_outside || ! may_start_again || [ "$(count cancelled)" -gt 0 ]; then
     drop_links
   fi
-{% endblock %}
-{% block go_on %}
+}
+
+# go_on: have the script started again; returns where that cannot be had.
+go_on() {
   # This job ends with 0 then: Cobalt starts none that waits for one that did not.
   next=$(later_links | head -n 1)
   if [ -n "$next" ] && gone "$next"; then
@@ -127,4 +118,4 @@ is_refused() {
     exit 0
   fi
   record "${outcome:-failed}" "$HOSTNAME could not submit the next job"
-{% endblock %}
+}

@@ -1,9 +1,12 @@
-{% extends "parts/base.sh.j2" %}
-{% block job %}
-[ -n "${SLURM_JOB_ID:-}" ] || fail "this script runs under Slurm: sbatch $run_dir/launch.sh"
-job_id=$SLURM_JOB_ID
-# The last task of an array has the array's own id, which would mean all of its tasks.
-[ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
+# Slurm.
+
+scheduler_begins() {
+  [ -n "${SLURM_JOB_ID:-}" ] || fail "this script runs under Slurm: sbatch $run_dir/launch.sh"
+  job_id=$SLURM_JOB_ID
+  # The last task of an array has the array's own id, which would mean all of its tasks.
+  [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+}
 
 # job_state JOB_ID HOST: running or ended; nothing where Slurm does not say.
 job_state() {
@@ -18,46 +21,51 @@ job_state() {
     echo ended
   fi
 }
-{% endblock %}
-{% block starts_again %}
+
+# fact_of_job KEY: of this job, as Slurm has it now.
+fact_of_job() {
+  timeout 20 scontrol show job "$job_id" 2>/dev/null | sed -nE "s/^(.* )?$1=([^ ]*).*/\2/p" || true
+}
+
+# starts_again: whether the scheduler has decided to start this very job once more.
+starts_again() {
   # Slurm counts that at once (our own number is that of this start), unless it has forgotten in a
   # crash that the job had begun.
   local restarts
   [ "$(fact_of_job JobState)" != PENDING ] || return 0
   restarts=$(fact_of_job Restarts)
   [ "${restarts:-0}" -gt "${SLURM_RESTART_COUNT:-0}" ]
-{% endblock %}
-{% block preempted %}
-  [[ $(fact_of_job PreemptTime) == [0-9]* ]]
-{% endblock %}
-{% block help %}
-
-# fact_of_job KEY: of this job, as Slurm has it now.
-fact_of_job() {
-  timeout 20 scontrol show job "$job_id" 2>/dev/null | sed -nE "s/^(.* )?$1=([^ ]*).*/\2/p" || true
 }
-{% endblock %}
-{% block allocation %}
-# What Slurm gave us. Names come from scontrol on the host: it does not exist inside an image.
-hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || fail "scontrol does not name the nodes"
-{% include "parts/nodes.sh.j2" %}
-# The time limit as it really is: sbatch's command line may have changed it.
-end=$(squeue -h -j "$job_id" -o %e 2>/dev/null) || end=
-[[ $end != [0-9]* ]] || deadline=$(date -d "$end" +%s)
-port_seed=$SLURM_JOB_ID
-# srun must not inherit options of whoever submitted; it gets its own below.
-export SLURM_EXPORT_ENV=ALL SRUN_CPUS_PER_TASK={{ step_cpus }}
-{% endblock %}
-{% block grace %}
-{% if not grace_is_given %}
-grace=$(scontrol show config 2>/dev/null | sed -nE 's/^KillWait *= *([0-9]+).*/\1/p') || grace=
-HPC_AMP_GRACE=${grace:-$HPC_AMP_GRACE}
-{% if launcher == "torchrun" %}
-[ "$HPC_AMP_GRACE" -le {{ grace }} ] || HPC_AMP_GRACE={{ grace }} # torchrun kills its ranks then
-{% endif %}
-{% endif %}
-{% endblock %}
-{% block go_on %}
+
+# may_start_again: whether the scheduler, after a SIGTERM, may start this job once more without saying
+# so before.
+may_start_again() {
+  return 1
+}
+
+# preempted: whether this job has only the grace time left of a preemption.
+preempted() {
+  [[ $(fact_of_job PreemptTime) == [0-9]* ]]
+}
+
+ask_grace() {
+  scontrol show config 2>/dev/null | sed -nE 's/^KillWait *= *([0-9]+).*/\1/p'
+}
+
+# read_allocation: what the scheduler gave this job: `hosts`, `deadline` and `port_seed`.
+read_allocation() {
+  # What Slurm gave us. Names come from scontrol on the host: it does not exist inside an image.
+  hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || fail "scontrol does not name the nodes"
+  # The time limit as it really is: sbatch's command line may have changed it.
+  end=$(squeue -h -j "$job_id" -o %e 2>/dev/null) || end=
+  [[ $end != [0-9]* ]] || deadline=$(date -d "$end" +%s)
+  port_seed=$SLURM_JOB_ID
+  # srun must not inherit options of whoever submitted; it gets its own below.
+  export SLURM_EXPORT_ENV=ALL SRUN_CPUS_PER_TASK=${job[step_cpus]}
+}
+
+# go_on: have the script started again; returns where that cannot be had.
+go_on() {
   # From the host: scontrol does not exist inside the image. Slurm terminates this script when it
   # requeues the job, so it waits for that: leaving first might complete the job. A controller that
   # does not answer is asked again; while it is away, nobody ends this job either.
@@ -80,4 +88,4 @@ HPC_AMP_GRACE=${grace:-$HPC_AMP_GRACE}
     wait $! || true
   done
   record "${outcome:-failed}" "Slurm did not requeue the job"
-{% endblock %}
+}

@@ -1,4 +1,6 @@
-# ---- attempt: one at a time ----------------------------------------------------------------------
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
+# Attempts: one at a time.
+#
 # attempts/N has its owner in it from the first moment: it is made aside and renamed, which only one
 # job can do. `alive` is touched as long as this script lives, and `ended` says that nothing of the
 # attempt is at work any more. A job that dies with its node leaves no `ended`: then the scheduler
@@ -94,19 +96,29 @@ leave() {
 } 2>/dev/null
 
 # pass_on SIGNAL: the ranks look for the stop file; launchers that forward signals are faster.
-# shellcheck disable=SC2317 # traps call it
 pass_on() {
+  local sent
   stop_signal=$1
   touch "attempts/$attempt/stop" || true
   [ -n "$launch_pid" ] || return 0
   ! superseded || kill -s TERM "$launch_pid" 2>/dev/null || true
-{% if forwards %}
-  case $1 in
-{% for got, sent in forwards %}
-    {{ got }}) kill -s {{ sent }} "$launch_pid" 2>/dev/null || true ;;
-{% endfor %}
-  esac
-{% endif %}
+  sent=${job[forward_$1]:-}
+  [ -z "$sent" ] || kill -s "$sent" "$launch_pid" 2>/dev/null || true
+}
+
+# turn: whether it is this job's, after what the ones before came to.
+turn() {
+  scheduler_turn
+  # The cancellation may have come when this job was asking for its next start.
+  if [ "$(count cancelled)" -gt 0 ] && [ "$(owner_of "$newest" job_id)" = "$job_id" ]; then
+    echo "job $job_id has nothing to do: the run was cancelled"
+    exit 0
+  fi
+  if [ "$(count stopping)" -gt 0 ] && [ "$(count finished)" -eq 0 ]; then
+    echo "a stop was asked for before job $job_id began: go on with hpc-amp resume"
+    record checkpointed "a stop was asked for"
+    end 75
+  fi
 }
 
 # begin_attempt: claim the next one. From here on this script has something to record.

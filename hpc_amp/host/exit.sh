@@ -1,6 +1,8 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
+# The exit status of a script is its own.
+
 # In a login shell `exit` runs ~/.bash_logout, which can change the exit status. So this shell is
 # replaced by one that only exits. `at_exit` is called before, with the status.
-# shellcheck disable=SC2317
 exit() {
   local status=${1:-$?}
   [ "$BASHPID" = $$ ] || builtin exit "$status" # of a subshell

@@ -1,3 +1,27 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
+# How an attempt ends.
+
+# What a scheduler's file replaces where it can say more.
+# starts_again: whether the scheduler has decided to start this very job once more.
+starts_again() { return 1; }
+# may_start_again: whether the scheduler, after a SIGTERM, may start this job once more without saying
+# so before.
+may_start_again() { return 1; }
+# preempted: whether this job has only the grace time left of a preemption.
+preempted() { return 1; }
+# scheduler_turn: end this script where the run has no need of it.
+scheduler_turn() { :; }
+# scheduler_ends: what is to be done where nothing comes after this attempt.
+scheduler_ends() { :; }
+# ask_grace: seconds between SIGTERM and SIGKILL, where the scheduler says.
+ask_grace() { :; }
+
+# end STATUS: nothing is to come after it.
+end() {
+  scheduler_ends
+  exit "$1"
+}
+
 # another_attempt STATE REASON: this one is over and recorded, and the run goes on in the next.
 another_attempt() {
   record "$1" "$2"
@@ -10,17 +34,15 @@ another_attempt() {
 
 # another_unless_stuck STATE REASON: the same, where a next attempt can be expected to come further.
 another_unless_stuck() {
-{% if not own_command %}
   # Whatever its step is: a damaged checkpoint that was passed over may have a higher one.
   local before=attempts/$((attempt - 1))/from made
-  if [ "$(count started)" -ge 2 ] && [ -e "$before" ]; then
+  if [ "${job[program]}" = task ] && [ "$(count started)" -ge 2 ] && [ -e "$before" ]; then
     made=$(find checkpoints -maxdepth 1 -regex 'checkpoints/step-[0-9]+' -newer "$before" 2>/dev/null) || made=
     if [ -z "$made" ]; then
       record failed "no progress in 2 attempts: still at step $(newest_step); the cause is in the log"
       end "$status"
     fi
   fi
-{% endif %}
   another_attempt "$1" "$2"
 }
 

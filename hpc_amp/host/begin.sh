@@ -1,0 +1,42 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
+# Sourced by a launch script before the lines of `setup`: defines what ends the script and what it
+# records, and prepares the shell. Needs `run_dir` and the settings of the script in `job`:
+#
+#   name scheduler launcher container       names; `container` is none, or the programs that may run it
+#   program                                 task, or own: a program of the user's
+#   nodes ranks_per_node cpus_per_rank step_cpus
+#   walltime stop_margin grace launch_timeout     in seconds
+#   max_restarts retries                    how often a run goes on, and how often a failure is tried again
+#   limited                                 no: nothing ends the job at its time limit
+#   forward_USR1 ...                        the signal to send to the launcher, where it is to get one
+#   ask_grace preflight mpi address python image       see run.sh
+set -eo pipefail
+cd "$run_dir"
+trap : USR1 USR2 # a warning before this script listens must not end it: the clock says the same
+
+# shellcheck source=exit.sh
+source "$run_dir/src/hpc_amp/host/exit.sh"
+# shellcheck source=child.sh
+source "$run_dir/src/hpc_amp/host/child.sh"
+# shellcheck source=record.sh
+source "$run_dir/src/hpc_amp/host/record.sh"
+# shellcheck source=ending.sh
+source "$run_dir/src/hpc_amp/host/ending.sh"
+# shellcheck source=attempt.sh
+source "$run_dir/src/hpc_amp/host/attempt.sh"
+# shellcheck source=setup.sh
+source "$run_dir/src/hpc_amp/host/setup.sh"
+# shellcheck source=/dev/null
+source "$run_dir/src/hpc_amp/host/schedulers/${job[scheduler]}.sh"
+
+# setup_failed WHAT: a line of `setup` has ended this script.
+setup_failed() {
+  begin_attempt
+  fail "$1" "$1"
+}
+# A signal ends `setup`; what comes after it sees that.
+trap 'stop_signal=TERM; [ "$at_exit" = leave ] || exit 143' TERM
+trap 'stop_signal=INT; [ "$at_exit" = leave ] || exit 130' INT
+
+scheduler_begins
+clean_environment

@@ -1,0 +1,96 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
+# Sourced at the end of a launch script: one attempt of the run, from the claim to its end. Besides
+# `job` (see begin.sh) it needs from the script the functions `launch`, which ends with `exec` of what
+# starts the ranks, and `on_each_node COMMAND ...`; and for a container the arrays `container_options`
+# and `bind_sources`. In turn it gives them the arrays `container` (the words before a command that
+# shall run inside), `program` (what Python runs as a rank), and the variables `python`, `hosts` and
+# `attempt`.
+set -u
+begin_attempt
+
+# ---- allocation ----------------------------------------------------------------------------------
+master_addr=
+read_allocation
+allocated=$(wc -l <<<"$hosts")
+[ "$allocated" -eq "${job[nodes]}" ] || fail "the job has $allocated nodes, but was made for ${job[nodes]}"
+if [ -z "$master_addr" ]; then
+  master_addr=${hosts%%$'\n'*}
+  if [ -n "${job[address]:-}" ]; then
+    # The name that leads to the fast network; a node file may give a full name.
+    master_addr=${job[address]/\{host\}/${master_addr%%.*}}
+  fi
+fi
+echo "$deadline" >"attempts/$attempt/end_at" || true
+record started "on $HOSTNAME"
+
+# ---- what the ranks are told ---------------------------------------------------------------------
+export PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1
+export OMP_NUM_THREADS=${job[cpus_per_rank]}
+export HPC_AMP_NNODES=${job[nodes]} HPC_AMP_PPN=${job[ranks_per_node]}
+export HPC_AMP_WORLD_SIZE=$((job[nodes] * job[ranks_per_node]))
+export HPC_AMP_ATTEMPT=$attempt
+export HPC_AMP_OUTCOME_FILE="$run_dir/attempts/$attempt/outcome.json"
+# The run saves and stops before the scheduler ends it, with or without a signal.
+export HPC_AMP_STOP_AT=$((deadline - job[stop_margin])) HPC_AMP_END_AT=$deadline
+# Seconds between the scheduler's SIGTERM and its SIGKILL.
+export HPC_AMP_GRACE=${job[grace]}
+if [ "${job[ask_grace]:-}" = yes ]; then
+  grace=$(ask_grace) || grace=
+  HPC_AMP_GRACE=${grace:-$HPC_AMP_GRACE}
+  # torchrun kills its ranks after a time of its own.
+  [ "$HPC_AMP_GRACE" -le "${job[longest_grace]:-$HPC_AMP_GRACE}" ] || HPC_AMP_GRACE=${job[longest_grace]}
+fi
+export MASTER_ADDR=$master_addr
+# Above the range of ephemeral ports, and another one for each job and attempt.
+export MASTER_PORT=$((61000 + (port_seed * 13 + attempt) % 4536))
+# Under names that no image sets: an image's own values would win over all others.
+export HPC_AMP_MASTER_ADDR=$MASTER_ADDR HPC_AMP_MASTER_PORT=$MASTER_PORT HPC_AMP_JOB_ID=$job_id
+
+# ---- container and launcher ----------------------------------------------------------------------
+# shellcheck source=containers/exec.sh
+source "$run_dir/src/hpc_amp/host/containers/${job[container]}.sh"
+enter_container
+[ -z "$container_says" ] || echo "$container_says"
+prepare_launch() { :; }
+# shellcheck source=launchers/mpirun.sh
+[ ! -e "$run_dir/src/hpc_amp/host/launchers/${job[launcher]}.sh" ] ||
+  source "$run_dir/src/hpc_amp/host/launchers/${job[launcher]}.sh"
+prepare_launch
+
+# ---- checks before any rank starts ---------------------------------------------------------------
+printf '%s\n' "$hosts" >"attempts/$attempt/nodes"
+if [ "${job[preflight]}" = yes ]; then
+  # Every node looks at itself: at what would keep the ranks from starting, or let them wait for one
+  # another in vain.
+  # shellcheck disable=SC2016 # each node expands this for itself
+  preflight=(bash -c '[ -r "$1" ] || { echo "hpc-amp: preflight: run.dir: $1 is not there on $(uname -n)" >&2; exit; }; exec bash "$@"'
+    bash "$run_dir/src/hpc_amp/host/preflight.sh" "$run_dir/attempts/$attempt" "${image:-}"
+    ${bind_sources[@]+"${bind_sources[@]}"}
+    -- "${container[@]}" "$python" "${program[@]}" --preflight "$run_dir/attempts/$attempt")
+  on_each_node "${preflight[@]}" </dev/null || true
+  # The first node has heard of the others. Where nothing could start on it, another may say why.
+  verdict=$(cat "attempts/$attempt"/preflight.json "attempts/$attempt"/preflight-*.json 2>/dev/null |
+    sed -nE 's/^ "failed": "(.+)",$/\1/p' | head -n 1) || true
+  [ -e "attempts/$attempt/preflight.json" ] || verdict=${verdict:-"no answer from the first node, see the log"}
+  [ -z "$verdict" ] ||
+    fail "preflight: $verdict; no rank was started (launch.preflight=false leaves this check out)" "preflight: $verdict"
+fi
+if [ "${job[mpi]}" = yes ]; then
+  # The program will use MPI: see first whether the ranks find each other through it.
+  HPC_AMP_HOST_MPI=$(host_mpi 2>&1 | head -n 2 | tr '\n' ' ') || HPC_AMP_HOST_MPI=unknown
+  export HPC_AMP_HOST_MPI
+  program+=(--mpi-probe)
+  (launch timeout --kill-after=10 "${job[launch_timeout]}") </dev/null ||
+    fail "the ranks do not find each other through MPI, see above" "the ranks do not find each other through MPI"
+  unset 'program[-1]'
+fi
+
+# ---- launch --------------------------------------------------------------------------------------
+echo "attempt $attempt of job $job_id: $HPC_AMP_WORLD_SIZE rank(s) on ${job[nodes]} node(s), first $master_addr:$MASTER_PORT, stops by $(date -d "@$HPC_AMP_STOP_AT" '+%F %T')"
+status=143
+if ! ended_from_outside; then
+  status=0
+  run_child launch_pid launch </dev/null || status=$?
+fi
+# shellcheck source=outcome.sh
+source "$run_dir/src/hpc_amp/host/outcome.sh"

@@ -1,0 +1,50 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
+# Cobalt.
+
+scheduler_begins() {
+  # Of Cobalt's variables only two always reach the script.
+  [ -n "${COBALT_JOBID:-}" ] || fail "this script runs under Cobalt: qsub $run_dir/launch.sh"
+  job_id=$COBALT_JOBID
+}
+
+# job_state JOB_ID HOST: running or ended; nothing where Cobalt does not say.
+job_state() {
+  local said
+  # It says nothing at all of a job that it does not know, with status 1; `timeout` has another one.
+  said=$(timeout 60 qstat --header JobID:State "$1" 2>&1) || [ "$?$said" = 1 ] || return 0
+  case $(awk -v id="$1" '$1 == id { print $2 }' <<<"$said") in
+    starting | running | preempting) echo running ;;
+    exiting | killing) ;; # its script may be at work
+    *) echo ended ;;
+  esac
+}
+
+# gone JOB_ID: whether Cobalt says, by silence and a status of 1, that this job is not in its queue.
+gone() {
+  local said status=0
+  said=$(timeout 60 qstat --header JobID:State "$1" 2>&1) || status=$?
+  [ "$status" -eq 1 ] && [ -z "$said" ]
+}
+
+# read_allocation: what the scheduler gave this job: `hosts`, `deadline` and `port_seed`.
+read_allocation() {
+  # What Cobalt gave us.
+  hosts=$(awk 'NF && !seen[$1]++ { print $1 }' "${COBALT_NODEFILE:-/nonexistent}") || fail "no node file at ${COBALT_NODEFILE:-COBALT_NODEFILE}"
+  # The time limit as it really is, where this node can ask: qsub's command line may have changed it.
+  limit=$(timeout 20 qstat --header WallTime "$COBALT_JOBID" 2>/dev/null | sed -nE 's/^ *([0-9]+:[0-9]{2}:[0-9]{2}) *$/\1/p') || limit=
+  limit=$(awk -F: 'NF { for (i = 1; i <= NF; i++) s = s * 60 + $i; print s }' <<<"$limit")
+  [ -z "$limit" ] || deadline=$((began + limit))
+  port_seed=$COBALT_JOBID
+}
+
+# own_jobs: the ids of this run's jobs that are in the queue and wait for no other one. Fails where the
+# queue does not answer.
+own_jobs() {
+  local said
+  said=$(timeout 60 qstat -u "${USER:-*}" --header JobID:State:Command 2>&1) || return 1
+  script=$run_dir/launch.sh awk '$2 !~ /^dep_/ && $3 == ENVIRON["script"] { print $1 }' <<<"$said"
+}
+
+next_job_id='s/^([0-9]+)( .*)?$/\1/p'
+# shellcheck source=links.sh
+source "$run_dir/src/hpc_amp/host/links.sh"

@@ -1,0 +1,50 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
+# The lines of `setup` run as in a script of their own: a line that fails ends nothing by itself. The
+# log names it, and also the line that ends this script, by `exit` or `set -e`.
+
+# clean_environment: no leftovers of the login shell that would reach the ranks.
+clean_environment() {
+  unset PYTHONPATH PYTHONHOME PYTHONSTARTUP LC_ALL RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
+}
+
+# setup_begins OF LINE: the lines after LINE, `$LINENO` of this call, are the setup of OF.
+setup_begins() {
+  setup_of=$1
+  setup_before=$2
+  setup_line='?'
+  setup_command=
+  at_exit=setup_ended
+  set +eo pipefail
+  trap 'setup_note $?' ERR
+  trap '[ "$LINENO" -le "$setup_before" ] || setup_line=$((LINENO - setup_before)) setup_command=$BASH_COMMAND' DEBUG
+}
+
+# setup_ends: this shell as it was before those lines, but for what they exported.
+setup_ends() {
+  at_exit=leave
+  trap - DEBUG ERR
+  trap '"$at_exit" $?' EXIT
+  IFS=$' \t\n'
+  set +fux
+  set -eo pipefail
+  cd "$run_dir"
+}
+
+setup_place() {
+  local command=${setup_command%%$'\n'*}
+  echo "$setup_of: line $setup_line: \`${command:0:200}\`"
+}
+
+setup_note() {
+  if [[ $- != *e* ]]; then # else it ends this script, and is named then
+    echo "note: $(setup_place) returned $1" >&2
+  fi
+}
+
+setup_ended() {
+  local place
+  place=$(setup_place)
+  setup_ends
+  [ -z "${stop_signal:-}" ] || setup_failed "$place was ended by SIG$stop_signal" "$1"
+  setup_failed "$place ended with status $1" "$1"
+}
