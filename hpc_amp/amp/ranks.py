@@ -82,7 +82,9 @@ def _notice_ddp(parent: nn.Module, name: str, inside: nn.Module | None) -> None:
     if not isinstance(parent, DistributedDataParallel) or inside is None:
         return
     if any(module in _untrained for module in inside.modules()):
-        _wrapped[parent] = parent.register_forward_pre_hook(_before_ddp)
+        # torch.compile of DDP would look into the exchange of the scales, and fail.
+        hook = torch.compiler.disable(_before_ddp)
+        _wrapped[parent] = parent.register_forward_pre_hook(hook)
 
 
 def _before_model(model: nn.Module, _: Any) -> None:

@@ -66,6 +66,10 @@ class GanTraining(TrainingData):
                 for (images, _), part in zip(micro_batches, own, strict=True)
             ]
 
+    def close(self) -> None:
+        """The same for the labelled images."""
+        self.labelled.close()
+
 
 def signed_images(images: Tensor, normalization: Normalization, train: schema.Train) -> Tensor:
     """`images` that came through `normalization`, as float32 from -1 to 1 of `train.gan.image_size`

@@ -1,5 +1,5 @@
-"""`python -m hpc_amp.data.loader`: a loader process, which decodes image files into memory that it
-shares with a rank. `hpc_amp.data.loaders` starts it.
+"""A loader process, which decodes image files into memory that it shares with a rank.
+`hpc_amp.data.loaders` starts it.
 
 It is a program of its own and no fork of the rank: a fork beside threads may stand still for ever
 (python/cpython#112275). Nothing here imports torch, so it starts at once.
@@ -7,10 +7,10 @@ It is a program of its own and no fork of the rank: a fork beside threads may st
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
-import sys
 import traceback
 from multiprocessing.connection import Connection
 
@@ -18,9 +18,9 @@ from hpc_amp.data.errors import DataError
 from hpc_amp.data.pictures import Request, decode
 from hpc_amp.distributed.parent import end_with_parent
 
-IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
-"""Schedulers signal all processes of a job. A loader that died would take the checkpoint, which the
-rank is about to write, with it."""
+IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""What ranks live through. Schedulers and terminals signal all processes of a job: a loader that
+died would take the checkpoint, which the rank is about to write, with it."""
 
 
 def main(parent: int, connection: int, memory: int) -> None:
@@ -35,12 +35,9 @@ def main(parent: int, connection: int, memory: int) -> None:
     if os.getppid() != parent:
         return
     requests, pixels = Connection(connection), mmap.mmap(memory, 0)
-    while True:
-        try:
-            request = requests.recv()
-        except (EOFError, OSError):  # the rank is done
-            return
-        requests.send(_answer(request, pixels))
+    with contextlib.suppress(EOFError, OSError):  # the rank is done, maybe amid a request
+        while True:
+            requests.send(_answer(requests.recv(), pixels))
 
 
 def _answer(request: Request, memory: mmap.mmap) -> tuple[bool, str] | None:
@@ -51,7 +48,3 @@ def _answer(request: Request, memory: mmap.mmap) -> tuple[bool, str] | None:
     except Exception:  # which the rank raises
         return False, traceback.format_exc()
     return None
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))

@@ -38,6 +38,15 @@ SILENT_SECONDS = 30.0
 """How long a loader process may take for its part of a batch before the log names it."""
 _LAST_SECONDS = 5.0
 
+# The arguments are the numbers for `main`, then where to import from. `-m` would look into the
+# working directory first, and PYTHONPATH cannot name a folder with a colon.
+_START = """
+import sys
+sys.path[:] = sys.argv[4:]
+from hpc_amp.data.loader import main
+main(*map(int, sys.argv[1:4]))
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -55,11 +64,12 @@ class _Process:
     def __init__(self, memory: int) -> None:
         self.connection, theirs = multiprocessing.Pipe()
         numbers = (os.getpid(), theirs.fileno(), memory)
+        # It finds what this process finds. Python passes over what is no text, and so programs
+        # have Path objects there.
+        path = [entry for entry in sys.path if isinstance(entry, str)]
         with theirs:
             self.program = subprocess.Popen(
-                [sys.executable, "-m", "hpc_amp.data.loader", *map(str, numbers)],
-                # It finds what this process finds.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                [sys.executable, *_options(), "-c", _START, *map(str, numbers), *path],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), memory),
             )
@@ -83,7 +93,7 @@ class Loaders:
             size = math.prod(shape) / 2**20
             raise LoaderError(f"no memory for {size:,.0f} MiB of images: {error}") from error
         self._processes: list[_Process] = []
-        weakref.finalize(self, _end, self._processes)
+        self._finalizer = weakref.finalize(self, _end, self._processes)
         try:
             self._memory = mmap.mmap(file, 0)
             with _signals_blocked():
@@ -125,6 +135,11 @@ class Loaders:
             yield self._slots[slot, : len(batch.images)].permute(0, 3, 1, 2)
             asked -= 1
             slot = (slot + 1) % self._ahead
+
+    def close(self) -> None:
+        """End the processes and let go of the memory, once. Else both go with this object."""
+        self._finalizer()
+        del self._slots, self._memory
 
     def _parts(self, batch: Batch) -> int:
         return min(len(self._processes), len(batch.images))
@@ -188,16 +203,25 @@ class Loaders:
         return LoaderError(f"loader process {process.program.pid} {how}. {_reading(request)}")
 
 
+def _options() -> list[str]:
+    """What this interpreter was told to leave out, its environment for one, which may hold what no
+    interpreter starts with."""
+    flags = sys.flags
+    given = {"-I": flags.isolated, "-E": flags.ignore_environment, "-s": flags.no_user_site}
+    return [option for option, is_set in given.items() if is_set]
+
+
 def _shared_memory(size: int) -> int:
     """A descriptor of memory that has no name, so that nothing is left behind. /dev/shm would do,
     but it is small in many containers."""
-    if hasattr(os, "memfd_create"):
+    try:
         file = os.memfd_create("images")
-        os.ftruncate(file, size)
-        return file
-    with tempfile.TemporaryFile(dir="/dev/shm") as named:  # a Python for old systems
-        os.posix_fallocate(named.fileno(), 0, size)  # else a full one would be a SIGBUS
-        return os.dup(named.fileno())
+    except (AttributeError, OSError):  # a Python for old systems, an old kernel, a sandbox
+        with tempfile.TemporaryFile(dir="/dev/shm") as named:
+            os.posix_fallocate(named.fileno(), 0, size)  # else a full one would be a SIGBUS
+            return os.dup(named.fileno())
+    os.ftruncate(file, size)
+    return file
 
 
 @contextlib.contextmanager

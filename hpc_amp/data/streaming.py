@@ -54,6 +54,10 @@ class StreamedTraining(TrainingData):
             images, labels = _finish(images, labels, self.normalization, train, self.device)
             yield list(zip(images.split(size), labels.split(size), strict=True))
 
+    def close(self) -> None:
+        """End the loader processes, of the evaluation too."""
+        self.loaders.close()
+
     def _image_files(self, epoch: int, samples: list[int]) -> ImageFiles:
         augment, seed = self.train.data.augment, self.train.seed
         images = [(self.files.paths[sample], f"{seed} {epoch} {sample}") for sample in samples]

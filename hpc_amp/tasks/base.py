@@ -56,6 +56,9 @@ class TrainingData(ABC):
         """This rank's share of each global batch of `epoch` from step `start` on, on the device,
         as a list of `accumulate` equal micro-batches."""
 
+    def close(self) -> None:  # noqa: B027
+        """End what helps with the data; neither training nor test data is asked for any more."""
+
 
 class Task(ABC):
     """Base class of all tasks. Constructed on every rank with the same configuration."""

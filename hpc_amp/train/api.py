@@ -63,8 +63,8 @@ def fit(
     rate schedule of your own, as a part of the peak rate. `timeout` (seconds) is how long ranks
     wait for each other.
 
-    Raises SettingError, DataError, ModelError, PrecisionError, DeviceError, WorldError or
-    TrainingError, each with one line for the user; `run_program` shows them so.
+    Raises SettingError, DataError, LoaderError, ModelError, PrecisionError, DeviceError, WorldError
+    or TrainingError, each with one line for the user; `run_program` shows them so.
     """
     with standalone(train, out, task, observers, rate, timeout) as (engine, run, name):
         announce(name, engine)

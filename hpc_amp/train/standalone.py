@@ -59,6 +59,8 @@ def standalone(
         finally:
             engine.precision.close()
             engine.tracker.close()
+            # A notebook may train many times, and an engine stays until Python looks for cycles.
+            engine.data.close()
         if not joined_before:
             setup.leave()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from hpc_amp import amp
@@ -451,3 +452,28 @@ def test_models_may_be_compiled_after_initialize(level: str) -> None:
         scaled.backward()
     optimizer.step()
     assert compiled(batches[1]).float().square().mean().item() == expected[1]
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of one rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch's own, on the way
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_ddp_may_be_compiled(level: str) -> None:
+    """As torch advises. The ranks then compare their scales in a hook of it."""
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    compiled = torch.compile(nn.parallel.DistributedDataParallel(model), backend="eager")
+    for _ in range(2):
+        loss = compiled(torch.ones(2, 4)).float().square().mean()
+        with amp.scale_loss(loss, optimizer) as scaled:
+            scaled.backward()
+        optimizer.step()
+    assert len(state.current().replicas) == 1

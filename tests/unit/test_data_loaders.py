@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import gc
 import logging
 import os
@@ -21,6 +22,7 @@ from support.environment import REPOSITORY, clean_environ
 from hpc_amp.data import loaders as module
 from hpc_amp.data.errors import DataError, LoaderError
 from hpc_amp.data.loaders import AHEAD, Batch, Loaders
+from hpc_amp.data.pictures import Request
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +113,7 @@ def test_signals_at_any_time_spare_the_loaders(paths: list[str]) -> None:
     """From the moment on in which they are started: schedulers signal all processes of a job."""
     loaders = Loaders(2, side=6, largest=7)
     for process in loaders._processes:
-        for name in ("TERM", "INT", "USR1", "USR2"):
+        for name in ("TERM", "INT", "QUIT", "USR1", "USR2"):
             os.kill(process.program.pid, getattr(signal, f"SIG{name}"))
     assert [numbers(p) for p in loaders.load(batches(paths[:14], 7))][1] == list(range(7, 14))
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
@@ -172,29 +174,79 @@ def test_nothing_is_left_of_loaders_that_are_not_needed_any_more(paths: list[str
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
+def test_a_rank_that_ends_amid_a_request_leaves_no_word_in_the_log(
+    paths: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Batches are decoded ahead, also at the moment of a stop."""
+    loaders = Loaders(1, side=6, largest=2)
+    (process,) = loaders._processes
+    process.connection.send(Request(0, 6, False, False, [(paths[0], "")]))
+    assert process.connection.recv() is None  # it is awake
+    os.kill(process.program.pid, signal.SIGSTOP)
+    process.connection.send(Request(0, 6, False, False, [(paths[0], "")]))
+    process.connection.close()
+    os.kill(process.program.pid, signal.SIGCONT)
+    assert process.program.wait() == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_a_python_without_memory_files(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     assert numbers(next(Loaders(1, side=6, largest=5).load(batches(paths, 5)))) == [0, 1, 2, 3, 4]
 
 
-def test_a_program_without_a_guard_around_its_main(paths: list[str], tmp_path: Path) -> None:
-    """multiprocessing would run it again in every process that it starts."""
-    program = tmp_path / "program.py"
+def test_a_kernel_without_memory_files(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux before 3.17, which is older than many an image on it."""
+
+    def unknown(name: str) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "memfd_create", unknown)
+    assert numbers(next(Loaders(1, side=6, largest=5).load(batches(paths, 5)))) == [0, 1, 2, 3, 4]
+
+
+def red_of(path: str, folder: Path, *options: str, before: str = "", **environ: str) -> list[str]:
+    """What a program prints that says `once`, and then the red of an image from a loader."""
+    (folder / "programs").mkdir()
+    program = folder / "programs" / "program.py"
     program.write_text(
-        "print('once')\n"
+        f"print('once')\n{before}\n"
         "from hpc_amp.data.loaders import Batch, Loaders\n"
-        f"pixels = next(Loaders(1, 6, 1).load([Batch([({paths[5]!r}, '')])]))\n"
+        f"pixels = next(Loaders(1, 6, 1).load([Batch([({path!r}, '')])]))\n"
         "print(pixels[0, 0, 0, 0].item())\n"
     )
     ended = subprocess.run(
-        [sys.executable, program],
-        cwd=tmp_path,
-        env=clean_environ(),
+        [sys.executable, *options, program],
+        cwd=folder,
+        env={**clean_environ(), **environ},
         capture_output=True,
         text=True,
-        check=True,
     )
-    assert ended.stdout.split() == ["once", "20"]
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.split()
+
+
+def test_a_program_without_a_guard_around_its_main(paths: list[str], tmp_path: Path) -> None:
+    """multiprocessing would run it again in every process that it starts."""
+    assert red_of(paths[5], tmp_path) == ["once", "20"]
+
+
+def test_a_loader_imports_what_its_rank_imports(paths: list[str], tmp_path: Path) -> None:
+    """Python looks beside the program, which need not lie in the working directory."""
+    (tmp_path / "signal.py").write_text("raise RuntimeError('not this one')")
+    assert red_of(paths[5], tmp_path) == ["once", "20"]
+
+
+def test_paths_that_are_no_text_are_passed_over(paths: list[str], tmp_path: Path) -> None:
+    """As Python does: many programs put a Path into sys.path, and never notice."""
+    before = "import sys, pathlib; sys.path.insert(0, pathlib.Path(__file__).parent)"
+    assert red_of(paths[5], tmp_path, before=before) == ["once", "20"]
+
+
+@pytest.mark.parametrize("option", ["-I", "-E"])
+def test_a_rank_that_ignores_its_environment(paths: list[str], tmp_path: Path, option: str) -> None:
+    """With which no Python would start, for one."""
+    assert red_of(paths[5], tmp_path, option, PYTHONHOME="/no/such") == ["once", "20"]
 
 
 def test_a_loader_needs_no_torch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -14,11 +15,12 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from support.environment import clean_environ
 from support.training import Regression, curve
 from support.training import settings as any_device
 
-from hpc_amp.config.schema import Optimizer, Precision, Schedule, Train
+from hpc_amp.config.schema import Data, Gan, Model, Optimizer, Precision, Schedule, Train
 from hpc_amp.distributed.world import World
 from hpc_amp.train import Observer, evaluate, fit
 from hpc_amp.train.errors import TrainingError
@@ -53,6 +55,32 @@ class Stops(Observer):
         engine.agreement.due = lambda step: True
         if engine.step == self.step:
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("task", ["classification", "dcgan"])
+def test_no_loader_is_left_of_it(tmp_path: Path, task: str) -> None:
+    """In a notebook, where the next training begins in the same process."""
+    for split in ("train", "test"):
+        for label in "ab":
+            (tmp_path / split / label).mkdir(parents=True)
+            for number in range(4):
+                Image.new("RGB", (8, 8), (number, 0, 0)).save(
+                    tmp_path / split / label / f"{number}.png"
+                )
+    data = Data(name="imagefolder", root=str(tmp_path), image_size=8, in_memory=False, workers=1)
+    model, gan = Model(name="resnet8", width=8), Gan(image_size=16, evaluation_images=8)
+    train = Train(
+        task=task, data=data, model=model, gan=gan, device="cpu", batch_size=4, max_steps=1
+    )
+    descriptors = len(os.listdir("/proc/self/fd"))
+    gc.disable()
+    try:
+        fitted = fit(train, tmp_path / "run")
+        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
+    finally:
+        gc.enable()
+    assert (fitted.step, children) == (1, "")
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_it_trains_and_says_what_came_out(tmp_path: Path) -> None:
