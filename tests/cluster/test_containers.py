@@ -93,7 +93,7 @@ def test_the_main_job_runs_in_the_debian_image(
     assert summary["steps"] == 8
     run_dir = Path(facts["run_dir"])
     script = (run_dir / "launch.sh").read_text()
-    assert "\npython=python3\n" in script
+    assert "[python]=python3 " in script
     assert sys.prefix not in script
     assert "torch 2.6.0+debian" in (run_dir / "logs" / "job.log").read_text()
 
