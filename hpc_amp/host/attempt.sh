@@ -41,6 +41,7 @@ give_way_to() {
       echo "job $owner on $host has not said that it has ended: waiting for a sign of life"
     first_beat=$beat
     sleep "$heartbeat"
+    ! ended_from_outside || exit 143 # there is nothing to record yet
   done
 }
 

@@ -58,7 +58,7 @@ prepare_launch() { :; }
 prepare_launch
 
 # ---- checks before any rank starts ---------------------------------------------------------------
-printf '%s\n' "$hosts" >"attempts/$attempt/nodes"
+printf '%s\n' "$hosts" >"attempts/$attempt/nodes" || true
 if [ "${job[preflight]}" = yes ]; then
   # Every node looks at itself: at what would keep the ranks from starting, or let them wait for one
   # another in vain.

@@ -273,3 +273,22 @@ def test_an_attempt_that_was_taken_for_dead_leaves_the_run_alone(host: StubHost)
     (host.work / "go").touch()
     assert wait(second).status == 0
     assert events(run_dir) == ["started", "started", "finished"]
+
+
+def test_a_job_that_waits_for_a_sign_of_life_may_be_ended(host: StubHost) -> None:
+    """It has made no attempt, and has nothing to record."""
+    run_dir = host.create(patient())
+    make_attempt(run_dir, 1, job_id="41")
+    host.fail("squeue", "slurm_load_jobs error: Unable to contact slurm controller")
+    process = host.start(run_dir)
+    assert process.stdout is not None
+    said = ""
+    while "waiting for a sign of life" not in said:
+        said = process.stdout.readline()
+        assert said, "the script has ended"
+
+    process.send_signal(signal.SIGTERM)
+
+    assert wait(process).status == 143
+    assert [path.name for path in (run_dir / "attempts").iterdir()] == ["1"]
+    assert events(run_dir) == []
