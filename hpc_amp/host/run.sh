@@ -87,10 +87,16 @@ fi
 
 # ---- launch --------------------------------------------------------------------------------------
 echo "attempt $attempt of job $job_id: $HPC_AMP_WORLD_SIZE rank(s) on ${job[nodes]} node(s), first $master_addr:$MASTER_PORT, stops by $(date -d "@$HPC_AMP_STOP_AT" '+%F %T')"
+# ranks: the launch, and who `keep_alive` is to end where this script is killed.
+ranks() {
+  echo "$BASHPID" >"attempts/$attempt/launcher" || true
+  launch
+}
 status=143
 if ! ended_from_outside; then
   status=0
-  run_child launch_pid launch </dev/null || status=$?
+  run_child launch_pid ranks </dev/null || status=$?
+  rm -f "attempts/$attempt/launcher" || true
 fi
 # shellcheck source=outcome.sh
 source "$run_dir/src/hpc_amp/host/outcome.sh"

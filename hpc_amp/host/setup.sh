@@ -22,8 +22,10 @@ setup_begins() {
     setup_values+=("${!setup_name-}")
   done
   set +eo pipefail
-  trap 'setup_note $?' ERR
-  trap '[ "$LINENO" -le "$setup_before" ] || setup_line=$((LINENO - setup_before)) setup_command=$BASH_COMMAND' DEBUG
+  # What these two run must not change `$_`, which people use: `mkdir -p X && cd "$_"`.
+  trap 'setup_note $? "$_"' ERR
+  # It stands in one line: `$LINENO` counts its lines, too.
+  trap 'setup_last=$_; [ "$LINENO" -le "$setup_before" ] || setup_line=$((LINENO - setup_before)) setup_command=$BASH_COMMAND; : "$setup_last"' DEBUG
 }
 
 # setup_ends: this shell as it was before those lines, but for what they exported. `library` defines its

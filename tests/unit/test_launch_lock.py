@@ -93,6 +93,18 @@ def test_the_sign_of_life_ends_with_the_script(host: StubHost) -> None:
     assert not (run_dir / "attempts" / "1" / "ended").exists()
 
 
+@pytest.mark.parametrize("launch", ["single", "srun"])
+def test_the_ranks_end_with_the_script(host: StubHost, launch: str) -> None:
+    """Without a sign of life another attempt would begin beside them."""
+    run_dir = host.create(patient(launch=launch))
+    process = host.start(run_dir)
+    until_at_work(host)
+    os.kill(process.pid, signal.SIGKILL)
+
+    assert wait(process).status == -signal.SIGKILL
+    wait_until(lambda: not members_of_session(process.pid), "the ranks to end")
+
+
 def members_of_session(session: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -278,3 +278,17 @@ def test_no_signal_changes_the_status_of_a_script_that_ends() -> None:
             while process.poll() is None:
                 process.send_signal(signal.SIGTERM)
         assert process.returncode == 5
+
+
+def test_setup_has_the_last_argument_of_its_commands(host: StubHost) -> None:
+    out = host.folder / "out"
+    setup = f'mkdir {host.work}/a && cd "$_"\nexport ONE="$PWD"\nls {host.work}/b\nexport TWO="$_"'
+    run_dir = host.create({"run": report_command(out), "job": {"setup": setup}})
+
+    ended = host.run(run_dir)
+
+    assert ended.status == 0, ended.output
+    (report,) = read_reports(out)
+    assert report.environ["ONE"] == f"{host.work}/a"
+    assert report.environ["TWO"] == f"{host.work}/b"
+    assert "note: job.setup: line 3: `ls" in ended.output
