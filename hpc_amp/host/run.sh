@@ -64,8 +64,8 @@ if [ "${job[preflight]}" = yes ]; then
   # another in vain.
   # shellcheck disable=SC2016 # each node expands this for itself
   preflight=(bash -c '[ -r "$1" ] || { echo "hpc-amp: preflight: run.dir: $1 is not there on $(uname -n)" >&2; exit; }; exec bash "$@"'
-    bash "$run_dir/src/hpc_amp/host/preflight.sh" "$run_dir/attempts/$attempt" "${image:-}"
-    ${bind_sources[@]+"${bind_sources[@]}"}
+    bash "$run_dir/src/hpc_amp/host/preflight.sh" "$run_dir/attempts/$attempt" "$container_image"
+    ${container_binds[@]+"${container_binds[@]}"}
     -- "${container[@]}" "$python" "${program[@]}" --preflight "$run_dir/attempts/$attempt")
   on_each_node "${preflight[@]}" </dev/null || true
   # The first node has heard of the others. Where nothing could start on it, another may say why.

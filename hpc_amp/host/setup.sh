@@ -7,8 +7,8 @@ clean_environment() {
   unset PYTHONPATH PYTHONHOME PYTHONSTARTUP LC_ALL RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
 }
 
-# Variables that have a value before those lines, which may use the names for something else.
-setup_names=(run_dir session image job_id attempt outcome status launch_pid own keeper began deadline)
+# Variables of the script that have a value before those lines, which may use the names for something else.
+setup_names=(run_dir job_id attempt outcome status launch_pid own keeper began deadline)
 
 # setup_begins OF LINE: the lines after LINE, `$LINENO` of this call, are the setup of OF.
 setup_begins() {

@@ -236,12 +236,14 @@ def test_options_of_setup_end_with_it(host: StubHost) -> None:
 
 
 def test_a_variable_of_the_environment_is_no_image(host: StubHost) -> None:
-    run_dir = host.create({"run": ["true"]}, "launch.preflight=true")
+    out = host.folder / "out"
+    run_dir = host.create({"run": report_command(out)}, "launch.preflight=true")
 
-    ended = host.run(run_dir, image="/nowhere", bind_sources="/nowhere", job="mine", own="mine")
+    ended = host.run(run_dir, image="/nowhere", bind_sources="/nowhere", job="mine")
 
     assert ended.status == 0, ended.output
-    assert events(run_dir) == ["started", "finished"]
+    (report,) = read_reports(out)
+    assert report.environ["image"] == "/nowhere"
 
 
 def test_the_environment_may_ask_for_posix_mode(host: StubHost) -> None:
