@@ -35,12 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> test_cluster.Cluster:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> test_cluster.Cluster:
     """The running test cluster. Without one: a failure in CI or with HPC_AMP_REQUIRE_CLUSTER=1,
     else a skip."""
     reason = test_cluster.complaints()
     if reason is None:
-        return test_cluster.connect()
+        return test_cluster.connect(tmp_path_factory.mktemp("home"))
     if in_ci() or os.environ.get("HPC_AMP_REQUIRE_CLUSTER") == "1":
         pytest.fail(reason)
     pytest.skip(reason)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.environment import REPOSITORY, clean_environ
+from support.environment import LOGOUT, REPOSITORY, clean_environ
 
 SCRIPTS = REPOSITORY / "tests" / "cluster"
 
@@ -82,7 +82,7 @@ def complaints() -> str | None:
     return f"no healthy test cluster; start it with tests/cluster/up ({'; '.join(bad)})"
 
 
-def connect() -> Cluster:
+def connect(home: Path) -> Cluster:
     """`eval "$(tests/cluster/env PYTHON)"`, by a shell as its README says."""
     shown = subprocess.run(
         ["bash", "-c", 'eval "$("$0" "$1")" && exec env -0', SCRIPTS / "env", sys.executable],
@@ -94,4 +94,7 @@ def connect() -> Cluster:
     pairs = (entry.partition("=") for entry in shown.decode().split("\0"))
     environ = {name: value for name, equals, value in pairs if equals and name != "_"}
     binds = environ["HPC_AMP_CLUSTER_BINDS"].split(":")
+    # A home as a new user has it.
+    (home / ".bash_logout").write_text(LOGOUT)
+    environ["HOME"] = str(home)
     return Cluster(image=environ["HPC_AMP_TEST_IMAGE"], binds=binds, environ=environ)

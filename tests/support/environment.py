@@ -18,6 +18,15 @@ _PREFIXES += ("SINGULARITY", "HPC_AMP_")
 _NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
+LOGOUT = """\
+# Like Debian's default file, which clears a console that is not there.
+if [ "$SHLVL" = 1 ]; then
+    false
+fi
+"""
+"""`~/.bash_logout` of a new user: where it is the last command of a shell, the shell fails."""
+
+
 def clean_environ(**more: str) -> dict[str, str]:
     """This process's environment with the checkout on the search path, and without what a
     scheduler, a launcher or another hpc-amp left behind."""

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
-from support.environment import REPOSITORY, clean_environ
+from support.environment import LOGOUT, REPOSITORY, clean_environ
 from support.waiting import wait_until
 
 STANDINS = REPOSITORY / "tests" / "standins"
@@ -67,6 +67,7 @@ class StandIn:
         """What the server keeps."""
         for made in (self.bin, self.home, self.work, self.state):
             made.mkdir(parents=True)
+        (self.home / ".bash_logout").write_text(LOGOUT)
         for name in self.commands:
             # The commands find their server without a variable, so that they do so in jobs as well,
             # and in whatever environment a program gives them.

@@ -8,19 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.environment import REPOSITORY
+from support.environment import LOGOUT, REPOSITORY
 from support.stubs import StubHost, events, read_reports, report_command, wait
 from support.waiting import wait_for_file
 
 from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.events import read_events
-
-DEBIANS_LOGOUT = """\
-# when leaving the console clear the screen to increase privacy
-if [ "$SHLVL" = 1 ]; then
-    [ -x /usr/bin/clear_console ] && /usr/bin/clear_console -q
-fi
-"""
 
 
 def test_a_line_that_fails_is_noted_and_ends_nothing(host: StubHost) -> None:
@@ -68,7 +61,7 @@ def test_the_line_that_ends_the_job_is_named(
     make a success of it."""
     home = host.folder / "home"
     home.mkdir()
-    (home / ".bash_logout").write_text(f"{DEBIANS_LOGOUT}exit 0\n")
+    (home / ".bash_logout").write_text(f"{LOGOUT}exit 0\n")
     (home / ".bash_profile").write_text(f"export PATH={host.bin}:$PATH\n")
     run_dir = host.create({"run": ["touch", "ran"], "job": {"setup": setup}})
 
@@ -95,7 +88,7 @@ def test_a_signal_in_a_line_of_setup_is_recorded(host: StubHost) -> None:
     assert not (host.work / "ran").exists()
 
 
-@pytest.mark.parametrize("logout", [DEBIANS_LOGOUT, "exit 0\n", "exit 9\n", "set -e\nfalse\n"])
+@pytest.mark.parametrize("logout", [LOGOUT, "exit 0\n", "exit 9\n", "set -e\nfalse\n"])
 @pytest.mark.parametrize("status", [0, 5, 75])
 def test_no_log_out_file_decides_the_status(host: StubHost, logout: str, status: int) -> None:
     home = host.folder / "home"

@@ -424,12 +424,12 @@ def test_cobalt_cannot_be_told_how_many_run_at_once(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_during_a_submission_waits_for_the_schedulers_answer(host: StubHost) -> None:
-    """A terminal sends it to sbatch, too, which must not die between taking an array and saying
-    so: `continue` would submit all points once more."""
+    """Nor may sbatch, which is in another session than the terminal, die between taking an array
+    and saying so: `continue` would submit all points once more."""
     host.write_job(JOB)
     sbatch = host.bin / "sbatch"
     sbatch.unlink()
-    sbatch.write_text("#!/bin/bash\nkill -INT 0; sleep 0.2; echo 4242\n")
+    sbatch.write_text("#!/bin/bash\nkill -INT $PPID 0; sleep 0.2; echo 4242\n")
     sbatch.chmod(0o755)
 
     process = subprocess.Popen(
