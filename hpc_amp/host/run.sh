@@ -96,7 +96,6 @@ status=143
 if ! ended_from_outside; then
   status=0
   run_child launch_pid ranks </dev/null || status=$?
-  rm -f "attempts/$attempt/launcher" || true
 fi
 # shellcheck source=outcome.sh
 source "$run_dir/src/hpc_amp/host/outcome.sh"
