@@ -76,7 +76,8 @@ def test_the_line_that_ends_the_job_is_named(
 
 
 def test_a_signal_in_a_line_of_setup_is_recorded(host: StubHost) -> None:
-    run_dir = host.create({"run": ["touch", "ran"], "job": {"setup": "touch waits\nsleep 600"}})
+    command = "sh -c 'touch waits; exec sleep 600'"
+    run_dir = host.create({"run": ["touch", "ran"], "job": {"setup": f"true\n{command}"}})
     process = host.start(run_dir)
     wait_for_file(run_dir / "waits")
 
@@ -84,7 +85,7 @@ def test_a_signal_in_a_line_of_setup_is_recorded(host: StubHost) -> None:
     ended = wait(process)
 
     assert ended.status == 2
-    assert last_reason(run_dir) == "job.setup: line 2: `sleep 600` was ended by SIGTERM"
+    assert last_reason(run_dir) == f"job.setup: line 2: `{command}` was ended by SIGTERM"
     assert not (host.work / "ran").exists()
 
 
