@@ -41,6 +41,7 @@ give_way_to() {
       echo "job $owner on $host has not said that it has ended: waiting for a sign of life"
     first_beat=$beat
     sleep "$heartbeat"
+    ! ended_from_outside || exit 143 # there is nothing to record yet
   done
 }
 
@@ -71,16 +72,18 @@ outlive() {
 # superseded: whether the scheduler took this attempt for dead, and another has the run now.
 superseded() { [ -e "attempts/$((attempt + 1))" ]; }
 
-# keep_alive: the sign of life. Deaf to signals that all processes of a job get.
+# keep_alive: the sign of life. Deaf to signals that all processes of a job get. Where the script was
+# killed, the ranks must not go on with nobody to say so.
 keep_alive() {
-  local self=$BASHPID pause
+  local self=$BASHPID pause launcher
   trap '' HUP INT TERM USR1 USR2
   exec {pause}<> <(:) # to wait without a child that would outlive this one
   while [ "$(awk '/^PPid:/ { print $2 }' "/proc/$self/status")" = $$ ]; do
     ! superseded || kill -s TERM $$
-    touch "attempts/$attempt/alive"
+    touch "attempts/$attempt/alive" || true # the file server may come back
     read -r -t "$heartbeat" -u "$pause" _ || true
   done
+  ! read -r launcher <"attempts/$attempt/launcher" || kill -s TERM "$launcher"
 }
 
 # leave: nothing of this attempt is at work any more.

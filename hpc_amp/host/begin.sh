@@ -14,20 +14,35 @@ set -eo pipefail
 cd "$run_dir"
 trap : USR1 USR2 # a warning before this script listens must not end it: the clock says the same
 
-# shellcheck source=exit.sh
-source "$run_dir/src/hpc_amp/host/exit.sh"
-# shellcheck source=child.sh
-source "$run_dir/src/hpc_amp/host/child.sh"
-# shellcheck source=record.sh
-source "$run_dir/src/hpc_amp/host/record.sh"
-# shellcheck source=ending.sh
-source "$run_dir/src/hpc_amp/host/ending.sh"
-# shellcheck source=attempt.sh
-source "$run_dir/src/hpc_amp/host/attempt.sh"
-# shellcheck source=setup.sh
-source "$run_dir/src/hpc_amp/host/setup.sh"
-# shellcheck source=/dev/null
-source "$run_dir/src/hpc_amp/host/schedulers/${job[scheduler]}.sh"
+job_id=unknown
+attempt=0
+outcome=
+status=2
+stop_signal=
+launch_pid=
+own=
+keeper=
+began=$(date +%s)
+deadline=$((began + job[walltime]))
+
+# library: all functions. Once more after `setup`, whose lines may define some of the same names.
+library() {
+  # shellcheck source=exit.sh
+  source "$run_dir/src/hpc_amp/host/exit.sh"
+  # shellcheck source=child.sh
+  source "$run_dir/src/hpc_amp/host/child.sh"
+  # shellcheck source=record.sh
+  source "$run_dir/src/hpc_amp/host/record.sh"
+  # shellcheck source=ending.sh
+  source "$run_dir/src/hpc_amp/host/ending.sh"
+  # shellcheck source=attempt.sh
+  source "$run_dir/src/hpc_amp/host/attempt.sh"
+  # shellcheck source=setup.sh
+  source "$run_dir/src/hpc_amp/host/setup.sh"
+  # shellcheck source=/dev/null
+  source "$run_dir/src/hpc_amp/host/schedulers/${job[scheduler]}.sh"
+}
+library
 
 # setup_failed WHAT: a line of `setup` has ended this script.
 setup_failed() {

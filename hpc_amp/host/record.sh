@@ -1,15 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
 # The state of the run, for `hpc-amp status` and for whoever reads it later.
-job_id=unknown
-attempt=0
-outcome=
-status=2
-stop_signal=
-launch_pid=
-own=
-keeper=
-began=$(date +%s)
-deadline=$((began + job[walltime]))
 
 # record STATE REASON [JOB_ID]: one line of state.jsonl. A disk that is full costs the line, not what
 # comes after it.

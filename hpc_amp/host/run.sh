@@ -58,14 +58,14 @@ prepare_launch() { :; }
 prepare_launch
 
 # ---- checks before any rank starts ---------------------------------------------------------------
-printf '%s\n' "$hosts" >"attempts/$attempt/nodes"
+printf '%s\n' "$hosts" >"attempts/$attempt/nodes" || true
 if [ "${job[preflight]}" = yes ]; then
   # Every node looks at itself: at what would keep the ranks from starting, or let them wait for one
   # another in vain.
   # shellcheck disable=SC2016 # each node expands this for itself
   preflight=(bash -c '[ -r "$1" ] || { echo "hpc-amp: preflight: run.dir: $1 is not there on $(uname -n)" >&2; exit; }; exec bash "$@"'
-    bash "$run_dir/src/hpc_amp/host/preflight.sh" "$run_dir/attempts/$attempt" "${image:-}"
-    ${bind_sources[@]+"${bind_sources[@]}"}
+    bash "$run_dir/src/hpc_amp/host/preflight.sh" "$run_dir/attempts/$attempt" "$container_image"
+    ${container_binds[@]+"${container_binds[@]}"}
     -- "${container[@]}" "$python" "${program[@]}" --preflight "$run_dir/attempts/$attempt")
   on_each_node "${preflight[@]}" </dev/null || true
   # The first node has heard of the others. Where nothing could start on it, another may say why.
@@ -87,10 +87,15 @@ fi
 
 # ---- launch --------------------------------------------------------------------------------------
 echo "attempt $attempt of job $job_id: $HPC_AMP_WORLD_SIZE rank(s) on ${job[nodes]} node(s), first $master_addr:$MASTER_PORT, stops by $(date -d "@$HPC_AMP_STOP_AT" '+%F %T')"
+# ranks: the launch, and who `keep_alive` is to end where this script is killed.
+ranks() {
+  echo "$BASHPID" >"attempts/$attempt/launcher" || true
+  launch
+}
 status=143
 if ! ended_from_outside; then
   status=0
-  run_child launch_pid launch </dev/null || status=$?
+  run_child launch_pid ranks </dev/null || status=$?
 fi
 # shellcheck source=outcome.sh
 source "$run_dir/src/hpc_amp/host/outcome.sh"

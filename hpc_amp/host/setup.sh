@@ -7,6 +7,9 @@ clean_environment() {
   unset PYTHONPATH PYTHONHOME PYTHONSTARTUP LC_ALL RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
 }
 
+# Variables of the script that have a value before those lines, which may use the names for something else.
+setup_names=(run_dir job_id attempt outcome status launch_pid own keeper began deadline)
+
 # setup_begins OF LINE: the lines after LINE, `$LINENO` of this call, are the setup of OF.
 setup_begins() {
   setup_of=$1
@@ -14,18 +17,30 @@ setup_begins() {
   setup_line='?'
   setup_command=
   at_exit=setup_ended
+  setup_values=()
+  for setup_name in "${setup_names[@]}"; do
+    setup_values+=("${!setup_name-}")
+  done
   set +eo pipefail
-  trap 'setup_note $?' ERR
-  trap '[ "$LINENO" -le "$setup_before" ] || setup_line=$((LINENO - setup_before)) setup_command=$BASH_COMMAND' DEBUG
+  # What these two run must not change `$_`, which people use: `mkdir -p X && cd "$_"`.
+  trap 'setup_note $? "$_"' ERR
+  # It stands in one line: `$LINENO` counts its lines, too.
+  trap 'setup_last=$_; [ "$LINENO" -le "$setup_before" ] || setup_line=$((LINENO - setup_before)) setup_command=$BASH_COMMAND; : "$setup_last"' DEBUG
 }
 
-# setup_ends: this shell as it was before those lines, but for what they exported.
+# setup_ends: this shell as it was before those lines, but for what they exported. `library` defines its
+# functions again.
 setup_ends() {
-  at_exit=leave
+  local number
   trap - DEBUG ERR
-  trap '"$at_exit" $?' EXIT
   IFS=$' \t\n'
-  set +fux
+  set +afmuvxCET
+  set +o posix
+  shopt -u failglob nocasematch nullglob
+  for number in "${!setup_names[@]}"; do
+    printf -v "${setup_names[number]}" %s "${setup_values[number]}"
+  done
+  library
   set -eo pipefail
   cd "$run_dir"
 }

@@ -23,7 +23,7 @@ declare -A job=( # times in seconds
   [python]=/projects/venv/bin/python
   [forward_USR1]=USR1 [forward_USR2]=USR2
 )
-source "$run_dir/src/hpc_amp/host/begin.sh"
+source "$run_dir/src/hpc_amp/host/begin.sh" || exit 2
 
 # Settings of the site.
 export NCCL_SOCKET_IFNAME=hsn0,hsn1

@@ -13,7 +13,7 @@ declare -A job=( # times in seconds
   [python]=python3 [binaries]=apptainer
   [forward_TERM]=TERM [forward_INT]=TERM
 )
-source "$run_dir/src/hpc_amp/host/begin.sh"
+source "$run_dir/src/hpc_amp/host/begin.sh" || exit 2
 
 # Settings of the site.
 export NCCL_SOCKET_IFNAME=hsn0,hsn1

@@ -25,7 +25,7 @@ declare -A job=( # times in seconds
   [max_restarts]=10 [retries]=1 [preflight]=yes [mpi]=yes
   [python]=python3 [binaries]=apptainer [address]='{host}-ib0'
 )
-source "$run_dir/src/hpc_amp/host/begin.sh"
+source "$run_dir/src/hpc_amp/host/begin.sh" || exit 2
 
 # Network between the nodes.
 # slingshot: HPE Slingshot 11, for NCCL and libfabric

@@ -26,7 +26,7 @@ declare -A job=( # times in seconds
   [python]=/projects/venv/bin/python [address]='{host}-ib0'
   [forward_USR1]=USR1 [forward_USR2]=USR2
 )
-source "$run_dir/src/hpc_amp/host/begin.sh"
+source "$run_dir/src/hpc_amp/host/begin.sh" || exit 2
 
 # Network between the nodes.
 # slingshot: HPE Slingshot 11, for NCCL and libfabric

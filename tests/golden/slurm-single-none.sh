@@ -28,7 +28,7 @@ declare -A job=( # times in seconds
   [python]=/projects/venv/bin/python [address]='{host}-ib0'
   [forward_TERM]=TERM [forward_INT]=TERM
 )
-source "$run_dir/src/hpc_amp/host/begin.sh"
+source "$run_dir/src/hpc_amp/host/begin.sh" || exit 2
 
 # Settings of the site.
 export NCCL_SOCKET_IFNAME=hsn0,hsn1

@@ -26,7 +26,7 @@ declare -A job=( # times in seconds
   [max_restarts]=10 [retries]=1 [preflight]=yes [mpi]=no
   [python]=/projects/venv/bin/python [address]='{host}-ib0'
 )
-source "$run_dir/src/hpc_amp/host/begin.sh"
+source "$run_dir/src/hpc_amp/host/begin.sh" || exit 2
 
 # Settings of the site.
 export NCCL_SOCKET_IFNAME=hsn0,hsn1

@@ -93,6 +93,18 @@ def test_the_sign_of_life_ends_with_the_script(host: StubHost) -> None:
     assert not (run_dir / "attempts" / "1" / "ended").exists()
 
 
+@pytest.mark.parametrize("launch", ["single", "srun"])
+def test_the_ranks_end_with_the_script(host: StubHost, launch: str) -> None:
+    """Without a sign of life another attempt would begin beside them."""
+    run_dir = host.create(patient(launch=launch))
+    process = host.start(run_dir)
+    until_at_work(host)
+    os.kill(process.pid, signal.SIGKILL)
+
+    assert wait(process).status == -signal.SIGKILL
+    wait_until(lambda: not members_of_session(process.pid), "the ranks to end")
+
+
 def members_of_session(session: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -273,3 +285,22 @@ def test_an_attempt_that_was_taken_for_dead_leaves_the_run_alone(host: StubHost)
     (host.work / "go").touch()
     assert wait(second).status == 0
     assert events(run_dir) == ["started", "started", "finished"]
+
+
+def test_a_job_that_waits_for_a_sign_of_life_may_be_ended(host: StubHost) -> None:
+    """It has made no attempt, and has nothing to record."""
+    run_dir = host.create(patient())
+    make_attempt(run_dir, 1, job_id="41")
+    host.fail("squeue", "slurm_load_jobs error: Unable to contact slurm controller")
+    process = host.start(run_dir)
+    assert process.stdout is not None
+    said = ""
+    while "waiting for a sign of life" not in said:
+        said = process.stdout.readline()
+        assert said, "the script has ended"
+
+    process.send_signal(signal.SIGTERM)
+
+    assert wait(process).status == 143
+    assert [path.name for path in (run_dir / "attempts").iterdir()] == ["1"]
+    assert events(run_dir) == []

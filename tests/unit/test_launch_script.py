@@ -306,6 +306,16 @@ def test_a_warning_saves_and_goes_on(host: StubHost) -> None:
     assert ended.status == 0
 
 
+def test_a_warning_is_none_less_where_setup_chose_posix_mode(host: StubHost) -> None:
+    """There bash's `read` returns at a signal, and the script would leave its ranks alone."""
+    job = {"setup": "export POSIXLY_CORRECT=1"}
+    run_dir, ended = signalled(host, {"job": job}, signal.SIGUSR1)
+
+    assert events(run_dir) == ["started", "continued"]
+    assert received(host) == "USR1\n"
+    assert ended.status == 0
+
+
 def test_a_program_that_did_not_ask_for_it_gets_no_warning(host: StubHost) -> None:
     """It would be killed by it, long before its time is up."""
     run_dir, _ = signalled(host, {"launch": "srun"}, signal.SIGUSR1)

@@ -76,7 +76,8 @@ def test_the_line_that_ends_the_job_is_named(
 
 
 def test_a_signal_in_a_line_of_setup_is_recorded(host: StubHost) -> None:
-    run_dir = host.create({"run": ["touch", "ran"], "job": {"setup": "touch waits\nsleep 600"}})
+    command = "sh -c 'touch waits; exec sleep 600'"
+    run_dir = host.create({"run": ["touch", "ran"], "job": {"setup": f"true\n{command}"}})
     process = host.start(run_dir)
     wait_for_file(run_dir / "waits")
 
@@ -84,7 +85,7 @@ def test_a_signal_in_a_line_of_setup_is_recorded(host: StubHost) -> None:
     ended = wait(process)
 
     assert ended.status == 2
-    assert last_reason(run_dir) == "job.setup: line 2: `sleep 600` was ended by SIGTERM"
+    assert last_reason(run_dir) == f"job.setup: line 2: `{command}` was ended by SIGTERM"
     assert not (host.work / "ran").exists()
 
 
@@ -174,3 +175,116 @@ def test_the_record_is_json_whatever_the_command_is(host: StubHost) -> None:
 
     reason = read_events(run_dir)[-1]["reason"]
     assert reason == 'job.setup: line 2: `test "\\?\'é" = x` ended with status 1'
+
+
+NAMES = """\
+attempt=3 status=7 outcome=finished job_id=x launch_pid=1 keeper=1 began=0 deadline=0 session=y
+run_dir=/nowhere image=/nowhere own={precious}
+fail() {{ exit 9; }}
+record() {{ exit 9; }}
+count() {{ echo 9; }}
+exit() {{ builtin exit 9; }}
+enter_container() {{ exit 9; }}
+launch() {{ exit 9; }}
+"""
+
+
+def test_names_of_the_script_may_be_used_in_setup(host: StubHost) -> None:
+    setup = NAMES.format(precious=host.work)
+    run_dir = host.create({"run": ["true"], "job": {"setup": setup}}, "launch.preflight=true")
+
+    ended = host.run(run_dir)
+
+    assert ended.status == 0, ended.output
+    assert events(run_dir) == ["started", "finished"]
+    assert read_events(run_dir)[-1]["job_id"] == "42"
+
+
+def test_no_variable_of_setup_names_what_is_removed(host: StubHost) -> None:
+    precious = host.folder / "precious"
+    precious.mkdir()
+    run_dir = host.create({"run": ["true"], "job": {"setup": NAMES.format(precious=precious)}})
+    (run_dir / "attempts").rmdir()
+    (run_dir / "attempts").touch()
+
+    ended = host.run(run_dir)
+
+    assert ended.status == 2
+    assert "hpc-amp: cannot write in " in ended.output
+    assert precious.is_dir()
+
+
+def test_options_of_setup_end_with_it(host: StubHost) -> None:
+    out = host.folder / "out"
+    setup = "set -aCfuvxET -o posix\nshopt -s failglob nocasematch nullglob\nshopt -u nullglob"
+    run_dir = host.create(
+        {"run": report_command(out), "job": {"setup": setup}}, "launch.preflight=true"
+    )
+
+    ended = host.run(run_dir)
+
+    assert ended.status == 0, ended.output
+    assert events(run_dir) == ["started", "finished"]
+    (report,) = read_reports(out)
+    assert not {"hosts", "verdict", "master_addr"} & report.environ.keys()
+
+
+def test_a_variable_of_the_environment_is_no_image(host: StubHost) -> None:
+    out = host.folder / "out"
+    run_dir = host.create({"run": report_command(out)}, "launch.preflight=true")
+
+    ended = host.run(run_dir, image="/nowhere", bind_sources="/nowhere", job="mine")
+
+    assert ended.status == 0, ended.output
+    (report,) = read_reports(out)
+    assert report.environ["image"] == "/nowhere"
+
+
+def test_the_environment_may_ask_for_posix_mode(host: StubHost) -> None:
+    """bash refuses functions with the names of some of its commands then."""
+    run_dir = host.create({"run": ["true"]})
+
+    ended = host.run(run_dir, POSIXLY_CORRECT="1")
+
+    assert ended.status == 0, ended.output
+    assert events(run_dir) == ["started", "finished"]
+
+
+def test_without_its_folder_a_script_does_nothing(host: StubHost) -> None:
+    """Its `setup` would be at work wherever the scheduler started it."""
+    run_dir = host.create({"run": ["true"], "job": {"setup": f"touch {host.work}/ran"}})
+    script = host.folder / "spooled.sh"
+    script.write_bytes((run_dir / "launch.sh").read_bytes())
+    run_dir.rename(host.folder / "moved")
+
+    result = subprocess.run(["bash", script], env=host.environ(), check=False, timeout=300)
+
+    assert result.returncode == 2
+    assert not (host.work / "ran").exists()
+
+
+def test_no_signal_changes_the_status_of_a_script_that_ends() -> None:
+    part = REPOSITORY / "hpc_amp" / "host" / "exit.sh"
+    script = f"leave() {{ :; }}\ntrap : TERM\nsource {part}\necho ready\nexit 5\n"
+    for _ in range(40):
+        process = subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True)
+        with process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            while process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        assert process.returncode == 5
+
+
+def test_setup_has_the_last_argument_of_its_commands(host: StubHost) -> None:
+    out = host.folder / "out"
+    setup = f'mkdir {host.work}/a && cd "$_"\nexport ONE="$PWD"\nls {host.work}/b\nexport TWO="$_"'
+    run_dir = host.create({"run": report_command(out), "job": {"setup": setup}})
+
+    ended = host.run(run_dir)
+
+    assert ended.status == 0, ended.output
+    (report,) = read_reports(out)
+    assert report.environ["ONE"] == f"{host.work}/a"
+    assert report.environ["TWO"] == f"{host.work}/b"
+    assert "note: job.setup: line 3: `ls" in ended.output

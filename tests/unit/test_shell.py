@@ -79,8 +79,8 @@ def test_pbs_is_asked_for_one_node_and_one_process(host: StubHost) -> None:
 
     assert how.command == [
         "qsub", "-I", "-N", "demo", "-l", "select=1:ncpus=32:mpiprocs=1:ngpus=4:mem=65536mb",
-        "-l", "place=scatter", "-l", "walltime=00:30:00", "-q", "debug", "-A", "project", "--",
-        "/bin/bash", "-l", f"{one.folder}/shell.sh",
+        "-l", "place=scatter", "-l", "walltime=00:30:00", "-q", "debug", "-A", "project",
+        "-W", f"umask={one.plan.umask:03o}", "--", "/bin/bash", "-l", f"{one.folder}/shell.sh",
     ]  # fmt: skip
     assert how.is_watched and not how.typed
 

@@ -18,6 +18,8 @@ enter_container() {
     "apptainer version 1.0"* | "singularity version "* | singularity-*" version 3."[0-9][!0-9]*) no_eval=() ;;
   esac
   container_says="container: $flavour, $image"
+  container_image=$image
+  container_binds=(${bind_sources[@]+"${bind_sources[@]}"})
   if [ "${job[preflight]}" != yes ]; then # which looks on every node
     for source in ${bind_sources[@]+"${bind_sources[@]}"}; do
       [ -e "$source" ] || fail "$source is to be bound, but not here"

@@ -3,6 +3,8 @@
 
 enter_container() {
   container_says=
+  container_image=
+  container_binds=()
   container=(env) # runs what follows as it is
   python=${job[python]}
   program=("$run_dir/src" --job "$run_dir/job.json")
