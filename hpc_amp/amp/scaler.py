@@ -106,7 +106,9 @@ class LossScaler:
         if self.config.static_scale is not None:
             self.value = self.config.static_scale
         else:
-            self.value = min(max(self.value, self.config.min_scale), self.config.max_scale)
+            # It may begin above the highest scale that it would grow to.
+            highest = max(self.config.max_scale, self.config.init_scale)
+            self.value = min(max(self.value, self.config.min_scale), highest)
 
 
 def _magnitude(tensors: list[Tensor]) -> Tensor:
