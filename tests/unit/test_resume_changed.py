@@ -130,6 +130,22 @@ def test_a_run_goes_on_with_other_settings(host: StubHost) -> None:
     assert sorted(path.name for path in (run_dir / "history").iterdir()) == ["1", "2"]
 
 
+@pytest.mark.parametrize("key", ["container", "container.env"])
+def test_no_log_shows_what_stands_in_a_whole_section(host: StubHost, key: str) -> None:
+    run_dir = submitted(host, job(container={"env": {"A": "1"}}))
+    ended(host, run_dir)
+    value = "{SECRET: hunter2}"
+
+    result = host.hpc_amp(
+        "resume", str(run_dir), f"{key}={value if key != 'container' else '{env: ' + value + '}'}"
+    )
+
+    assert result.returncode == 0, result.stderr
+    (line,) = log_of(run_dir)
+    assert f"{key}=..." in line and "hunter2" not in line
+    assert "hunter2" not in host.hpc_amp("status", str(run_dir)).stdout
+
+
 def test_nothing_to_change_is_a_resume_as_ever(host: StubHost) -> None:
     run_dir = submitted(host, job(train=TRAINING))
     ended(host, run_dir)
