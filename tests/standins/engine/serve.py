@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -24,6 +25,8 @@ def main(kind: str, path: str) -> None:
     if os.fork() > 0:
         return
     os.setsid()
+    # Not those of a command that has just been started: they would be the jobs' as well.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if os.fork() > 0:
         os._exit(0)
     try:
