@@ -288,9 +288,9 @@ def _is_asleep(pid: int) -> bool:
 
 
 def test_ctrl_c_during_a_submission_waits_for_the_schedulers_answer(queue: Queue) -> None:
-    """A terminal sends it to sbatch, too, which must not die between taking a job and saying so."""
+    """Nor may sbatch die between taking a job and saying so. It is in another session."""
     sbatch = queue.host.bin / "sbatch"
-    sbatch.write_text(sbatch.read_text().replace("\nid=", "\nkill -INT 0; sleep 0.2\nid="))
+    sbatch.write_text(sbatch.read_text().replace("\nid=", "\nkill -INT $PPID 0; sleep 0.2\nid="))
 
     process = _in_a_terminal(queue, "job.yaml", "--nodes=1", "--repeats=3")
     said = process.communicate(timeout=300)[0]
