@@ -177,15 +177,15 @@ def test_another_hpc_amp_brings_its_own_package(host: StubHost) -> None:
     """A script of one version and the ranks of another need not understand each other."""
     run_dir = submitted(host, job())
     ended(host, run_dir)
-    own = run_dir / "src" / "hpc_amp" / "errors.py"
+    own = run_dir / "src" / "hpc_amp" / "config" / "schema.py"
     now = own.read_text()
     own.write_text("# of another version\n")
     (run_dir / "src" / "hpc_amp" / "__pycache__").mkdir()
-    (run_dir / "src" / "hpc_amp" / "__pycache__" / "errors.pyc").write_bytes(b"made by Python")
+    (run_dir / "src" / "hpc_amp" / "__pycache__" / "schema.pyc").write_bytes(b"made by Python")
 
     assert host.hpc_amp("resume", "test", "job.walltime=1h").returncode == 0
     assert own.read_text() == now
-    kept = run_dir / "history" / "1" / "src" / "hpc_amp" / "errors.py"
+    kept = run_dir / "history" / "1" / "src" / "hpc_amp" / "config" / "schema.py"
     assert kept.read_text() == "# of another version\n"
 
     ended(host, run_dir)
