@@ -215,6 +215,12 @@ class RunView:
 
     def _without_job(self) -> tuple[str, str]:
         """Of a run whose job is not known."""
+        try:
+            (self.folder / "state.jsonl").open("rb").close()
+        except FileNotFoundError:
+            pass  # its command was killed before it wrote it
+        except OSError as error:  # it may be somebody else's run
+            return "unknown", f"its state.jsonl cannot be read: {error.strerror}"
         if not self.submissions:
             return "failed", "it was never submitted: its command was ended before that"
         if not self._queue_answers:
