@@ -128,6 +128,7 @@ def submit_bench(prepared: Prepared) -> Submission:
     bench, plans = prepared.bench, prepared.plans
     run_dirs = {point: plan.run_dir for point, plan in plans.items()}
     scheduler, folder = prepared.first.scheduler, bench.folder
+    taken = False
     try:
         bench.write(prepared.config_text, render_bench(prepared), run_dirs)
         for plan in plans.values():
@@ -140,6 +141,7 @@ def submit_bench(prepared: Prepared) -> Submission:
             submission = or_found(
                 lambda: scheduler.submit(bench.script, os.environ), scheduler.name, folder, ()
             )
+            taken = True
             for plan in plans.values():
                 record_event(plan.run_dir, "queued", job_id=submission.job_id)
     except UnclearError as error:
@@ -147,7 +149,9 @@ def submit_bench(prepared: Prepared) -> Submission:
             f"{error.message}; whether the job is in the queue is not known, and {folder} stays"
         ) from None
     except HpcAmpError:
-        rundir.discard(folder)
+        # A job that is in the queue keeps its folders, though the disk does not take its id.
+        if not taken:
+            rundir.discard(folder)
         raise
     return submission
 

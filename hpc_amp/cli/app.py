@@ -396,7 +396,8 @@ def _save(run_dir: Path) -> tuple[RunStatus, str]:
 def _without_secret(override: str) -> str:
     """An override as it may stand in a log: a variable of the environment may be a password."""
     key = override.partition("=")[0]
-    return f"{key}=..." if key.startswith("container.env") else override
+    may_hold_one = key == "container" or key.startswith("container.env")
+    return f"{key}=..." if may_hold_one else override
 
 
 @app.command()

@@ -58,14 +58,16 @@ def cancel(
                 scheduler.cancel(status.job_id)
         else:
             left: dict[str, JobStatus] = {}
-            if status.state in ("cancelled", "lost"):
-                left = scheduler.unended([status.job_id, *read_chain(run_dir)])
+            links = read_chain(run_dir)
+            if status.state in ("cancelled", "lost") or (links and status.state != "finished"):
+                left = scheduler.unended([status.job_id, *links])
             _drop_links(scheduler, run_dir, status.job_id)
             there = left.get(status.job_id)
             if there is not None and (there.stuck or status.state == "cancelled"):
                 scheduler.cancel(status.job_id)
             if any(job.stuck or job.after for job in left.values()):
-                record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
+                if status.state in ("cancelled", "lost"):
+                    record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
                 return replace(status, state="pending")
             if there is not None and status.state == "cancelled":
                 return replace(status, state=there.state)

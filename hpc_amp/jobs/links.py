@@ -19,8 +19,8 @@ from hpc_amp.signals import INTERRUPTING
 
 def submit_chain(scheduler: Scheduler, run_dir: Path, links: int) -> Submission:
     """Submit the run's script, and `links` times more to start after the one before. Raises
-    SchedulerError or UsageError; no job stays behind then that can be deleted. UnclearError says
-    that there may be one more.
+    SchedulerError or UsageError; no job stays behind then. UnclearError says that there may be one,
+    or that the scheduler did not take one back.
 
     The first one is held until all are there: nothing can wait for a job that has ended already.
     A signal that waits (`signals.uninterrupted`) ends the chain before its next link.
@@ -50,26 +50,32 @@ def submit_chain(scheduler: Scheduler, run_dir: Path, links: int) -> Submission:
             submit(after=job_ids[-1])
         write_chain(run_dir, job_ids)
         scheduler.release(first.job_id)
-    except OSError as error:
-        stay = _take_back(scheduler, job_ids)
-        raise UsageError(f"the chain cannot be recorded: {error}{stay}") from None
-    except UnclearError as error:
-        raise UnclearError(f"{error}{_take_back(scheduler, job_ids)}") from None
-    except HpcAmpError as error:
-        stay = _take_back(scheduler, job_ids)
-        raise SchedulerError(f"{error}{stay}") from None
+    except (OSError, HpcAmpError) as error:
+        raise _without_chain(error, _take_back(scheduler, job_ids)) from None
     return first
 
 
-def _take_back(scheduler: Scheduler, job_ids: Sequence[str]) -> str:
-    """Delete jobs, the last one first. Says which the scheduler keeps, for an error."""
+def _without_chain(error: OSError | HpcAmpError, kept: Sequence[str]) -> HpcAmpError:
+    """The error of a chain that did not come about, and of which the scheduler has `kept` jobs."""
+    said = (
+        str(error) if isinstance(error, HpcAmpError) else f"the chain cannot be recorded: {error}"
+    )
+    if kept:
+        return UnclearError(f"{said}; could not be deleted again: {', '.join(kept)}")
+    if isinstance(error, OSError):
+        return UsageError(said)
+    return UnclearError(said) if isinstance(error, UnclearError) else SchedulerError(said)
+
+
+def _take_back(scheduler: Scheduler, job_ids: Sequence[str]) -> list[str]:
+    """Delete jobs, the last one first; those that the scheduler keeps."""
     kept = []
     for job_id in reversed(job_ids):
         try:
             scheduler.cancel(job_id)
         except SchedulerError:
             kept.append(job_id)
-    return f"; still in the queue: {', '.join(kept)}" if kept else ""
+    return kept
 
 
 def write_chain(run_dir: Path, job_ids: Sequence[str]) -> None:

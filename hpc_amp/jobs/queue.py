@@ -45,17 +45,24 @@ def queued_on_cobalt() -> dict[str, Path]:
 
 
 def _local() -> dict[str, Path]:
-    """Scripts of the processes on this machine."""
-    jobs = {}
+    """Scripts of the processes on this machine, without the subshells that look like them."""
+    scripts: dict[int, Path] = {}
+    parents: dict[int, int] = {}
     for process in Path("/proc").glob("[0-9]*"):
+        pid = int(process.name)
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
+            stat = (process / "stat").read_text()
         except OSError:
             continue  # it has ended
-        started = local.start_time(int(process.name))
-        if words[0] == b"bash" and len(words) > 1 and started is not None:
-            jobs[f"local-{process.name}-{started}"] = Path(os.fsdecode(words[1]))
-    return jobs
+        if words[0] == b"bash" and len(words) > 1:
+            scripts[pid] = Path(os.fsdecode(words[1]))
+            parents[pid] = int(stat.rpartition(")")[2].split()[1])
+    return {
+        local.id_of_process(pid): script
+        for pid, script in scripts.items()
+        if scripts.get(parents[pid]) != script
+    }
 
 
 _QUEUES: dict[str, Callable[[], dict[str, Path]]] = {

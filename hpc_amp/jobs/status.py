@@ -120,7 +120,7 @@ class RunView:
     @property
     def is_unsettled(self) -> bool:
         """Whether the command that submitted it has not (yet) told the job's id."""
-        return self.last["state"] == "submitted" and self.job_id is None
+        return self.last["state"] == "submitted" and self.job_id is None and self.origin is None
 
     def look_for_job(self) -> None:
         """Find in the queue what that command did not tell, and record it."""
@@ -175,6 +175,8 @@ class RunView:
             return "unknown", f"this folder was copied or moved from {self.origin}: ask there"
         if self.job_id is None:
             return self._without_job()
+        if not self.resolved:
+            return "unknown", "its job.json cannot be read"
         if answers is None:
             return "unknown", "the scheduler does not answer"
         answer = answers.get(self.job_id, JobStatus("ended"))
@@ -189,15 +191,15 @@ class RunView:
             return "running", str(self.orphan)
         if answer.state == "ended" and not answer.reason:
             answer = self._last_words()
-        if answer.state == "ended" and state == "terminated":
-            # Saved, and not started again.
-            return "checkpointed", reason
         left = (
             f"; still in the queue, where it can never start: job {', '.join(dead)} "
             "(hpc-amp cancel takes it out)"
             if dead
             else ""
         )
+        if answer.state == "ended" and state == "terminated":
+            # Saved, and not started again.
+            return "checkpointed", f"{reason}{left}"
         if answer.state == "ended" and self.cancelled is not None:
             return "cancelled", f"{self.cancelled.get('reason', '')}{left}"
         if answer.state == "ended" and state == "killed":
@@ -213,6 +215,12 @@ class RunView:
 
     def _without_job(self) -> tuple[str, str]:
         """Of a run whose job is not known."""
+        try:
+            (self.folder / "state.jsonl").open("rb").close()
+        except FileNotFoundError:
+            pass  # its command was killed before it wrote it
+        except OSError as error:  # it may be somebody else's run
+            return "unknown", f"its state.jsonl cannot be read: {error.strerror}"
         if not self.submissions:
             return "failed", "it was never submitted: its command was ended before that"
         if not self._queue_answers:

@@ -145,14 +145,14 @@ def _refuse_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
         raise UsageError(
             f"{run_dir} is {status.state} as job {status.job_id}", hint="it cannot run twice"
         )
+    if status.state == "unknown":
+        raise UsageError(
+            f"whether {run_dir} still runs is not known: {status.reason}", hint="try again later"
+        )
     if not read_events(run_dir):
         raise UsageError(
             f"{run_dir} is incomplete: its command was ended while it wrote it",
             hint="submit it anew",
-        )
-    if status.state == "unknown":
-        raise UsageError(
-            f"whether {run_dir} still runs is not known: {status.reason}", hint="try again later"
         )
     scheduler = get_scheduler(status.scheduler)
     there = {} if status.job_id is None else scheduler.unended([status.job_id])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpc_amp.errors import SchedulerError
 from hpc_amp.schedulers.base import JobStatus, Scheduler, Submission
 from hpc_amp.schedulers.cobalt import Cobalt
 from hpc_amp.schedulers.local import Local
@@ -16,5 +17,7 @@ _SCHEDULERS: dict[str, type[Scheduler]] = {
 
 
 def get_scheduler(name: str) -> Scheduler:
-    """The scheduler of that name."""
+    """The scheduler of that name. Raises SchedulerError for one that has no name here."""
+    if name not in _SCHEDULERS:
+        raise SchedulerError(f"there is no scheduler {name!r}")
     return _SCHEDULERS[name]()

@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar
 from hpc_amp.config.values import run_name
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
+from hpc_amp.jobs.attempts import read_json
 
 Kind = Literal["strong", "weak"]
 KINDS: tuple[Kind, ...] = ("strong", "weak")
@@ -124,7 +125,8 @@ def refuse_elsewhere(study: Study) -> None:
     for planned in study.planned_runs():
         run_dir = study.run_dir(planned)
         if run_dir is not None and os.path.isfile(run_dir / "job.json"):
-            recorded = rundir.origin(run_dir, rundir.read_resolved(run_dir))
+            # A command that was killed may have left one unwritten.
+            recorded = rundir.origin(run_dir, read_json(run_dir / "job.json"))
             if recorded is not None:
                 there = Path(os.path.normpath(recorded / os.path.relpath(study.folder, run_dir)))
                 rundir.refuse_copy(study.folder, there)

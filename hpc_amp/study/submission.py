@@ -18,9 +18,8 @@ from hpc_amp.config.load import LoadedJob
 from hpc_amp.errors import ConfigError, HpcAmpError, SchedulerError, UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.plan import Plan
-from hpc_amp.jobs.submit import prepare, submit
+from hpc_amp.jobs.submit import prepare, submit, waiting_for
 from hpc_amp.schedulers import Submission
-from hpc_amp.signals import uninterrupted
 from hpc_amp.study.draft import runs_dir
 from hpc_amp.study.folder import Study
 from hpc_amp.study.progress import Progress, progress
@@ -72,7 +71,7 @@ def _after(submitted: int, study: Study, error: HpcAmpError) -> HpcAmpError:
 
 def _hand_in(study: Study, recipe: Recipe, measurement: Measurement) -> Submission:
     plan, loaded = plan_run(study, recipe, measurement)
-    with uninterrupted():
+    with waiting_for(plan.scheduler):
         point_all(study, measurement, plan.run_dir)
         return submit(plan, loaded.text)
 

@@ -35,7 +35,8 @@ def settle(study: Study, on_wait: Callable[[], object]) -> None:
         }
         # What has begun since then speaks for itself.
         for run in [run for run in open_runs if run in set(_unsettled(study))]:
-            job_ids = found[run.scheduler, run.folder]
+            known = {str(event.get("job_id")) for event in read_events(run.run_dir)}
+            job_ids = [one for one in found[run.scheduler, run.folder] if one not in known]
             if job_ids:
                 record_event(run.run_dir, "queued", job_id=job_ids[0])
             elif time.time() - run.since > ANSWER_SECONDS:

@@ -15,6 +15,8 @@ from hpc_amp.jobs.queue import queued_on_cobalt, queued_on_pbs, queued_on_slurm
 from hpc_amp.schedulers import JobStatus, Scheduler, cobalt, get_scheduler, pbs, slurm
 from hpc_amp.schedulers.base import (
     NOT_IN_QUEUE,
+    AwayError,
+    asked_again,
     complaint,
     hand_in,
     run_command,
@@ -163,12 +165,13 @@ class PbsArrays(Arrays):
             return None
         return job_ids[0].replace("[]", f"[{task}]")
 
+    @asked_again
     def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
         """`qstat -f -t`, which lists every task by itself."""
         result = run_command(["qstat", "-f", "-t", *arrays, *jobs])
         # 35: one of them has ended; 153: one is not known any more.
         if result.returncode not in (0, 35, 153):
-            raise SchedulerError(f"qstat does not answer: {complaint(result)}")
+            raise AwayError(f"qstat does not answer: {complaint(result)}")
         found = pbs.parse_qstat(result.stdout)
         return {job_id: pbs.job_status(attributes) for job_id, attributes in found.items()}
 
@@ -266,6 +269,7 @@ def _bound(tasks: int, at_once: int | None) -> str:
     return f"%{at_once}" if at_once is not None and at_once < tasks else ""
 
 
+@asked_again
 def _qsub(
     options: Sequence[str],
     script: Path,

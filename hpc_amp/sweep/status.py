@@ -117,6 +117,8 @@ class _PointView:
         self.submitted = submitted
         self.run_dir = sweep.point_dir(point.index)
         self.view = RunView(self.run_dir) if _has_started(self.run_dir) else None
+        if self.view is not None and self.view.is_unsettled:
+            self.view.look_for_job()  # a point that `hpc-amp resume` submitted by itself
         self.task_id: str | None = None
         if submitted is not None:
             self.task_id = arrays.task_id(submitted.job_ids, task, len(submitted.points))

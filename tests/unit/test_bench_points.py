@@ -139,6 +139,25 @@ def test_where_the_job_is_refused_nothing_stays_behind(
     assert list((host.work / "benches").iterdir()) == []
 
 
+def test_a_job_in_the_queue_keeps_its_folders(
+    host: StubHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full just when sbatch has taken the job."""
+    host.before(
+        "sbatch",
+        'find "$(dirname "$2")" -name state.jsonl | while read -r state; do\n'
+        'rm "$state"; mkdir "$state"; done\n',
+    )
+    monkeypatch.setenv("PATH", host.environ()["PATH"])
+    made = prepared(host)
+
+    with pytest.raises(UsageError, match=r"state\.jsonl cannot be written"):
+        submit_bench(made)
+
+    assert made.bench.script.exists()
+    assert all((plan.run_dir / "launch.sh").exists() for plan in made.plans.values())
+
+
 def test_the_script_passes_shellcheck(host: StubHost) -> None:
     require_program("shellcheck")
     config = {"name": "x", "site": "slurm"}

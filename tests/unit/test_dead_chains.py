@@ -111,6 +111,27 @@ def test_cancel_takes_a_dead_chain_out_of_the_queue(
     assert read_events(run_dir)[-1]["state"] == "cancelled"
 
 
+@pytest.mark.parametrize(
+    ("recorded", "shown"), [("terminated", "checkpointed"), ("killed", "failed")]
+)
+def test_a_link_that_stays_behind_a_job_that_was_deleted(
+    host: StubHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recorded: str, shown: str
+) -> None:
+    """The job could say what became of it, but left its links to whoever ended it."""
+    run_dir = run_of(host, "cobalt", "6", "7")
+    record_event(run_dir, recorded, attempt=1, job_id="6", reason="SIGTERM")
+    command_that_says(monkeypatch, tmp_path, "qstat", f"{HEAD}7      dep_fail\n")
+    deleted = command_that_says(monkeypatch, tmp_path, "qdel", "")
+
+    left = "; still in the queue, where it can never start: job 7 (hpc-amp cancel takes it out)"
+    assert state(run_dir) == (shown, f"SIGTERM{left}")
+    assert cancel(run_dir).state == "pending"
+    assert deleted() == ["7"]
+    command_that_says(monkeypatch, tmp_path, "qstat", HEAD)
+    assert state(run_dir) == (shown, "SIGTERM")
+    assert cancel(run_dir).state == shown
+
+
 def test_a_job_on_pbs_that_others_wait_for_waits_for_none(
     host: StubHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -176,7 +197,5 @@ def test_resume_takes_dead_jobs_out_of_the_queue(
     deleted = command_that_says(monkeypatch, tmp_path, "qdel", "")
     command_that_says(monkeypatch, tmp_path, "qsub", "9\n")
 
-    submission, _ = resume(run_dir)
-
-    assert submission.job_id == "9"
+    assert resume(run_dir).submission.job_id == "9"
     assert sorted({*deleted()}) == ["6", "7"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.stubs import StubHost, command_that_says
 
-from hpc_amp.errors import ConfigError, SchedulerError, UsageError
+from hpc_amp.errors import ConfigError, SchedulerError, UnclearError, UsageError
 from hpc_amp.jobs.links import submit_chain
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
@@ -328,7 +328,8 @@ def test_of_a_chain_that_is_refused_as_little_stays_as_can_be(tmp_path: Path) ->
         submit_chain(server, tmp_path, 2)
     assert server.queue == []
     server = Refusing(kept="9.head")
-    with pytest.raises(SchedulerError, match=r"qrls: no; still in the queue: 9.head"):
+    # Its folder has to stay.
+    with pytest.raises(UnclearError, match=r"qrls: no; could not be deleted again: 9.head"):
         submit_chain(server, tmp_path, 2)
     assert server.queue == ["9.head"]
 

@@ -130,6 +130,22 @@ def test_a_run_goes_on_with_other_settings(host: StubHost) -> None:
     assert sorted(path.name for path in (run_dir / "history").iterdir()) == ["1", "2"]
 
 
+@pytest.mark.parametrize("key", ["container", "container.env"])
+def test_no_log_shows_what_stands_in_a_whole_section(host: StubHost, key: str) -> None:
+    run_dir = submitted(host, job(container={"env": {"A": "1"}}))
+    ended(host, run_dir)
+    value = "{SECRET: hunter2}"
+
+    result = host.hpc_amp(
+        "resume", str(run_dir), f"{key}={value if key != 'container' else '{env: ' + value + '}'}"
+    )
+
+    assert result.returncode == 0, result.stderr
+    (line,) = log_of(run_dir)
+    assert f"{key}=..." in line and "hunter2" not in line
+    assert "hunter2" not in host.hpc_amp("status", str(run_dir)).stdout
+
+
 def test_nothing_to_change_is_a_resume_as_ever(host: StubHost) -> None:
     run_dir = submitted(host, job(train=TRAINING))
     ended(host, run_dir)
@@ -161,15 +177,15 @@ def test_another_hpc_amp_brings_its_own_package(host: StubHost) -> None:
     """A script of one version and the ranks of another need not understand each other."""
     run_dir = submitted(host, job())
     ended(host, run_dir)
-    own = run_dir / "src" / "hpc_amp" / "errors.py"
+    own = run_dir / "src" / "hpc_amp" / "config" / "schema.py"
     now = own.read_text()
     own.write_text("# of another version\n")
     (run_dir / "src" / "hpc_amp" / "__pycache__").mkdir()
-    (run_dir / "src" / "hpc_amp" / "__pycache__" / "errors.pyc").write_bytes(b"made by Python")
+    (run_dir / "src" / "hpc_amp" / "__pycache__" / "schema.pyc").write_bytes(b"made by Python")
 
     assert host.hpc_amp("resume", "test", "job.walltime=1h").returncode == 0
     assert own.read_text() == now
-    kept = run_dir / "history" / "1" / "src" / "hpc_amp" / "errors.py"
+    kept = run_dir / "history" / "1" / "src" / "hpc_amp" / "config" / "schema.py"
     assert kept.read_text() == "# of another version\n"
 
     ended(host, run_dir)

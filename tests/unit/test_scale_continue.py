@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +24,7 @@ from support.waiting import wait_until
 
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.queue import find_jobs
+from hpc_amp.signals import INTERRUPTING
 from hpc_amp.study import submission, unsettled
 from hpc_amp.study.folder import Study, find_study
 from hpc_amp.study.lock import exclusive
@@ -285,9 +288,9 @@ def _is_asleep(pid: int) -> bool:
 
 
 def test_ctrl_c_during_a_submission_waits_for_the_schedulers_answer(queue: Queue) -> None:
-    """A terminal sends it to sbatch, too, which must not die between taking a job and saying so."""
+    """Nor may sbatch die between taking a job and saying so. It is in another session."""
     sbatch = queue.host.bin / "sbatch"
-    sbatch.write_text(sbatch.read_text().replace("\nid=", "\nkill -INT 0; sleep 0.2\nid="))
+    sbatch.write_text(sbatch.read_text().replace("\nid=", "\nkill -INT $PPID 0; sleep 0.2\nid="))
 
     process = _in_a_terminal(queue, "job.yaml", "--nodes=1", "--repeats=3")
     said = process.communicate(timeout=300)[0]
@@ -297,6 +300,36 @@ def test_ctrl_c_during_a_submission_waits_for_the_schedulers_answer(queue: Queue
     one = look(newest(queue))["strong-n0001-r01"]
     assert (one.job_id, one.run.run_dir) == (job_id, queue.jobs[job_id])
     assert [event["state"] for event in read_events(queue.jobs[job_id])] == ["submitted", "queued"]
+
+
+_HEARS = """
+import dataclasses
+from pathlib import Path
+from hpc_amp.schedulers import local
+from hpc_amp.study.draft import Wishes, draft_study
+from hpc_amp.study.recipe import measurements
+from hpc_amp.study.submission import submit_runs
+
+wishes = Wishes(kinds=("strong",), nodes=(1,), repeats=1, warmup=1, steps=1, seconds=None)
+draft = draft_study(Path("job.yaml"), ["site=local"], Path("studies"), wishes)
+draft.write()
+recipe = dataclasses.replace(draft.recipe, in_allocation=False)
+
+def tell(measurement, job_id):
+    print(Path(f"/proc/{job_id.split('-')[1]}/status").read_text())
+    local.Local().cancel(job_id)
+
+submit_runs(draft.study, recipe, measurements(draft.study), max_queued=None, tell=tell)
+"""
+
+
+def test_a_run_on_this_machine_hears_signals(queue: Queue) -> None:
+    """It is a child of the command, which lets signals wait while a scheduler is asked."""
+    result = queue.host.python("-c", _HEARS)
+
+    assert result.returncode == 0, result.stderr
+    (blocked,) = re.findall(r"^SigBlk:\s*(\w+)$", result.stdout, re.MULTILINE)
+    assert [number for number in INTERRUPTING if int(blocked, 16) >> (number - 1) & 1] == []
 
 
 # ---- a command that is killed --------------------------------------------------------------------
@@ -384,6 +417,34 @@ def test_a_submission_whose_answer_nobody_heard(queue: Queue, dies: str, jobs: i
     assert before.items() <= queue.jobs.items()
     runs = [study.run_dir(run) for run in study.planned_runs()]
     assert sorted(filter(None, runs)) == sorted(queue.jobs.values())
+
+
+def test_the_job_before_is_not_the_one_that_nobody_heard_of(inside: Queue) -> None:
+    """A run of a study was resumed, and slurmctld lists its old job for some minutes."""
+    study = start(inside, "1", 1)
+    ((job_id, folder),) = inside.jobs.items()
+    record_event(folder, "failed", job_id=job_id, reason="exit status 1")
+    inside.has(job_id, "FAILED")
+    record_event(folder, "submitted", scheduler="slurm")
+    _age(study)
+
+    settle(study, lambda: None)
+
+    assert read_events(folder)[-1]["reason"] == unsettled.INTERRUPTED
+
+
+def test_a_run_whose_description_was_not_written(inside: Queue) -> None:
+    """The command was killed after it had made the file."""
+    study = start(inside, "1,2", 1)
+    folder = inside.jobs["4243"]
+    (folder / "job.json").write_text("")
+    (folder / "state.jsonl").unlink()
+
+    result = scale(inside, "continue", "cifar")
+
+    assert result.returncode == 0, result.stderr
+    assert len(inside.jobs) == 3
+    assert study.run_dir(study.planned_runs()[1]) == inside.jobs["4244"]
 
 
 def test_it_waits_until_an_answer_can_not_come_any_more(
@@ -560,6 +621,21 @@ def test_the_process_of_a_folder(tmp_path: Path) -> None:
         assert find_jobs("local", tmp_path / "other") == []
     finally:
         process.kill()
+        process.wait()
+
+
+def test_a_subshell_of_a_script_is_no_process_of_a_folder(tmp_path: Path) -> None:
+    """It has the same command line."""
+    script = tmp_path / "launch.sh"
+    script.write_text("(sleep 60; true) & (sleep 60; true)\n")
+    process = subprocess.Popen(["bash", str(script)], start_new_session=True)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    try:
+        wait_until(lambda: len(children.read_text().split()) == 2, "the subshells")
+        (found,) = find_jobs("local", tmp_path)
+        assert found.startswith(f"local-{process.pid}-")
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

@@ -377,3 +377,19 @@ def test_a_local_run_from_the_stop_to_its_resumption(here: StubHost) -> None:
     states = [state for state in events(run_dir) if state != "queued"]
     stopped = ["submitted", "started", "stopping", "checkpointed"]
     assert states == [*stopped, "submitted", "started", "finished"]
+
+
+def test_a_run_whose_description_is_damaged_hides_no_other_one(host: StubHost) -> None:
+    damaged = submitted(host, job())
+    (damaged / "job.json").write_text("")
+    submitted(host, job(name="other"))
+
+    shown = host.hpc_amp("status")
+
+    assert shown.returncode == 0, shown.stderr
+    assert "its job.json cannot be read" in shown.stdout and "pending" in shown.stdout
+    for verb in ("cancel", "resume"):
+        result = host.hpc_amp(verb, str(damaged))
+        assert result.returncode == 2
+        assert result.stderr.startswith(f"hpc-amp: {damaged}/job.json cannot be read: ")
+        assert len(result.stderr.splitlines()) == 1

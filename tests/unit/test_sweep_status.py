@@ -199,6 +199,30 @@ def test_the_queue_knows_of_a_submission_whose_answer_nobody_heard(
     assert [(one.job_ids, one.has_ended) for one in read_submitted(sweep)] == [((job_id,), True)]
 
 
+def test_the_queue_knows_of_a_point_whose_answer_nobody_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was resumed by itself: `sweep continue` would submit it once more."""
+    sweep = sweep_of(tmp_path, 2)
+    submit(sweep, range(2), "41")
+    start(sweep, 0, "41_0", "failed")
+    start(sweep, 1, "41_1", "finished")
+    run_dir = sweep.point_dir(0)
+    with (run_dir / "state.jsonl").open("a") as out:
+        out.write('{"time": 1000, "state": "submitted", "scheduler": "slurm"}\n')
+    squeue = tmp_path / "squeue"
+    squeue.write_text(
+        f"#!/bin/sh\ncase $* in *%Z) echo '50|{run_dir}' ;; *) echo '50|PENDING|' ;; esac\n"
+    )
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    statuses = point_statuses(sweep)
+
+    assert (statuses[0].state, statuses[0].job_id) == ("pending", "50")
+    assert unfinished(statuses) == []
+
+
 def test_so_do_tasks_that_have_begun(tmp_path: Path, squeue: Queue) -> None:
     sweep = sweep_of(tmp_path, 2)
     submit(sweep, range(2), "40")

@@ -19,6 +19,8 @@ from support.waiting import wait_until
 
 from hpc_amp.errors import UsageError
 from hpc_amp.lint.linter import lint
+from hpc_amp.schedulers import base
+from hpc_amp.schedulers.base import AwayError
 from hpc_amp.study.lock import holding
 from hpc_amp.sweep.arrays import PbsArrays, SlurmArrays, get_arrays
 from hpc_amp.sweep.cut import cut
@@ -411,6 +413,32 @@ def test_cobalts_queue_may_take_only_some(tmp_path: Path) -> None:
         assert len(submitted.job_ids) == 2
         # By its name, too: that is the newest sweep, not the one before it.
         assert find_sweep("test", cobalt.work / "sweeps").folder == folder.resolve()
+
+
+@pytest.mark.parametrize(
+    ("site", "away", "job_id"),
+    [
+        ("cobalt", "Proxy.py     :L#422:cn:queue-manager", "7"),
+        ("pbs", "Connection refused\nqsub: cannot connect to server head (errno=111)", "7.head"),
+    ],
+)
+def test_an_outage_is_over_when_it_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: str, away: str, job_id: str
+) -> None:
+    qsub = tmp_path / "qsub"
+    qsub.write_text(
+        f"#!/bin/sh\n[ ! -e {tmp_path}/away ] || "
+        f"{{ rm {tmp_path}/away; echo '{away}' >&2; exit 1; }}\necho {job_id}\n"
+    )
+    qsub.chmod(0o755)
+    (tmp_path / "away").touch()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    assert list(get_arrays(site).submit(tmp_path / "array-1.sh", 1)) == [job_id]
+    (tmp_path / "away").touch()
+    monkeypatch.setattr(base, "PAUSES", ())
+    with pytest.raises(AwayError, match="does not reach the scheduler"):
+        list(get_arrays(site).submit(tmp_path / "array-1.sh", 1))
 
 
 def test_cobalt_cannot_be_told_how_many_run_at_once(tmp_path: Path) -> None:

@@ -179,6 +179,36 @@ def test_the_run_of_a_command_that_was_killed_is_found_by_its_name(host: StubHos
     assert json.loads(host.hpc_amp("status", "4242", "--json").stdout)[0]["job_id"] == "4242"
 
 
+def test_a_chain_that_cannot_be_taken_back_keeps_its_folder(host: StubHost) -> None:
+    """Cobalt refuses the second of two jobs and is gone: the first one waits in the queue."""
+    site = host.folder / "cobalt.yaml"
+    site.write_text("scheduler: cobalt\n")
+    host.write_job({**JOB, "site": str(site), "job": {**JOB["job"], "chain": 1}})
+    away = "echo 'Proxy.py     :L#422:cn:queue-manager' >&2; exit 1"
+    job = f"6 {run_dir(host)}/launch.sh"
+    for name, lines in (
+        ("qsub", '[ "$1" != -h ] || { echo 6; exit 0; }; echo "queue is full" >&2; exit 1'),
+        ("qdel", away),
+        ("qstat", f"case $* in *Command) echo '{job}' ;; *) echo '6 user_hold' ;; esac"),
+    ):
+        (host.bin / name).write_text(f"#!/bin/bash\n{lines}\n")
+        (host.bin / name).chmod(0o755)
+
+    result = submit(host)
+
+    assert result.returncode == 1
+    assert (
+        "could not be deleted again: 6; " in result.stderr
+        and f"{run_dir(host)} stays" in result.stderr
+    )
+    found = status(host)
+    assert (found["job_id"], found["state"], found["reason"]) == (
+        "6",
+        "pending",
+        "held by its user",
+    )
+
+
 def test_a_resumed_run_does_not_take_its_old_job_for_the_new_one(host: StubHost) -> None:
     has_queue(host)
     assert submit(host).returncode == 0
