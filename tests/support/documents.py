@@ -101,6 +101,8 @@ def kind_of(block: Block) -> str:
     """How a block is treated."""
     if block.language in ("python", "yaml", "console"):
         return block.language
+    if block.text.startswith("#!"):
+        return "output"  # a whole script, and no commands to type
     if block.language in ("sh", "shell", "bash"):
         return "commands"
     if block.language not in ("", "text", "diff", "indented"):
