@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.container import sif
+from support.environment import REPOSITORY
 
 from hpc_amp import resources
 from hpc_amp.config import folders, sites
@@ -509,7 +510,13 @@ def test_the_address_of_the_first_node_has_the_form_of_the_site(scheduler, patte
     write("job.yaml", "name: x\nsite: ./lake.yaml\nrun: [true]\njob: {nodes: 2}\n")
     loaded, site = load_for_site(Path("job.yaml"))
     script = render(make_plan(loaded, site, Path("runs/x/20261127-223455-kqzf")))
-    lines = [line for line in script.splitlines() if line.startswith("master_addr=")]
-    text = "\n".join([f"hosts={node}$'\\n'n2", *lines, 'echo "$master_addr"'])
+    settings = re.search(r"^declare -A job=\(.*?^\)$", script, re.DOTALL | re.MULTILINE)[0]
+    library = (REPOSITORY / "hpc_amp" / "host" / "run.sh").read_text()
+    choice = re.search(
+        r'^if \[ -z "\$master_addr" \]; then$.*?^fi$', library, re.DOTALL | re.MULTILINE
+    )[0]
+    text = "\n".join(
+        [settings, f"hosts={node}$'\\n'n2", "master_addr=", choice, 'echo "$master_addr"']
+    )
     ran = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
     assert ran.stdout == f"{address}\n"
