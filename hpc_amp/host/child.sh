@@ -1,10 +1,10 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
 # run_child VARIABLE COMMAND ...: run a function that ends with `exec`, and return its exit status.
-# VARIABLE is its process id meanwhile, and `pass_on` gets a signal that came before it was known.
+# VARIABLE is its process id meanwhile, and `pass_on` gets a signal that came just before it was known.
 # `wait` would do, if bash 5.2 did not lose the end of a child that comes together with a signal. So a
 # shell that no signal ends runs the child in its foreground, and tells its status through a pipe.
 run_child() {
-  local variable=$1 answers output status=
+  local variable=$1 answers output status= before=$stop_signal
   shift
   exec {output}>&1
   exec {answers}< <(
@@ -19,7 +19,8 @@ run_child() {
   )
   exec {output}>&-
   read -r "${variable?}" <&"$answers" || true
-  [ -z "$stop_signal" ] || pass_on "$stop_signal"
+  # One that came earlier would end a launcher that does not listen yet.
+  [ "$stop_signal" = "$before" ] || pass_on "$stop_signal"
   read -r status <&"$answers" || true
   exec {answers}<&-
   printf -v "$variable" ''

@@ -160,6 +160,19 @@ def test_at_the_limit_slurm_terminates_like_a_deletion(host: StubHost) -> None:
     assert requeues(host) == 1
 
 
+def test_a_warning_before_the_launch_does_not_end_the_launcher(host: StubHost) -> None:
+    """It comes during the checks; the launcher would get it before it listens."""
+    pid = """$(sed -nE 's/.*"pid": ([0-9]+).*/\\1/p' attempts/1/owner)"""
+    host.before("scontrol", f'[ "$1" != show ] || kill -s USR1 "{pid}"\n')
+    launch = {"method": "single", "forward_signals": True}
+    run_dir = host.create({"run": shell("sleep 0.3"), "launch": launch})
+
+    ended = host.run(run_dir)
+
+    assert ended.status == 0, ended.output
+    assert (run_dir / "attempts/1/stop").exists()  # the signal came
+
+
 def test_a_failure_at_the_limit_is_a_failure(host: StubHost) -> None:
     config = {"run": shell(LISTENER.replace("75", "3")), "launch": "single", "restarts": 1}
     run_dir = host.create(config)
