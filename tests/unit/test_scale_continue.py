@@ -304,6 +304,7 @@ def test_ctrl_c_during_a_submission_waits_for_the_schedulers_answer(queue: Queue
 
 _HEARS = """
 import dataclasses
+import time
 from pathlib import Path
 from hpc_amp.schedulers import local
 from hpc_amp.study.draft import Wishes, draft_study
@@ -316,7 +317,13 @@ draft.write()
 recipe = dataclasses.replace(draft.recipe, in_allocation=False)
 
 def tell(measurement, job_id):
-    print(Path(f"/proc/{job_id.split('-')[1]}/status").read_text())
+    status = Path(f"/proc/{job_id.split('-')[1]}/status")
+    for _ in range(600):  # a shell blocks them for the moment in which it starts a program
+        masks = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        if not int(masks["SigBlk"], 16) & 0x4003:  # HUP, INT, TERM
+            break
+        time.sleep(0.05)
+    print("SigBlk:", masks["SigBlk"].strip())
     local.Local().cancel(job_id)
 
 submit_runs(draft.study, recipe, measurements(draft.study), max_queued=None, tell=tell)
