@@ -4,7 +4,7 @@
 # `wait` would do, if bash 5.2 did not lose the end of a child that comes together with a signal. So a
 # shell that no signal ends runs the child in its foreground, and tells its status through a pipe.
 run_child() {
-  local variable=$1 answers output status= before=$stop_signal
+  local variable=$1 answers output before=$stop_signal status=
   shift
   exec {output}>&1
   exec {answers}< <(

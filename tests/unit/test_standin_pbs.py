@@ -652,7 +652,7 @@ def test_stand_in_puts_output_where_told(start: Start, case: str) -> None:
         str(path.relative_to(pbs.folder)): path.read_text()
         for folder in folders
         for path in folder.iterdir()
-        if path.is_file() and path.name != "job.sh"
+        if path.is_file() and path.name not in ("job.sh", ".bash_logout")
     }
     assert files == expected
 
