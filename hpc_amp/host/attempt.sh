@@ -98,6 +98,16 @@ leave() {
   touch "attempts/$attempt/ended" || true
 } 2>/dev/null
 
+# ranks_listen: whether a warning ends no rank. Each rank of a task writes its first sign of life once
+# it handles signals; until then the signal's default action would kill it. What a program of the
+# user's does is not known, and `launch.forward_signals` says that it wants them.
+ranks_listen() {
+  local signs
+  [ "${job[program]}" = task ] || return 0
+  signs=$(find "attempts/$attempt/heartbeat" -name 'rank-*' 2>/dev/null | wc -l) || true
+  [ "$signs" -eq "$HPC_AMP_WORLD_SIZE" ]
+}
+
 # pass_on SIGNAL: the ranks look for the stop file; launchers that forward signals are faster.
 pass_on() {
   local sent
@@ -105,6 +115,7 @@ pass_on() {
   touch "attempts/$attempt/stop" || true
   [ -n "$launch_pid" ] || return 0
   ! superseded || kill -s TERM "$launch_pid" 2>/dev/null || true
+  [[ $1 != USR? ]] || ranks_listen || return 0
   sent=${job[forward_$1]:-}
   [ -z "$sent" ] || kill -s "$sent" "$launch_pid" 2>/dev/null || true
 }
