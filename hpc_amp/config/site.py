@@ -117,6 +117,12 @@ class Site:
     """PBS: more resources of each chunk, such as `system=polaris`."""
     gpu_type: Annotated[str, gpu_type_name] | None = None
     """Slurm: type of GPU to ask for. `a100` asks with `gpu:a100:4`. Default: any."""
+    options: dict[str, str] = field(default_factory=dict)
+    """What only this site's scheduler has to know, by name. Grid Engine: `parallel_environment` of
+    jobs on several nodes (default: `mpi`), `one_node_environment` of those on one (default: the
+    same), `slots_per_node` that the environment's rule gives (default: what the job's ranks need),
+    and the names of the resources for GPUs, `gpu_resource` (default: `gpu`), and for memory,
+    `memory_resource`."""
     bind: Binds = field(default_factory=list)
     """Host paths that every container of this site sees: file systems, fabric libraries."""
     env: Annotated[dict[str, str], environment_names] = field(default_factory=dict)

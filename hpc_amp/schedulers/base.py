@@ -119,6 +119,9 @@ class Scheduler(ABC):
     one uses."""
     instead_of_key: ClassVar[Mapping[str, str]] = {}
     """What to do instead of such a key that it does not use. Default: use directives."""
+    site_options: ClassVar[Mapping[str, Callable[[str], None]]] = {}
+    """The names that a site's `options` may have, each with a check of its value, which raises
+    ValueError."""
     chains: ClassVar[bool] = False
     """Whether a run goes on in another job, since the same one cannot be requeued. Then jobs can
     wait for one another (`job.chain`)."""

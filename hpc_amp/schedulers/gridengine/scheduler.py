@@ -1,0 +1,442 @@
+"""Grid Engine: qsub's directives, qstat, qacct, qdel, qrsh.
+
+Behaviour not in the manuals was observed on Son of Grid Engine 8.1.9, Debian's.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+from xml.etree import ElementTree
+
+from hpc_amp.config.units import parse_size
+from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.schedulers.base import (
+    NOT_IN_QUEUE,
+    TERMINAL,
+    AwayError,
+    Interactive,
+    JobStatus,
+    Submission,
+    Which,
+    asked_again,
+    complaint,
+    directive_words,
+    hand_in,
+    merge_directives,
+    run_command,
+    run_here,
+    script_command,
+    submission_environment,
+)
+from hpc_amp.schedulers.gridengine.directives import (
+    MARKER,
+    VALUES,
+    names_of,
+    options_of,
+    words_of,
+    written,
+)
+from hpc_amp.schedulers.qsub import QsubScheduler
+
+if TYPE_CHECKING:
+    from hpc_amp.jobs.spec import Spec
+
+OWN_VARIABLES = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT", "SGE_CLUSTER_NAME")
+DEBIAN_ROOT = Path("/var/lib/gridengine")
+AWAY = (
+    r"unable to (send message to|contact) qmaster|commlib error|SGE_ROOT directory|cell directory"
+    r"|set the environment variable SGE_ROOT|got send error|could not get configuration"
+)
+"""What clients say where they did not reach the master."""
+LOST = r"got (receive|read) error|failed receiving gdi|timeout|timed out"
+"""What qsub says where the master may have the job although its answer did not come."""
+_UNKNOWN = "does not exist"
+# qrsh does not know the options of files, since it has a terminal, nor those of jobs that start
+# again or several times.
+_OF_BATCH_JOBS = {"-o", "-e", "-i", "-j", "-S", "-r", "-t", "-tc", "-sync", "-terse", "-C", "-c"}
+_OF_BATCH_JOBS |= {"-ckpt", "-a", "-h", "-hold_jid", "-hold_jid_ad", "-shell", "-b", "-now"}
+# Options that make of a submission something else than one job whose id qsub tells at once.
+_REFUSED = {
+    "-t": "every task of the array would be the same run; several runs are `hpc-amp sweep`",
+    "-sync": "qsub would answer when the job has ended only; `--follow` waits for a run",
+    "-now": "qsub would wait for the job's start, and give up where it cannot start at once",
+    "-verify": "qsub would submit nothing",
+    "-help": "qsub would submit nothing",
+    "-C": "qsub would no longer read the lines that begin with #$",
+    "-clear": "qsub would forget the options before it",
+    "-b": "qsub would take the script for a program that is on the nodes",
+    "-h": "the job would wait until somebody releases it",
+}
+_FAILED = {
+    "25": "it was rescheduled",
+    "37": "Grid Engine ended it at its time limit or its memory limit",
+}
+
+
+def _count(value: str) -> None:
+    """A check that text is a number above 0."""
+    if not re.fullmatch(r"[1-9]\d*", value):
+        raise ValueError(f"{value!r} is not a number above 0")
+
+
+def _object_name(value: str) -> None:
+    """A check that text can name an environment or a resource."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", value):
+        raise ValueError(f"{value!r} is no name")
+
+
+class GridEngine(QsubScheduler):
+    """Several slots, and so several nodes, come from a parallel environment of the site, which has
+    a rule of its own for how many slots a node gives. The run goes on in a job of its own: of a job
+    on several nodes that was rescheduled (exit status 99), the nodes besides the first never count
+    as clean, and it waits for ever."""
+
+    name = "gridengine"
+    title = "Grid Engine"
+    marker = MARKER
+    gpu_requests = ("gpu", "gpu-per-slot")
+    site_options: ClassVar[Mapping[str, Callable[[str], None]]] = {
+        "parallel_environment": _object_name,
+        "one_node_environment": _object_name,
+        "slots_per_node": _count,
+        "gpu_resource": _object_name,
+        "memory_resource": _object_name,
+    }
+    grace = 60  # the default of a queue's `notify`; there is no SIGTERM
+    allocation = "JOB_ID"
+    lost_log = (
+        "Grid Engine opens the log on the node before the job starts, and keeps the job in the "
+        "queue in an error state (Eqw) where it cannot"
+    )
+
+    @classmethod
+    def is_configured(cls, which: Which = shutil.which) -> bool:
+        """PBS has a `qsub`, too, but no `qconf`. Packages install both on machines of no cluster;
+        a cell with a master is what makes one."""
+        if not (which("qsub") and which("qconf")):
+            return False
+        root = Path(os.environ.get("SGE_ROOT") or DEBIAN_ROOT)
+        cell = os.environ.get("SGE_CELL") or "default"
+        return (root / cell / "common" / "act_qmaster").is_file()
+
+    def directives(self, plan: Spec) -> list[str]:
+        """The shell is named since most queues ignore the script's first line. Grid Engine starts
+        the job again where a node is lost (`-r y`)."""
+        job, request = plan.job, plan.job.job
+        generated = [
+            ("-N", f"-N {_job_name(job.name)}"),
+            ("-S", "-S /bin/bash"),
+            ("-wd", f"-wd {written(str(plan.run_dir))}"),
+            ("-j", "-j y"),
+            ("-o", f"-o {written(str(plan.run_dir / 'logs' / 'job.log'))}"),
+            ("-r", "-r y"),
+            # Grid Engine gives jobs the umask of its daemon; host.sh sets this one.
+            ("-v HPC_AMP_UMASK", f"-v HPC_AMP_UMASK={plan.umask:03o}"),
+            ("-l h_rt", f"-l h_rt={plan.walltime}"),
+        ]
+        slots, environment = _slots_of_node(plan), _environment(plan)
+        if environment is not None:
+            total = slots * request.nodes
+            generated.append(("-pe", f"-pe {environment} {total}"))
+        generated += [(f"-l {name}", f"-l {name}={amount}") for name, amount in _resources(plan)]
+        if request.queue is not None:
+            generated.append(("-q", f"-q {written(request.queue)}"))
+        if request.account is not None:
+            generated.append(("-P", f"-P {written(request.account)}"))
+        return merge_directives(generated, plan, lambda line: names_of(_words(line)))
+
+    def check(self, plan: Spec) -> None:
+        """What qsub cannot carry or understands as something else."""
+        for key, lines in (
+            (f"directives of site {plan.site.name}", plan.site.directives),
+            ("job.directives", plan.job.job.directives),
+        ):
+            for line in lines:
+                _check_added(key, line)
+        found = re.search(r"[$:,\"'#\x00-\x1f\x7f]", str(plan.run_dir))
+        if found is not None:
+            raise ConfigError(
+                f"Grid Engine does not take a path of a log with {found[0]!r} in it: "
+                f"{plan.run_dir}",
+                hint="set runs_dir to another folder",
+            )
+        if plan.job.job.memory is not None and "memory_resource" not in plan.site.options:
+            raise ConfigError(
+                f"job.memory: the site {plan.site.name} does not say what memory is called here",
+                hint="set options.memory_resource in the site file, or say it in job.directives: "
+                "-l mem_free=4G is for each slot",
+            )
+
+    @asked_again
+    def submit(
+        self,
+        script: Path,
+        environ: Mapping[str, str],
+        *,
+        after: str | None = None,
+        held: bool = False,
+    ) -> Submission:
+        """`qsub`. `-hold_jid` waits for any end of the job before, which may have been killed; a
+        link of a chain looks for itself whether there is anything to do."""
+        options = ["-h"] if held else []
+        if after is not None:
+            options += ["-hold_jid", after]
+        return hand_in(
+            ["qsub", "-terse", *options, str(script)],
+            environ=submission_environment(environ, *OWN_VARIABLES),
+            folder=script.parent,
+            job_id=r"^(\d+)(?:\.\d+-\d+:\d+)?$",
+            lost=LOST,
+            away=AWAY,
+        )
+
+    def interactive(
+        self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
+    ) -> Interactive:
+        """`qrsh` waits for nodes (`-now n`), withdraws its request at Ctrl-C, and ends with the
+        script's status. A shell on the node reads its words."""
+        words = [word for line in self.directives(plan) for word in _words(line)]
+        options = [
+            word
+            for name, values in options_of(words)
+            if name not in _OF_BATCH_JOBS
+            for word in (name, *values)
+        ]
+        command = [shlex.quote(word) for word in script_command(script)]
+        return Interactive(
+            ["qrsh", "-now", "n", "-pty", "y" if terminal else "n", *options, *command],
+            submission_environment(environ, *OWN_VARIABLES, *TERMINAL),
+        )
+
+    def inside(
+        self, script: Path, environ: Mapping[str, str], *, terminal: bool
+    ) -> Interactive | None:
+        """Other programs have a variable JOB_ID, too."""
+        return run_here(script, environ) if environ.get("SGE_JOB_SPOOL_DIR") else None
+
+    def queued(self) -> dict[str, Path]:
+        """Working directories."""
+        numbers = sorted({job.number for job in _jobs()})
+        if not numbers:
+            return {}
+        jobs: dict[str, Path] = {}
+        for facts in _details(numbers):
+            if "job_number" in facts and "cwd" in facts:
+                jobs[facts["job_number"]] = Path(facts["cwd"])
+        return jobs
+
+    @asked_again
+    def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        """All jobs of the user in one request. Why one waits stands in another answer only, which
+        is asked for where one waits."""
+        if not job_ids:
+            return {}
+        found = {job.id: job for job in _jobs() if {job.id, job.number} & set(job_ids)}
+        # A job that is an array is what its first task is.
+        for job in tuple(found.values()):
+            if job.number in job_ids:
+                found.setdefault(job.number, job)
+        waiting = sorted({job.number for job in found.values() if job.needs_reason})
+        reasons = _reasons(waiting) if waiting else {}
+        return {
+            job_id: found[job_id].status(reasons.get(found[job_id].number, ""))
+            for job_id in job_ids
+            if job_id in found
+        }
+
+    @asked_again
+    def cancel(self, job_id: str) -> None:
+        """`qdel`: SIGKILL at once, to what runs on the first node."""
+        result = run_command(["qdel", job_id])
+        said = f"{result.stdout}{result.stderr}"
+        if result.returncode == 0 or _UNKNOWN in said:
+            return
+        if re.search(AWAY, said):
+            raise AwayError(f"qdel {job_id}: {complaint(result)}")
+        raise SchedulerError(f"qdel {job_id}: {complaint(result)}")
+
+    def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
+        """From the accounting file, which has a job some seconds after its end, where this machine
+        can read it."""
+        number, _, task = job_id.partition(".")
+        result = run_command(["qacct", "-j", number, *(["-t", task] if task else [])])
+        facts = dict(
+            line.split(None, 1) for line in result.stdout.splitlines() if len(line.split()) > 1
+        )
+        if "exit_status" not in facts:
+            return NOT_IN_QUEUE
+        status = facts["exit_status"].split()[0]
+        failed, _, what = facts.get("failed", "0").partition(":")
+        failed = failed.strip()
+        if failed in _FAILED:
+            return JobStatus("ended", _FAILED[failed])
+        if failed == "100" and status == "137":
+            return JobStatus("ended", "killed, perhaps by qdel (exit status 137)")
+        if failed not in ("0", "100"):
+            return JobStatus("ended", f"Grid Engine could not run it: {what.strip()}")
+        return JobStatus("ended", f"exit status {status}")
+
+    def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
+        """Of `-o` and `-e`, whose files may have a host in front, and variables in them."""
+        for line in directives:
+            for name, values in options_of([word.text for word in words_of(line).words]):
+                if name in ("-o", "-e") and values and "$" not in values[0]:
+                    yield f"{name} {values[0]}", Path(values[0].rpartition(":")[2])
+
+
+class _Job:
+    """A job, or a task of one, as `qstat -xml` lists it."""
+
+    def __init__(self, element: ElementTree.Element) -> None:
+        self.number = element.findtext("JB_job_number") or ""
+        task = element.findtext("tasks") or ""
+        self.id = f"{self.number}.{task}" if task else self.number
+        self.state = element.findtext("state") or ""
+        self.after = element.find("predecessor_jobs") is not None
+
+    @property
+    def needs_reason(self) -> bool:
+        """Whether `qstat -j` can say more: the job waits, but not for another one or a release."""
+        return "E" in self.state or ("q" in self.state and "h" not in self.state)
+
+    def status(self, reason: str) -> JobStatus:
+        """Letters of the state: r(unning), t(ransferring), q(ueued), w(aiting), h(eld), s, S, T for
+        suspended, d(eleted), E(rror), R(estarted)."""
+        if "E" in self.state:
+            said = reason or "see qstat -j"
+            return JobStatus("ended", f"Grid Engine could not start it: {said}", stuck=True)
+        if "q" not in self.state:
+            return JobStatus("running")
+        if "h" in self.state and self.after:
+            return JobStatus("pending", "waits for another job", after=True)
+        return JobStatus("pending", "held" if "h" in self.state else reason)
+
+
+def _jobs() -> list[_Job]:
+    """The user's jobs and tasks in the queue. Raises AwayError."""
+    # `-g d` lists every task by itself, `-r` tells what jobs wait for.
+    result = run_command(["qstat", "-u", _user(), "-g", "d", "-r", "-xml"])
+    try:
+        if result.returncode != 0:
+            raise AwayError(f"qstat does not answer: {complaint(result)}")
+        return [_Job(element) for element in ElementTree.fromstring(result.stdout).iter("job_list")]
+    except ElementTree.ParseError:
+        raise AwayError(f"qstat does not answer: {complaint(result)}") from None
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return "*"  # not every node knows everybody's name
+
+
+def _details(numbers: Sequence[str]) -> Iterator[dict[str, str]]:
+    """What `qstat -j` tells of jobs, name by name. Those that have ended are left out. A value that
+    goes on in further lines has them all, with line ends."""
+    result = run_command(["qstat", "-j", ",".join(numbers)])
+    if re.search(AWAY, result.stderr):
+        raise AwayError(f"qstat does not answer: {complaint(result)}")
+    for block in re.split(r"^=+$", result.stdout, flags=re.MULTILINE)[1:]:
+        facts: dict[str, str] = {}
+        name = ""
+        for line in block.splitlines():
+            match = re.match(r"(\S[^:]*?)(?: +\d+)?:(?: +(.*))?$", line)
+            if match is not None:
+                name = match[1]
+                facts[name] = match[2] or ""
+            elif name:
+                facts[name] += f"\n{line.strip()}"
+        yield facts
+
+
+def _reasons(numbers: Sequence[str]) -> dict[str, str]:
+    """Why jobs wait or cannot start, in Grid Engine's words."""
+    reasons = {}
+    for facts in _details(numbers):
+        said = facts.get("error reason") or facts.get("scheduling info", "")
+        # `11/29/2026 00:11:46 [0:1231]: error: can't chdir to /nonexistent: ...`
+        said = re.sub(r"^\d\d/\d\d/\d{4} [\d:]+ \[[\d:]+\]: (error: )?", "", said)
+        lines = said.splitlines()
+        reasons[facts.get("job_number", "")] = " / ".join(lines[:3])
+    return reasons
+
+
+def _words(line: str) -> list[str]:
+    return directive_words(line, words_of)
+
+
+def _check_added(key: str, line: str) -> None:
+    """Raise ConfigError for a directive of site or job that qsub refuses, or that would make the
+    job another one than hpc-amp follows."""
+    split = words_of(line)
+    if split.cut:
+        raise ConfigError(
+            f"{key}: {line!r} cannot be used: qsub takes what begins with # for a comment, also "
+            "inside quotes"
+        )
+    for name, values in options_of(_words(line)):
+        if name == "":
+            raise ConfigError(f"{key}: {line!r} cannot be used: {values[0]!r} is no option of qsub")
+        if name not in VALUES:
+            raise ConfigError(f"{key}: {line!r} cannot be used: qsub has no option {name}")
+        if len(values) < VALUES[name]:
+            raise ConfigError(f"{key}: {line!r} cannot be used: {name} needs a value")
+        if name in _REFUSED:
+            raise ConfigError(
+                f"{key}: {line!r} cannot be used: {_REFUSED[name]}",
+                hint="leave it out: each run is one batch job that hpc-amp follows",
+            )
+
+
+def _job_name(name: str) -> str:
+    """A job name that Grid Engine takes: no digit first, ASCII without `/:@*?` and backslashes, and
+    not one of its keywords."""
+    plain = re.sub(r"[^A-Za-z0-9._+=-]", "_", name)
+    if plain.upper() in ("NONE", "ALL", "TEMPLATE") or not plain[0].isalpha():
+        return f"j{plain}"
+    return plain
+
+
+def _slots_of_node(plan: Spec) -> int:
+    """The slots that the job gets on each of its nodes."""
+    wanted = plan.tasks_per_node * plan.cpus_per_task
+    given = plan.site.options.get("slots_per_node")
+    return int(given) if given is not None else wanted
+
+
+def _environment(plan: Spec) -> str | None:
+    """The parallel environment; None for a job that has a single slot."""
+    options = plan.site.options
+    several = options.get("parallel_environment", "mpi")
+    if plan.job.job.nodes > 1:
+        return several
+    return None if _slots_of_node(plan) == 1 else options.get("one_node_environment", several)
+
+
+def _resources(plan: Spec) -> Iterator[tuple[str, str]]:
+    """GPUs and memory, which Grid Engine counts for each slot unless a site has it otherwise. Raises
+    ConfigError."""
+    request, site, slots = plan.job.job, plan.site, _slots_of_node(plan)
+    gpus = request.gpus_per_node
+    if gpus and site.gpu_request != "none":
+        per_slot = site.gpu_request == "gpu-per-slot"
+        if per_slot and gpus % slots:
+            raise ConfigError(
+                f"{gpus} GPUs cannot be asked for with {slots} slots of a node: Grid Engine counts "
+                f"them for each slot on the site {site.name}",
+                hint="set options.slots_per_node in the site file, or gpu_request: none and "
+                "job.directives",
+            )
+        name = site.options.get("gpu_resource", "gpu")
+        yield name, str(gpus // slots if per_slot else gpus)
+    if request.memory is not None:
+        megabytes = -(-parse_size(request.memory) // (2**20 * slots))
+        yield site.options.get("memory_resource", ""), f"{megabytes}M"
