@@ -73,8 +73,11 @@ CONF
 export SGE_ROOT=$GE SGE_CELL=default SGE_QMASTER_PORT=6444 SGE_EXECD_PORT=6445
 PATH=$bin:\$PATH
 CONF
+  # Open MPI gives ranks process groups of their own: without ENABLE_ADDGRP_KILL they outlive a job that
+  # is deleted.
   sed -e "s|^execd_spool_dir .*|execd_spool_dir $spool|" -e 's|^min_[ug]id .*||' \
     -e 's|^load_report_time .*|load_report_time 00:00:05|' -e 's|^gid_range .*|gid_range 65400-65500|' \
+    -e 's|^execd_params .*|execd_params ENABLE_ADDGRP_KILL=TRUE|' \
     -e 's|^reporting_params .*|reporting_params accounting=true reporting=false flush_time=00:00:01 accounting_flush_time=00:00:00 joblog=false sharelog=00:00:00|' \
     "$GE/default-configuration" >"$GE_CELL/conf/global"
   printf 'min_uid 0\nmin_gid 0\n' >>"$GE_CELL/conf/global"

@@ -2,9 +2,10 @@
 
 Tried on Son of Grid Engine 8.1.9; tests/unit/test_gridengine.py has the verdicts. qsub reads every
 line of the script that begins with `#$`, whatever stands before it, a here document included. `#`
-ends a line, also inside quotes. Either kind of quotes groups words and is taken off, also inside
-the other kind; a backslash is an ordinary character. Of an option that is repeated the last counts,
-but resources (`-l`) and variables (`-v`) add up, name by name.
+ends a line, also inside quotes. Quotes are taken off, and from the first one on blanks do not part
+words any more, up to the end of the line: `-N "a" -j y` names a job `a -j y`. A backslash is an
+ordinary character. Of an option that is repeated the last counts, but resources (`-l`) and
+variables (`-v`) add up, name by name.
 """
 
 from __future__ import annotations
@@ -27,33 +28,22 @@ VALUES = {
     "-pe": 2,
 }
 """Options of qsub, and how many words each takes."""
-_BLANKS = " \t"
-_QUOTES = "\"'"
+_BLANKS = " \t\r"
 
 
 def words_of(text: str, line: int = 1) -> Split:
     """The words of a directive, which is the text behind the marker."""
     text, mark, comment = text.partition("#")
-    words: list[Word] = []
-    at = 0
-    while True:
-        while at < len(text) and text[at] in _BLANKS:
-            at += 1
-        if at >= len(text):
-            cut = bool(mark) and text[-1:] not in ("", *_BLANKS)
-            return Split(tuple(words), comment=mark + comment if mark else None, cut=cut)
-        letters: list[str] = []
-        quote, quoted = "", False
-        while at < len(text) and (quote or text[at] not in _BLANKS):
-            letter = text[at]
-            if letter in _QUOTES and quote in ("", letter):
-                quote, quoted = letter if not quote else "", True
-            elif letter not in _QUOTES:
-                letters.append(letter)
-            at += 1
-        words.append(Word("".join(letters), line, quoted))
-        if quote:
-            return Split(tuple(words), unmatched=quote)
+    cut = mark != "" and text[-1:] not in ("", *_BLANKS)
+    quote = re.search("[\"']", text)
+    # The word that the first quote stands in goes on to the end of the line.
+    before = text if quote is None else re.sub(rf"[^{_BLANKS}]*$", "", text[: quote.start()])
+    words = [Word(word, line) for word in re.findall(rf"[^{_BLANKS}]+", before)]
+    if quote is not None:
+        words.append(
+            Word(re.sub("[\"']", "", text[len(before) :]).rstrip(_BLANKS), line, quoted=True)
+        )
+    return Split(tuple(words), comment=mark + comment if mark else None, cut=cut)
 
 
 def options_of(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

@@ -104,5 +104,6 @@ source "$run_dir/src/hpc_amp/host/links.sh"
 # is_refused WHAT-QSUB-SAID: whether it would say the same again. A limit that has been reached may be
 # so no longer.
 is_refused() {
+  ! grep -qiE 'jobs? (is|are) allowed|quota' <<<"$1" || return 1
   grep -qiE 'denied|rejected|unknown|no suitable queues|not allowed|invalid|not found' <<<"$1"
 }

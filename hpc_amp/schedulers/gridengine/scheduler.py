@@ -27,7 +27,6 @@ from hpc_amp.schedulers.base import (
     Which,
     asked_again,
     complaint,
-    directive_words,
     hand_in,
     merge_directives,
     run_command,
@@ -286,7 +285,7 @@ class GridEngine(QsubScheduler):
     def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
         """Of `-o` and `-e`, whose files may have a host in front, and variables in them."""
         for line in directives:
-            for name, values in options_of([word.text for word in words_of(line).words]):
+            for name, values in options_of(_words(line)):
                 if name in ("-o", "-e") and values and "$" not in values[0]:
                     yield f"{name} {values[0]}", Path(values[0].rpartition(":")[2])
 
@@ -370,7 +369,7 @@ def _reasons(numbers: Sequence[str]) -> dict[str, str]:
 
 
 def _words(line: str) -> list[str]:
-    return directive_words(line, words_of)
+    return [word.text for word in words_of(line).words]
 
 
 def _check_added(key: str, line: str) -> None:
@@ -422,8 +421,8 @@ def _environment(plan: Spec) -> str | None:
 
 
 def _resources(plan: Spec) -> Iterator[tuple[str, str]]:
-    """GPUs and memory, which Grid Engine counts for each slot unless a site has it otherwise. Raises
-    ConfigError."""
+    """GPUs and memory, which Grid Engine counts for each slot unless a site has it otherwise.
+    Raises ConfigError."""
     request, site, slots = plan.job.job, plan.site, _slots_of_node(plan)
     gpus = request.gpus_per_node
     if gpus and site.gpu_request != "none":
