@@ -22,11 +22,12 @@ from support.ports import free_ports
 from support.stubs import StubHost, events
 
 from hpc_amp.config.schema import Data, Job, Resources, Train, to_plain
-from hpc_amp.distributed import gpu_checks, node_checks, preflight
-from hpc_amp.distributed.node import Finding, Findings, Node
 from hpc_amp.doctor.catalogue import CATALOGUE
 from hpc_amp.jobs.code import MAIN
 from hpc_amp.jobs.events import read_events
+from hpc_amp.preflight import gpu_checks, meeting, node_checks
+from hpc_amp.preflight.meeting import Meeting, snapshot
+from hpc_amp.preflight.node import Finding, Findings, Node
 
 SCRIPT = REPOSITORY / "hpc_amp" / "host" / "preflight.sh"
 Check = Callable[[Node], Findings]
@@ -567,7 +568,7 @@ def test_every_id_is_in_the_catalogue() -> None:
     import re
 
     used = set()
-    for module in (node_checks, gpu_checks, preflight):
+    for module in (node_checks, gpu_checks, meeting):
         text = Path(str(module.__file__)).read_text()
         used |= set(re.findall(r'(?:Finding|_space)\(\s*"([\w.]+)"', text))
     used |= set(re.findall(r"finding ([a-z.]+) ", SCRIPT.read_text()))
@@ -589,8 +590,8 @@ class Nodes:
         names = [f"n{index + 1}" for index in range(count)]
         (self.folder / "nodes").write_text("\n".join(f"{name}.cluster" for name in names))
 
-    def meeting(self, name: str, limit: float = 5.0) -> preflight.Meeting:
-        return preflight.Meeting(self.place.node(), self.folder, name, limit=limit)
+    def meeting(self, name: str, limit: float = 5.0) -> Meeting:
+        return Meeting(self.place.node(), self.folder, name, limit=limit)
 
     def run(self, *tasks: Callable[[], None]) -> None:
         threads = [threading.Thread(target=task) for task in tasks]
@@ -706,10 +707,10 @@ def test_other_code_and_another_time(place: Place, monkeypatch: pytest.MonkeyPat
 def test_the_snapshot_is_that_of_the_files(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("1")
-    before = preflight.snapshot(tmp_path)
-    assert before == preflight.snapshot(tmp_path)
+    before = snapshot(tmp_path)
+    assert before == snapshot(tmp_path)
     (tmp_path / "src" / "a.py").write_text("2")
-    assert before != preflight.snapshot(tmp_path)
+    assert before != snapshot(tmp_path)
 
 
 # ---- outside the container -----------------------------------------------------------------------

@@ -18,9 +18,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from hpc_amp.distributed.gpu_checks import check_gpus
-from hpc_amp.distributed.node import Finding, Findings, Node, some
 from hpc_amp.distributed.world import WorldError
+from hpc_amp.preflight.gpu_checks import check_gpus
+from hpc_amp.preflight.node import Finding, Findings, Node, some
 
 _MIB, _GIB = 2**20, 2**30
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from hpc_amp.distributed.node import Finding, Findings, Node
+from hpc_amp.preflight.node import Finding, Findings, Node
 
 _GIB = 2**30
 _BUSY = 1.5 * _GIB
