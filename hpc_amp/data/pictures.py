@@ -42,6 +42,7 @@ def open_rgb(path: str) -> Image.Image:
     """The image in `path` as RGB of 8 bits: of 16 bits the upper ones count, of an image with alpha
     the colours. Raises DataError where it cannot be read, or where its numbers have no known range.
     """
+    image: Image.Image
     try:
         with Image.open(path) as image:
             if not _range_is_known(image):
