@@ -67,6 +67,7 @@ def _range_is_known(image: Image.Image) -> bool:
         return image.format in _FORMATS_OF_16_BITS
     if image.mode.startswith("I;16") and image.format == "TIFF":
         # Pillow neither scales 12 bits up nor inverts 16 bits of which 0 is white.
+        # The images of this format alone have tags.
         tags = image.tag_v2  # type: ignore[attr-defined]
         return (tags.get(_BITS), tags.get(_BLACK_OR_WHITE)) == ((16,), _BLACK_IS_ZERO)
     return image.mode != "F"

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hpc_amp.distributed.ending import end_with_parent
 from hpc_amp.distributed.environment import environment_changes
-from hpc_amp.distributed.parent import end_with_parent
 from hpc_amp.distributed.world import World, WorldError, resolve, standard_variables
 
 USAGE = (
