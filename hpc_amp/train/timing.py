@@ -63,7 +63,9 @@ class StepTimer:
         self._wanted = config.steps if config.seconds is None else None
         self._passed = 0
         self._peak_memory: int | None = None
-        self._asked = self._ready = self._end = None
+        self._asked: Mark = None
+        self._ready: Mark = None
+        self._end: Mark = None
 
     @property
     def is_done(self) -> bool:
