@@ -53,7 +53,7 @@ class Registry(Generic[T]):
 
     def _load(self, name: str, place: str) -> type[T]:
         try:
-            found = load(place)
+            found: type[T] = load(place)
         except (ImportError, AttributeError) as error:
             raise RegistryError(
                 f"{name!r} of the group {self.group} is {place}, which cannot be imported: {error}"
