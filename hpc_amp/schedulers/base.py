@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import submitit
 
     from hpc_amp.config.schema import Job
+    from hpc_amp.config.site import Site
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.launchers.base import Launcher
@@ -236,7 +237,7 @@ class Scheduler(ABC):
             hint="hpc-amp submit and hpc-amp sweep run jobs there",
         )
 
-    def check_limits(self, job: Job) -> Iterator[Finding]:
+    def check_limits(self, job: Job, site: Site) -> Iterator[Finding]:
         """What `doctor` finds about a job where the scheduler tells its limits; ids are `sched`."""
         yield from ()
 

@@ -73,11 +73,25 @@ CONF
 export SGE_ROOT=$GE SGE_CELL=default SGE_QMASTER_PORT=6444 SGE_EXECD_PORT=6445
 PATH=$bin:\$PATH
 CONF
-  # Open MPI gives ranks process groups of their own: without ENABLE_ADDGRP_KILL they outlive a job that
-  # is deleted.
+  # Open MPI gives ranks process groups of their own, which outlive a job that is deleted. Sites set
+  # ENABLE_ADDGRP_KILL, which ends all processes of a job, but never those of root. The nodes share this
+  # machine's processes.
+  cat >"$GE_CELL/epilog" <<'CONF'
+#!/bin/bash
+for proc in /proc/[0-9]*; do
+  if grep -qzxF "JOB_ID=$JOB_ID" "$proc/environ" 2>/dev/null &&
+    grep -qzxF "SGE_TASK_ID=$SGE_TASK_ID" "$proc/environ" &&
+    [ "$(ps -o sid= -p "${proc#/proc/}")" != "$(ps -o sid= -p $$)" ]; then
+    kill -9 "${proc#/proc/}"
+  fi
+done 2>/dev/null
+exit 0
+CONF
+  chmod 755 "$GE_CELL/epilog"
   sed -e "s|^execd_spool_dir .*|execd_spool_dir $spool|" -e 's|^min_[ug]id .*||' \
     -e 's|^load_report_time .*|load_report_time 00:00:05|' -e 's|^gid_range .*|gid_range 65400-65500|' \
     -e 's|^execd_params .*|execd_params ENABLE_ADDGRP_KILL=TRUE|' \
+    -e "s|^epilog .*|epilog $GE_CELL/epilog|" \
     -e 's|^reporting_params .*|reporting_params accounting=true reporting=false flush_time=00:00:01 accounting_flush_time=00:00:00 joblog=false sharelog=00:00:00|' \
     "$GE/default-configuration" >"$GE_CELL/conf/global"
   printf 'min_uid 0\nmin_gid 0\n' >>"$GE_CELL/conf/global"

@@ -397,6 +397,7 @@ def test_without_a_chain_the_run_waits_to_be_resumed(system: System) -> None:
         stopped = system.wait_for(run_dir, "checkpointed")
 
     assert "could not submit the next job" in stopped["reason"]
+    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
     system.hpc_amp("resume", str(run_dir))
     assert system.wait_for(run_dir, "finished")["attempt"] == 2
 

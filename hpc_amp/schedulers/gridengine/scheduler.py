@@ -42,9 +42,13 @@ from hpc_amp.schedulers.gridengine.directives import (
     words_of,
     written,
 )
+from hpc_amp.schedulers.gridengine.slots import environment, slots_of_node
 from hpc_amp.schedulers.qsub import QsubScheduler
 
 if TYPE_CHECKING:
+    from hpc_amp.config.schema import Job
+    from hpc_amp.config.site import Site
+    from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
 
 OWN_VARIABLES = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT", "SGE_CLUSTER_NAME")
@@ -140,10 +144,10 @@ class GridEngine(QsubScheduler):
             ("-v HPC_AMP_UMASK", f"-v HPC_AMP_UMASK={plan.umask:03o}"),
             ("-l h_rt", f"-l h_rt={plan.walltime}"),
         ]
-        slots, environment = _slots_of_node(plan), _environment(plan)
-        if environment is not None:
-            total = slots * request.nodes
-            generated.append(("-pe", f"-pe {environment} {total}"))
+        name = environment(job, plan.site)
+        if name is not None:
+            slots = slots_of_node(job, plan.site) * request.nodes
+            generated.append(("-pe", f"-pe {name} {slots}"))
         generated += [(f"-l {name}", f"-l {name}={amount}") for name, amount in _resources(plan)]
         if request.queue is not None:
             generated.append(("-q", f"-q {written(request.queue)}"))
@@ -282,6 +286,12 @@ class GridEngine(QsubScheduler):
             return JobStatus("ended", f"Grid Engine could not run it: {what.strip()}")
         return JobStatus("ended", f"exit status {status}")
 
+    def check_limits(self, job: Job, site: Site) -> Iterator[Finding]:
+        """Of queues and parallel environments."""
+        from hpc_amp.schedulers.gridengine import limits
+
+        return limits.check_limits(job, site)
+
     def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
         """Of `-o` and `-e`, whose files may have a host in front, and variables in them."""
         for line in directives:
@@ -404,26 +414,10 @@ def _job_name(name: str) -> str:
     return plain
 
 
-def _slots_of_node(plan: Spec) -> int:
-    """The slots that the job gets on each of its nodes."""
-    wanted = plan.tasks_per_node * plan.cpus_per_task
-    given = plan.site.options.get("slots_per_node")
-    return int(given) if given is not None else wanted
-
-
-def _environment(plan: Spec) -> str | None:
-    """The parallel environment; None for a job that has a single slot."""
-    options = plan.site.options
-    several = options.get("parallel_environment", "mpi")
-    if plan.job.job.nodes > 1:
-        return several
-    return None if _slots_of_node(plan) == 1 else options.get("one_node_environment", several)
-
-
 def _resources(plan: Spec) -> Iterator[tuple[str, str]]:
     """GPUs and memory, which Grid Engine counts for each slot unless a site has it otherwise.
     Raises ConfigError."""
-    request, site, slots = plan.job.job, plan.site, _slots_of_node(plan)
+    request, site, slots = plan.job.job, plan.site, slots_of_node(plan.job, plan.site)
     gpus = request.gpus_per_node
     if gpus and site.gpu_request != "none":
         per_slot = site.gpu_request == "gpu-per-slot"

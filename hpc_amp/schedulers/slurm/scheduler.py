@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import submitit
 
     from hpc_amp.config.schema import Job
+    from hpc_amp.config.site import Site
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
 
@@ -210,7 +211,7 @@ class Slurm(Scheduler):
 
         return functions.executor(plan, self.directives)
 
-    def check_limits(self, job: Job) -> Iterator[Finding]:
+    def check_limits(self, job: Job, site: Site) -> Iterator[Finding]:
         """The limits of the job's partition."""
         from hpc_amp.schedulers.slurm import limits
 
