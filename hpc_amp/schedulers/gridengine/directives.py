@@ -34,8 +34,9 @@ _BLANKS = " \t\r"
 def words_of(text: str, line: int = 1) -> Split:
     """The words of a directive, which is the text behind the marker."""
     text, mark, comment = text.partition("#")
-    cut = mark != "" and text[-1:] not in ("", *_BLANKS)
     quote = re.search("[\"']", text)
+    is_open = quote is not None and text.count(quote[0]) % 2 == 1
+    cut = mark != "" and (is_open or text[-1:] not in ("", *_BLANKS))
     # The word that the first quote stands in goes on to the end of the line.
     before = text if quote is None else re.sub(rf"[^{_BLANKS}]*$", "", text[: quote.start()])
     words = [Word(word, line) for word in re.findall(rf"[^{_BLANKS}]+", before)]

@@ -373,8 +373,10 @@ def _reasons(numbers: Sequence[str]) -> dict[str, str]:
         said = facts.get("error reason") or facts.get("scheduling info", "")
         # `11/29/2026 00:11:46 [0:1231]: error: can't chdir to /nonexistent: ...`
         said = re.sub(r"^\d\d/\d\d/\d{4} [\d:]+ \[[\d:]+\]: (error: )?", "", said)
+        # One line for each node that is full, and what follows from them all behind.
         lines = said.splitlines()
-        reasons[facts.get("job_number", "")] = " / ".join(lines[:3])
+        chosen = [line for line in lines if not line.startswith("queue instance")] or lines[:1]
+        reasons[facts.get("job_number", "")] = " / ".join(chosen[:3])
     return reasons
 
 
