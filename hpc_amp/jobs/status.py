@@ -15,7 +15,7 @@ from hpc_amp.jobs.links import read_chain, write_chain
 from hpc_amp.jobs.rundir import origin
 from hpc_amp.jobs.unsettled import INTERRUPTED, found_since, may_still_come
 from hpc_amp.schedulers import JobStatus, get_scheduler
-from hpc_amp.schedulers.base import NOT_IN_QUEUE
+from hpc_amp.schedulers.answers import NOT_IN_QUEUE
 
 # States after which the scheduler has nothing more to say.
 FINAL = frozenset(("finished", "failed", "cancelled", "checkpointed", "lost"))

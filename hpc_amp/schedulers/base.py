@@ -11,45 +11,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
 
 from hpc_amp.errors import ConfigError, SchedulerError, UnclearError, UsageError
 from hpc_amp.lint.directives import SPLIT, Directive, Header
 from hpc_amp.lint.options import parse_options
 from hpc_amp.registry import code_beside
+from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
+from hpc_amp.schedulers.arrays import Arrays, OneByOne
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.lint.directives import SchedulerName, Split
-
-
-@dataclass(frozen=True, slots=True)
-class JobStatus:
-    """What the scheduler says of a job now."""
-
-    state: Literal["pending", "running", "ended"]
-    reason: str = ""
-    """In the scheduler's words: why it waits, or how it ended."""
-    after: bool = False
-    """Whether it waits for the end of another job."""
-    stuck: bool = False
-    """Whether it stays in the queue although it can never start. Its state is `ended`."""
-
-
-NEVER_STARTS = JobStatus(
-    "ended", "the job it waits for failed or was deleted, so it can never start", stuck=True
-)
-NOT_IN_QUEUE = JobStatus("ended", "it is not in the queue")
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A job that the scheduler accepted."""
-
-    job_id: str
-    remarks: str = ""
-    """What the scheduler said besides, which the user should see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +82,10 @@ class Scheduler(ABC):
 
     has_steps: ClassVar[bool] = False
     """Whether it can start processes on the nodes of a job by itself."""
+    narrows: ClassVar[bool] = True
+    """Whether one run of several in a job can have the first of its nodes alone. By default its
+    launcher gets a shorter list of nodes; a scheduler that starts processes on the nodes by itself
+    needs a `use_first_nodes` in its host code (see hpc_amp/host/campaign.sh)."""
     whole_nodes: ClassVar[bool] = False
     """Whether the nodes of a job are its own, always."""
     one_machine: ClassVar[bool] = False
@@ -124,6 +102,10 @@ class Scheduler(ABC):
         """Bash that is sourced at the beginning of every job: what hpc_amp/host/begin.sh calls.
         Default: `host.sh` beside the scheduler's module."""
         return code_beside(self, "host.sh")
+
+    def arrays(self) -> Arrays:
+        """How many jobs that differ only in a number are submitted. Default: one by one."""
+        return OneByOne(self)
 
     def queued(self) -> dict[str, Path]:
         """The user's jobs in the queue, each with a path that tells which run it belongs to: its

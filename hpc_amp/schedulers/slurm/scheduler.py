@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.lint.directives import slurm_words
+from hpc_amp.schedulers.answers import JobStatus, Submission
 from hpc_amp.schedulers.base import (
-    NEVER_STARTS,
     TERMINAL,
     Interactive,
-    JobStatus,
     Scheduler,
-    Submission,
     complaint,
     directive_words,
     hand_in,
@@ -31,15 +29,14 @@ from hpc_amp.schedulers.base import (
     submission_environment,
     without_options,
 )
+from hpc_amp.schedulers.slurm.arrays import SlurmArrays
+from hpc_amp.schedulers.slurm.states import job_status
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.spec import Spec
 
 _AWAY = "Unable to contact slurm controller|Connection refused|No route to host"
-_PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
-_RUNNING = {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING"}
-_RUNNING |= {"STAGE_OUT", "RESIZING"}
 
 
 def quote_directive(value: str) -> str:
@@ -154,6 +151,10 @@ class Slurm(Scheduler):
         here = run_here(script, environ)
         return Interactive(["srun", *options, *here.command], here.environ)
 
+    def arrays(self) -> SlurmArrays:
+        """`sbatch --array`."""
+        return SlurmArrays(self)
+
     def queued(self) -> dict[str, Path]:
         """Working directories of jobs."""
         command = ["squeue", "-h", "-u", str(os.getuid()), "--states=all", "-o", "%i|%Z"]
@@ -233,14 +234,3 @@ def _options(line: str) -> set[str]:
         elif word.startswith("-"):
             names.add(_LONG_OPTIONS.get(word[:2], word[:2]))
     return names
-
-
-def job_status(state: str, reason: str) -> JobStatus:
-    """From squeue's `%T` and `%r`."""
-    if state in _PENDING and reason == "DependencyNeverSatisfied":
-        return NEVER_STARTS
-    if state in _PENDING:
-        return JobStatus("pending", "" if reason == "None" else reason)
-    if state in _RUNNING:
-        return JobStatus("running")
-    return JobStatus("ended", state)
