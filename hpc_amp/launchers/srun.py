@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
 
 
-# The nodes are named: a run may have a part of the allocation (jobs/study.sh.j2), and Slurm would
-# take whichever of its nodes are idle, not those that the ranks are told of.
+# The nodes are named: a run may have a part of the allocation (hpc_amp/host/campaign.sh), and Slurm
+# would take whichever of its nodes are idle, not those that the ranks are told of.
 SRUN = 'srun --nodelist="$SLURM_JOB_NODELIST"'
 
 
