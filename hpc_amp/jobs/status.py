@@ -99,7 +99,7 @@ class RunView:
         events = read_events(folder)
         since = max((i for i, e in enumerate(events) if e["state"] == "submitted"), default=0)
         current = events[since:]
-        # From `queued`, or from the script itself, which may be faster than sbatch's answer.
+        # From `queued`, or from the script itself, which may be faster than the scheduler's answer.
         job_ids = [str(event["job_id"]) for event in current if event.get("job_id")]
         self.job_id: str | None = job_ids[-1] if job_ids else None
         chain = read_chain(folder)

@@ -48,6 +48,8 @@ class Interactive:
     """Comes when the terminal is the node's."""
     typed: str = ""
     """For a command that opens a login shell: what to type into it."""
+    hides_interrupts: bool = False
+    """Whether its exit status may be 0 where Ctrl-C has ended it before the script started."""
 
     @property
     def is_watched(self) -> bool:
@@ -113,6 +115,12 @@ class Scheduler(ABC):
     """Variables that its host code sets for every job, and what they are: nobody else can."""
     allocation: ClassVar[str] = ""
     """The variable that has the job's id inside an allocation."""
+    ask_seconds: ClassVar[float] = 15.0
+    """Seconds between two questions about a job that somebody waits for. Files of the run tell
+    nearly everything; the questions find jobs that have vanished."""
+    leftover_files: ClassVar[str] = ""
+    """A regular expression for the names of files that the scheduler itself writes into the working
+    directory of a job."""
 
     @classmethod
     def is_configured(cls, which: Which = shutil.which) -> bool:
@@ -130,9 +138,9 @@ class Scheduler(ABC):
         return code_beside(self, "host.sh")
 
     def narrows(self) -> bool:
-        """Whether one run of several in a job can have the first of its nodes alone. Other launchers
-        than the scheduler's own get a shorter list of nodes; for its own, the host code needs a
-        function `use_first_nodes` (see hpc_amp/host/campaign.sh)."""
+        """Whether one run of several in a job can have the first of its nodes alone. Launchers get
+        a shorter list of nodes; a `step_launcher` does not read that list, and the host code needs
+        a function `use_first_nodes` (see hpc_amp/host/campaign.sh)."""
         return not self.step_launcher or "use_first_nodes()" in self.host_code()
 
     def arrays(self) -> Arrays:

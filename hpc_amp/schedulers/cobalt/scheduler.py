@@ -90,6 +90,7 @@ class Cobalt(QsubScheduler):
     whole_nodes = True
     grace = 300  # the default of force_kill_delay
     allocation = "COBALT_JOBID"
+    leftover_files = r"\d+\.(cobaltlog|error|output)"
 
     @classmethod
     def is_configured(cls, which: Which = shutil.which) -> bool:

@@ -41,6 +41,7 @@ class Local(Scheduler):
     limits = False
     whole_nodes = True
     one_machine = True
+    ask_seconds = 1.0
     grace = 30
 
     def default_launcher(self, job: Job) -> str:

@@ -166,7 +166,8 @@ class Slurm(Scheduler):
         # Behind what site and job say: it shall be one process.
         options += ["--nodes=1", "--ntasks=1", "--mpi=none", *_terminal_options(terminal)]
         kept = submission_environment(environ, "SLURM_CONF", "SLURM_CLUSTERS", *TERMINAL)
-        return Interactive(["srun", *options, *script_command(script)], kept)
+        command = ["srun", *options, *script_command(script)]
+        return Interactive(command, kept, hides_interrupts=True)
 
     def inside(
         self, script: Path, environ: Mapping[str, str], *, terminal: bool
@@ -180,7 +181,8 @@ class Slurm(Scheduler):
         options = [f"--jobid={environ[self.allocation]}", "--overlap", "--cpu-bind=none"]
         options += ["--nodes=1", "--ntasks=1", "--mpi=none", *_terminal_options(terminal)]
         here = run_here(script, environ)
-        return Interactive(["srun", *options, *here.command], here.environ)
+        command = ["srun", *options, *here.command]
+        return Interactive(command, here.environ, hides_interrupts=True)
 
     def arrays(self) -> SlurmArrays:
         """`sbatch --array`."""
