@@ -89,7 +89,7 @@ def run(how: Interactive) -> tuple[int, bool]:
 
     def forward(number: int, frame: FrameType | None) -> None:
         if process is not None:
-            process.send_signal(number)
+            process.send_signal(how.end_signal or number)
 
     handlers = {signal.SIGINT: note, signal.SIGQUIT: note}
     handlers |= {signal.SIGTERM: forward, signal.SIGHUP: forward}

@@ -49,6 +49,8 @@ class Interactive:
     """Comes when the terminal is the node's."""
     typed: str = ""
     """For a command that opens a login shell: what to type into it."""
+    end_signal: int | None = None
+    """What ends the command where this one is told to end. Default: the same signal."""
     hides_interrupts: bool = False
     """Whether its exit status may be 0 where Ctrl-C has ended it before the script started."""
 

@@ -17,7 +17,8 @@ from hpc_amp.config.sites import load_site
 from hpc_amp.errors import ConfigError, SchedulerError, UnclearError
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
-from hpc_amp.schedulers.base import NOT_IN_QUEUE, AwayError, JobStatus, Submission
+from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
+from hpc_amp.schedulers.base import AwayError
 from hpc_amp.schedulers.gridengine import GridEngine
 from hpc_amp.schedulers.gridengine.directives import words_of, written
 from hpc_amp.schedulers.gridengine.limits import job_is_killed_whole
@@ -488,8 +489,40 @@ def test_last_words(
     calls = says("qacct", text)
 
     assert GridEngine().last_words("9", tmp_path) == expected
-    assert GridEngine().last_words("9.4", tmp_path) == expected
-    assert calls() == ["-j 9", "-j 9 -t 4"]
+    assert calls() == ["-j 9"]
+
+
+def test_last_words_of_tasks(says: Callable[..., Callable[[], list[str]]], tmp_path: Path) -> None:
+    """A task that was started twice is there twice."""
+    line = "=====\njobnumber 9\ntaskid {}\nfailed {}\nexit_status {}\n"
+    says(
+        "qacct",
+        line.format(1, 0, 1) + line.format(2, "25 : rescheduling", 99) + line.format(2, 0, 0),
+    )
+
+    found = GridEngine().arrays().last_words(["9.1", "9.2", "9.3"])
+    assert {job_id: status.reason for job_id, status in found.items()} == {
+        "9.1": "exit status 1",
+        "9.2": "exit status 0",
+    }
+
+
+def test_an_array(says: Callable[..., Callable[[], list[str]]]) -> None:
+    arrays = GridEngine().arrays()
+
+    assert arrays.header(["-N a"], 5, 2) == ["-N a", "-t 1-5", "-tc 2"]
+    assert arrays.header(["-N a"], 5, 5) == ["-N a", "-t 1-5"]
+    assert arrays.task_id(["41"], 0, 5) == "41.1" and arrays.array_of("41.1") == "41"
+    says(
+        "qstat",
+        listed(
+            {"JB_job_number": "41", "state": "r", "tasks": "1"},
+            {"JB_job_number": "41", "state": "qw", "tasks": "2"},
+        ),
+    )
+    assert arrays.query(["41"], []) == {"41.1": JobStatus("running"), "41.2": JobStatus("pending")}
+    says("qconf", "max_aj_instances             2000\nmax_aj_tasks                 75\n")
+    assert arrays.largest() == 75
 
 
 def test_no_last_words(says: Callable[..., Callable[[], list[str]]], tmp_path: Path) -> None:

@@ -76,6 +76,9 @@ read_allocation() {
   port_seed=${job_id/./} # tasks of an array share a number
 }
 
+# use_first_nodes N: mpirun asks Grid Engine for the nodes, too.
+use_first_nodes() { use_first_lines "$1" PE_HOSTFILE; }
+
 # own_jobs: the ids of this run's jobs that are in the queue and wait for no other one. Fails where the
 # queue does not answer.
 own_jobs() {

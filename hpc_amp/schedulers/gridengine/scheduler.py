@@ -6,24 +6,21 @@ Behaviour not in the manuals was observed on Son of Grid Engine 8.1.9, Debian's.
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shlex
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
-from xml.etree import ElementTree
 
 from hpc_amp.config.units import parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.base import (
-    NOT_IN_QUEUE,
     TERMINAL,
     AwayError,
     Interactive,
-    JobStatus,
-    Submission,
     Which,
     asked_again,
     complaint,
@@ -34,6 +31,8 @@ from hpc_amp.schedulers.base import (
     script_command,
     submission_environment,
 )
+from hpc_amp.schedulers.gridengine import qstat
+from hpc_amp.schedulers.gridengine.arrays import GridEngineArrays
 from hpc_amp.schedulers.gridengine.directives import (
     MARKER,
     VALUES,
@@ -53,11 +52,6 @@ if TYPE_CHECKING:
 
 OWN_VARIABLES = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT", "SGE_CLUSTER_NAME")
 DEBIAN_ROOT = Path("/var/lib/gridengine")
-AWAY = (
-    r"unable to (send message to|contact) qmaster|commlib error|SGE_ROOT directory|cell directory"
-    r"|set the environment variable SGE_ROOT|got send error|could not get configuration"
-)
-"""What clients say where they did not reach the master."""
 LOST = r"got (receive|read) error|failed receiving gdi|timeout|timed out"
 """What qsub says where the master may have the job although its answer did not come."""
 _UNKNOWN = "does not exist"
@@ -76,10 +70,6 @@ _REFUSED = {
     "-clear": "qsub would forget the options before it",
     "-b": "qsub would take the script for a program that is on the nodes",
     "-h": "the job would wait until somebody releases it",
-}
-_FAILED = {
-    "25": "it was rescheduled",
-    "37": "Grid Engine ended it at its time limit or its memory limit",
 }
 
 
@@ -197,7 +187,7 @@ class GridEngine(QsubScheduler):
             folder=script.parent,
             job_id=r"^(\d+)(?:\.\d+-\d+:\d+)?$",
             lost=LOST,
-            away=AWAY,
+            away=qstat.AWAY,
         )
 
     def interactive(
@@ -216,7 +206,12 @@ class GridEngine(QsubScheduler):
         return Interactive(
             ["qrsh", "-now", "n", "-pty", "y" if terminal else "n", *options, *command],
             submission_environment(environ, *OWN_VARIABLES, *TERMINAL),
+            end_signal=signal.SIGINT,  # while it waits, it hears nothing of others
         )
+
+    def arrays(self) -> GridEngineArrays:
+        """`qsub -t`."""
+        return GridEngineArrays(self)
 
     def inside(
         self, script: Path, environ: Mapping[str, str], *, terminal: bool
@@ -226,14 +221,13 @@ class GridEngine(QsubScheduler):
 
     def queued(self) -> dict[str, Path]:
         """Working directories."""
-        numbers = sorted({job.number for job in _jobs()})
-        if not numbers:
-            return {}
-        jobs: dict[str, Path] = {}
-        for facts in _details(numbers):
-            if "job_number" in facts and "cwd" in facts:
-                jobs[facts["job_number"]] = Path(facts["cwd"])
-        return jobs
+        numbers = sorted({job.number for job in qstat.queued_jobs()})
+        shown = qstat.details(numbers) if numbers else ()
+        return {
+            facts["job_number"]: Path(facts["cwd"])
+            for facts in shown
+            if "job_number" in facts and "cwd" in facts
+        }
 
     @asked_again
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
@@ -241,18 +235,11 @@ class GridEngine(QsubScheduler):
         is asked for where one waits."""
         if not job_ids:
             return {}
-        found = {job.id: job for job in _jobs() if {job.id, job.number} & set(job_ids)}
-        # A job that is an array is what its first task is.
-        for job in tuple(found.values()):
-            if job.number in job_ids:
-                found.setdefault(job.number, job)
-        waiting = sorted({job.number for job in found.values() if job.needs_reason})
-        reasons = _reasons(waiting) if waiting else {}
-        return {
-            job_id: found[job_id].status(reasons.get(found[job_id].number, ""))
-            for job_id in job_ids
-            if job_id in found
-        }
+        found = {job.id: job for job in qstat.queued_jobs()}
+        wanted = [found[job_id] for job_id in job_ids if job_id in found]
+        waiting = sorted({job.number for job in wanted if job.needs_reason})
+        reasons = qstat.reasons(waiting) if waiting else {}
+        return {job.id: job.status(reasons.get(job.number, "")) for job in wanted}
 
     @asked_again
     def cancel(self, job_id: str) -> None:
@@ -261,30 +248,14 @@ class GridEngine(QsubScheduler):
         said = f"{result.stdout}{result.stderr}"
         if result.returncode == 0 or _UNKNOWN in said:
             return
-        if re.search(AWAY, said):
+        if re.search(qstat.AWAY, said):
             raise AwayError(f"qdel {job_id}: {complaint(result)}")
         raise SchedulerError(f"qdel {job_id}: {complaint(result)}")
 
     def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
         """From the accounting file, which has a job some seconds after its end, where this machine
         can read it."""
-        number, _, task = job_id.partition(".")
-        result = run_command(["qacct", "-j", number, *(["-t", task] if task else [])])
-        facts = dict(
-            line.split(None, 1) for line in result.stdout.splitlines() if len(line.split()) > 1
-        )
-        if "exit_status" not in facts:
-            return NOT_IN_QUEUE
-        status = facts["exit_status"].split()[0]
-        failed, _, what = facts.get("failed", "0").partition(":")
-        failed = failed.strip()
-        if failed in _FAILED:
-            return JobStatus("ended", _FAILED[failed])
-        if failed == "100" and status == "137":
-            return JobStatus("ended", "killed, perhaps by qdel (exit status 137)")
-        if failed not in ("0", "100"):
-            return JobStatus("ended", f"Grid Engine could not run it: {what.strip()}")
-        return JobStatus("ended", f"exit status {status}")
+        return qstat.ended([job_id]).get(job_id, NOT_IN_QUEUE)
 
     def check_limits(self, job: Job, site: Site) -> Iterator[Finding]:
         """Of queues and parallel environments."""
@@ -298,86 +269,6 @@ class GridEngine(QsubScheduler):
             for name, values in options_of(_words(line)):
                 if name in ("-o", "-e") and values and "$" not in values[0]:
                     yield f"{name} {values[0]}", Path(values[0].rpartition(":")[2])
-
-
-class _Job:
-    """A job, or a task of one, as `qstat -xml` lists it."""
-
-    def __init__(self, element: ElementTree.Element) -> None:
-        self.number = element.findtext("JB_job_number") or ""
-        task = element.findtext("tasks") or ""
-        self.id = f"{self.number}.{task}" if task else self.number
-        self.state = element.findtext("state") or ""
-        self.after = element.find("predecessor_jobs") is not None
-
-    @property
-    def needs_reason(self) -> bool:
-        """Whether `qstat -j` can say more: the job waits, but not for another one or a release."""
-        return "E" in self.state or ("q" in self.state and "h" not in self.state)
-
-    def status(self, reason: str) -> JobStatus:
-        """Letters of the state: r(unning), t(ransferring), q(ueued), w(aiting), h(eld), s, S, T for
-        suspended, d(eleted), E(rror), R(estarted)."""
-        if "E" in self.state:
-            said = reason or "see qstat -j"
-            return JobStatus("ended", f"Grid Engine could not start it: {said}", stuck=True)
-        if "q" not in self.state:
-            return JobStatus("running")
-        if "h" in self.state and self.after:
-            return JobStatus("pending", "waits for another job", after=True)
-        return JobStatus("pending", "held" if "h" in self.state else reason)
-
-
-def _jobs() -> list[_Job]:
-    """The user's jobs and tasks in the queue. Raises AwayError."""
-    # `-g d` lists every task by itself, `-r` tells what jobs wait for.
-    result = run_command(["qstat", "-u", _user(), "-g", "d", "-r", "-xml"])
-    try:
-        if result.returncode != 0:
-            raise AwayError(f"qstat does not answer: {complaint(result)}")
-        return [_Job(element) for element in ElementTree.fromstring(result.stdout).iter("job_list")]
-    except ElementTree.ParseError:
-        raise AwayError(f"qstat does not answer: {complaint(result)}") from None
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return "*"  # not every node knows everybody's name
-
-
-def _details(numbers: Sequence[str]) -> Iterator[dict[str, str]]:
-    """What `qstat -j` tells of jobs, name by name. Those that have ended are left out. A value that
-    goes on in further lines has them all, with line ends."""
-    result = run_command(["qstat", "-j", ",".join(numbers)])
-    if re.search(AWAY, result.stderr):
-        raise AwayError(f"qstat does not answer: {complaint(result)}")
-    for block in re.split(r"^=+$", result.stdout, flags=re.MULTILINE)[1:]:
-        facts: dict[str, str] = {}
-        name = ""
-        for line in block.splitlines():
-            match = re.match(r"(\S[^:]*?)(?: +\d+)?:(?: +(.*))?$", line)
-            if match is not None:
-                name = match[1]
-                facts[name] = match[2] or ""
-            elif name:
-                facts[name] += f"\n{line.strip()}"
-        yield facts
-
-
-def _reasons(numbers: Sequence[str]) -> dict[str, str]:
-    """Why jobs wait or cannot start, in Grid Engine's words."""
-    reasons = {}
-    for facts in _details(numbers):
-        said = facts.get("error reason") or facts.get("scheduling info", "")
-        # `11/29/2026 00:11:46 [0:1231]: error: can't chdir to /nonexistent: ...`
-        said = re.sub(r"^\d\d/\d\d/\d{4} [\d:]+ \[[\d:]+\]: (error: )?", "", said)
-        # One line for each node that is full, and what follows from them all behind.
-        lines = said.splitlines()
-        chosen = [line for line in lines if not line.startswith("queue instance")] or lines[:1]
-        reasons[facts.get("job_number", "")] = " / ".join(chosen[:3])
-    return reasons
 
 
 def _words(line: str) -> list[str]:
