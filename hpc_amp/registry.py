@@ -7,7 +7,7 @@ import importlib
 import importlib.metadata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -67,11 +67,10 @@ class Registry(Generic[T]):
         return found
 
 
-def load(place: str) -> type:
-    """The class at `package.module:Class`. Raises ImportError or AttributeError."""
+def load(place: str) -> Any:
+    """What is at `package.module:NAME`. Raises ImportError or AttributeError."""
     module, _, name = place.partition(":")
-    found: type = getattr(importlib.import_module(module), name)
-    return found
+    return getattr(importlib.import_module(module), name)
 
 
 def code_beside(thing: object, name: str) -> str:
