@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, ParamSpec, TypeVar
 
 from hpc_amp.errors import ConfigError, SchedulerError, UnclearError, UsageError
-from hpc_amp.lint.directives import SPLIT, Directive, Header
-from hpc_amp.lint.options import parse_options
 from hpc_amp.registry import code_beside
+from hpc_amp.schedulers.grammar import Grammar
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.spec import Spec
-    from hpc_amp.lint.directives import SchedulerName, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +94,8 @@ class Scheduler(ABC):
     """Directives and commands of one scheduler. Holds no state."""
 
     name: ClassVar[str]
-    marker: ClassVar[str]
-    """What a directive line starts with, such as `#SBATCH`."""
+    grammar: ClassVar[Grammar | None] = None
+    """How it reads directives; None for one that reads none."""
     launchers: ClassVar[tuple[str, ...]]
     """Launchers that work under this scheduler."""
     chains: ClassVar[bool] = False
@@ -119,6 +117,11 @@ class Scheduler(ABC):
 
     allocation: ClassVar[str] = ""
     """The variable that has the job's id inside an allocation."""
+
+    @property
+    def marker(self) -> str:
+        """What a directive line starts with, such as `#SBATCH`."""
+        return "#" if self.grammar is None else self.grammar.marker
 
     def host_code(self) -> str:
         """Bash that is sourced at the beginning of every job: what hpc_amp/host/begin.sh calls.
@@ -230,10 +233,10 @@ def launcher_of_one_node(job: Job) -> str:
     return "single" if job.world_size == 1 else "torchrun"
 
 
-def directive_words(line: str, split: Callable[[str], Split]) -> list[str]:
+def directive_words(line: str, grammar: Grammar) -> list[str]:
     """The words of a directive that somebody added, as the scheduler splits it. Raises ConfigError
     where it cannot be read to its end."""
-    found = split(line)
+    found = grammar.split(line)
     if found.unmatched is not None:
         raise ConfigError(f"the directive {line!r} cannot be read: {found.unmatched} does not end")
     if (len(line) - len(line.rstrip("\\"))) % 2:
@@ -260,22 +263,20 @@ def merge_directives(
     return [text for _, text in lines]
 
 
-def refuse_directives(plan: Spec, scheduler: SchedulerName, refused: Mapping[str, str]) -> None:
+def refuse_directives(plan: Spec, grammar: Grammar, refused: Mapping[str, str]) -> None:
     """Raise ConfigError where a line of the site or of the job has one of the options `refused`,
     which says what comes of each: a job that hpc-amp could not follow. They have the names that
-    `hpc_amp.lint.options` gives them; `-W block` stands for this attribute of `-W`."""
+    `grammar` gives them; `W block` stands for the entry `block` of the option `W`."""
     for key, lines in (
         (f"directives of site {plan.site.name}", plan.site.directives),
         ("job.directives", plan.job.job.directives),
     ):
         for line in lines:
-            words = SPLIT[scheduler](line, 1)
-            header = Header(scheduler, (Directive(scheduler, 1, line, words),), 1)
-            # `hetjob`, which is no option, stands alone on its line.
-            names = [words.words[0].text] if len(words.words) == 1 else []
-            for option in parse_options(header).options:
-                attributes = (option.value or "").split(",") if option.name == "W" else []
-                names += [option.name, *(f"-W {text.partition('=')[0]}" for text in attributes)]
+            options = grammar.parse_line(line)
+            names = [word.text for word in options.alone]
+            for option in options.options:
+                entries = grammar.entries(option) or []
+                names += [option.name, *(f"{option.name} {name}" for name, _ in entries)]
             found = next((name for name in names if name in refused), None)
             if found is not None:
                 raise ConfigError(

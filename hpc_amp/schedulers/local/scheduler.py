@@ -31,7 +31,6 @@ class Local(Scheduler):
     from a later one with the same number."""
 
     name = "local"
-    marker = "#"
     launchers = ("torchrun", "single", "mpirun", "mpiexec")
     limits = False
     whole_nodes = True

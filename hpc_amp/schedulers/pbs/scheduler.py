@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
-from hpc_amp.lint.directives import pbs_words
 from hpc_amp.schedulers.base import (
     NOT_IN_QUEUE,
     TERMINAL,
@@ -34,6 +33,7 @@ from hpc_amp.schedulers.base import (
     submission_environment,
     without_options,
 )
+from hpc_amp.schedulers.pbs.grammar import GRAMMAR
 from hpc_amp.schedulers.qsub import QsubScheduler
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ _REFUSED = {
     "X": "qsub takes it for interactive jobs only; that is `hpc-amp shell`",
     "G": "qsub takes it for interactive jobs only; that is `hpc-amp shell`",
     "C": "qsub would no longer read the lines that begin with #PBS",
-    "-W interactive": "the job would be a terminal; that is `hpc-amp shell`",
-    "-W block": "qsub would answer when the job has ended only; `--follow` waits for a run",
+    "W interactive": "the job would be a terminal; that is `hpc-amp shell`",
+    "W block": "qsub would answer when the job has ended only; `--follow` waits for a run",
 }
 LOST = r"Premature end of message|End of File|timed out|[Pp]rotocol error|Connection reset"
 """What qsub says where the server may have the job although its answer did not come."""
@@ -74,7 +74,7 @@ class Pbs(QsubScheduler):
     `-l` resource that is given twice the first counts, so each is written once."""
 
     name = "pbs"
-    marker = "#PBS"
+    grammar = GRAMMAR
     grace = 10  # the default of kill_delay
     allocation = "PBS_JOBID"
 
@@ -115,7 +115,7 @@ class Pbs(QsubScheduler):
 
     def check(self, plan: Spec) -> None:
         """What PBS's own parser refuses, and what hides a job."""
-        refuse_directives(plan, "pbs", _REFUSED)
+        refuse_directives(plan, GRAMMAR, _REFUSED)
         if not str(plan.run_dir).isascii():
             raise ConfigError(
                 f"PBS takes no letters but ASCII in the path of a log: {plan.run_dir}",
@@ -157,7 +157,7 @@ class Pbs(QsubScheduler):
         script's body it would not run. Its exit status is 0, whatever happened."""
         if not terminal:
             raise needs_terminal("PBS")
-        words = [w for line in self.directives(plan) for w in directive_words(line, pbs_words)]
+        words = [w for line in self.directives(plan) for w in directive_words(line, GRAMMAR)]
         options = without_options(words, _OF_BATCH_JOBS, {})
         return Interactive(
             ["qsub", "-I", *options, "--", *script_command(script)],
@@ -226,7 +226,7 @@ def _job_name(name: str) -> str:
 def _options(line: str) -> set[str]:
     """The options that a directive line sets; a resource counts as one of its own (`-l place`), and
     so does an attribute (`-W umask`)."""
-    words = iter(directive_words(line, pbs_words))
+    words = iter(directive_words(line, GRAMMAR))
     names = set()
     for word in words:
         if not word.startswith("-"):

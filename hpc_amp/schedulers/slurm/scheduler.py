@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
-from hpc_amp.lint.directives import slurm_words
 from hpc_amp.schedulers.base import (
     NEVER_STARTS,
     TERMINAL,
@@ -31,6 +30,7 @@ from hpc_amp.schedulers.base import (
     submission_environment,
     without_options,
 )
+from hpc_amp.schedulers.slurm.grammar import GRAMMAR
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
@@ -58,7 +58,7 @@ class Slurm(Scheduler):
     """sbatch copies the script at submission; options in it are read up to the first command."""
 
     name = "slurm"
-    marker = "#SBATCH"
+    grammar = GRAMMAR
     has_steps = True
     launchers = ("srun", "mpirun", "mpiexec", "torchrun", "single")
     grace = 30  # the default of KillWait
@@ -104,7 +104,7 @@ class Slurm(Scheduler):
 
     def check(self, plan: Spec) -> None:
         """Slurm's own limits on what the script asks for."""
-        refuse_directives(plan, "slurm", _REFUSED)
+        refuse_directives(plan, GRAMMAR, _REFUSED)
         if plan.stop_margin > 65535:
             raise ConfigError("job.stop_margin is too long: Slurm warns at most 65535 s before")
 
@@ -133,7 +133,7 @@ class Slurm(Scheduler):
         """srun makes the allocation and its only step at once: it then gets the options that a
         batch job gets, hands on window size and exit status, and takes its request back when it
         is interrupted while it waits."""
-        words = [w for line in self.directives(plan) for w in directive_words(line, slurm_words)]
+        words = [w for line in self.directives(plan) for w in directive_words(line, GRAMMAR)]
         options = without_options(words, _OF_BATCH_JOBS, _LONG_OPTIONS)
         # Behind what site and job say: it shall be one process.
         options += ["--nodes=1", "--ntasks=1", "--mpi=none", *_terminal_options(terminal)]
@@ -227,7 +227,7 @@ _LOST = r"timed out|Zero Bytes|(send|receive) failure|Unexpected message|Connect
 def _options(line: str) -> set[str]:
     """The options that a directive line sets, by their long names."""
     names = set()
-    for word in directive_words(line, slurm_words):
+    for word in directive_words(line, GRAMMAR):
         if word.startswith("--"):
             names.add(word.partition("=")[0])
         elif word.startswith("-"):
