@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, ParamSpec, TypeVar
@@ -19,7 +20,12 @@ from hpc_amp.schedulers.grammar import Grammar
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
+    from hpc_amp.doctor.finding import Finding
     from hpc_amp.jobs.spec import Spec
+    from hpc_amp.launchers.base import Launcher
+
+
+Which = Callable[[str], "str | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +100,29 @@ class Scheduler(ABC):
     """Directives and commands of one scheduler. Holds no state."""
 
     name: ClassVar[str]
+    title: ClassVar[str]
+    """Its name in messages."""
+    command: ClassVar[str] = ""
+    """The program that submits a job; empty where none is needed."""
     grammar: ClassVar[Grammar | None] = None
     """How it reads directives; None for one that reads none."""
-    launchers: ClassVar[tuple[str, ...]]
-    """Launchers that work under this scheduler."""
+    step_launcher: ClassVar[str] = ""
+    """The launcher with which the scheduler itself starts processes on the nodes of a job; empty
+    where it has none."""
+    gpu_requests: ClassVar[tuple[str, ...]] = ()
+    """The values of a site's `gpu_request` besides `auto` and `none`; the first is what `auto`
+    means. Without any, `auto` means `none`."""
+    site_keys: ClassVar[tuple[str, ...]] = ()
+    """Those of the keys of a site that only some schedulers use (`gpu_type`, `chunk`) which this
+    one uses."""
+    instead_of_key: ClassVar[Mapping[str, str]] = {}
+    """What to do instead of such a key that it does not use. Default: use directives."""
     chains: ClassVar[bool] = False
     """Whether a run goes on in another job, since the same one cannot be requeued. Then jobs can
     wait for one another (`job.chain`)."""
     signals_ranks: ClassVar[bool] = True
     """Whether ranks can count on hearing of a cancellation and having time to save."""
 
-    has_steps: ClassVar[bool] = False
-    """Whether it can start processes on the nodes of a job by itself."""
     whole_nodes: ClassVar[bool] = False
     """Whether the nodes of a job are its own, always."""
     one_machine: ClassVar[bool] = False
@@ -122,6 +139,16 @@ class Scheduler(ABC):
     def marker(self) -> str:
         """What a directive line starts with, such as `#SBATCH`."""
         return "#" if self.grammar is None else self.grammar.marker
+
+    @classmethod
+    def is_configured(cls, which: Which = shutil.which) -> bool:
+        """Whether this machine belongs to a cluster with this scheduler: its programs are here, as
+        far as `which` finds them, and they know a server."""
+        return False
+
+    def works_with(self, launcher: Launcher) -> bool:
+        """Whether a launcher works under this scheduler."""
+        return not launcher.makes_steps or launcher.name == self.step_launcher
 
     def host_code(self) -> str:
         """Bash that is sourced at the beginning of every job: what hpc_amp/host/begin.sh calls.
@@ -195,6 +222,23 @@ class Scheduler(ABC):
             for job_id, answer in found.items()
             if answer.state != "ended" or answer.stuck
         }
+
+    def check_limits(self, job: Job) -> Iterator[Finding]:
+        """What `doctor` finds about a job where the scheduler tells its limits; ids are `sched`."""
+        yield from ()
+
+    def node_architectures(self, job: Job) -> set[str]:
+        """The architectures of the nodes that a job may get, as `uname -m` gives them; empty where
+        the scheduler does not tell."""
+        return set()
+
+    def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
+        """The logs that added directives name and that the nodes open before a job starts: the
+        option as it is written, and the file."""
+        yield from ()
+
+    lost_log: ClassVar[str] = ""
+    """What happens to a job whose log the nodes cannot open; empty where nothing does."""
 
     @abstractmethod
     def cancel(self, job_id: str) -> None:
@@ -384,16 +428,14 @@ def output_of(command: Sequence[str]) -> str:
 
 
 # Cobalt puts a whole traceback into an answer: only its exception says something.
-_TRACEBACK = re.compile(
-    r"'-+ START TRACEBACK.*?Exception +: (.*?)(?:\\n|\n).*?END TRACEBACK -+'", re.S
-)
+_TRACEBACK = r"(?s)'-+ START TRACEBACK.*?Exception +: (.*?)(?:\\n|\n).*?END TRACEBACK -+'"
 _SAYS_NOTHING = 'No handlers could be found for logger "Proxy"'
 _LONGEST_COMPLAINT = 500
 
 
 def complaint(result: subprocess.CompletedProcess[str]) -> str:
     """What a failed command said, as one line that is not too long."""
-    text = _TRACEBACK.sub(r"\1", result.stderr or result.stdout)
+    text = re.sub(_TRACEBACK, r"\1", result.stderr or result.stdout)
     lines = [line.strip() for line in text.splitlines()]
     said = " / ".join(line for line in lines if line and line != _SAYS_NOTHING)
     if len(said) > _LONGEST_COMPLAINT:

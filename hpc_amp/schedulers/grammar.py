@@ -1,6 +1,6 @@
-"""What a scheduler reads of a script: which lines are directives, how they are split into words, and
-which options the words are. The linter, the renderer's check and the schedulers themselves ask a
-`Grammar`; each scheduler that reads directives has one, in the module `grammar` of its folder."""
+"""What a scheduler reads of a script: which lines are directives, how they are split into words,
+and which options the words are. The linter, the renderer's check and the schedulers themselves ask
+a `Grammar`; each scheduler that reads directives has one, in the module `grammar` of its folder."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ class Grammar(ABC):
         return (len(text) - len(text.rstrip("\\"))) % 2 == 1
 
     def read(self, lines: Sequence[str]) -> Header:
-        """The directives of a script that has these lines. A missing `#!` line is taken as given."""
+        """The directives of a script with these lines. A missing `#!` line is not reported."""
         found: list[Directive] = []
         joined = 0  # the last line that has been joined to one before
         for number, line in enumerate(lines, 1):

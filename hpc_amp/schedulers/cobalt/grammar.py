@@ -7,6 +7,8 @@ that is none. Words are parted at blanks: quotes, backslashes and `#` are ordina
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import ClassVar
 
 from hpc_amp.schedulers.grammar import Grammar, Option, Options, Requested, number
 from hpc_amp.schedulers.options import OptionTable, spellings
@@ -21,7 +23,7 @@ _FLAGS = """
 h/held preemptable run_project disable_preboot I/interactive d/debug v/verbose version help
 """
 # The server fills these in, in some options.
-_OWN_VARIABLE = re.compile(r"\$(?:\{?COBALT_JOBID\b\}?|\{?jobid\b\}?)")
+_OWN_VARIABLE = r"\$(?:\{?COBALT_JOBID\b\}?|\{?jobid\b\}?)"
 _FILLED_IN = {"env", "jobname", "output", "error", "outputprefix", "debuglog"}
 
 
@@ -45,7 +47,7 @@ class CobaltGrammar(Grammar):
     long_separator = " "
     paths = frozenset({"output", "error", "outputprefix", "debuglog", "inputfile", "cwd"})
 
-    keys = {
+    keys: ClassVar[Mapping[str, str]] = {
         "nodecount": "job.nodes",
         "time": "job.walltime",
         "queue": "job.queue",
@@ -75,7 +77,7 @@ class CobaltGrammar(Grammar):
     def without_own_variables(self, option: Option) -> str:
         """The server knows the job's id."""
         value = option.value or ""
-        return _OWN_VARIABLE.sub("", value) if option.name in _FILLED_IN else value
+        return re.sub(_OWN_VARIABLE, "", value) if option.name in _FILLED_IN else value
 
     def requested(self, options: Options) -> Requested:
         """Every mode but that of a script is a way to start processes on all nodes."""

@@ -7,7 +7,8 @@ of one joins the next line to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 from hpc_amp.schedulers.grammar import Grammar, Joined, Option, Options, Requested, number
 from hpc_amp.schedulers.options import OptionTable, spellings
@@ -36,8 +37,12 @@ class PbsGrammar(Grammar):
     lines_apart = True
     paths = frozenset({"o", "e"})
 
-    keys = {"l walltime": "job.walltime", "q": "job.queue", "A": "job.account"}
-    joined = {"v": Joined(",", named=True)}
+    keys: ClassVar[Mapping[str, str]] = {
+        "l walltime": "job.walltime",
+        "q": "job.queue",
+        "A": "job.account",
+    }
+    joined: ClassVar[Mapping[str, Joined]] = {"v": Joined(",", named=True)}
 
     job_number = "${PBS_JOBID%%[!0-9]*}"
     first_node = '$(head -n1 "$PBS_NODEFILE")'

@@ -6,6 +6,8 @@ Directives begin with `#SBATCH` at column 0 and end at the first line that is no
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import ClassVar
 
 from hpc_amp.schedulers.grammar import (
     Grammar,
@@ -79,14 +81,14 @@ class SlurmGrammar(Grammar):
         "command line"
     )
 
-    keys = {
+    keys: ClassVar[Mapping[str, str]] = {
         "nodes": "job.nodes",
         "time": "job.walltime",
         "mem": "job.memory",
         "partition": "job.queue",
         "account": "job.account",
     }
-    joined = {
+    joined: ClassVar[Mapping[str, Joined]] = {
         "constraint": Joined("&", r"[\w.:-]+(&[\w.:-]+)*"),
         "exclude": Joined(","),
         "gres": Joined(",", named=True),
@@ -97,7 +99,7 @@ class SlurmGrammar(Grammar):
     once_a_node = "srun --ntasks-per-node=1"
     job_number = "SLURM_JOB_ID"
     first_node = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
-    launchers = {"srun": _srun(options)}
+    launchers: ClassVar[Mapping[str, OptionTable]] = {"srun": _srun(options)}
 
     def split(self, text: str, line: int = 1) -> Split:
         """As sbatch does."""
