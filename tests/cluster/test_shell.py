@@ -1,6 +1,6 @@
 """`hpc-amp shell` as somebody at a terminal uses it: on the real Slurm and the real Grid Engine
-with the real Apptainer, with the stand-ins of PBS and Cobalt, whose jobs run on the same nodes, and on
-this machine."""
+with the real Apptainer, with the stand-ins of PBS and Cobalt, whose jobs run on the same nodes, and
+on this machine."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Place:
         return {name for folder, name in rows if Path(folder).is_relative_to(self.work)}
 
     def queue_of_gridengine(self) -> set[str]:
-        shown = self.run("qstat", "-j", "*").stdout.split("=" * 60)
+        shown = self.run("qstat", "-j", "*", errors="replace").stdout.split("=" * 60)
         facts = [
             dict(line.partition(":")[::2] for line in job.splitlines() if ":" in line)
             for job in shown

@@ -20,7 +20,7 @@ from hpc_amp.jobs.render import render
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.base import AwayError
 from hpc_amp.schedulers.gridengine import GridEngine
-from hpc_amp.schedulers.gridengine.directives import words_of, written
+from hpc_amp.schedulers.gridengine.grammar import GRAMMAR, written
 from hpc_amp.schedulers.gridengine.limits import job_is_killed_whole
 
 
@@ -158,8 +158,8 @@ def test_resources_and_variables_are_replaced_one_by_one(host: StubHost) -> None
         ("-C X", "no longer read"),
         ("-b y", "program"),
         ("-N a b", "'b' is no option"),
-        ("-foo", "qsub has no option -foo"),
-        ("--N a", "qsub has no option --N"),
+        ("-foo", "'-foo' is no option"),
+        ("--N a", "'--N' is no option"),
         ("-pe mpi", "-pe needs a value"),
         ("-A my#account", "comment"),
         ('-A "my #account"', "comment"),
@@ -191,7 +191,7 @@ def test_other_paths_are_carried(host: StubHost, part: str) -> None:
     made = host.plan({"site": str(host.folder / "ge.yaml"), "run": ["true"]}, cwd=work)
 
     (line,) = (line for line in header(made) if line.startswith("-wd"))
-    assert [word.text for word in words_of(line).words] == ["-wd", str(made.run_dir)]
+    assert [word.text for word in GRAMMAR.split(line).words] == ["-wd", str(made.run_dir)]
 
 
 # What `qsub -verify` showed of a line: its words. All were tried with `-ac` and `-N`.
@@ -228,12 +228,12 @@ WORDS = {
 
 @pytest.mark.parametrize("line", WORDS)
 def test_a_line_is_split_as_qsub_splits_it(line: str) -> None:
-    assert [word.text for word in words_of(f" {line}").words] == WORDS[line]
+    assert [word.text for word in GRAMMAR.split(f" {line}").words] == WORDS[line]
 
 
 @pytest.mark.parametrize("value", ["", "a", "a b", "\\", "a\\", "$x", "ü", "-x", "a;b"])
 def test_what_is_written_is_read_back(value: str) -> None:
-    assert [word.text for word in words_of(f"-N {written(value)}").words] == ["-N", value]
+    assert [word.text for word in GRAMMAR.split(f"-N {written(value)}").words] == ["-N", value]
 
 
 @pytest.mark.parametrize("value", ["it's", 'a"b', "a#b", "a\nb"])

@@ -5,6 +5,7 @@ Behaviour not in the manuals was observed on Son of Grid Engine 8.1.9, Debian's.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -26,6 +27,7 @@ from hpc_amp.schedulers.base import (
     complaint,
     hand_in,
     merge_directives,
+    refuse_directives,
     run_command,
     run_here,
     script_command,
@@ -33,14 +35,7 @@ from hpc_amp.schedulers.base import (
 )
 from hpc_amp.schedulers.gridengine import qstat
 from hpc_amp.schedulers.gridengine.arrays import GridEngineArrays
-from hpc_amp.schedulers.gridengine.directives import (
-    MARKER,
-    VALUES,
-    names_of,
-    options_of,
-    words_of,
-    written,
-)
+from hpc_amp.schedulers.gridengine.grammar import GRAMMAR, names_of, written
 from hpc_amp.schedulers.gridengine.slots import environment, slots_of_node
 from hpc_amp.schedulers.qsub import QsubScheduler
 
@@ -49,6 +44,7 @@ if TYPE_CHECKING:
     from hpc_amp.config.site import Site
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
+    from hpc_amp.schedulers.grammar import Option
 
 OWN_VARIABLES = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT", "SGE_CLUSTER_NAME")
 DEBIAN_ROOT = Path("/var/lib/gridengine")
@@ -57,19 +53,19 @@ LOST = r"got (receive|read) error|failed receiving gdi|timeout|timed out"
 _UNKNOWN = "does not exist"
 # qrsh does not know the options of files, since it has a terminal, nor those of jobs that start
 # again or several times.
-_OF_BATCH_JOBS = {"-o", "-e", "-i", "-j", "-S", "-r", "-t", "-tc", "-sync", "-terse", "-C", "-c"}
-_OF_BATCH_JOBS |= {"-ckpt", "-a", "-h", "-hold_jid", "-hold_jid_ad", "-shell", "-b", "-now"}
+_OF_BATCH_JOBS = {"o", "e", "i", "j", "S", "r", "t", "tc", "sync", "terse", "C", "c", "ckpt", "a"}
+_OF_BATCH_JOBS |= {"h", "hold_jid", "hold_jid_ad", "shell", "b", "now"}
 # Options that make of a submission something else than one job whose id qsub tells at once.
 _REFUSED = {
-    "-t": "every task of the array would be the same run; several runs are `hpc-amp sweep`",
-    "-sync": "qsub would answer when the job has ended only; `--follow` waits for a run",
-    "-now": "qsub would wait for the job's start, and give up where it cannot start at once",
-    "-verify": "qsub would submit nothing",
-    "-help": "qsub would submit nothing",
-    "-C": "qsub would no longer read the lines that begin with #$",
-    "-clear": "qsub would forget the options before it",
-    "-b": "qsub would take the script for a program that is on the nodes",
-    "-h": "the job would wait until somebody releases it",
+    "t": "every task of the array would be the same run; several runs are `hpc-amp sweep`",
+    "sync": "qsub would answer when the job has ended only; `--follow` waits for a run",
+    "now": "qsub would wait for the job's start, and give up where it cannot start at once",
+    "verify": "qsub would submit nothing",
+    "help": "qsub would submit nothing",
+    "C": "qsub would no longer read the lines that begin with #$",
+    "clear": "qsub would forget the options before it",
+    "b": "qsub would take the script for a program that is on the nodes",
+    "h": "the job would wait until somebody releases it",
 }
 
 
@@ -93,7 +89,7 @@ class GridEngine(QsubScheduler):
 
     name = "gridengine"
     title = "Grid Engine"
-    marker = MARKER
+    grammar = GRAMMAR
     gpu_requests = ("gpu", "gpu-per-slot")
     site_options: ClassVar[Mapping[str, Callable[[str], None]]] = {
         "parallel_environment": _object_name,
@@ -143,10 +139,11 @@ class GridEngine(QsubScheduler):
             generated.append(("-q", f"-q {written(request.queue)}"))
         if request.account is not None:
             generated.append(("-P", f"-P {written(request.account)}"))
-        return merge_directives(generated, plan, lambda line: names_of(_words(line)))
+        return merge_directives(generated, plan, names_of)
 
     def check(self, plan: Spec) -> None:
         """What qsub cannot carry or understands as something else."""
+        refuse_directives(plan, GRAMMAR, _REFUSED)
         for key, lines in (
             (f"directives of site {plan.site.name}", plan.site.directives),
             ("job.directives", plan.job.job.directives),
@@ -195,12 +192,12 @@ class GridEngine(QsubScheduler):
     ) -> Interactive:
         """`qrsh` waits for nodes (`-now n`), withdraws its request at Ctrl-C, and ends with the
         script's status. A shell on the node reads its words."""
-        words = [word for line in self.directives(plan) for word in _words(line)]
+        given = (GRAMMAR.parse_line(line).options for line in self.directives(plan))
         options = [
             word
-            for name, values in options_of(words)
-            if name not in _OF_BATCH_JOBS
-            for word in (name, *values)
+            for option in itertools.chain.from_iterable(given)
+            if option.name not in _OF_BATCH_JOBS
+            for word in _words_of(option)
         ]
         command = [shlex.quote(word) for word in script_command(script)]
         return Interactive(
@@ -266,36 +263,27 @@ class GridEngine(QsubScheduler):
     def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
         """Of `-o` and `-e`, whose files may have a host in front, and variables in them."""
         for line in directives:
-            for name, values in options_of(_words(line)):
-                if name in ("-o", "-e") and values and "$" not in values[0]:
-                    yield f"{name} {values[0]}", Path(values[0].rpartition(":")[2])
+            for option in GRAMMAR.parse_line(line).options:
+                value = option.value or ""
+                if option.name in ("o", "e") and value and "$" not in value:
+                    yield f"{option.spelling} {value}", Path(value.rpartition(":")[2])
 
 
-def _words(line: str) -> list[str]:
-    return [word.text for word in words_of(line).words]
+def _words_of(option: Option) -> list[str]:
+    """An option as words of a command line."""
+    count = GRAMMAR.values.get(option.name, 1)
+    value = [] if option.value is None else option.value.split(" ", count - 1)
+    return [option.spelling, *value]
 
 
 def _check_added(key: str, line: str) -> None:
-    """Raise ConfigError for a directive of site or job that qsub refuses, or that would make the
-    job another one than hpc-amp follows."""
-    split = words_of(line)
-    if split.cut:
-        raise ConfigError(
-            f"{key}: {line!r} cannot be used: qsub takes what begins with # for a comment, also "
-            "inside quotes"
-        )
-    for name, values in options_of(_words(line)):
-        if name == "":
-            raise ConfigError(f"{key}: {line!r} cannot be used: {values[0]!r} is no option of qsub")
-        if name not in VALUES:
-            raise ConfigError(f"{key}: {line!r} cannot be used: qsub has no option {name}")
-        if len(values) < VALUES[name]:
-            raise ConfigError(f"{key}: {line!r} cannot be used: {name} needs a value")
-        if name in _REFUSED:
-            raise ConfigError(
-                f"{key}: {line!r} cannot be used: {_REFUSED[name]}",
-                hint="leave it out: each run is one batch job that hpc-amp follows",
-            )
+    """Raise ConfigError for a directive of site or job that qsub refuses."""
+    parsed = GRAMMAR.parse_line(line)
+    for option in parsed.no_value:
+        raise ConfigError(f"{key}: {line!r} cannot be used: {option.spelling} needs a value")
+    unknown = [option.spelling for option in parsed.options if not option.known]
+    for text in (*unknown, *(word.text for word in parsed.strays)):
+        raise ConfigError(f"{key}: {line!r} cannot be used: {text!r} is no option of qsub")
 
 
 def _job_name(name: str) -> str:
