@@ -17,6 +17,7 @@ from hpc_amp.config.sites import load_site
 from hpc_amp.errors import ConfigError, SchedulerError, UnclearError
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
+from hpc_amp.lint.linter import lint
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.base import AwayError
 from hpc_amp.schedulers.gridengine import GridEngine
@@ -172,6 +173,12 @@ def test_a_directive_that_would_be_misread_is_refused(
         render(plan(host, directives=[line]))
 
 
+def test_a_comment_of_setup_that_would_be_a_directive_is_refused(host: StubHost) -> None:
+    with pytest.raises(ConfigError, match="job.setup: qsub would take '#[$] -N x' for a directive"):
+        render(plan(host, setup="module load a\n#$ -N x\n"))
+    render(plan(host, setup="module load a\n# $ -N x\n"))
+
+
 @pytest.mark.parametrize("letter", ["#", ",", "$", '"', "'"])
 def test_a_path_that_qsub_would_misread_is_refused(host: StubHost, letter: str) -> None:
     work = host.folder / f"a{letter}b"
@@ -240,6 +247,57 @@ def test_what_is_written_is_read_back(value: str) -> None:
 def test_what_cannot_be_written_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match="cannot carry"):
         written(value)
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("-N 8bit", "bad-value"),
+        ("-N a:b", "bad-value"),
+        ("-N none", "bad-value"),
+        ("-t 0-3", "bad-value"),
+        ("-t 1-x", "bad-value"),
+        ("-l h_rt=24h", "bad-value"),
+        ("-l h_rt=1-00:00:00", "bad-value"),
+        ("-l h_rt=1:30", "bad-value"),
+        ("-l mem_free=1G,walltime=60", "bad-value"),
+        ("-pe mpi x", "bad-value"),
+        ("-pe mpi 0", "bad-value"),
+        ("-r x", "bad-value"),
+        ("-p 20000", "bad-value"),
+        ("-pe mpi", "missing-value"),
+        ("-ac", "missing-value"),
+        ("-foo", "unknown-option"),
+        ("--N a", "unknown-option"),
+        ("stray", "stray-word"),
+        ("-A a#b", "value-cut"),
+        ("-o ~/log", "tilde-in-path"),
+        ("-A $PROJECT", "variable-in-directive"),
+        ("-ac A=1 \\", "line-continuation"),
+        ("-verify", "submits-nothing"),
+    ],
+)
+def test_lint_says_what_qsub_refuses_or_misreads(line: str, rule: str) -> None:
+    found = lint(f"#!/bin/bash\n#$ -N a\n#$ {line}\n./a.out\n".encode(), "job.sh")
+
+    assert (3, rule) in {(finding.line, finding.rule) for finding in found}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-N a.b-c_d+e=f,g%h", "-t 1-3:2 -tc 2", "-t 3", "-l h_rt=3600,gpu=1", "-l h_rt=99:00:00",
+        "-l h_rt=infinity", "-pe mpi 8-16", "-pe mpi 8-", "-cwd -j yes -r n", "-o $JOB_ID.log",
+        "-hold_jid 3,4", "-S /bin/bash # why", "-p -100", "-v A=1,B=2", "-q all.q@n1", "-V",
+    ],
+)  # fmt: skip
+def test_lint_says_nothing_of_what_qsub_takes(line: str) -> None:
+    assert lint(f"#!/bin/bash\n#$ {line}\n./a.out\n".encode(), "job.sh") == []
+
+
+def test_a_comment_that_begins_like_a_directive_is_none() -> None:
+    """In a script for another scheduler."""
+    assert lint(b"#!/bin/bash\n#SBATCH -N 1\n#$HOME is here\nsrun ./a.out\n", "job.sh") == []
 
 
 # ---- the site ------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ class GridEngineGrammar(Grammar):
     refuses_crlf = False
 
     has_comments = True
+    quotes_keep_hash = False
     backslash = "kept"
 
     options = OptionTable(_spelled(_WITH_VALUE), _spelled(_FLAGS))
