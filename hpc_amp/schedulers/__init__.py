@@ -6,7 +6,8 @@ import functools
 
 from hpc_amp.errors import SchedulerError
 from hpc_amp.registry import Registry
-from hpc_amp.schedulers.base import JobStatus, Scheduler, Submission
+from hpc_amp.schedulers.answers import JobStatus, Submission
+from hpc_amp.schedulers.base import Scheduler
 from hpc_amp.schedulers.grammar import Grammar
 
 __all__ = ["SCHEDULERS", "JobStatus", "Scheduler", "Submission", "get_scheduler", "grammars"]
