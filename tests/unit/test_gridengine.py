@@ -173,10 +173,13 @@ def test_a_directive_that_would_be_misread_is_refused(
         render(plan(host, directives=[line]))
 
 
-def test_a_comment_of_setup_that_would_be_a_directive_is_refused(host: StubHost) -> None:
-    with pytest.raises(ConfigError, match="job.setup: qsub would take '#[$] -N x' for a directive"):
+def test_no_line_of_setup_or_of_a_value_becomes_a_directive(host: StubHost) -> None:
+    message = r"would take a line of the script for a directive: '#[$] -N x'"
+    with pytest.raises(ConfigError, match=message):
         render(plan(host, setup="module load a\n#$ -N x\n"))
-    render(plan(host, setup="module load a\n# $ -N x\n"))
+    with pytest.raises(ConfigError, match=r"'#[$] -t 1-3'"):
+        render(plan(host, {"env": {"TEXT": "a\n#$ -t 1-3"}}))
+    render(plan(host, {"env": {"TEXT": "a\n #$ -t 1-3"}}, setup="# $ -N x\n"))
 
 
 @pytest.mark.parametrize("letter", ["#", ",", "$", '"', "'"])

@@ -150,17 +150,6 @@ class GridEngine(QsubScheduler):
         ):
             for line in lines:
                 _check_added(key, line)
-        for key, text in (
-            (f"setup of site {plan.site.name}", plan.site.setup),
-            ("job.setup", plan.job.job.setup),
-        ):
-            line = next((one for one in text.splitlines() if one.startswith(GRAMMAR.marker)), None)
-            if line is not None:
-                raise ConfigError(
-                    f"{key}: qsub would take {line!r} for a directive, as every line that begins "
-                    f"with {GRAMMAR.marker}",
-                    hint="put a blank behind the #",
-                )
         found = re.search(r"[$:,\"'#\x00-\x1f\x7f]", str(plan.run_dir))
         if found is not None:
             raise ConfigError(
