@@ -424,13 +424,19 @@ def test_a_request_that_is_refused(place: Place) -> None:
 OWN = re.compile(
     r"SLURM_.*|SLURMD_.*|PBS_.*|COBALT_.*|SRUN_.*|HPC_AMP_.*|_|SHLVL|PWD|OLDPWD|TERM|COLUMNS|LINES"
     r"|MASTER_PORT|TRITON_CACHE_DIR|TORCHINDUCTOR_CACHE_DIR|PYTHONPATH|SSH_TTY|ENVIRONMENT"
-    r"|SGE_.*|JOB_.*|REQ.*|PE_HOSTFILE|TMP|HOSTNAME|QUEUE|ARC|NHOSTS|NQUEUES|NSLOTS|RESTARTED"
+    r"|SGE_.*|QRSH_.*|JOB_.*|REQ.*|PE_HOSTFILE|TMP|HOSTNAME|QUEUE|ARC|NHOSTS|NQUEUES|NSLOTS|RESTARTED"
     r"|APPTAINER_.*|SINGULARITY_.*|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK|GPU_DEVICE_ORDINAL|COLORTERM"
 )
 
 
 def comparable(report: Report) -> dict[str, str]:
-    return {name: value for name, value in report.environ.items() if not OWN.fullmatch(name)}
+    """What a rank and a session have in common. A batch job of Grid Engine adds the folder of its
+    commands to PATH where a login shell does not know them."""
+    commands = f":{report.environ.get('SGE_BINARY_PATH', '')}"
+    values = {name: value for name, value in report.environ.items() if not OWN.fullmatch(name)}
+    if len(commands) > 1 and "USER_PATH" in values:
+        values["USER_PATH"] = values["USER_PATH"].replace(commands, "")
+    return values
 
 
 @only(*QUEUES)
