@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpc_amp.launchers.base import Launcher
-from hpc_amp.launchers.mpi import Mpiexec, Mpirun
-from hpc_amp.launchers.single import Single
-from hpc_amp.launchers.srun import Srun
-from hpc_amp.launchers.torchrun import Torchrun
+from hpc_amp.registry import Registry
 
-__all__ = ["Launcher", "get_launcher"]
+if TYPE_CHECKING:
+    from hpc_amp.schedulers.base import Scheduler
 
-_LAUNCHERS: dict[str, type[Launcher]] = {
-    launcher.name: launcher for launcher in (Srun, Mpirun, Mpiexec, Torchrun, Single)
-}
+__all__ = ["LAUNCHERS", "Launcher", "get_launcher"]
+
+LAUNCHERS: Registry[Launcher] = Registry(
+    "hpc_amp.launchers",
+    "hpc_amp.launchers.base:Launcher",
+    {
+        "srun": "hpc_amp.launchers.srun:Srun",
+        "mpirun": "hpc_amp.launchers.mpi:Mpirun",
+        "mpiexec": "hpc_amp.launchers.mpi:Mpiexec",
+        "torchrun": "hpc_amp.launchers.torchrun:Torchrun",
+        "single": "hpc_amp.launchers.single:Single",
+    },
+)
+
+
+def launchers_of(scheduler: Scheduler) -> list[str]:
+    """The names of the launchers that work under a scheduler."""
+    return [name for name in LAUNCHERS.names() if scheduler.works_with(get_launcher(name))]
 
 
 def get_launcher(name: str) -> Launcher:
     """The launcher of that name."""
-    return _LAUNCHERS[name]()
+    return LAUNCHERS.get(name)()

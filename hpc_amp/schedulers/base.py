@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, ParamSpec, TypeVar
@@ -16,11 +17,19 @@ from typing import TYPE_CHECKING, ClassVar, Literal, ParamSpec, TypeVar
 from hpc_amp.errors import ConfigError, SchedulerError, UnclearError, UsageError
 from hpc_amp.lint.directives import SPLIT, Directive, Header
 from hpc_amp.lint.options import parse_options
+from hpc_amp.registry import code_beside
 
 if TYPE_CHECKING:
+    import submitit
+
     from hpc_amp.config.schema import Job
-    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.doctor.finding import Finding
+    from hpc_amp.jobs.spec import Spec
+    from hpc_amp.launchers.base import Launcher
     from hpc_amp.lint.directives import SchedulerName, Split
+
+
+Which = Callable[[str], "str | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,35 +104,80 @@ class Scheduler(ABC):
     """Directives and commands of one scheduler. Holds no state."""
 
     name: ClassVar[str]
+    title: ClassVar[str]
+    """Its name in messages."""
+    command: ClassVar[str] = ""
+    """The program that submits a job; empty where none is needed."""
     marker: ClassVar[str]
     """What a directive line starts with, such as `#SBATCH`."""
-    launchers: ClassVar[tuple[str, ...]]
-    """Launchers that work under this scheduler."""
+    step_launcher: ClassVar[str] = ""
+    """The launcher with which the scheduler itself starts processes on the nodes of a job; empty
+    where it has none."""
+    gpu_requests: ClassVar[tuple[str, ...]] = ()
+    """The values of a site's `gpu_request` besides `auto` and `none`; the first is what `auto`
+    means. Without any, `auto` means `none`."""
+    site_keys: ClassVar[tuple[str, ...]] = ()
+    """Those of the keys of a site that only some schedulers use (`gpu_type`, `chunk`) which this
+    one uses."""
+    instead_of_key: ClassVar[Mapping[str, str]] = {}
+    """What to do instead of such a key that it does not use. Default: use directives."""
     chains: ClassVar[bool] = False
     """Whether a run goes on in another job, since the same one cannot be requeued. Then jobs can
     wait for one another (`job.chain`)."""
     signals_ranks: ClassVar[bool] = True
     """Whether ranks can count on hearing of a cancellation and having time to save."""
 
+    whole_nodes: ClassVar[bool] = False
+    """Whether the nodes of a job are its own, always."""
+    one_machine: ClassVar[bool] = False
+    """Whether it is this machine alone, which stands for all nodes of a job."""
     limits: ClassVar[bool] = True
     """Whether it ends jobs at their time limit."""
     grace: ClassVar[int]
     """Seconds between its SIGTERM and its SIGKILL, unless it says so itself."""
 
+    own_variables: ClassVar[Mapping[str, str]] = {}
+    """Variables that its host code sets for every job, and what they are: nobody else can."""
     allocation: ClassVar[str] = ""
     """The variable that has the job's id inside an allocation."""
+
+    @classmethod
+    def is_configured(cls, which: Which = shutil.which) -> bool:
+        """Whether this machine belongs to a cluster with this scheduler: its programs are here, as
+        far as `which` finds them, and they know a server."""
+        return False
+
+    def works_with(self, launcher: Launcher) -> bool:
+        """Whether a launcher works under this scheduler."""
+        return not launcher.makes_steps or launcher.name == self.step_launcher
+
+    def host_code(self) -> str:
+        """Bash that is sourced at the beginning of every job: what hpc_amp/host/begin.sh calls.
+        Default: `host.sh` beside the scheduler's module."""
+        return code_beside(self, "host.sh")
+
+    def queued(self) -> dict[str, Path]:
+        """The user's jobs in the queue, each with a path that tells which run it belongs to: its
+        working directory, its script or its log. Raises SchedulerError where the scheduler does
+        not answer."""
+        return {}
+
+    def find_jobs(self, folder: Path) -> list[str]:
+        """The ids of the jobs whose script lies in `folder`, as far as the queue shows jobs. Raises
+        SchedulerError where the scheduler does not answer."""
+        return [job_id for job_id, path in self.queued().items() if folder in (path, *path.parents)]
 
     @abstractmethod
     def default_launcher(self, job: Job) -> str:
         """The launcher for `launch.method: auto`."""
 
     @abstractmethod
-    def directives(self, plan: Plan) -> list[str]:
+    def directives(self, plan: Spec) -> list[str]:
         """The options of the header, each quoted as this scheduler's directive parser reads it,
         without the marker. The site's and the user's own lines are included as they are."""
 
     @abstractmethod
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Spec) -> None:
         """Raise ConfigError for what this scheduler cannot do."""
 
     @abstractmethod
@@ -141,7 +195,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def interactive(
-        self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
+        self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive:
         """A new allocation with the plan's resources, which must be those of one process, and the
         script in it, once. Without a `terminal`, input and output may be files and pipes; raises
@@ -169,6 +223,32 @@ class Scheduler(ABC):
             for job_id, answer in found.items()
             if answer.state != "ended" or answer.stuck
         }
+
+    def submitit_executor(self, plan: Spec) -> submitit.Executor:
+        """An executor of submitit that runs functions with the resources of a plan, its files
+        below `plan.run_dir`, and `plan.run_dir/python` as the interpreter. Raises UsageError where
+        submitit has none for this scheduler."""
+        raise UsageError(
+            f"submitit has no executor for {self.title}",
+            hint="hpc-amp submit and hpc-amp sweep run jobs there",
+        )
+
+    def check_limits(self, job: Job) -> Iterator[Finding]:
+        """What `doctor` finds about a job where the scheduler tells its limits; ids are `sched`."""
+        yield from ()
+
+    def node_architectures(self, job: Job) -> set[str]:
+        """The architectures of the nodes that a job may get, as `uname -m` gives them; empty where
+        the scheduler does not tell."""
+        return set()
+
+    def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
+        """The logs that added directives name and that the nodes open before a job starts: the
+        option as it is written, and the file."""
+        yield from ()
+
+    lost_log: ClassVar[str] = ""
+    """What happens to a job whose log the nodes cannot open; empty where nothing does."""
 
     @abstractmethod
     def cancel(self, job_id: str) -> None:
@@ -219,7 +299,7 @@ def directive_words(line: str, split: Callable[[str], Split]) -> list[str]:
 
 
 def merge_directives(
-    generated: Sequence[tuple[str, str]], plan: Plan, options: Callable[[str], set[str]]
+    generated: Sequence[tuple[str, str]], plan: Spec, options: Callable[[str], set[str]]
 ) -> list[str]:
     """Generated (option, text) pairs less what site and user skip, then the lines they add.
 
@@ -237,7 +317,7 @@ def merge_directives(
     return [text for _, text in lines]
 
 
-def refuse_directives(plan: Plan, scheduler: SchedulerName, refused: Mapping[str, str]) -> None:
+def refuse_directives(plan: Spec, scheduler: SchedulerName, refused: Mapping[str, str]) -> None:
     """Raise ConfigError where a line of the site or of the job has one of the options `refused`,
     which says what comes of each: a job that hpc-amp could not follow. They have the names that
     `hpc_amp.lint.options` gives them; `-W block` stands for this attribute of `-W`."""
@@ -348,6 +428,15 @@ def run_command(
         ) from None
     except subprocess.TimeoutExpired:
         raise NoAnswerError(f"`{command[0]}` did not answer within {timeout:g} s") from None
+
+
+def output_of(command: Sequence[str]) -> str:
+    """What a command that lists jobs prints. Raises SchedulerError where it fails and says why: of
+    an empty queue some say nothing, and fail."""
+    result = run_command(command)
+    if result.returncode != 0 and (result.stdout.strip() or result.stderr.strip()):
+        raise SchedulerError(f"{command[0]} does not answer: {complaint(result)}")
+    return result.stdout
 
 
 # Cobalt puts a whole traceback into an answer: only its exception says something.

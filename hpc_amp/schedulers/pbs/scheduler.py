@@ -5,15 +5,18 @@ Behaviour not in the manuals was observed on OpenPBS 23.06 and read in its sourc
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
-from hpc_amp.lint.directives import pbs_words
+from hpc_amp.lint.directives import Directive, Header, pbs_words
+from hpc_amp.lint.options import parse_options
 from hpc_amp.schedulers.base import (
     NOT_IN_QUEUE,
     TERMINAL,
@@ -21,23 +24,28 @@ from hpc_amp.schedulers.base import (
     Interactive,
     JobStatus,
     Submission,
+    Which,
     asked_again,
     complaint,
     directive_words,
     hand_in,
     merge_directives,
     needs_terminal,
+    output_of,
     refuse_directives,
     run_command,
     script_command,
     submission_environment,
     without_options,
 )
-from hpc_amp.schedulers.qsub import QsubScheduler
+from hpc_amp.schedulers.qsub import QsubScheduler, is_beside
 
 if TYPE_CHECKING:
-    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.jobs.spec import Spec
 
+FILE = Path("/etc/pbs.conf")
+_SERVER = re.compile(r"^\s*PBS_(SERVER|PRIMARY|SERVER_HOST_NAME)\s*=\s*\S", re.MULTILINE)
+_OF_OTHERS = ("qconf", "cqwait")  # programs of Grid Engine and of Cobalt, which have a qsub, too
 OWN_VARIABLES = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT", "PBS_EXEC")
 AWAY = r"(?i)(cannot|couldn't|failed to) connect|Connection refused|No route to host|errno=15010"
 """What clients say where they did not reach the server."""
@@ -73,18 +81,37 @@ class Pbs(QsubScheduler):
     `-l` resource that is given twice the first counts, so each is written once."""
 
     name = "pbs"
+    title = "PBS"
+    gpu_requests = ("ngpus",)
+    site_keys = ("chunk",)
+    instead_of_key: ClassVar[Mapping[str, str]] = {
+        "gpu_type": "say it in chunk, such as gputype=A100"
+    }
     marker = "#PBS"
     grace = 10  # the default of kill_delay
     allocation = "PBS_JOBID"
 
-    def directives(self, plan: Plan) -> list[str]:
+    @classmethod
+    def is_configured(cls, which: Which = shutil.which) -> bool:
+        """Torque, Grid Engine, Cobalt and Slurm (in a package of its own) have a `qsub` too. None
+        of them reads pbs.conf; where it has stayed behind, the company of `qsub` gives the other
+        away."""
+        if not (which("qsub") and which("qstat")) or is_beside(which, "qsub", _OF_OTHERS):
+            return False
+        try:
+            text = Path(os.environ.get("PBS_CONF_FILE") or FILE).read_text(errors="replace")
+        except OSError:
+            return False
+        return bool(os.environ.get("PBS_SERVER")) or bool(_SERVER.search(text))
+
+    def directives(self, plan: Spec) -> list[str]:
         """One chunk a node. Output goes straight to the log (`-k doe`): it would be copied there at
         the end otherwise. PBS starts the job again where a node is lost (`-r y`)."""
         job, request = plan.job, plan.job.job
-        tasks = plan.launcher.tasks_per_node(job)
+        tasks = plan.tasks_per_node
         chunk = [
             f"select={request.nodes}",
-            f"ncpus={tasks * plan.launcher.cpus_per_task(job)}",
+            f"ncpus={tasks * plan.cpus_per_task}",
             f"mpiprocs={tasks}",
         ]
         if request.gpus_per_node and plan.site.gpu_request != "none":
@@ -112,7 +139,7 @@ class Pbs(QsubScheduler):
         ]
         return merge_directives(generated, plan, _options)
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Spec) -> None:
         """What PBS's own parser refuses, and what hides a job."""
         refuse_directives(plan, "pbs", _REFUSED)
         if not str(plan.run_dir).isascii():
@@ -150,7 +177,7 @@ class Pbs(QsubScheduler):
         )
 
     def interactive(
-        self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
+        self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive:
         """`qsub -I`, which runs a command behind `--` on the node's terminal and ends with it; a
         script's body it would not run. Its exit status is 0, whatever happened."""
@@ -164,6 +191,16 @@ class Pbs(QsubScheduler):
             job_id=r"qsub: waiting for job (\S+) to start",
             ready=r"qsub: job \S+ ready",
         )
+
+    def queued(self) -> dict[str, Path]:
+        """Logs of jobs."""
+        text = output_of(["qstat", "-f"]).replace("\n\t", "")  # long values go on behind a tab
+        jobs = {}
+        for block in text.split("Job Id: ")[1:]:
+            output = re.search(r"^ *Output_Path = [^:]*:(.*)$", block, re.MULTILINE)
+            if output is not None:
+                jobs[block.split()[0]] = Path(output[1])
+        return jobs
 
     @asked_again
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
@@ -188,6 +225,20 @@ class Pbs(QsubScheduler):
         if result.returncode not in (0, 35, 153):
             raise AwayError(f"qstat does not answer: {complaint(result)}")
         return answer
+
+    lost_log = (
+        "PBS opens the log on the node before the job starts, and holds the job where it cannot "
+        "(Exit_status -3, `too many failed attempts`)"
+    )
+
+    def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
+        """Of `-o` and `-e`, whose files may have a host in front."""
+        for line in directives:
+            header = Header("pbs", (Directive("pbs", 1, line, pbs_words(line)),), 1)
+            for option in parse_options(header).options:
+                value = option.value or ""
+                if option.name in ("o", "e") and value and "^array_index^" not in value:
+                    yield f"{option.spelling} {value}", Path(value.rpartition(":")[2])
 
     @asked_again
     def cancel(self, job_id: str) -> None:

@@ -5,7 +5,9 @@ Behaviour was observed on Cobalt 1.0.33 and read in its source (`qsub.py`, `clie
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,10 +23,12 @@ from hpc_amp.schedulers.base import (
     Interactive,
     JobStatus,
     Submission,
+    Which,
     asked_again,
     complaint,
     hand_in,
     needs_terminal,
+    output_of,
     run_command,
     script_command,
     submission_environment,
@@ -32,8 +36,10 @@ from hpc_amp.schedulers.base import (
 from hpc_amp.schedulers.qsub import QsubScheduler
 
 if TYPE_CHECKING:
-    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.jobs.spec import Spec
 
+FILE = Path("/etc/cobalt.conf")
+_COMMANDS = ("cqwait", "cqstat", "cqadm")  # only Cobalt has them; one is enough
 OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
 LOST = r"timed out|Connection reset|BadStatusLine|Broken pipe|EOF occurred|Server Failure"
 """What qsub says where the queue manager may have the job although its answer did not come."""
@@ -83,18 +89,29 @@ class Cobalt(QsubScheduler):
     blanks and knows no quotes. The script is not copied: the queue holds its path."""
 
     name = "cobalt"
+    title = "Cobalt"
     marker = "#COBALT"
+    whole_nodes = True
     grace = 300  # the default of force_kill_delay
     allocation = "COBALT_JOBID"
 
-    def directives(self, plan: Plan) -> list[str]:
+    @classmethod
+    def is_configured(cls, which: Which = shutil.which) -> bool:
+        """Whether this machine has Cobalt's commands and a configuration of it."""
+        if not (which("qsub") and any(map(which, _COMMANDS))):
+            return False
+        named = os.environ.get("COBALT_CONFIG_FILES")
+        files = [Path(file) for file in named.split(":") if file] if named else [FILE]
+        return any(file.is_file() for file in files)
+
+    def directives(self, plan: Spec) -> list[str]:
         """Every option once, `--attrs` of site and job joined into one: qsub takes no second. A
         word too many would silence all that follows, so every word is known to be an option or its
         value."""
         values = self._values(plan)
         return [name if value is None else f"{name} {value}" for name, value in values.items()]
 
-    def _values(self, plan: Plan) -> dict[str, str | None]:
+    def _values(self, plan: Spec) -> dict[str, str | None]:
         """The value of every option; None for those that have none."""
         job, request = plan.job, plan.job.job
         log = str(plan.run_dir / "logs" / "job.log")
@@ -124,7 +141,7 @@ class Cobalt(QsubScheduler):
             _refuse_what_breaks(name, value)
         return values
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Spec) -> None:
         """Cobalt's own limits, and what does not survive its way to the node: it passes the path of
         the script through a remote shell without quotes."""
         if plan.walltime < _SHORTEST_MINUTES * 60:
@@ -162,7 +179,7 @@ class Cobalt(QsubScheduler):
         )
 
     def interactive(
-        self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
+        self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive:
         """`qsub -I` opens a login shell on the first node and takes no command, so it has to be
         typed: `exec` and plain words, which every shell reads alike (`check` sees to it)."""
@@ -177,6 +194,12 @@ class Cobalt(QsubScheduler):
             ready=r"Opening interactive session to \S+",
             typed=f"exec {' '.join(script_command(script))}",
         )
+
+    def queued(self) -> dict[str, Path]:
+        """Scripts of jobs: Cobalt takes none with a blank in its path."""
+        lines = output_of(["qstat", "--header", "JobID:Command"]).splitlines()
+        rows = (line.split() for line in lines)
+        return {row[0]: Path(row[1]) for row in rows if len(row) == 2 and row[0].isdecimal()}
 
     @asked_again
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
