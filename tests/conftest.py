@@ -30,7 +30,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The slow image of tests/cluster/test_containers.py is built early by the part of `make test`
-    that does not use Slurm, and so is there when the other one needs it, at its end."""
+    that does not use Slurm, and so is there when the other one needs it, at its end.
+
+    The part that uses Slurm looks for its tests in tests/cluster alone."""
+    for item in items:
+        if item.get_closest_marker("slurm") and item.path.parent.name != "cluster":
+            raise pytest.UsageError(f"{item.nodeid} uses Slurm: it belongs into tests/cluster")
 
     def turn(item: pytest.Item) -> int:
         if item.path.name != "test_containers.py":

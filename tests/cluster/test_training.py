@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.cluster import Cluster
 from support.environment import REPOSITORY
+from support.waiting import size_of, wait_for_news
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
@@ -54,12 +55,13 @@ def wait_for(cluster: Cluster, run_dir: Path, *states: str, seconds: float = 600
     """Wait until the run is in one of `states`; fails with its log where it takes too long."""
     deadline = time.monotonic() + seconds
     while True:
+        known = size_of(run_dir / "state.jsonl")
         entry = status(cluster, run_dir)
         if entry["state"] in states:
             return entry
         if time.monotonic() > deadline or entry["state"] in ("failed", "lost"):
             pytest.fail(f"{entry}\n{(run_dir / 'logs' / 'job.log').read_text()}")
-        time.sleep(0.5)
+        wait_for_news(run_dir / "state.jsonl", known)
 
 
 def wait_for_step(run_dir: Path, step: int, *, attempt: int = 1, seconds: float = 400) -> None:
@@ -162,10 +164,11 @@ def test_killed_hard_then_requeued_by_slurm_ends_with_the_same_weights(
 def wait_for_any_end(cluster: Cluster, run_dir: Path) -> dict[str, Any]:
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
+        known = size_of(run_dir / "state.jsonl")
         entry = status(cluster, run_dir)
         if entry["state"] not in ("pending", "running"):
             return entry
-        time.sleep(0.5)
+        wait_for_news(run_dir / "state.jsonl", known)
     pytest.fail((run_dir / "logs" / "job.log").read_text())
 
 
