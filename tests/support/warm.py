@@ -177,3 +177,4 @@ if __name__ == "__main__":
 
     gc.freeze()  # a collection in a fork would copy what it looks at
     serve()
+    os._exit(0)  # taking torch apart takes seconds
