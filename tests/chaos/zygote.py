@@ -8,6 +8,7 @@ status (negative for a signal), or null while it lives.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -64,4 +65,6 @@ def become_rank(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # a collection in a fork would copy what it looks at
     main()
+    os._exit(0)  # taking torch apart takes seconds

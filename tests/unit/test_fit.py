@@ -19,6 +19,7 @@ from PIL import Image
 from support.environment import clean_environ
 from support.training import Regression, curve
 from support.training import settings as any_device
+from support.warm import Warm
 
 from hpc_amp.config.schema import Data, Gan, Model, Optimizer, Precision, Schedule, Train
 from hpc_amp.distributed.world import World
@@ -265,29 +266,30 @@ run_program(main)
     ],
 )
 def test_a_program_ends_with_a_status_and_a_line(
-    tmp_path: Path, what: str, status: int, said: str
+    warm: Warm, tmp_path: Path, what: str, status: int, said: str
 ) -> None:
-    ended = run_program(tmp_path, what)
+    ended = run_program(warm, tmp_path, what)
     assert (ended.returncode, ended.stdout, ended.stderr) == (status, "", said)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_defect_keeps_its_traceback_and_a_job_hears_of_it(tmp_path: Path) -> None:
+def test_a_defect_keeps_its_traceback_and_a_job_hears_of_it(warm: Warm, tmp_path: Path) -> None:
     attempt = tmp_path / "attempts" / "1"
     attempt.mkdir(parents=True)
-    ended = run_program(tmp_path, "defect", HPC_AMP_OUTCOME_FILE=str(attempt / "outcome.json"))
+    ended = run_program(
+        warm, tmp_path, "defect", HPC_AMP_OUTCOME_FILE=str(attempt / "outcome.json")
+    )
     assert ended.returncode == 1
     assert ended.stderr.endswith("KeyError: 'a defect'\n")
     outcome = json.loads((attempt / "outcome.json").read_text())
     assert (outcome["outcome"], outcome["reason"]) == ("failed", "KeyError: 'a defect'")
 
 
-def run_program(folder: Path, what: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def run_program(
+    warm: Warm, folder: Path, what: str, **environ: str
+) -> subprocess.CompletedProcess[str]:
     (folder / "program.py").write_text(PROGRAM)
-    return subprocess.run(
-        [sys.executable, "program.py", what, "out"],
-        cwd=folder, env=clean_environ(**environ), text=True, capture_output=True, timeout=300,
-    )  # fmt: skip
+    return warm.run("program.py", what, "out", cwd=folder, environ=environ)
 
 
 def test_the_package_does_not_import_torch_by_itself() -> None:
