@@ -14,12 +14,14 @@ from pathlib import Path
 from hpc_amp.config.command import launcher_in
 from hpc_amp.config.fabric import RESERVED, find_fabric
 from hpc_amp.config.load import LoadedJob
+from hpc_amp.config.paths import paths_in
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import SYSTEM_LIBRARIES, HostMpi, Site
 from hpc_amp.config.tree import Table
 from hpc_amp.config.units import parse_duration
 from hpc_amp.containers.image import read_image
 from hpc_amp.errors import ConfigError, UsageError
+from hpc_amp.trackers.registry import TRACKERS
 
 _PLAIN = re.compile(r"[\w./:=+@%-]+|\.\.\.")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
@@ -29,8 +31,6 @@ _LOADED_FROM = {
     *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64"),
 }
 _TITLES = {"slurm": "Slurm", "pbs": "PBS", "cobalt": "Cobalt", "local": "the local scheduler"}
-_UNUSED = {"classification": ("gan",), "dcgan": ("model", "optimizer", "label_smoothing")}
-"""Keys of `train` that are another task's."""
 _GPU_REQUESTS = {
     "slurm": ("auto", "gpus-per-node", "gres", "none"),
     "pbs": ("auto", "ngpus", "none"),
@@ -94,6 +94,7 @@ def check_job(loaded: LoadedJob, site: Site | None = None) -> None:
     _check_code(loaded, loaded.job)
     if loaded.job.train:
         _check_task(loaded, loaded.job.train)
+        _check_trackers(loaded, loaded.job.train)
         _check_batch(loaded, loaded.job, loaded.job.train)
         _check_training(loaded, loaded.job, loaded.job.train)
         _check_weights(loaded, loaded.job.train)
@@ -230,14 +231,19 @@ def _missing(path: str, kind: str) -> tuple[str, str]:
 
 
 def _check_task(loaded: LoadedJob, train: Train) -> None:
-    """What was written for another task would be ignored in silence."""
-    section = loaded.tree.get("train")
-    assert isinstance(section, Table)
-    for key in _UNUSED[train.task]:
-        if key in section.entries:
-            hint = "set train.gan instead" if train.task == "dcgan" else "add task: dcgan"
+    """What the task does not use would be ignored in silence."""
+    for key in train.UNUSED:
+        if loaded.tree.has(f"train.{key}"):
+            raise loaded.error(f"train.{key}", f"{train.task} does not use it", "remove it")
+
+
+def _check_trackers(loaded: LoadedJob, train: Train) -> None:
+    for name in train.trackers:
+        if name not in TRACKERS:
             raise loaded.error(
-                f"train.{key}", f"{train.task} does not use it", f"{hint}, or remove it"
+                "train.trackers",
+                f"{name!r} is not one of {', '.join(TRACKERS.names())}",
+                "install the package that adds it, here and in the image of the job",
             )
 
 
@@ -289,10 +295,9 @@ def _check_training(loaded: LoadedJob, job: Job, train: Train) -> None:
 
 
 def _check_weights(loaded: LoadedJob, train: Train) -> None:
-    for key, file in train.first_weights.items():
-        path = os.path.expanduser(file)
-        if not os.path.isfile(path):
-            raise loaded.error(f"train.{key}", *_missing(path, "file"))
+    for place, key, file in paths_in(train, "train"):
+        if key.is_first_weights and not os.path.isfile(os.path.expanduser(file)):
+            raise loaded.error(place, *_missing(os.path.expanduser(file), "file"))
 
 
 def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:

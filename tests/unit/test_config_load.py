@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from hpc_amp.config.load import load_job, read_job
-from hpc_amp.config.schema import Augment, Data, Job, Model, Train, from_plain, to_plain
+from hpc_amp.config.schema import Augment, Data, Job, from_plain, to_plain
 from hpc_amp.config.source import parse
 from hpc_amp.errors import ConfigError
+from hpc_amp.tasks.classification.config import ClassificationConfig, Model
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ TRAIN = "name: x\ntrain:\n"
 
 def test_a_small_job_has_the_defaults_of_the_schema():
     assert load(RUN).job == Job(name="x", run=["python", "a.py"])
-    assert load("name: x\ntrain: {}\n").job == Job(name="x", train=Train())
+    assert load("name: x\ntrain: {}\n").job == Job(name="x", train=ClassificationConfig())
 
 
 def test_a_job_survives_the_way_through_json():
@@ -120,7 +121,7 @@ def test_null_is_a_value_or_the_defaults_of_a_section():
         "name: x\njob:\ncontainer: {env: , bind: ~}\ncode: null\nrun: null\n"
         "train:\n  data: {augment: , workers: null}\n"
     ).job
-    assert job == Job(name="x", train=Train(data=Data(augment=Augment())))
+    assert job == Job(name="x", train=ClassificationConfig(data=Data(augment=Augment())))
 
 
 def test_an_anchor_can_serve_two_sections():

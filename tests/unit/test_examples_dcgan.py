@@ -14,17 +14,17 @@ from support.training import CPU
 
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import load_job
-from hpc_amp.config.schema import Train
 from hpc_amp.distributed.world import World
 from hpc_amp.errors import ConfigError
 from hpc_amp.tasks.base import DataError
+from hpc_amp.tasks.dcgan.config import DcganConfig
 from hpc_amp.tasks.registry import build_task
 from hpc_amp.train.settings import SettingError, check_settings
 
 EXAMPLE = REPOSITORY / "examples" / "dcgan"
 
 
-def main_amp(monkeypatch: pytest.MonkeyPatch, *flags: str) -> Train:
+def main_amp(monkeypatch: pytest.MonkeyPatch, *flags: str) -> DcganConfig:
     """The settings that it makes of flags."""
     monkeypatch.setattr("sys.argv", ["main_amp.py", *flags])
     spec = importlib.util.spec_from_file_location("main_amp", EXAMPLE / "main_amp.py")
