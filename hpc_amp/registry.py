@@ -34,6 +34,10 @@ class Registry(Generic[T]):
         """All names, those of this package first."""
         return (*self._own, *sorted(set(self._foreign()) - set(self._own)))
 
+    def own(self) -> tuple[str, ...]:
+        """The names of this package."""
+        return tuple(self._own)
+
     def __contains__(self, name: str) -> bool:
         return name in self._own or name in self._foreign()
 

@@ -284,7 +284,8 @@ def report(
 
     A metric is a number of `summary.json` or the newest one in `metrics.jsonl`. Losses, errors and
     times are better where they are lower, and so is the best metric of a task that says so;
-    --highest and --lowest say it for others. With --json only that is printed, and no files are written unless --out names a folder.
+    --highest and --lowest say it for others. With --json only that is printed, and no files are
+    written unless --out names a folder.
     """
     from hpc_amp.study.output import write_file
     from hpc_amp.sweep.folder import find_sweep

@@ -25,7 +25,7 @@ from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.code import copy_code, copy_package
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.plan import Plan
-from hpc_amp.tasks.registry import TaskError, read_job
+from hpc_amp.tasks.registry import TaskError, job_from_plain
 
 
 def new_run_id() -> str:
@@ -139,8 +139,10 @@ def read_resolved(run_dir: Path) -> dict[str, Any]:
 def job_of(run_dir: Path, resolved: Mapping[str, Any]) -> Job:
     """The job of the `job.json` of a run, with the defaults of keys that are newer than it. Raises
     UsageError where this version, or the task in the run's `code`, has not all its keys."""
+    plain = resolved["job"]
+    code = run_dir / "code" if plain.get("code") is not None else None
     try:
-        return read_job(resolved["job"], run_dir / "code" if resolved["job"].get("code") else None)
+        return job_from_plain(plain, code)
     except TypeError as error:
         raise UsageError(f"{run_dir}/job.json is not of this version: {error}") from None
     except TaskError as error:

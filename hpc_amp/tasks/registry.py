@@ -127,7 +127,7 @@ def build_task(train: Train, world: World, device: torch.device) -> Task:
     return task_class(train.task)(train, world, device)
 
 
-def read_job(plain: dict[str, Any], code: Path | None = None) -> Job:
+def job_from_plain(plain: dict[str, Any], code: Path | None = None) -> Job:
     """The job of a `job.json`, whose training has the keys of its task. `code` is the run's copy of
     the user's modules. Raises TaskError, and TypeError for a key that the task does not have."""
     train = plain.get("train")

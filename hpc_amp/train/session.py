@@ -14,7 +14,7 @@ from hpc_amp.config.schema import Job
 from hpc_amp.config.units import parse_duration
 from hpc_amp.distributed import setup
 from hpc_amp.distributed.world import World
-from hpc_amp.tasks.registry import read_job
+from hpc_amp.tasks.registry import job_from_plain
 from hpc_amp.train.engine import Engine
 from hpc_amp.train.errors import Superseded, TrainingError
 from hpc_amp.train.outcome import write_first_outcome
@@ -66,7 +66,7 @@ def _job_of(run: RunDirectory) -> Job:
     if resolved["job"].get("code") is not None:
         code = Path(resolved["workdir"])
         sys.path.insert(0, str(code))
-    return read_job(resolved["job"], code)
+    return job_from_plain(resolved["job"], code)
 
 
 def _end_failed(error: Exception, run: RunDirectory, world: World, sentry: Sentry) -> int:

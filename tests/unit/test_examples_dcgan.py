@@ -137,10 +137,16 @@ def test_the_job_files_are_valid(path: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("task: dcgan\n  model: resnet8", "train.model: dcgan does not use it; set train.gan"),
+        (
+            "task: dcgan\n  model: resnet8",
+            "unknown key train.model; `model` is a key of the task",
+        ),
         ("task: dcgan\n  optimizer: {lr: 1}", "train.optimizer: dcgan does not use it"),
-        ("task: dcgan\n  label_smoothing: 0.1", "train.label_smoothing: dcgan does not use it"),
-        ("gan: {lr: 1}", "train.gan: classification does not use it; add task: dcgan"),
+        (
+            "task: dcgan\n  label_smoothing: 0.1",
+            "unknown key train.label_smoothing; `label_smoothing` is a",
+        ),
+        ("gan: {lr: 1}", "unknown key train.gan; `gan` is a key of the task dcgan"),
         ("task: dcgan\n  gan: {image_size: 40}", "40 is not a power of two from 16 on"),
         ("task: dcgan\n  batch_size: 9\njob: {gpus_per_node: 2}", "9 does not divide by world"),
     ],
