@@ -127,6 +127,13 @@ def _config_of(written: Table, overrides: Sequence[str], code: Path | None) -> t
     try:
         return config_class(name, code)
     except TaskError as error:
+        if code is not None and not code.is_dir():
+            place = folder.where if folder is not None else where
+            raise ConfigError(
+                f"code: there is no folder {code}",
+                where=place,
+                hint=f"it is looked up in {Path.cwd()}",
+            ) from None
         raise ConfigError(f"train.task: {error.message}", where=where, hint=error.hint) from None
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support.environment import clean_environ
 from support.outside import hpc_amp, write_installed, write_job, write_package
 
 from hpc_amp.config.load import load_job
+from hpc_amp.config.schema import Train, to_plain
 from hpc_amp.errors import ConfigError
 from hpc_amp.registry import Registry
 from hpc_amp.tasks.registry import TASKS, TaskError, config_class, job_from_plain, task_class
@@ -56,14 +60,17 @@ def test_its_keys_are_read_like_all_others(project: Path) -> None:
         ("train.task=other.task:A", "there is no module other.task in {here}, nor among the insta"),
         ("train.task=discs.task:Other", "{here}/discs/task.py has no class Other"),
         ("code=null", "there is no module discs.task among the installed packages; name the fold"),
-        ("code=nowhere", "there is no module discs.task in nowhere, nor among"),
+        ("code=nowhere", "code: there is no folder nowhere; it is looked up in {here}/elsewhere"),
     ],
 )
 def test_an_error_is_one_line(project: Path, override: str, message: str) -> None:
-    result = hpc_amp(project, "validate", "job.yaml", override)
+    elsewhere = project / "elsewhere"  # `python -m` has the working directory on its search path
+    elsewhere.mkdir()
+    words = ("validate", "../job.yaml", f"code={project}", override)
+    result = hpc_amp(elsewhere, *words)
     assert (result.returncode, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()
-    assert line.startswith(f"hpc-amp: override {override!r}: ")
+    assert line.startswith(("hpc-amp: override ", "hpc-amp: ../job.yaml:6: "))
     assert message.format(here=project) in line
 
 
@@ -103,8 +110,9 @@ def test_a_package_that_cannot_be_used_is_named(
 
 def test_a_task_without_keys_needs_no_configuration(project: Path) -> None:
     Path("alone.py").write_text("import torch\nclass Alone: ...\n")
-    job = load_job(Path("job.yaml"), ["train={task: alone:Alone}"], defaults=None)
-    assert type(job.job.train).__name__ == "Train"
+    Path("job.yaml").write_text("name: x\ncode: .\ntrain: {task: alone:Alone, epochs: 2}\n")
+    train = load_job(Path("job.yaml")).job.train
+    assert type(train) is Train and train.epochs == 2
 
 
 def test_two_folders_with_a_package_of_one_name_do_not_mix(project: Path, tmp_path: Path) -> None:
@@ -130,18 +138,11 @@ def test_a_class_that_is_no_task_is_refused_in_the_job(
 
 
 def test_the_job_comes_back_from_json(project: Path) -> None:
-    from hpc_amp.config.schema import to_plain
-
     job = load_job(Path("job.yaml")).job
     assert job_from_plain(to_plain(job), project) == job
 
 
 def test_its_keys_are_documented_by_the_same_generator(project: Path) -> None:
-    import subprocess
-    import sys
-
-    from support.environment import clean_environ
-
     words = ("-m", "hpc_amp.config.reference", "--task", "discs.task:Segmentation", ".")
     shown = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, env=clean_environ(), check=True
