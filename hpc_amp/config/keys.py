@@ -45,10 +45,14 @@ class Key:
         return keys_of(self.type)[name] if name else None
 
 
-@functools.cache
-def keys_of(section: type[Any]) -> dict[str, Key]:
+def keys_of(section: type) -> dict[str, Key]:
     """The keys of a dataclass by name, in their order. A field that is marked `derived` is none:
     nobody writes it."""
+    return _keys_of(section)
+
+
+@functools.cache
+def _keys_of(section: type[Any]) -> dict[str, Key]:
     hints = typing.get_type_hints(section, include_extras=True)
     keys = {}
     for field in dataclasses.fields(section):
@@ -66,7 +70,7 @@ def keys_of(section: type[Any]) -> dict[str, Key]:
     return keys
 
 
-def unreadable(section: type[Any], path: str) -> str | None:
+def unreadable(section: type, path: str) -> str | None:
     """What a job file cannot express of a section and those in it, or None: a type hint that no key
     can have."""
     try:

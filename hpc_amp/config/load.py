@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpc_amp.config.build import build, read_value
 from hpc_amp.config.keys import expand_section, keys_of
@@ -111,7 +112,7 @@ def read_tree(
 _CHOOSES_TASK = re.compile(r"(train|train\.task|code)=")
 
 
-def _config_of(written: Table, overrides: Sequence[str], code: Path | None) -> type[Train]:
+def _config_of(written: Table, overrides: Sequence[str], code: Path | None) -> type[Any]:
     """The configuration of the job's task. A site cannot choose the task, so file and overrides
     tell."""
     chosen = [override for override in overrides if _CHOOSES_TASK.match(override)]

@@ -457,7 +457,7 @@ class Job:
         return self.job.nodes * self.ranks_per_node
 
 
-def job_class(train: type[Train]) -> type[Job]:
+def job_class(train: type) -> type[Job]:
     """A job file's keys where the section `train` has those of a task: a `Job` to read with. The
     job itself is a `Job` (see `as_job`)."""
     if train is Train:
@@ -466,7 +466,7 @@ def job_class(train: type[Train]) -> type[Job]:
 
 
 @functools.cache
-def _job_class(train: type[Train]) -> type[Job]:
+def _job_class(train: Any) -> type[Job]:
     made = dataclasses.make_dataclass(
         "Job", [("train", train | None, None)], bases=(Job,), kw_only=True, slots=True, frozen=True
     )

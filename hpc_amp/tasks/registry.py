@@ -21,19 +21,13 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpc_amp.config.keys import keys_of, unreadable
 from hpc_amp.config.schema import Job, Train, as_job, from_plain, job_class
-from hpc_amp.registry import Registry, RegistryError
+from hpc_amp.registry import Registry
 
-if TYPE_CHECKING:
-    import torch
-
-    from hpc_amp.distributed.world import World
-    from hpc_amp.tasks.base import Task
-
-TASKS: Registry[Task] = Registry(
+TASKS: Registry[Any] = Registry(
     "hpc_amp.tasks",
     "hpc_amp.tasks.base:Task",
     {
@@ -41,7 +35,8 @@ TASKS: Registry[Task] = Registry(
         "dcgan": "hpc_amp.tasks.dcgan.task:Dcgan",
     },
 )
-_PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+"""An import path."""
 
 
 class TaskError(ValueError):
@@ -56,7 +51,7 @@ class TaskError(ValueError):
 def task_place(name: str) -> str:
     """`package.module:Class` of a task, which is given by its name or in this form. Raises
     TaskError where no task has the name."""
-    if _PLACE.fullmatch(name):
+    if PLACE.fullmatch(name):
         return name
     try:
         return TASKS.place(name)
@@ -67,14 +62,14 @@ def task_place(name: str) -> str:
         ) from None
 
 
-def config_class(name: str, code: Path | None = None) -> type[Train]:
-    """The configuration of a task. `code` is the folder of the user's own modules. Raises
-    TaskError."""
+def config_class(name: str, code: Path | None = None) -> type[Any]:
+    """The configuration of a task: `Train`, or a class that extends it. `code` is the folder of the
+    user's own modules. Raises TaskError."""
     return _config_class(task_place(name), None if code is None else code.resolve())
 
 
 @functools.cache
-def _config_class(place: str, code: Path | None) -> type[Train]:
+def _config_class(place: str, code: Path | None) -> type[Any]:
     module, _, task = place.partition(":")
     package = module.rpartition(".")[0]
     with _importable(module, code):
@@ -87,44 +82,6 @@ def _config_class(place: str, code: Path | None) -> type[Train]:
         return Train
     _check(found, f"{package}.config:{task}Config")
     return found  # type: ignore[no-any-return]
-
-
-def task_class(name: str) -> type[Task]:
-    """The class of a task. Imports torch. Raises TaskError."""
-    place = task_place(name)
-    if not _PLACE.fullmatch(name):
-        try:
-            return TASKS.get(name)
-        except RegistryError as error:
-            raise TaskError(str(error)) from error
-    module, _, task = place.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), task, None)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        raise TaskError(f"there is no module {module}") from error
-    if found is None:
-        raise TaskError(f"{module} has no class {task}")
-    from hpc_amp.tasks.base import Task
-
-    if not (isinstance(found, type) and issubclass(found, Task)):
-        raise TaskError(
-            f"{place} is not a task", "write a class that extends hpc_amp.tasks.base.Task"
-        )
-    return found
-
-
-def build_task(train: Train, world: World, device: torch.device) -> Task:
-    """The task that `train.task` names. Raises TaskError where it is not there, and where `train`
-    lacks its keys."""
-    wanted = config_class(train.task)
-    if not isinstance(train, wanted):
-        raise TaskError(
-            f"train.task: {train.task} has keys of its own",
-            f"make a {wanted.__name__} of {wanted.__module__}, not a {type(train).__name__}",
-        )
-    return task_class(train.task)(train, world, device)
 
 
 def job_from_plain(plain: dict[str, Any], code: Path | None = None) -> Job:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hpc_amp.registry import Registry
 
-if TYPE_CHECKING:
-    from hpc_amp.trackers.base import Tracker
-
-TRACKERS: Registry[Tracker] = Registry(
+TRACKERS: Registry[Any] = Registry(
     "hpc_amp.trackers",
     "hpc_amp.trackers.base:Tracker",
     {"tensorboard": "hpc_amp.trackers.tensorboard:TensorBoard"},

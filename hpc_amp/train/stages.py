@@ -16,7 +16,8 @@ from hpc_amp.data.errors import LoaderError
 from hpc_amp.distributed import setup
 from hpc_amp.distributed.world import World, WorldError
 from hpc_amp.tasks.base import DataError, ModelError, Task
-from hpc_amp.tasks.registry import TaskError, build_task
+from hpc_amp.tasks.build import build_task
+from hpc_amp.tasks.registry import TaskError
 from hpc_amp.train.engine import Engine, RateFactor
 from hpc_amp.train.errors import Superseded, TrainingError
 from hpc_amp.train.heartbeat import dead_ranks

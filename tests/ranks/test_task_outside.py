@@ -136,7 +136,7 @@ def test_an_installed_package_adds_a_task_and_a_tracker(tmp_path: Path) -> None:
     # The search path of the submitting shell does not reach the job.
     run_dir = submit(tmp_path, *words, f"container.env.PYTHONPATH={installed}", path=installed)
 
-    rows = list(csv.reader((run_dir / "curves.csv").open()))
+    rows = list(csv.reader((run_dir / "curves.csv").read_text().splitlines()))
     wrong = [float(value) for _, name, value in rows if name == "eval/wrong"]
     assert wrong == evaluations(run_dir)
     assert list((run_dir / "tensorboard").iterdir())

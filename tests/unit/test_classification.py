@@ -7,8 +7,8 @@ import torch
 
 from hpc_amp.config import schema
 from hpc_amp.distributed.world import World
+from hpc_amp.tasks.build import build_task
 from hpc_amp.tasks.classification.config import ClassificationConfig
-from hpc_amp.tasks.registry import build_task
 
 CPU = torch.device("cpu")
 

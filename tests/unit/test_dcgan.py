@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hpc_amp.data.decode import to_pixels
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import Networks
-from hpc_amp.tasks.registry import TASKS, build_task
+from hpc_amp.tasks.build import build_task
+from hpc_amp.tasks.registry import TASKS
 from hpc_amp.train.engine import Engine
 from hpc_amp.train.state import weights_digest
 

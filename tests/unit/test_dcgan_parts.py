@@ -17,9 +17,9 @@ from torch import nn
 from hpc_amp.distributed.world import World
 from hpc_amp.models.weights import load_weights
 from hpc_amp.tasks.base import ModelError
+from hpc_amp.tasks.build import build_task
 from hpc_amp.tasks.dcgan.data import GanTraining
 from hpc_amp.tasks.dcgan.networks import Discriminator, Generator
-from hpc_amp.tasks.registry import build_task
 from hpc_amp.train.settings import SettingError, check_settings
 from hpc_amp.train.state import weights_digest
 

@@ -17,8 +17,8 @@ from hpc_amp.config.load import load_job
 from hpc_amp.distributed.world import World
 from hpc_amp.errors import ConfigError
 from hpc_amp.tasks.base import DataError
+from hpc_amp.tasks.build import build_task
 from hpc_amp.tasks.dcgan.config import DcganConfig
-from hpc_amp.tasks.registry import build_task
 from hpc_amp.train.settings import SettingError, check_settings
 
 EXAMPLE = REPOSITORY / "examples" / "dcgan"

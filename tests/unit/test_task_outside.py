@@ -14,7 +14,8 @@ from hpc_amp.config.load import load_job
 from hpc_amp.config.schema import Train, to_plain
 from hpc_amp.errors import ConfigError
 from hpc_amp.registry import Registry
-from hpc_amp.tasks.registry import TASKS, TaskError, config_class, job_from_plain, task_class
+from hpc_amp.tasks.build import task_class
+from hpc_amp.tasks.registry import TASKS, TaskError, config_class, job_from_plain
 
 NO_TORCH = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n"
 
