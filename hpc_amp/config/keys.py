@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from hpc_amp.config.tree import Node, Scalar, Table
-from hpc_amp.config.values import FirstWeights, Fixed, PathMark
+from hpc_amp.config.values import FirstWeights, Fixed, PathMark, Registered
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ class Key:
     """Whether that is a file which only a new run reads."""
     fixed: Fixed | None = None
     """Why a run that has begun cannot change it."""
+    registered: Registered | None = None
+    """Where its values are registered."""
 
     @property
     def is_section(self) -> bool:
@@ -62,10 +64,11 @@ def _keys_of(section: type[Any]) -> dict[str, Key]:
         is_path = any(isinstance(mark, PathMark) for mark in marks)
         first_weights = any(isinstance(mark, FirstWeights) for mark in marks)
         fixed = next((mark for mark in marks if isinstance(mark, Fixed)), None)
-        checks = tuple(mark for mark in marks if not isinstance(mark, (PathMark, Fixed)))
+        registered = next((mark for mark in marks if isinstance(mark, Registered)), None)
+        checks = tuple(mark for mark in marks if callable(mark))
         required = field.default is MISSING and field.default_factory is MISSING
         keys[field.name] = Key(
-            field.name, kind, optional, checks, required, is_path, first_weights, fixed
+            field.name, kind, optional, checks, required, is_path, first_weights, fixed, registered
         )
     return keys
 

@@ -29,6 +29,7 @@ from hpc_amp.config.values import (
     NonNegative,
     Path,
     Positive,
+    Registered,
     Size,
     StepInterval,
     Word,
@@ -123,7 +124,7 @@ class Launch:
 
     SHORTHAND: ClassVar[str] = "method"
 
-    method: Literal["auto", "srun", "mpirun", "mpiexec", "torchrun", "single"] = "auto"
+    method: Annotated[str, Registered("hpc_amp.launchers:LAUNCHERS", ("auto",))] = "auto"
     """`srun`: one task a rank (Slurm). `mpirun`: Open MPI's. `mpiexec`: MPICH's (hydra) or Cray's
     (PALS). `torchrun`: one agent a node. `single`: one process. `auto`: the site's, else `srun` on
     Slurm; elsewhere `single` for one rank, `torchrun` on one node, `mpirun` on several."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from hpc_amp.config.units import parse_duration, parse_interval, parse_size, parse_step_interval
+from hpc_amp.registry import Registry, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,26 @@ class PathMark:
 class FirstWeights(PathMark):
     """Says of a path that it is a file which is read when a run begins: it has to exist when the
     job is submitted, and is not needed by a resumed run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """Marks a key whose value is a name of the registry at `place` (`package.module:NAME`), or one
+    of the words `more`, which stand before those names."""
+
+    place: str
+    more: tuple[str, ...] = ()
+
+    @property
+    def registry(self) -> Registry[Any]:
+        """The registry, imported when it is asked for."""
+        found: Registry[Any] = load(self.place)
+        return found
+
+    @property
+    def choices(self) -> list[str]:
+        """All values, in the order in which they are shown."""
+        return [*self.more, *(name for name in self.registry.names() if name not in self.more)]
 
 
 def at_least(minimum: float) -> Callable[[float], None]:
@@ -123,11 +144,10 @@ OWN_VARIABLES = {
     "MASTER_ADDR": "it is the name of the first node; `address` of a site file gives that name "
     "another form, such as ic-{host}",
     "MASTER_PORT": "it is another one for each job and attempt",
-    "SRUN_CPUS_PER_TASK": "it is job.cpus_per_gpu",
-    "SLURM_EXPORT_ENV": "the ranks get the whole environment of the launch script",
 }
 """Variables that every rank or launcher gets from hpc-amp, whatever else is set, and what they
-are. Besides, there are those whose names begin with `HPC_AMP_`."""
+are. Besides, there are those whose names begin with `HPC_AMP_`, and those that belong to one
+scheduler (`Scheduler.own_variables`)."""
 
 
 def own_variable(name: str) -> str | None:

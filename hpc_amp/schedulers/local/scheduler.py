@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.schedulers.base import (
@@ -22,6 +23,8 @@ from hpc_amp.schedulers.base import (
 )
 
 if TYPE_CHECKING:
+    import submitit
+
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.spec import Spec
 
@@ -31,8 +34,9 @@ class Local(Scheduler):
     from a later one with the same number."""
 
     name = "local"
+    title = "the local scheduler"
+    instead_of_key: ClassVar[Mapping[str, str]] = {"gpu_type": "remove it", "chunk": "remove it"}
     marker = "#"
-    launchers = ("torchrun", "single", "mpirun", "mpiexec")
     limits = False
     whole_nodes = True
     one_machine = True
@@ -87,6 +91,24 @@ class Local(Scheduler):
     ) -> Interactive:
         """This machine is the allocation."""
         return run_here(script, environ)
+
+    def submitit_executor(self, plan: Spec) -> submitit.Executor:
+        """Processes of this machine."""
+        import submitit  # heavy, and optional
+
+        made = submitit.LocalExecutor(
+            plan.run_dir / "jobs",
+            plan.job.job.max_restarts,
+            python=shlex.quote(str(plan.run_dir / "python")),
+        )
+        made.update_parameters(
+            tasks_per_node=plan.job.world_size,
+            gpus_per_node=plan.job.job.gpus_per_node,
+            timeout_min=plan.walltime / 60,
+            signal_delay_s=plan.stop_margin,
+            stderr_to_stdout=True,
+        )
+        return made
 
     def queued(self) -> dict[str, Path]:
         """Scripts of the processes on this machine, without the subshells that look like them."""
