@@ -18,9 +18,9 @@ from hpc_amp.config.units import format_duration, parse_duration
 from hpc_amp.containers.image import go_name, machine, read_image
 from hpc_amp.containers.runtime import Runtime, file_system, gib
 from hpc_amp.doctor.catalogue import CATALOGUE
-from hpc_amp.doctor.finding import Finding, Findings
 from hpc_amp.doctor.machine import IN_MEMORY
 from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
+from hpc_amp.finding import Finding, Findings
 from hpc_amp.schedulers import Scheduler, get_scheduler
 
 _GIB = 2**30

@@ -17,8 +17,8 @@ from hpc_amp.containers.runtime import (
     gib,
     in_home,
 )
-from hpc_amp.doctor.finding import Finding, Findings, Status
 from hpc_amp.errors import HpcAmpError
+from hpc_amp.finding import Finding, Findings, Status
 
 IN_MEMORY = ("tmpfs", "ramfs")
 _GIB = 2**30

@@ -23,7 +23,7 @@ from support.training import settings as any_device
 from hpc_amp.config.schema import Data, Optimizer, Precision, Schedule
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.classification.config import ClassificationConfig, Model
-from hpc_amp.tasks.dcgan.config import Gan
+from hpc_amp.tasks.dcgan.config import DcganConfig, Gan
 from hpc_amp.train import Observer, evaluate, fit
 from hpc_amp.train.errors import TrainingError
 from hpc_amp.train.settings import SettingError, check_settings
@@ -71,9 +71,11 @@ def test_no_loader_is_left_of_it(tmp_path: Path, task: str) -> None:
                 )
     data = Data(name="imagefolder", root=str(tmp_path), image_size=8, in_memory=False, workers=1)
     model, gan = Model(name="resnet8", width=8), Gan(image_size=16, evaluation_images=8)
-    train = ClassificationConfig(
-        task=task, data=data, model=model, gan=gan, device="cpu", batch_size=4, max_steps=1
-    )
+    configs = {
+        "classification": ClassificationConfig(data=data, model=model),
+        "dcgan": DcganConfig(data=data, gan=gan),
+    }
+    train = replace(configs[task], device="cpu", batch_size=4, max_steps=1)
     descriptors = len(os.listdir("/proc/self/fd"))
     gc.disable()
     try:
@@ -255,9 +257,9 @@ def main():
     if what == "exit":
         sys.exit("no such flag")
     if what == "setting":
-        from hpc_amp.config.schema import ClassificationConfig
+        from hpc_amp.config.schema import Train
         from hpc_amp.train import fit
-        fit(ClassificationConfig(epochs=0), Path(sys.argv[2]))
+        fit(Train(epochs=0), Path(sys.argv[2]))
     raise KeyError("a defect")
 
 run_program(main)
