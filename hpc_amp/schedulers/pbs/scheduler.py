@@ -15,15 +15,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
-from hpc_amp.lint.directives import Directive, Header, pbs_words
-from hpc_amp.lint.options import parse_options
+from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.base import (
-    NOT_IN_QUEUE,
     TERMINAL,
     AwayError,
     Interactive,
-    JobStatus,
-    Submission,
     Which,
     asked_again,
     complaint,
@@ -38,13 +34,16 @@ from hpc_amp.schedulers.base import (
     submission_environment,
     without_options,
 )
+from hpc_amp.schedulers.pbs.arrays import PbsArrays
+from hpc_amp.schedulers.pbs.grammar import GRAMMAR
+from hpc_amp.schedulers.pbs.qstat import job_status, parse_qstat
 from hpc_amp.schedulers.qsub import QsubScheduler, is_beside
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
 
 FILE = Path("/etc/pbs.conf")
-_SERVER = re.compile(r"^\s*PBS_(SERVER|PRIMARY|SERVER_HOST_NAME)\s*=\s*\S", re.MULTILINE)
+_SERVER = r"(?m)^\s*PBS_(SERVER|PRIMARY|SERVER_HOST_NAME)\s*=\s*\S"
 _OF_OTHERS = ("qconf", "cqwait")  # programs of Grid Engine and of Cobalt, which have a qsub, too
 OWN_VARIABLES = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT", "PBS_EXEC")
 AWAY = r"(?i)(cannot|couldn't|failed to) connect|Connection refused|No route to host|errno=15010"
@@ -62,18 +61,13 @@ _REFUSED = {
     "X": "qsub takes it for interactive jobs only; that is `hpc-amp shell`",
     "G": "qsub takes it for interactive jobs only; that is `hpc-amp shell`",
     "C": "qsub would no longer read the lines that begin with #PBS",
-    "-W interactive": "the job would be a terminal; that is `hpc-amp shell`",
-    "-W block": "qsub would answer when the job has ended only; `--follow` waits for a run",
+    "W interactive": "the job would be a terminal; that is `hpc-amp shell`",
+    "W block": "qsub would answer when the job has ended only; `--follow` waits for a run",
 }
 LOST = r"Premature end of message|End of File|timed out|[Pp]rotocol error|Connection reset"
 """What qsub says where the server may have the job although its answer did not come."""
 _FINISHED = "has finished"
 _UNKNOWN = "Unknown Job Id"
-_ENDED_WITH = {
-    -29: "PBS ended it at its time limit",
-    -27: "PBS ended it: it used more memory than it asked for",
-    -20: "its node was lost",
-}
 
 
 class Pbs(QsubScheduler):
@@ -81,13 +75,13 @@ class Pbs(QsubScheduler):
     `-l` resource that is given twice the first counts, so each is written once."""
 
     name = "pbs"
-    title = "PBS"
+    title = GRAMMAR.title
     gpu_requests = ("ngpus",)
     site_keys = ("chunk",)
     instead_of_key: ClassVar[Mapping[str, str]] = {
         "gpu_type": "say it in chunk, such as gputype=A100"
     }
-    marker = "#PBS"
+    grammar = GRAMMAR
     grace = 10  # the default of kill_delay
     allocation = "PBS_JOBID"
 
@@ -102,7 +96,7 @@ class Pbs(QsubScheduler):
             text = Path(os.environ.get("PBS_CONF_FILE") or FILE).read_text(errors="replace")
         except OSError:
             return False
-        return bool(os.environ.get("PBS_SERVER")) or bool(_SERVER.search(text))
+        return bool(os.environ.get("PBS_SERVER")) or bool(re.search(_SERVER, text))
 
     def directives(self, plan: Spec) -> list[str]:
         """One chunk a node. Output goes straight to the log (`-k doe`): it would be copied there at
@@ -141,7 +135,7 @@ class Pbs(QsubScheduler):
 
     def check(self, plan: Spec) -> None:
         """What PBS's own parser refuses, and what hides a job."""
-        refuse_directives(plan, "pbs", _REFUSED)
+        refuse_directives(plan, GRAMMAR, _REFUSED)
         if not str(plan.run_dir).isascii():
             raise ConfigError(
                 f"PBS takes no letters but ASCII in the path of a log: {plan.run_dir}",
@@ -171,7 +165,7 @@ class Pbs(QsubScheduler):
             ["qsub", *options, str(script)],
             environ=submission_environment(environ, *OWN_VARIABLES),
             folder=script.parent,
-            job_id=r"^\d+\.\S+$",
+            job_id=r"^\d+(?:\[\])?\.\S+$",  # with brackets it is an array
             lost=LOST,
             away=AWAY,
         )
@@ -183,7 +177,7 @@ class Pbs(QsubScheduler):
         script's body it would not run. Its exit status is 0, whatever happened."""
         if not terminal:
             raise needs_terminal("PBS")
-        words = [w for line in self.directives(plan) for w in directive_words(line, pbs_words)]
+        words = [w for line in self.directives(plan) for w in directive_words(line, GRAMMAR)]
         options = without_options(words, _OF_BATCH_JOBS, {})
         return Interactive(
             ["qsub", "-I", *options, "--", *script_command(script)],
@@ -191,6 +185,10 @@ class Pbs(QsubScheduler):
             job_id=r"qsub: waiting for job (\S+) to start",
             ready=r"qsub: job \S+ ready",
         )
+
+    def arrays(self) -> PbsArrays:
+        """`qsub -J`."""
+        return PbsArrays(self)
 
     def queued(self) -> dict[str, Path]:
         """Logs of jobs."""
@@ -234,8 +232,7 @@ class Pbs(QsubScheduler):
     def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
         """Of `-o` and `-e`, whose files may have a host in front."""
         for line in directives:
-            header = Header("pbs", (Directive("pbs", 1, line, pbs_words(line)),), 1)
-            for option in parse_options(header).options:
+            for option in GRAMMAR.parse_line(line).options:
                 value = option.value or ""
                 if option.name in ("o", "e") and value and "^array_index^" not in value:
                     yield f"{option.spelling} {value}", Path(value.rpartition(":")[2])
@@ -266,7 +263,7 @@ def _job_name(name: str) -> str:
 def _options(line: str) -> set[str]:
     """The options that a directive line sets; a resource counts as one of its own (`-l place`), and
     so does an attribute (`-W umask`)."""
-    words = iter(directive_words(line, pbs_words))
+    words = iter(directive_words(line, GRAMMAR))
     names = set()
     for word in words:
         if not word.startswith("-"):
@@ -293,45 +290,3 @@ def _match(found: dict[str, dict[str, str]], job_ids: Sequence[str]) -> dict[str
     return {
         job_id: by_number[_number(job_id)] for job_id in job_ids if _number(job_id) in by_number
     }
-
-
-def parse_qstat(text: str) -> dict[str, dict[str, str]]:
-    """`qstat -f`: a line `Job Id: ...`, then indented `name = value`, long values going on in lines
-    that start with a tab."""
-    jobs: dict[str, dict[str, str]] = {}
-    attributes: dict[str, str] = {}
-    name = ""
-    for line in text.splitlines():
-        if line.startswith("Job Id:"):
-            attributes = jobs.setdefault(line.partition(":")[2].strip(), {})
-        elif line.startswith("\t"):
-            attributes[name] = attributes.get(name, "") + line[1:]
-        elif " = " in line:
-            name, _, value = line.strip().partition(" = ")
-            attributes[name] = value
-    return jobs
-
-
-def _reason(comment: str) -> str:
-    """Why a job waits. What a comment says of an earlier start stays there after a requeue."""
-    return "" if re.match(r"Job run at|Job Array Began|Job was sent", comment) else comment
-
-
-def job_status(attributes: Mapping[str, str]) -> JobStatus:
-    """From the attributes of a job in `qstat -f`."""
-    state, comment = attributes.get("job_state", ""), attributes.get("comment", "")
-    if state in ("R", "E", "B", "S", "U"):
-        return JobStatus("running")
-    if state in ("Q", "H", "W", "T", "M"):
-        # A job that others wait for has the attribute too (`beforeany:...`).
-        waits = "after" in attributes.get("depend", "")
-        if state == "H" and waits and "s" in attributes.get("Hold_Types", ""):
-            return JobStatus("pending", "waits for another job", after=True)
-        return JobStatus("pending", _reason(comment) or ("held" if state == "H" else ""))
-    status = attributes.get("Exit_status")
-    if status is None:
-        return JobStatus("ended", "it never ran: it was deleted, or the job it waited for was")
-    number = int(status)
-    if "terminated by" in comment or number in (256 + 15, 256 + 9):
-        return JobStatus("ended", f"cancelled with qdel (exit status {number})")
-    return JobStatus("ended", _ENDED_WITH.get(number, f"exit status {number}"))

@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
-from hpc_amp.lint.directives import slurm_words
+from hpc_amp.schedulers.answers import JobStatus, Submission
 from hpc_amp.schedulers.base import (
-    NEVER_STARTS,
     TERMINAL,
     Interactive,
-    JobStatus,
     Scheduler,
-    Submission,
     Which,
     complaint,
     directive_words,
@@ -34,6 +31,9 @@ from hpc_amp.schedulers.base import (
     submission_environment,
     without_options,
 )
+from hpc_amp.schedulers.slurm.arrays import SlurmArrays
+from hpc_amp.schedulers.slurm.grammar import GRAMMAR
+from hpc_amp.schedulers.slurm.states import job_status
 
 if TYPE_CHECKING:
     import submitit
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 FILES = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
 _AWAY = "Unable to contact slurm controller|Connection refused|No route to host"
-_PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
-_RUNNING = {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING"}
-_RUNNING |= {"STAGE_OUT", "RESIZING"}
 
 
 def quote_directive(value: str) -> str:
@@ -65,9 +62,9 @@ class Slurm(Scheduler):
     """sbatch copies the script at submission; options in it are read up to the first command."""
 
     name = "slurm"
-    title = "Slurm"
-    command = "sbatch"
-    marker = "#SBATCH"
+    title = GRAMMAR.title
+    command = GRAMMAR.command
+    grammar = GRAMMAR
     step_launcher = "srun"
     gpu_requests = ("gpus-per-node", "gres")
     site_keys = ("gpu_type",)
@@ -135,7 +132,7 @@ class Slurm(Scheduler):
 
     def check(self, plan: Spec) -> None:
         """Slurm's own limits on what the script asks for."""
-        refuse_directives(plan, "slurm", _REFUSED)
+        refuse_directives(plan, GRAMMAR, _REFUSED)
         if plan.stop_margin > 65535:
             raise ConfigError("job.stop_margin is too long: Slurm warns at most 65535 s before")
 
@@ -164,12 +161,13 @@ class Slurm(Scheduler):
         """srun makes the allocation and its only step at once: it then gets the options that a
         batch job gets, hands on window size and exit status, and takes its request back when it
         is interrupted while it waits."""
-        words = [w for line in self.directives(plan) for w in directive_words(line, slurm_words)]
+        words = [w for line in self.directives(plan) for w in directive_words(line, GRAMMAR)]
         options = without_options(words, _OF_BATCH_JOBS, _LONG_OPTIONS)
         # Behind what site and job say: it shall be one process.
         options += ["--nodes=1", "--ntasks=1", "--mpi=none", *_terminal_options(terminal)]
         kept = submission_environment(environ, "SLURM_CONF", "SLURM_CLUSTERS", *TERMINAL)
-        return Interactive(["srun", *options, *script_command(script)], kept)
+        command = ["srun", *options, *script_command(script)]
+        return Interactive(command, kept, hides_interrupts=True)
 
     def inside(
         self, script: Path, environ: Mapping[str, str], *, terminal: bool
@@ -183,7 +181,12 @@ class Slurm(Scheduler):
         options = [f"--jobid={environ[self.allocation]}", "--overlap", "--cpu-bind=none"]
         options += ["--nodes=1", "--ntasks=1", "--mpi=none", *_terminal_options(terminal)]
         here = run_here(script, environ)
-        return Interactive(["srun", *options, *here.command], here.environ)
+        command = ["srun", *options, *here.command]
+        return Interactive(command, here.environ, hides_interrupts=True)
+
+    def arrays(self) -> SlurmArrays:
+        """`sbatch --array`."""
+        return SlurmArrays(self)
 
     def queued(self) -> dict[str, Path]:
         """Working directories of jobs."""
@@ -276,20 +279,9 @@ _LOST = r"timed out|Zero Bytes|(send|receive) failure|Unexpected message|Connect
 def _options(line: str) -> set[str]:
     """The options that a directive line sets, by their long names."""
     names = set()
-    for word in directive_words(line, slurm_words):
+    for word in directive_words(line, GRAMMAR):
         if word.startswith("--"):
             names.add(word.partition("=")[0])
         elif word.startswith("-"):
             names.add(_LONG_OPTIONS.get(word[:2], word[:2]))
     return names
-
-
-def job_status(state: str, reason: str) -> JobStatus:
-    """From squeue's `%T` and `%r`."""
-    if state in _PENDING and reason == "DependencyNeverSatisfied":
-        return NEVER_STARTS
-    if state in _PENDING:
-        return JobStatus("pending", "" if reason == "None" else reason)
-    if state in _RUNNING:
-        return JobStatus("running")
-    return JobStatus("ended", state)
