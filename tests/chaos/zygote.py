@@ -21,7 +21,8 @@ import torch.utils.tensorboard  # noqa: F401
 
 from chaos import mishaps
 from hpc_amp.distributed.ending import end_with_parent
-from hpc_amp.tasks import classification, registry  # noqa: F401
+from hpc_amp.tasks import registry
+from hpc_amp.tasks.classification import task  # noqa: F401
 from hpc_amp.train import __main__ as program
 from hpc_amp.train import session  # noqa: F401
 
@@ -56,7 +57,7 @@ def become_rank(request: dict[str, Any]) -> None:
     os.dup2(said, 2)
     os.environ.update(request["environ"])
     if request["task"] is not None:
-        registry._TASKS["classification"] = ("chaos.tasks", request["task"])
+        registry.TASKS._own["classification"] = f"chaos.tasks:{request['task']}"
     rank = int(request["environ"]["RANK"])
     for mishap in request["mishaps"]:
         if mishap["rank"] in (rank, None):

@@ -110,7 +110,7 @@ def test_the_main_job_runs_on_two_nodes_in_a_container(uninterrupted: Path) -> N
     assert facts["skipped_steps"] == 0
     assert facts["images_per_second"] > 0
     assert facts["seconds"] > 0
-    assert facts["accuracy"] > 0.2  # ten classes
+    assert facts["metrics"]["accuracy"] > 0.2  # ten classes
     assert [step for step, _ in metrics(uninterrupted, "train/loss")] == list(range(1, 161))
     events = list((uninterrupted / "tensorboard").rglob("events.out.tfevents.*"))
     assert len(events) == 1, "rank 0 alone writes TensorBoard"

@@ -38,7 +38,8 @@ FP16: dict[str, Any] = {
 
 TRAINING = """
 import json, sys
-from hpc_amp.config.schema import Train, from_plain
+from hpc_amp.config.schema import from_plain
+from hpc_amp.tasks.dcgan.config import DcganConfig
 from hpc_amp.train import Observer, fit, run_program
 
 class Stop(Observer):
@@ -52,7 +53,7 @@ class Stop(Observer):
 
 def main():
     for folder, train, stop in json.load(open(sys.argv[1])):
-        fit(from_plain(Train, train), folder, observers=[Stop(stop)])
+        fit(from_plain(DcganConfig, train), folder, observers=[Stop(stop)])
     return 0
 
 run_program(main)

@@ -180,7 +180,7 @@ def test_a_run_stopped_four_times_ends_as_the_one_that_was_not(runs: Runs, size:
     signal to one rank, by a deadline and by the stop file, three times of them in one epoch."""
     whole, stopped = f"whole-{size}", f"stopped-{size}"
     expected, seen = runs.summary(whole), runs.summary(stopped)
-    for name in ("weights_sha256", "loss_scale", "skipped_steps", "steps", "accuracy"):
+    for name in ("weights_sha256", "loss_scale", "skipped_steps", "steps", "metrics"):
         assert seen[name] == expected[name], name
     assert seen["outcome"] == "finished"
     assert runs.curves(stopped) == runs.curves(whole)

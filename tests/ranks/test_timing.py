@@ -18,12 +18,13 @@ RANKS = 3
 
 PROGRAM = """
 import json, sys
-from hpc_amp.config.schema import Train, from_plain
+from hpc_amp.config.schema import from_plain
+from hpc_amp.tasks.classification.config import ClassificationConfig
 from hpc_amp.train import fit, run_program
 
 def main():
     for name, train in json.loads(sys.argv[1]).items():
-        fit(from_plain(Train, train), name)
+        fit(from_plain(ClassificationConfig, train), name)
     return 0
 
 run_program(main)

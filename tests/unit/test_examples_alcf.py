@@ -13,9 +13,10 @@ from support.examples import modules_of, run_example, train_example
 from support.training import curve
 from support.warm import Warm
 
-from hpc_amp.config.schema import Data, Train
+from hpc_amp.config.schema import Data
 from hpc_amp.distributed.world import World
 from hpc_amp.models import build_model
+from hpc_amp.tasks.classification.config import ClassificationConfig
 from hpc_amp.train.schedule import rate_factor
 from hpc_amp.train.settings import check_settings
 
@@ -30,8 +31,8 @@ def alcf() -> Iterator[Any]:
         yield main
 
 
-def configured(alcf: Any, *words: str) -> Train:
-    train: Train = alcf.configuration(alcf.parse([*words]))
+def configured(alcf: Any, *words: str) -> ClassificationConfig:
+    train: ClassificationConfig = alcf.configuration(alcf.parse([*words]))
     check_settings(train, World())
     return train
 
@@ -200,7 +201,7 @@ def test_it_runs_without_a_terminal_and_keeps_weights_that_load_anywhere(
     state = torch.load(kept[-1], weights_only=True)
     assert set(state) == {"net", "acc", "epoch"}
     assert kept[-1].name == f"weights.{state['epoch']:03d}.{100 * state['acc']:.2f}.pt"
-    from hpc_amp.config.schema import Model
+    from hpc_amp.tasks.classification.config import Model
 
     network = build_model(Model(name="lenet5"), classes=10, channels=3, image_size=32)
     network.load_state_dict(state["net"])

@@ -20,9 +20,10 @@ from support.training import curve
 from support.warm import Warm
 from torch import nn
 
-from hpc_amp.config.schema import Data, Synthetic, Train
+from hpc_amp.config.schema import Data, Synthetic
 from hpc_amp.distributed.world import World
 from hpc_amp.models import build_model
+from hpc_amp.tasks.classification.config import ClassificationConfig
 from hpc_amp.train import fit
 from hpc_amp.train.settings import check_settings
 
@@ -51,8 +52,12 @@ def parsed(trainer: Any, *words: str) -> argparse.Namespace:
     return flags
 
 
-def configured(trainer: Any, *words: str, world_size: int = 1, on_gpu: bool = False) -> Train:
-    train: Train = trainer.main.configuration(parsed(trainer, *words), world_size, on_gpu)
+def configured(
+    trainer: Any, *words: str, world_size: int = 1, on_gpu: bool = False
+) -> ClassificationConfig:
+    train: ClassificationConfig = trainer.main.configuration(
+        parsed(trainer, *words), world_size, on_gpu
+    )
     check_settings(train, World())
     return train
 
