@@ -177,7 +177,7 @@ def test_no_line_of_setup_or_of_a_value_becomes_a_directive(host: StubHost) -> N
     message = r"would take a line of the script for a directive: '#[$] -N x'"
     with pytest.raises(ConfigError, match=message):
         render(plan(host, setup="module load a\n#$ -N x\n"))
-    with pytest.raises(ConfigError, match=r"'#[$] -t 1-3'"):
+    with pytest.raises(ConfigError, match=r"directive: .#[$] -t 1-3"):
         render(plan(host, {"env": {"TEXT": "a\n#$ -t 1-3"}}))
     render(plan(host, {"env": {"TEXT": "a\n #$ -t 1-3"}}, setup="# $ -N x\n"))
 
