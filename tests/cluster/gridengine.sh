@@ -36,7 +36,7 @@ gridengine_download() {
 # gridengine_link: Debian's programs look for their spooling library in this folder only.
 gridengine_link() {
   if ldd "$GE"/bin/lx-*/sge_execd | grep 'not found'; then
-    "$here/../install-packages" libhwloc15 libtirpc3 libgssapi-krb5-2 libmunge2
+    "$(dirname "${BASH_SOURCE[0]}")/../install-packages" libhwloc15 libtirpc3 libgssapi-krb5-2 libmunge2
   fi
   [[ -e /usr/lib/gridengine ]] || ln -sfn "$(echo "$GE"/lib/lx-*)" /usr/lib/gridengine
 }
@@ -214,7 +214,7 @@ gridengine_up() {
     say "this release has no package gridengine-master: no Grid Engine"
     return
   fi
-  recipe=$(sha256sum "$here/gridengine.sh")
+  recipe=$(sha256sum "${BASH_SOURCE[0]}")
   if [[ -e $GE_CELL/recipe && $(cat "$GE_CELL/recipe") != "${recipe%% *}" ]]; then
     say "the configuration of Grid Engine changed: starting it anew"
     gridengine_stop

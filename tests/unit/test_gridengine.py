@@ -179,7 +179,7 @@ def test_no_line_of_setup_or_of_a_value_becomes_a_directive(host: StubHost) -> N
         render(plan(host, setup="module load a\n#$ -N x\n"))
     with pytest.raises(ConfigError, match=r"directive: .#[$] -t 1-3"):
         render(plan(host, {"env": {"TEXT": "a\n#$ -t 1-3"}}))
-    render(plan(host, {"env": {"TEXT": "a\n #$ -t 1-3"}}, setup="# $ -N x\n"))
+    render(plan(host, {"env": {"TEXT": "a\nb #$ -t 1-3"}}, setup="# $ -N x\n"))
 
 
 @pytest.mark.parametrize("letter", ["#", ",", "$", '"', "'"])

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
+# shellcheck shell=bash disable=SC2034,SC2153,SC2154 # variables of what sources this
 # Grid Engine.
 
 # Grid Engine would start the job again after an exit status of 99, and after one of 100 it would keep
@@ -101,7 +101,7 @@ own_jobs() {
 }
 
 next_job_id='s/^Your job ([0-9]+) .*/\1/p'
-# shellcheck source=../../host/links.sh
+# shellcheck source=links.sh
 source "$run_dir/src/hpc_amp/host/links.sh"
 
 # is_refused WHAT-QSUB-SAID: whether it would say the same again. A limit that has been reached may be
