@@ -321,6 +321,15 @@ def _wait_for_failure(system: System, run_dir: Path, attempt: int = 1) -> dict[s
     return entry
 
 
+@only("gridengine")
+def test_a_status_that_is_an_order_to_the_scheduler(system: System) -> None:
+    """Grid Engine keeps a job that ends with 100 in the queue."""
+    run_dir = system.act("order", "exit:100")
+
+    assert _wait_for_failure(system, run_dir)["reason"] == "exit status 100"
+    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
+
+
 def test_a_failure_is_retried(system: System) -> None:
     run_dir = system.act("retried", "exit:3", "ok", restarts=1)
 

@@ -5,12 +5,14 @@ those of Son of Grid Engine 8.1.9 (Debian's), 2026-11-29."""
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.environment import REPOSITORY
 from support.stubs import StubHost, command_that_says
 
 from hpc_amp.config.sites import load_site
@@ -409,6 +411,16 @@ def test_a_refusal_an_absence_and_a_lost_answer(
     with pytest.raises(error) as raised:
         GridEngine().submit(tmp_path / "launch.sh", os.environ)
     assert type(raised.value) is error
+
+
+@pytest.mark.parametrize(("status", "expected"), [(0, 0), (3, 3), (75, 75), (99, 1), (100, 1)])
+def test_a_script_never_ends_with_an_order_to_grid_engine(status: int, expected: int) -> None:
+    """99 would start the job again, and 100 keep it in the queue in an error state."""
+    host_code = GridEngine().host_code().partition("scheduler_begins()")[0]
+    library = REPOSITORY / "hpc_amp" / "host" / "exit.sh"
+    script = f"leave() {{ :; }}\nsource {library}\n{host_code}\nexit {status}\n"
+
+    assert subprocess.run(["bash", "-c", script]).returncode == expected
 
 
 # ---- the queue -----------------------------------------------------------------------------------

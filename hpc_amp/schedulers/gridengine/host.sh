@@ -83,7 +83,7 @@ use_first_nodes() { use_first_lines "$1" PE_HOSTFILE; }
 # queue does not answer.
 own_jobs() {
   local said numbers
-  said=$(timeout 60 qstat) || return 1
+  said=$(timeout 60 qstat -u "${USER:-*}") || return 1
   numbers=$(awk '$1 ~ /^[0-9]+$/ && !seen[$1]++ { printf "%s%s", sep, $1; sep = "," }' <<<"$said")
   [ -n "$numbers" ] || return 0
   # A job that has ended meanwhile is left out.
