@@ -15,7 +15,7 @@ from support.environment import REPOSITORY, working_directory
 from support.stubs import StubHost
 
 from hpc_amp.config.sites import load_for_site
-from hpc_amp.containers.runtime import Runtime
+from hpc_amp.containers.apptainer.program import Runtime
 from hpc_amp.doctor import catalogue, data, examine, image_inside, job, machine, network
 from hpc_amp.doctor.finding import Finding, to_text
 from hpc_amp.errors import ConfigError, SchedulerError
