@@ -75,6 +75,7 @@ class _Builder:
             return self.section(key.type, node, path)
         value = _plain(key.type, node, path)
         if key.registered is not None and value not in key.registered.choices:
+            assert isinstance(node, Scalar)
             raise choice_error(path, node, key.registered.choices)
         _check(key, value, node, path)
         if key.type is str and isinstance(node, Scalar):

@@ -22,6 +22,8 @@ from hpc_amp.config.tree import Table
 from hpc_amp.config.units import parse_duration
 from hpc_amp.containers import CONTAINERS, container_of
 from hpc_amp.errors import ConfigError, UsageError
+from hpc_amp.launchers import get_launcher, launchers_of
+from hpc_amp.schedulers import get_scheduler
 
 _PLAIN = re.compile(r"[\w./:=+@%-]+|\.\.\.")
 # Folders that every program of an image is loaded from. Runtimes let the host's hide them.
@@ -29,15 +31,10 @@ _LOADED_FROM = {
     *("/", "/usr", "/bin", "/sbin", "/lib", "/lib64"),
     *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64"),
 }
-_TITLES = {"slurm": "Slurm", "pbs": "PBS", "cobalt": "Cobalt", "local": "the local scheduler"}
 _UNUSED = {"classification": ("gan",), "dcgan": ("model", "optimizer", "label_smoothing")}
 """Keys of `train` that are another task's."""
-_GPU_REQUESTS = {
-    "slurm": ("auto", "gpus-per-node", "gres", "none"),
-    "pbs": ("auto", "ngpus", "none"),
-    "cobalt": ("auto", "none"),
-    "local": ("auto", "none"),
-}
+_SITE_KEYS = ("gpu_type", "chunk")
+"""Keys of a site that only some schedulers use."""
 
 
 def check_site(site: Site, tree: Table) -> None:
@@ -46,26 +43,23 @@ def check_site(site: Site, tree: Table) -> None:
     def error(key: str, message: str, hint: str) -> ConfigError:
         return ConfigError(f"{key}: {message}", where=tree.place(key), hint=hint)
 
-    scheduler = _TITLES[site.scheduler]
-    requests = _GPU_REQUESTS[site.scheduler]
+    scheduler = get_scheduler(site.scheduler)
+    requests = ("auto", *scheduler.gpu_requests, "none")
     if site.gpu_request not in requests:
         raise error(
             "gpu_request",
-            f"{scheduler} does not know {site.gpu_request}",
+            f"{scheduler.title} does not know {site.gpu_request}",
             f"use one of: {', '.join(requests)}",
         )
-    if site.gpu_type is not None and site.scheduler != "slurm":
-        instead = (
-            "say it in chunk, such as gputype=A100" if site.scheduler == "pbs" else "remove it"
-        )
-        raise error("gpu_type", "only Slurm is asked for GPUs by their type", instead)
-    if site.chunk and site.scheduler != "pbs":
-        raise error("chunk", "only PBS has chunks", "use directives")
-    if site.launcher == "srun" and site.scheduler != "slurm":
+    for key in _SITE_KEYS:
+        if getattr(site, key) and key not in scheduler.site_keys:
+            instead = scheduler.instead_of_key.get(key, "use directives")
+            raise error(key, f"{scheduler.title} does not use it", instead)
+    if site.launcher != "auto" and not scheduler.works_with(get_launcher(site.launcher)):
         raise error(
             "launcher",
-            "srun only works under Slurm",
-            "use one of: auto, mpirun, mpiexec, torchrun, single",
+            f"{site.launcher} does not work with {scheduler.title}",
+            f"use one of: auto, {', '.join(launchers_of(scheduler))}",
         )
     if site.fabric not in (None, "none"):
         find_fabric(site.fabric, where=tree.place("fabric"))
@@ -149,11 +143,11 @@ def _check_on_site(loaded: LoadedJob, job: Job, site: Site) -> None:
             f"the site {site.name} does not say where the host's MPI is",
             "write host_mpi into a site file of your own, or use hybrid",
         )
-    if job.job.chain and site.scheduler in ("slurm", "local"):
-        own = "Slurm requeues" if site.scheduler == "slurm" else "a local run goes on"
+    scheduler = get_scheduler(site.scheduler)
+    if job.job.chain and not scheduler.chains:
         raise loaded.error(
             "job.chain",
-            f"{own} by itself",
+            f"under {scheduler.title} a run goes on in the same job",
             "leave it out: job.max_restarts is all that counts",
         )
 

@@ -126,7 +126,7 @@ class Launch:
 
     SHORTHAND: ClassVar[str] = "method"
 
-    method: Literal["auto", "srun", "mpirun", "mpiexec", "torchrun", "single"] = "auto"
+    method: Annotated[str, Registered("hpc_amp.launchers:LAUNCHERS", ("auto",))] = "auto"
     """`srun`: one task a rank (Slurm). `mpirun`: Open MPI's. `mpiexec`: MPICH's (hydra) or Cray's
     (PALS). `torchrun`: one agent a node. `single`: one process. `auto`: the site's, else `srun` on
     Slurm; elsewhere `single` for one rank, `torchrun` on one node, `mpirun` on several."""

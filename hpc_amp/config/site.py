@@ -85,10 +85,10 @@ class Site:
     out."""
     description: Annotated[str, printable] = ""
     """One line for `hpc-amp doctor`: which machine, and where its documentation is."""
-    scheduler: Literal["slurm", "pbs", "cobalt", "local"]
+    scheduler: Annotated[str, Registered("hpc_amp.schedulers:SCHEDULERS")]
     """`slurm`: `sbatch` and friends. `pbs`: PBS Professional and OpenPBS. `cobalt`: Argonne's.
     `local`: the machine at hand, without any scheduler."""
-    launcher: Literal["auto", "srun", "mpirun", "mpiexec", "torchrun", "single"] = "auto"
+    launcher: Annotated[str, Registered("hpc_amp.launchers:LAUNCHERS", ("auto",))] = "auto"
     """What `launch.method: auto` means here. `auto`: `srun` on Slurm; elsewhere `single` for one
     rank, `torchrun` on one node, `mpirun` on several."""
     launcher_args: Words = field(default_factory=list)
@@ -106,7 +106,7 @@ class Site:
     hosts: Words = field(default_factory=list)
     """Patterns for the login nodes' full names, such as `login*.perlmutter.nersc.gov`. Where one
     fits, `site: auto` chooses this site."""
-    gpu_request: Literal["auto", "gpus-per-node", "gres", "ngpus", "none"] = "auto"
+    gpu_request: Word = "auto"
     """How GPUs are asked for. Slurm: `--gpus-per-node=4` or `--gres=gpu:4`. PBS: `ngpus=4` in each
     chunk. `none`: not at all, where whole nodes are given or `directives` say it. `auto`:
     `gpus-per-node` on Slurm, `ngpus` on PBS, `none` on Cobalt."""

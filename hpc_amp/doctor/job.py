@@ -19,11 +19,8 @@ from hpc_amp.containers.image import go_name, machine
 from hpc_amp.containers.storage import IN_MEMORY, file_system, gib
 from hpc_amp.doctor.catalogue import CATALOGUE
 from hpc_amp.doctor.finding import Finding, Findings
-from hpc_amp.errors import ConfigError, HpcAmpError, SchedulerError, UsageError
-from hpc_amp.lint.directives import Directive, Header, pbs_words
-from hpc_amp.lint.options import parse_options
-from hpc_amp.schedulers import get_scheduler
-from hpc_amp.schedulers.base import run_command
+from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
+from hpc_amp.schedulers import Scheduler, get_scheduler
 
 _GIB = 2**30
 _OWN_DISK = ("ext2", "ext3", "ext4", "xfs", "btrfs", "overlay", "zfs")
@@ -50,7 +47,12 @@ class Request:
     @property
     def here(self) -> bool:
         """Whether the job runs on this machine."""
-        return self.site.scheduler == "local"
+        return self.scheduler.one_machine
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Who gives out the nodes."""
+        return get_scheduler(self.site.scheduler)
 
     @property
     def container(self) -> Container:
@@ -132,7 +134,8 @@ def check_architecture(request: Request, architecture: str | None) -> Findings:
     if architecture is None:
         yield Finding("img.arch", "unknown", "the image does not say its architecture")
         return
-    nodes = {machine()} if request.here else _node_architectures(request)
+    nodes = {machine()} if request.here else request.scheduler.node_architectures(request.job)
+    nodes = {go_name(name) for name in nodes}
     why = "programs of one architecture do not run on another"
     fix = "pull or build it for theirs: hpc-amp container pull --arch"
     if not nodes:
@@ -153,23 +156,6 @@ def check_architecture(request: Request, architecture: str | None) -> Findings:
         yield Finding("img.arch", "good", f"{architecture}, like the nodes")
 
 
-def _node_architectures(request: Request) -> set[str]:
-    """Those that Slurm knows of its nodes; nothing where it is not asked or does not say."""
-    if request.site.scheduler != "slurm":
-        return set()
-    try:
-        answer = run_command(["scontrol", "--oneliner", "show", "nodes"])
-    except SchedulerError:
-        return set()
-    names = set()
-    queue = request.job.job.queue
-    for line in answer.stdout.splitlines():
-        facts = dict(part.partition("=")[::2] for part in line.split())
-        if queue and "Partitions" in facts and queue not in facts["Partitions"].split(","):
-            continue
-        if "Arch" in facts:
-            names.add(go_name(facts["Arch"]))
-    return names
 
 
 # ---- folders -------------------------------------------------------------------------------------
@@ -224,28 +210,17 @@ def _check_workdir(request: Request) -> Findings:
         yield Finding("cwd", "good", f"{workdir} can be mounted")
 
 
-_PBS_LOGS = (
-    "PBS opens the log on the node before the job starts, and holds the job where it cannot "
-    "(Exit_status -3, `too many failed attempts`)"
-)
-
-
 def check_log_folders(request: Request) -> Findings:
-    """Whether the folders exist that `-o` and `-e` of site and job name, on PBS."""
-    if request.site.scheduler != "pbs":
-        return
-    for line in (*request.site.directives, *request.job.job.directives):
-        words = pbs_words(line)
-        header = Header("pbs", (Directive("pbs", 1, line, words),), 1)
-        for option in parse_options(header).options:
-            if option.name not in ("o", "e") or not option.value or "^array_index^" in option.value:
-                continue
-            path = Path(option.value.rpartition(":")[2])
-            folder = path if path.is_dir() else path.parent
-            if path.is_absolute() and not os.access(folder, os.W_OK | os.X_OK):
-                what = f"{option.spelling} {option.value}: nothing can be written in {folder}"
-                fix = "make the folder, or leave the option out: the run directory has a log"
-                yield Finding("fs", "error", what, _PBS_LOGS, fix)
+    """Whether the folders exist of the logs that directives of site and job name, where the nodes
+    open a log before the job starts."""
+    scheduler = request.scheduler
+    directives = (*request.site.directives, *request.job.job.directives)
+    for written, path in scheduler.log_files(directives):
+        folder = path if path.is_dir() else path.parent
+        if path.is_absolute() and not os.access(folder, os.W_OK | os.X_OK):
+            what = f"{written}: nothing can be written in {folder}"
+            fix = "make the folder, or leave the option out: the run directory has a log"
+            yield Finding("fs", "error", what, scheduler.lost_log, fix)
 
 
 def check_run_folder(request: Request) -> Findings:
@@ -267,9 +242,9 @@ def check_run_folder(request: Request) -> Findings:
     if not request.here and (kind in IN_MEMORY or folder.is_relative_to("/tmp")):
         fix = "work on a file system that the compute nodes see"
         yield own_place("fs", folder, kind, fix)
-    elif request.site.scheduler == "pbs" and kind in _OWN_DISK:
+    elif request.scheduler.lost_log and kind in _OWN_DISK:
         what = f"{folder} lies on {kind}: whether the nodes see it, only they can tell"
-        yield Finding("fs", "unknown", what, _PBS_LOGS, "see `df` of it on a node")
+        yield Finding("fs", "unknown", what, request.scheduler.lost_log, "see `df` of it on a node")
     elif free < _GIB:
         what = f"{folder} has only {gib(free)} left"
         yield Finding("fs", "warning", what, why, "make room, or choose another runs_dir")
@@ -284,75 +259,31 @@ def check_scheduler(
     request: Request, which: Callable[[str], str | None] = shutil.which
 ) -> Findings:
     """Whether it is there, answers, and has what is asked for."""
-    name = request.site.scheduler
+    scheduler = request.scheduler
     if request.here:
         yield Finding("sched", "good", "no scheduler: the job runs on this machine")
         return
-    command = {"slurm": "sbatch", "pbs": "qsub", "cobalt": "qsub"}[name]
-    why = "jobs are handed in with it"
-    if which(command) is None:
-        what = f"{command} is not on this machine's PATH"
+    why = "jobs are submitted with it"
+    if scheduler.command and which(scheduler.command) is None:
+        what = f"{scheduler.command} is not on this machine's PATH"
         fix = "submit from a login node, or say site=local to run here"
         yield Finding("sched", "error", what, why, fix)
         return
     try:
-        get_scheduler(name).query(["0"])
+        scheduler.query(["0"])
     except HpcAmpError as error:
         fix = "try again; the site's status page may say more"
         yield Finding("sched", "error", error.message, why, error.hint or fix)
         return
-    found = list(_check_limits(request)) if name == "slurm" else []
+    found = list(scheduler.check_limits(request.job))
     margin = parse_duration(request.job.job.stop_margin)
     if request.job.train is not None and margin < 30:
         what = f"job.stop_margin is {format_duration(margin)}"
-        why = "a checkpoint has to be written in it; Slurm looks at time limits every 30 s"
+        why = "a checkpoint has to be written in it; some schedulers are late by half a minute"
         found.append(Finding("sched", "warning", what, why, "1m or more is safer"))
     if not found:
-        found = [Finding("sched", "good", f"{name} answers")]
+        found = [Finding("sched", "good", f"{scheduler.title} answers")]
     yield from found
-
-
-def _check_limits(request: Request) -> Findings:
-    """The partition's limits, where Slurm tells."""
-    resources = request.job.job
-    try:
-        answer = run_command(["sinfo", "--noheader", "--format=%P|%a|%l|%D"])
-    except SchedulerError:
-        return
-    rows = [line.split("|") for line in answer.stdout.splitlines() if line.count("|") == 3]
-    queues = {row[0].rstrip("*"): row for row in rows}
-    wanted = resources.queue or next((r[0][:-1] for r in rows if r[0].endswith("*")), None)
-    why = "Slurm would refuse the job, or never start it"
-    if wanted is None or not queues:
-        return
-    chosen = [queues[part] for part in wanted.split(",") if part in queues]
-    if not chosen:
-        what = f"there is no partition {wanted}"
-        fix = f"those that you see here are {', '.join(sorted(queues))}"
-        yield Finding("sched", "error", what, why, fix)
-        return
-    if all(row[1] != "up" for row in chosen):
-        fix = "choose another with job.queue"
-        yield Finding("sched", "warning", f"the partition {wanted} is {chosen[0][1]}", why, fix)
-    limits = [_seconds(row[2]) for row in chosen]
-    walltime = parse_duration(resources.walltime)
-    if all(limit is not None and limit < walltime for limit in limits):
-        what = f"job.walltime {resources.walltime} is more than {wanted} allows ({chosen[0][2]})"
-        fix = "make it shorter: a run goes on in its next attempt by itself"
-        yield Finding("sched", "error", what, why, fix)
-    total = sum(int(row[3]) for row in rows if row[0].rstrip("*") in wanted.split(","))
-    if resources.nodes > total:
-        what = f"job.nodes is {resources.nodes}, and {wanted} has {total}"
-        yield Finding("sched", "error", what, why, "ask for fewer, or for another partition")
-
-
-def _seconds(text: str) -> int | None:
-    """Slurm's time limit: `1-00:00:00`, `30:00`; None for `infinite` and what is none."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 # ---- secrets -------------------------------------------------------------------------------------
