@@ -21,6 +21,7 @@ CONTAINERS: Registry[Container] = Registry(
         "auto": "hpc_amp.containers.apptainer:Either",
         "apptainer": "hpc_amp.containers.apptainer:Apptainer",
         "singularity": "hpc_amp.containers.apptainer:Singularity",
+        "pyxis": "hpc_amp.containers.pyxis:Pyxis",
         "none": "hpc_amp.containers.none:NoContainer",
     },
 )
