@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # preflight.sh FOLDER IMAGE [BIND SOURCE ...] -- COMMAND ...
 # One node's preflight as far as the container's outside: what would keep it from starting. COMMAND
-# is the inside (preflight.py), which leaves its report in FOLDER. Where it leaves none, this does.
+# is the inside (hpc_amp/preflight), which leaves its report in FOLDER. Where it leaves none, this does.
 # It always ends with 0: mpirun would end the other nodes' tasks, which have something to tell, too.
 set -u
 folder=$1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import submitit
 
     from hpc_amp.config.schema import Job
-    from hpc_amp.doctor.finding import Finding
+    from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.launchers.base import Launcher
     from hpc_amp.lint.directives import SchedulerName, Split

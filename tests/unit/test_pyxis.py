@@ -160,7 +160,7 @@ def test_every_rank_is_inside(pyxis: StubHost) -> None:
             "ranks_per_node": 2,
             "gpus_per_node": 2,
             "setup": "export BOTH=host FROM_HOST=host LD_LIBRARY_PATH=/host\n"
-            "export PYXIS_CONTAINER_NAME=other PYTHONPATH=/host",
+            "export PYXIS_CONTAINER_NAME=other PYTHONPATH=/of-the-host",
         },
         container={"env": {"BOTH": "job"}},
     )
@@ -184,7 +184,7 @@ def test_every_rank_is_inside(pyxis: StubHost) -> None:
         assert environ["OMP_NUM_THREADS"] == "1"
         assert environ["NVIDIA_VISIBLE_DEVICES"] == "all"
         assert not {"LD_LIBRARY_PATH", "PYXIS_CONTAINER_NAME"} & set(environ)
-        assert "/host" not in environ.get("PYTHONPATH", "")
+        assert "of-the-host" not in environ.get("PYTHONPATH", "")
     (call,) = pyxis.calls("srun-of-slurm")
     assert "--ntasks=4" in call and not any(word.startswith("--container") for word in call)
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from hpc_amp.config.bind import Bind, parse_bind
 from hpc_amp.containers.base import Container, Which
 from hpc_amp.containers.image import URI, Image, image_at
-from hpc_amp.doctor.finding import Finding, Findings
 from hpc_amp.errors import ConfigError, UsageError
+from hpc_amp.finding import Finding, Findings
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import submitit
 
     from hpc_amp.config.schema import Job
-    from hpc_amp.doctor.finding import Finding
+    from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
 
 FILES = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
