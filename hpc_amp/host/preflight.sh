@@ -62,9 +62,9 @@ fi
 [ -z "$findings" ] || give_up
 [ $# -gt 0 ] || exit 0 # the inside is a step of its own
 
-# What the script has set here for the ranks, to be compared with what the image makes of it. Nothing
-# that may hold a password: a difference is shown in the log.
-HPC_AMP_OUTSIDE=$(env | grep -E '^(NCCL|GLOO|FI|UCX|OMPI_MCA|PMIX_MCA|MPICH|TORCH|TORCHINDUCTOR|TRITON|CUDA|OMP|MKL)_[A-Za-z0-9_]*=')
+# shellcheck source=outside.sh
+source "$(dirname "${BASH_SOURCE[0]}")/outside.sh"
+HPC_AMP_OUTSIDE=$(outside_settings)
 export HPC_AMP_OUTSIDE
 said=$("$@" 2>&1)
 status=$?

@@ -71,10 +71,16 @@ if [ "${job[preflight]}" = yes ]; then
     # The step is inside as a whole, so the outside of the nodes is another step.
     on_each_node "${preflight[@]}" </dev/null || true
     if ! compgen -G "attempts/$attempt/preflight-*.json" >/dev/null; then
+      # shellcheck source=outside.sh
+      source "$run_dir/src/hpc_amp/host/outside.sh"
+      HPC_AMP_OUTSIDE=$(outside_settings) || true
+      export HPC_AMP_OUTSIDE
       said=$(on_each_node "${inside[@]}" 2>&1 </dev/null | tee /dev/stderr) || true
       # Where nothing could start, what the step has said tells why.
+      # shellcheck disable=SC2016 # the inner shell expands it
       compgen -G "attempts/$attempt/preflight*.json" >/dev/null ||
         "${preflight[@]}" bash -c 'echo "$1"; exit 1' bash "$said" >/dev/null 2>&1
+      unset HPC_AMP_OUTSIDE
     fi
   else
     on_each_node "${preflight[@]}" "${inside[@]}" </dev/null || true
