@@ -49,7 +49,7 @@ class Registry(Generic[T]):
         return self._load(name, self._foreign()[name])
 
     def _foreign(self) -> dict[str, str]:
-        # The import takes longer than everything else that most commands do.
+        # importlib.metadata is slow to import: `lint` and `--help` do without where they can.
         if "importlib.metadata" not in sys.modules and not _has_entry_points(self.group):
             return {}
         import importlib.metadata

@@ -94,7 +94,7 @@ def of_run(run_dir: Path, overrides: Sequence[str], command: Sequence[str]) -> S
     overridden. Raises ConfigError or UsageError."""
     rundir.refuse_elsewhere(run_dir)
     resolved = rundir.read_resolved(run_dir)
-    if not host_folder(run_dir).is_dir():
+    if not (host_folder(run_dir) / "begin_alone.sh").is_file():
         raise UsageError(
             f"{run_dir} was made by an older hpc-amp ({resolved.get('hpc_amp', 'unknown')})",
             hint="its runs have no shell of this one; name the job file instead of the run",
