@@ -111,7 +111,7 @@ def _write(plan: Plan) -> None:
     try:
         folder.mkdir(parents=True)
         try:
-            copy_package(folder)
+            copy_package(folder, plan)
             for name in _TAKEN_ALONG:
                 _copy_module(name, folder / "lib" / name)
             rundir.write_resolved(plan, folder)

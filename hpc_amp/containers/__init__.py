@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_amp.containers.base import Container, NoContainer
-from hpc_amp.containers.exec import BINARIES, ExecContainer
+from hpc_amp.containers.apptainer import BINARIES, ExecContainer
+from hpc_amp.containers.base import Container
+from hpc_amp.containers.none import NoContainer
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job

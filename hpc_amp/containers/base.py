@@ -5,8 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
+from hpc_amp.registry import code_beside
+
 if TYPE_CHECKING:
-    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.jobs.spec import Spec
 
 
 class Container(ABC):
@@ -17,16 +19,10 @@ class Container(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def options(self, plan: Plan) -> list[str]:
+    def options(self, plan: Spec) -> list[str]:
         """Words between `exec` and the image."""
 
-
-class NoContainer(Container):
-    """The command runs on the node as it is."""
-
-    name = "none"
-    binaries = ()
-
-    def options(self, plan: Plan) -> list[str]:
-        """Nothing to say."""
-        return []
+    def host_code(self) -> str:
+        """Bash that is sourced before the launch and defines `enter_container`. Default: `host.sh`
+        beside the module."""
+        return code_beside(self, "host.sh")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hpc_amp.containers.exec import BINARIES
+from hpc_amp.containers.apptainer import BINARIES
 from hpc_amp.errors import HpcAmpError, UsageError
 from hpc_amp.signals import handling, interrupt
 

@@ -234,7 +234,7 @@ def apply(run_dir: Path, change: Change, command: str) -> int:
         rundir.write_resolved(change.plan, stage)
         (stage / "launch.sh").write_text(change.script)
         (stage / "launch.sh").chmod(0o755)
-        copy_package(stage)
+        copy_package(stage, change.plan)
         kept = _keep(run_dir, stage, change, command)
         _replace(run_dir, stage, kept)
         _log(run_dir, f"{command}: {', '.join(map(str, change.changed))}; before: {kept}")

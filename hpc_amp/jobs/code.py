@@ -5,9 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpc_amp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hpc_amp.jobs.plan import Plan
 
 PACKAGE = Path(__file__).resolve().parents[1]
 NEVER_COPIED = (
@@ -35,8 +40,9 @@ JOB_SIDE = (
 _CODE_LIMIT = 100 * 2**20
 
 
-def copy_package(folder: Path) -> None:
-    """The job side of hpc-amp as `src` in a folder: nothing of it has to be in the image."""
+def copy_package(folder: Path, plan: Plan) -> None:
+    """The job side of hpc-amp and the host code of a plan as `src` in a folder: nothing of it has
+    to be in the image."""
     for name in JOB_SIDE:
         source, copy = PACKAGE / name, folder / "src" / "hpc_amp" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +50,22 @@ def copy_package(folder: Path) -> None:
             shutil.copytree(source, copy, ignore=shutil.ignore_patterns(*NEVER_COPIED))
         else:
             shutil.copy(source, copy)
-    (folder / "src" / "__main__.py").write_text(MAIN)
+    for name, text in texts([plan]).items():
+        copy = folder / "src" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(text)
+
+
+def texts(plans: Iterable[Plan]) -> dict[str, str]:
+    """What else stands in `src`, by its path in there: the program that a rank begins with, and the
+    host code of each plan's scheduler, launcher and container."""
+    found = {"__main__.py": MAIN}
+    for plan in plans:
+        host = "hpc_amp/host"
+        found[f"{host}/schedulers/{plan.scheduler.name}.sh"] = plan.scheduler.host_code()
+        found[f"{host}/launchers/{plan.launcher.name}.sh"] = plan.launcher.host_code()
+        found[f"{host}/containers/{plan.container.name}.sh"] = plan.container.host_code()
+    return {name: text for name, text in found.items() if text}
 
 
 def host_folder(run_dir: Path) -> Path:

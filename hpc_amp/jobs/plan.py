@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc_amp import __version__
 from hpc_amp.config.command import launcher_in
-from hpc_amp.config.fabric import Fabric, fabric_of
+from hpc_amp.config.fabric import fabric_of
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.paths import as_overrides
 from hpc_amp.config.schema import Job, Train
@@ -22,52 +21,30 @@ from hpc_amp.containers import Container, get_container
 from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.remarks import remarks_on
 from hpc_amp.jobs.setup_lines import check_setup
+from hpc_amp.jobs.spec import Spec
 from hpc_amp.launchers import Launcher, get_launcher
 from hpc_amp.schedulers import Scheduler, get_scheduler
-
-# Folders that a container has itself; binding the host's over them breaks the image.
-_SYSTEM_FOLDERS = frozenset(
-    {"/", *("/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/mnt", "/opt", "/proc")}
-    | {"/root", "/run", "/sbin", "/sys", "/usr", "/var"}
-)
 
 _UNMOUNTABLE = "',', ':', '^', and a blank or a backslash at the end cannot stand in a mount"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """One run, ready to be rendered. All paths are absolute and free of symbolic links."""
+class Plan(Spec):
+    """One run, ready to be rendered."""
 
-    job: Job
-    site: Site
     scheduler: Scheduler
     launcher: Launcher
     container: Container
-    run_dir: Path
-    workdir: Path
-    python: str
-    fabric: Fabric | None = None
-    umask: int = 0o022
-    """Of the submitting shell: the job's files shall have the same permissions."""
-    remarks: tuple[str, ...] = ()
-    """What the user should know, although nothing is wrong."""
-    expanded: tuple[str, ...] = ()
-    """The paths that were written with variables, and what they are. The log tells, too."""
-    version: str = __version__
-    overrides: tuple[str, ...] = ()
-    """What the command line set besides the job file."""
-    submitted_from: Path = Path("/")
-    """Where relative paths of job file and command line count from."""
 
     @property
-    def walltime(self) -> int:
-        """Time limit of an attempt in seconds."""
-        return parse_duration(self.job.job.walltime)
+    def has_steps(self) -> bool:
+        """Whether the scheduler itself can start processes on the nodes of a job."""
+        return self.scheduler.has_steps
 
     @property
-    def stop_margin(self) -> int:
-        """Seconds before the time limit at which the run saves and stops."""
-        return parse_duration(self.job.job.stop_margin)
+    def starts_agents(self) -> bool:
+        """Whether the launcher starts one process on each node, which starts the node's ranks."""
+        return self.launcher.starts_agents
 
     @property
     def grace(self) -> int:
@@ -78,45 +55,10 @@ class Plan:
     @property
     def whole_nodes(self) -> bool:
         """Whether its nodes are known to be its own: where they are given whole, or it says so."""
-        if self.scheduler.name in ("cobalt", "local") or self.site.gpu_request == "none":
+        if self.scheduler.whole_nodes or self.site.gpu_request == "none":
             return True
         directives = (*self.site.directives, *self.job.job.directives)
         return any(re.search(r"\bexcl(host|usive)?\b", line) for line in directives)
-
-    @property
-    def fabric_env(self) -> dict[str, str]:
-        """What the network between the nodes needs."""
-        return self.fabric.settings(self.job.job.nodes) if self.fabric is not None else {}
-
-    @property
-    def binds(self) -> list[str]:
-        """What the container has to see besides itself, without repetitions: the site's folders,
-        the user's, and what the job itself reads and writes."""
-        wanted = [*self.site.bind, *self.job.container.bind]
-        if self.job.launch.mpi == "bind":
-            prefix = self.site.host_mpi.prefix
-            wanted += [*self.site.host_mpi.bind, *([prefix] if prefix else [])]
-        own = [self.run_dir, self.workdir]
-        if self.job.train is not None:
-            # A folder that a download is to make needs the one that it is made in.
-            root = Path(self.job.train.data.root)
-            own.append(next(path for path in (root, *root.parents) if path.exists()))
-            own += [Path(file).parent for file in self.job.train.first_weights.values()]
-        taken = {source for source in map(_same_inside, wanted) if source is not None}
-        for folder in sorted(set(own), key=lambda path: len(path.parts)):
-            if str(folder) in _SYSTEM_FOLDERS:
-                continue
-            if any(folder.is_relative_to(path) for path in taken if path not in _SYSTEM_FOLDERS):
-                continue
-            wanted.append(str(folder))
-            taken.add(str(folder))
-        return wanted
-
-
-def _same_inside(bind: str) -> str | None:
-    """The folder of a bind that leaves it where it is and writable; None for any other bind."""
-    source, destination, options = (*bind.split(":"), "", "")[:3]
-    return source if destination in ("", source) and options != "ro" else None
 
 
 def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
@@ -132,7 +74,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
     scheduler = get_scheduler(site.scheduler)
     expanded = tuple(map(str, (*site.expanded, *loaded.expanded)))
     remarks = (*expanded, *remarks_on(loaded, site))
-    if scheduler.name == "local" and job.job.nodes > 1:
+    if scheduler.one_machine and job.job.nodes > 1:
         remarks += (
             f"this machine stands for all {job.job.nodes} nodes: "
             f"the {job.world_size} ranks run here together",
@@ -148,15 +90,15 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
             where=loaded.where("launch.method"),
             hint=f"use one of: auto, {', '.join(scheduler.launchers)}",
         )
-    if method == "torchrun" and scheduler.name in ("pbs", "cobalt") and job.job.nodes > 1:
+    launcher = get_launcher(method)
+    if launcher.starts_agents and not scheduler.has_steps and job.job.nodes > 1:
         raise ConfigError(
-            f"launch.method torchrun: it reaches one node only, and job.nodes is {job.job.nodes}",
+            f"launch.method {method}: it reaches one node only, and job.nodes is {job.job.nodes}",
             where=loaded.where("launch.method"),
             hint="use mpirun or mpiexec, which need no MPI in the image",
         )
     if method == "srun":
         _refuse_step_in_step(loaded)
-    launcher = get_launcher(method)
     if job.launch.mpi != "none" and not launcher.mpi:
         raise ConfigError(
             f"launch.mpi {job.launch.mpi}: under {method} the ranks are no MPI world",

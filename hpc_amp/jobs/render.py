@@ -111,7 +111,7 @@ def _settings(plan: Plan, *, session: bool) -> list[dict[str, str]]:
             "name": job.name,
             "scheduler": plan.scheduler.name,
             "launcher": plan.launcher.name,
-            "container": "exec" if plan.container.binaries else "none",
+            "container": plan.container.name,
             "program": "task" if job.run is None else "own",
         },
         {
@@ -141,7 +141,7 @@ def _settings(plan: Plan, *, session: bool) -> list[dict[str, str]]:
         groups[-1]["address"] = plan.site.address
     if request.grace is None:
         groups[2]["ask_grace"] = "yes"
-        if plan.launcher.name == "torchrun":
+        if plan.launcher.longest_grace is not None:
             groups[2]["longest_grace"] = _grace(plan)
     groups.append({f"forward_{got}": sent for got, sent in plan.launcher.forwards(plan).items()})
     groups.append(plan.launcher.settings(plan))
@@ -160,8 +160,9 @@ def _yes(value: bool) -> str:
 
 
 def _grace(plan: Plan) -> int:
-    """Seconds between SIGTERM and SIGKILL. torchrun kills its ranks by itself after 30."""
-    return min(plan.grace, 30) if plan.launcher.name == "torchrun" else plan.grace
+    """Seconds between SIGTERM and SIGKILL, which the launcher may send earlier."""
+    longest = plan.launcher.longest_grace
+    return plan.grace if longest is None else min(plan.grace, longest)
 
 
 def _option_lines(options: list[str]) -> list[ShellText]:

@@ -86,7 +86,7 @@ def _fill(plan: Plan, script: str, config_text: str) -> None:
     launch = run_dir / "launch.sh"
     launch.write_text(script)
     launch.chmod(0o755)
-    copy_package(run_dir)
+    copy_package(run_dir, plan)
     if plan.job.code is not None:
         copy_code(Path(plan.job.code), run_dir, run_dir.parents[1])
 

@@ -285,7 +285,7 @@ def _create(session: Session, script: str) -> set[str]:
         raise UsageError(f"the session's folder cannot be made: {error}") from None
     try:
         if session.config_text is not None:
-            copy_package(folder)
+            copy_package(folder, session.plan)
             rundir.write_resolved(plan, folder)
         (folder / _SCRIPT).write_text(script)
         return {*os.listdir(folder), *_MARKS}

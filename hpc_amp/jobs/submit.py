@@ -65,7 +65,7 @@ def submit(
 def waiting_for(scheduler: Scheduler) -> AbstractContextManager[None]:
     """Let Ctrl-C and signals wait while the scheduler is handed a job. On this machine the script
     is a child, which has to hear signals, and records itself that it has begun."""
-    return nullcontext() if scheduler.name == "local" else uninterrupted()
+    return nullcontext() if scheduler.one_machine else uninterrupted()
 
 
 def _kept(error: UnclearError, run_dir: Path) -> UnclearError:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import SchedulerError, UnclearError
-from hpc_amp.jobs.queue import find_jobs
-from hpc_amp.schedulers import Submission
+from hpc_amp.schedulers import Submission, get_scheduler
 
 # The scheduler's command outlives ours. sbatch, for one, asks a busy controller again for two
 # minutes (MAX_RETRIES in its source).
@@ -28,7 +27,7 @@ def or_found(
         return submit()
     except UnclearError as error:
         try:
-            found = [one for one in find_jobs(scheduler, folder) if one not in known]
+            found = [one for one in get_scheduler(scheduler).find_jobs(folder) if one not in known]
         except SchedulerError:
             raise error from None
         if not found:
@@ -40,7 +39,7 @@ def found_since(scheduler: str, folder: Path, events: Collection[dict[str, Any]]
     """The jobs of a run whose newest submission has no id yet, without those of submissions before
     it. Raises SchedulerError where the scheduler does not answer."""
     known = {str(event.get("job_id")) for event in events}
-    return [job_id for job_id in find_jobs(scheduler, folder) if job_id not in known]
+    return [job_id for job_id in get_scheduler(scheduler).find_jobs(folder) if job_id not in known]
 
 
 def may_still_come(submitted: int) -> bool:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from hpc_amp.launchers.base import Launcher
-from hpc_amp.launchers.mpi import Mpiexec, Mpirun
-from hpc_amp.launchers.single import Single
-from hpc_amp.launchers.srun import Srun
-from hpc_amp.launchers.torchrun import Torchrun
+from hpc_amp.registry import Registry
 
-__all__ = ["Launcher", "get_launcher"]
+__all__ = ["LAUNCHERS", "Launcher", "get_launcher"]
 
-_LAUNCHERS: dict[str, type[Launcher]] = {
-    launcher.name: launcher for launcher in (Srun, Mpirun, Mpiexec, Torchrun, Single)
-}
+LAUNCHERS: Registry[Launcher] = Registry(
+    "hpc_amp.launchers",
+    "hpc_amp.launchers.base:Launcher",
+    {
+        "srun": "hpc_amp.launchers.srun:Srun",
+        "mpirun": "hpc_amp.launchers.mpi:Mpirun",
+        "mpiexec": "hpc_amp.launchers.mpi:Mpiexec",
+        "torchrun": "hpc_amp.launchers.torchrun:Torchrun",
+        "single": "hpc_amp.launchers.single:Single",
+    },
+)
 
 
 def get_launcher(name: str) -> Launcher:
     """The launcher of that name."""
-    return _LAUNCHERS[name]()
+    return LAUNCHERS.get(name)()

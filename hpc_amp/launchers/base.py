@@ -4,7 +4,7 @@ A launcher's command may use what `hpc_amp/host/run.sh` gives it: the arrays `co
 before any command that shall run inside) and `program` (what Python runs as a rank), `python`,
 `hosts` (the nodes' names, one a line, the first node first), `attempt`, and the exported
 HPC_AMP_WORLD_SIZE, HPC_AMP_NNODES, HPC_AMP_PPN, MASTER_ADDR and MASTER_PORT. A launcher that has
-more to do before has a file of its name in `hpc_amp/host/launchers/`.
+more to do before has host code (`Launcher.host_code`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.jobs.shell import ShellText
+from hpc_amp.registry import code_beside
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
-    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.jobs.spec import Spec
 
 
 RANK = '"${container[@]}" "$python" "${program[@]}"'
@@ -29,39 +30,41 @@ class Launcher(ABC):
     name: ClassVar[str]
     mpi: ClassVar[bool] = False
     """Whether ranks can be an MPI world under it (`launch.mpi`)."""
+    starts_agents: ClassVar[bool] = False
+    """Whether it starts one process on each node, which starts the node's ranks."""
+    longest_grace: ClassVar[int | None] = None
+    """Seconds after SIGTERM when it kills its ranks by itself; None where it waits for them."""
 
     @abstractmethod
-    def forwards(self, plan: Plan) -> dict[str, str]:
+    def forwards(self, plan: Spec) -> dict[str, str]:
         """Which signal to send to the launcher when the script gets one, so that the ranks hear of
         it. The script asks through a stop file in any case; this is the faster of two ways."""
 
-    def tasks_per_node(self, job: Job) -> int:
-        """Processes that the scheduler has to start on each node."""
-        return job.ranks_per_node
-
-    def cpus_per_task(self, job: Job) -> int:
-        """Cores of each such process."""
-        return job.job.cpus_per_gpu
-
     def step_cpus(self, job: Job) -> int:
-        """Cores of each task of a Slurm step that the launcher makes."""
-        return self.cpus_per_task(job)
+        """Cores of each task of a step of the scheduler that the launcher makes."""
+        ranks = job.ranks_per_node if self.starts_agents else 1
+        return ranks * job.job.cpus_per_gpu
 
-    def settings(self, plan: Plan) -> dict[str, str]:
-        """What `hpc_amp/host/launchers/NAME.sh` has to know besides the settings of all jobs."""
+    def settings(self, plan: Spec) -> dict[str, str]:
+        """What the host code has to know besides the settings of all jobs."""
         return {}
 
+    def host_code(self) -> str:
+        """Bash that is sourced before the launch and defines `prepare_launch`. Default: the file
+        of the launcher's name beside its module, or nothing."""
+        return code_beside(self, f"{self.name}.sh")
+
     @abstractmethod
-    def command(self, plan: Plan) -> ShellText:
+    def command(self, plan: Spec) -> ShellText:
         """The launch as one simple bash command, possibly over several lines."""
 
-    def node_command(self, plan: Plan, task: ShellText) -> ShellText:
+    def node_command(self, plan: Spec, task: ShellText) -> ShellText:
         """`task` once on each node, with all that the node's ranks will have. Here: on the only
         node, by the script itself."""
         return task
 
 
-def warnings(plan: Plan) -> dict[str, str]:
+def warnings(plan: Spec) -> dict[str, str]:
     """The signals that warn of the end, where the job wants them. A program that knows nothing of
     them would be killed long before its time is up."""
     wanted = plan.job.launch.forward_signals

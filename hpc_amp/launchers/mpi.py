@@ -9,10 +9,10 @@ from hpc_amp.launchers.base import RANK, Launcher, warnings
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
-    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.jobs.spec import Spec
 
 
-def _more_options(plan: Plan) -> str:
+def _more_options(plan: Spec) -> str:
     """What site and job add, with a blank behind it."""
     return "".join(f"{quote(word)} " for word in (*plan.site.launcher_args, *plan.job.launch.args))
 
@@ -23,7 +23,7 @@ class Mpirun(Launcher):
     name = "mpirun"
     mpi = True
 
-    def forwards(self, plan: Plan) -> dict[str, str]:
+    def forwards(self, plan: Spec) -> dict[str, str]:
         """mpirun passes on SIGUSR1 and SIGUSR2; at SIGTERM it kills the ranks after a second."""
         return warnings(plan)
 
@@ -31,17 +31,17 @@ class Mpirun(Launcher):
         """On Slurm mpirun starts one daemon a node with srun, whose cores the ranks share."""
         return job.ranks_per_node * job.job.cpus_per_gpu
 
-    def command(self, plan: Plan) -> ShellText:
+    def command(self, plan: Spec) -> ShellText:
         """Every rank."""
         return self._start(plan, "$HPC_AMP_WORLD_SIZE", plan.job.ranks_per_node, RANK)
 
-    def node_command(self, plan: Plan, task: ShellText) -> ShellText:
+    def node_command(self, plan: Spec, task: ShellText) -> ShellText:
         """One process a node."""
         return self._start(plan, "$HPC_AMP_NNODES", 1, task)
 
-    def _start(self, plan: Plan, count: str, per_node: int, what: str) -> ShellText:
+    def _start(self, plan: Spec, count: str, per_node: int, what: str) -> ShellText:
         """Binding is off: a rank's threads would share one core."""
-        hosts = "" if plan.scheduler.name == "slurm" else '--hostfile "attempts/$attempt/hosts" '
+        hosts = "" if plan.has_steps else '--hostfile "attempts/$attempt/hosts" '
         return verbatim(
             f'mpirun -n "{count}" {hosts}--map-by ppr:{per_node}:node '
             f'--bind-to none "${{carried[@]}}" {_more_options(plan)}\\\n    {what}'
@@ -54,7 +54,7 @@ class Mpiexec(Launcher):
     name = "mpiexec"
     mpi = True
 
-    def forwards(self, plan: Plan) -> dict[str, str]:
+    def forwards(self, plan: Spec) -> dict[str, str]:
         """Nothing that both of them do: the stop file reaches the ranks."""
         return {}
 
@@ -62,20 +62,20 @@ class Mpiexec(Launcher):
         """Like mpirun, hydra starts one daemon a node with srun."""
         return job.ranks_per_node * job.job.cpus_per_gpu
 
-    def settings(self, plan: Plan) -> dict[str, str]:
+    def settings(self, plan: Spec) -> dict[str, str]:
         """Whether the job or its site say how PALS is to bind ranks to cores."""
         more = " ".join([*plan.site.launcher_args, *plan.job.launch.args])
         return {"bound": "yes"} if "--cpu-bind" in more else {}
 
-    def command(self, plan: Plan) -> ShellText:
+    def command(self, plan: Spec) -> ShellText:
         """Every rank."""
         return self._start(plan, "$HPC_AMP_WORLD_SIZE", '"$HPC_AMP_PPN"', RANK)
 
-    def node_command(self, plan: Plan, task: ShellText) -> ShellText:
+    def node_command(self, plan: Spec, task: ShellText) -> ShellText:
         """One process a node."""
         return self._start(plan, "$HPC_AMP_NNODES", "1", task)
 
-    def _start(self, plan: Plan, count: str, per_node: str, what: str) -> ShellText:
+    def _start(self, plan: Spec, count: str, per_node: str, what: str) -> ShellText:
         """`-n`, `-ppn` and `-hostfile` are read by both."""
         return verbatim(
             f'mpiexec -n "{count}" -ppn {per_node} '

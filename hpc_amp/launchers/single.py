@@ -8,7 +8,7 @@ from hpc_amp.jobs.shell import ShellText, verbatim
 from hpc_amp.launchers.base import RANK, Launcher, warnings
 
 if TYPE_CHECKING:
-    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.jobs.spec import Spec
 
 
 class Single(Launcher):
@@ -16,10 +16,10 @@ class Single(Launcher):
 
     name = "single"
 
-    def forwards(self, plan: Plan) -> dict[str, str]:
+    def forwards(self, plan: Spec) -> dict[str, str]:
         """All: the rank is the launcher."""
         return {**warnings(plan), "TERM": "TERM", "INT": "TERM"}
 
-    def command(self, plan: Plan) -> ShellText:
+    def command(self, plan: Spec) -> ShellText:
         """The rank itself."""
         return verbatim(RANK)

@@ -9,8 +9,7 @@ from hpc_amp.launchers.base import Launcher
 from hpc_amp.launchers.srun import SRUN, node_step, srun_options
 
 if TYPE_CHECKING:
-    from hpc_amp.config.schema import Job
-    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.jobs.spec import Spec
 
 # Static rendezvous: the c10d one compares host names, which differ inside and outside containers.
 _AGENT = (
@@ -23,33 +22,27 @@ class Torchrun(Launcher):
     """The agents of all nodes meet at the first one."""
 
     name = "torchrun"
+    starts_agents = True
+    longest_grace = 30
 
-    def forwards(self, plan: Plan) -> dict[str, str]:
+    def forwards(self, plan: Spec) -> dict[str, str]:
         """SIGUSR1 would kill the agent and orphan the ranks. SIGTERM it passes on, and kills them
         30 s later; on Slurm, Slurm itself sends it to the agents, and srun would kill them."""
-        return {} if plan.scheduler.name == "slurm" else {"TERM": "TERM", "INT": "TERM"}
+        return {} if plan.has_steps else {"TERM": "TERM", "INT": "TERM"}
 
-    def tasks_per_node(self, job: Job) -> int:
-        """One agent a node."""
-        return 1
-
-    def cpus_per_task(self, job: Job) -> int:
-        """The agent's ranks share its cores."""
-        return job.ranks_per_node * job.job.cpus_per_gpu
-
-    def command(self, plan: Plan) -> ShellText:
+    def command(self, plan: Spec) -> ShellText:
         """The agents, through srun on Slurm, directly on this machine otherwise. The node's index
         has to be expanded on the node, so a shell there puts it in."""
         program = '"${program[@]}"'
         if plan.job.launch.args:
             program = f"{words(plan.job.launch.args)} {program}"
-        if plan.scheduler.name != "slurm":
+        if not plan.has_steps:
             return verbatim(f'"${{container[@]}}" "$python" {_AGENT} --node-rank=0 {program}')
         agent = f"""'exec "$0" {_AGENT} --node-rank="$SLURM_NODEID" "$@"'"""
         options = map(quote, srun_options(plan))
         shell = f'"${{container[@]}}" /bin/sh -c {agent} "$python" {program}'
         return command_line([SRUN, *options, shell])
 
-    def node_command(self, plan: Plan, task: ShellText) -> ShellText:
+    def node_command(self, plan: Spec, task: ShellText) -> ShellText:
         """Where the agents will start."""
-        return node_step(plan, task) if plan.scheduler.name == "slurm" else task
+        return node_step(plan, task) if plan.has_steps else task

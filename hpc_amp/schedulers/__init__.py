@@ -1,23 +1,27 @@
-"""Who gives out the nodes: Slurm, PBS Pro, Cobalt, or nobody (this machine)."""
+"""Who gives out the nodes: a scheduler, or nobody (this machine)."""
 
 from __future__ import annotations
 
 from hpc_amp.errors import SchedulerError
+from hpc_amp.registry import Registry
 from hpc_amp.schedulers.base import JobStatus, Scheduler, Submission
-from hpc_amp.schedulers.cobalt import Cobalt
-from hpc_amp.schedulers.local import Local
-from hpc_amp.schedulers.pbs import Pbs
-from hpc_amp.schedulers.slurm import Slurm
 
-__all__ = ["JobStatus", "Scheduler", "Submission", "get_scheduler"]
+__all__ = ["SCHEDULERS", "JobStatus", "Scheduler", "Submission", "get_scheduler"]
 
-_SCHEDULERS: dict[str, type[Scheduler]] = {
-    scheduler.name: scheduler for scheduler in (Slurm, Pbs, Cobalt, Local)
-}
+SCHEDULERS: Registry[Scheduler] = Registry(
+    "hpc_amp.schedulers",
+    "hpc_amp.schedulers.base:Scheduler",
+    {
+        "slurm": "hpc_amp.schedulers.slurm:Slurm",
+        "pbs": "hpc_amp.schedulers.pbs:Pbs",
+        "cobalt": "hpc_amp.schedulers.cobalt:Cobalt",
+        "local": "hpc_amp.schedulers.local:Local",
+    },
+)
 
 
 def get_scheduler(name: str) -> Scheduler:
-    """The scheduler of that name. Raises SchedulerError for one that has no name here."""
-    if name not in _SCHEDULERS:
+    """The scheduler of that name. Raises SchedulerError where nothing has that name."""
+    if name not in SCHEDULERS:
         raise SchedulerError(f"there is no scheduler {name!r}")
-    return _SCHEDULERS[name]()
+    return SCHEDULERS.get(name)()

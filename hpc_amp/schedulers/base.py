@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, ParamSpec, TypeVar
 from hpc_amp.errors import ConfigError, SchedulerError, UnclearError, UsageError
 from hpc_amp.lint.directives import SPLIT, Directive, Header
 from hpc_amp.lint.options import parse_options
+from hpc_amp.registry import code_beside
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
-    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.jobs.spec import Spec
     from hpc_amp.lint.directives import SchedulerName, Split
 
 
@@ -105,6 +106,12 @@ class Scheduler(ABC):
     signals_ranks: ClassVar[bool] = True
     """Whether ranks can count on hearing of a cancellation and having time to save."""
 
+    has_steps: ClassVar[bool] = False
+    """Whether it can start processes on the nodes of a job by itself."""
+    whole_nodes: ClassVar[bool] = False
+    """Whether the nodes of a job are its own, always."""
+    one_machine: ClassVar[bool] = False
+    """Whether it is this machine alone, which stands for all nodes of a job."""
     limits: ClassVar[bool] = True
     """Whether it ends jobs at their time limit."""
     grace: ClassVar[int]
@@ -113,17 +120,33 @@ class Scheduler(ABC):
     allocation: ClassVar[str] = ""
     """The variable that has the job's id inside an allocation."""
 
+    def host_code(self) -> str:
+        """Bash that is sourced at the beginning of every job: what hpc_amp/host/begin.sh calls.
+        Default: `host.sh` beside the scheduler's module."""
+        return code_beside(self, "host.sh")
+
+    def queued(self) -> dict[str, Path]:
+        """The user's jobs in the queue, each with a path that tells which run it belongs to: its
+        working directory, its script or its log. Raises SchedulerError where the scheduler does
+        not answer."""
+        return {}
+
+    def find_jobs(self, folder: Path) -> list[str]:
+        """The ids of the jobs whose script lies in `folder`, as far as the queue shows jobs. Raises
+        SchedulerError where the scheduler does not answer."""
+        return [job_id for job_id, path in self.queued().items() if folder in (path, *path.parents)]
+
     @abstractmethod
     def default_launcher(self, job: Job) -> str:
         """The launcher for `launch.method: auto`."""
 
     @abstractmethod
-    def directives(self, plan: Plan) -> list[str]:
+    def directives(self, plan: Spec) -> list[str]:
         """The options of the header, each quoted as this scheduler's directive parser reads it,
         without the marker. The site's and the user's own lines are included as they are."""
 
     @abstractmethod
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Spec) -> None:
         """Raise ConfigError for what this scheduler cannot do."""
 
     @abstractmethod
@@ -141,7 +164,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def interactive(
-        self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
+        self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive:
         """A new allocation with the plan's resources, which must be those of one process, and the
         script in it, once. Without a `terminal`, input and output may be files and pipes; raises
@@ -219,7 +242,7 @@ def directive_words(line: str, split: Callable[[str], Split]) -> list[str]:
 
 
 def merge_directives(
-    generated: Sequence[tuple[str, str]], plan: Plan, options: Callable[[str], set[str]]
+    generated: Sequence[tuple[str, str]], plan: Spec, options: Callable[[str], set[str]]
 ) -> list[str]:
     """Generated (option, text) pairs less what site and user skip, then the lines they add.
 
@@ -237,7 +260,7 @@ def merge_directives(
     return [text for _, text in lines]
 
 
-def refuse_directives(plan: Plan, scheduler: SchedulerName, refused: Mapping[str, str]) -> None:
+def refuse_directives(plan: Spec, scheduler: SchedulerName, refused: Mapping[str, str]) -> None:
     """Raise ConfigError where a line of the site or of the job has one of the options `refused`,
     which says what comes of each: a job that hpc-amp could not follow. They have the names that
     `hpc_amp.lint.options` gives them; `-W block` stands for this attribute of `-W`."""
@@ -348,6 +371,15 @@ def run_command(
         ) from None
     except subprocess.TimeoutExpired:
         raise NoAnswerError(f"`{command[0]}` did not answer within {timeout:g} s") from None
+
+
+def output_of(command: Sequence[str]) -> str:
+    """What a command that lists jobs prints. Raises SchedulerError where it fails and says why: of
+    an empty queue some say nothing, and fail."""
+    result = run_command(command)
+    if result.returncode != 0 and (result.stdout.strip() or result.stderr.strip()):
+        raise SchedulerError(f"{command[0]} does not answer: {complaint(result)}")
+    return result.stdout
 
 
 # Cobalt puts a whole traceback into an answer: only its exception says something.

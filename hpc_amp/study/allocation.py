@@ -109,7 +109,7 @@ def render_allocation(
         "scheduler": verbatim(largest.scheduler.name),
         "node_file": verbatim(_NODE_FILES.get(largest.scheduler.name, "")),
         "limit": largest.walltime - largest.stop_margin if largest.scheduler.limits else _NEVER,
-        "tasks": largest.launcher.tasks_per_node(largest.job),
+        "tasks": largest.tasks_per_node,
         "runs": [
             (
                 quote(f"{one.first.kind}-n{one.first.nodes:04d}"),

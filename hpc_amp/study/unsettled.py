@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.jobs.events import read_events, record_event
-from hpc_amp.jobs.queue import find_jobs
 from hpc_amp.jobs.unsettled import ANSWER_SECONDS, INTERRUPTED
+from hpc_amp.schedulers import get_scheduler
 from hpc_amp.study.folder import Study
 
 POLL_SECONDS = 3.0
@@ -31,7 +31,8 @@ def settle(study: Study, on_wait: Callable[[], object]) -> None:
     told = False
     while open_runs := list(_unsettled(study)):
         found = {
-            (run.scheduler, run.folder): find_jobs(run.scheduler, run.folder) for run in open_runs
+            (run.scheduler, run.folder): get_scheduler(run.scheduler).find_jobs(run.folder)
+            for run in open_runs
         }
         # What has begun since then speaks for itself.
         for run in [run for run in open_runs if run in set(_unsettled(study))]:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from hpc_amp.errors import SchedulerError, UsageError
-from hpc_amp.jobs.queue import queued_on_cobalt, queued_on_pbs, queued_on_slurm
-from hpc_amp.schedulers import JobStatus, Scheduler, cobalt, get_scheduler, pbs, slurm
+from hpc_amp.schedulers import JobStatus, Scheduler, get_scheduler
 from hpc_amp.schedulers.base import (
     NOT_IN_QUEUE,
     AwayError,
@@ -22,6 +21,9 @@ from hpc_amp.schedulers.base import (
     run_command,
     submission_environment,
 )
+from hpc_amp.schedulers.cobalt import scheduler as cobalt
+from hpc_amp.schedulers.pbs import scheduler as pbs
+from hpc_amp.schedulers.slurm import scheduler as slurm
 
 Answers = Mapping[str, JobStatus]
 
@@ -132,7 +134,7 @@ class SlurmArrays(Arrays):
 
     def find(self, folder: Path, script: Path) -> list[str]:
         """By the working directory, which those of points have not."""
-        jobs = queued_on_slurm().items()
+        jobs = self.scheduler.queued().items()
         return [self.array_of(job_id) for job_id, path in jobs if path == folder]
 
 
@@ -189,7 +191,7 @@ class PbsArrays(Arrays):
 
     def find(self, folder: Path, script: Path) -> list[str]:
         """By the log, which those of points have not in there."""
-        jobs = queued_on_pbs().items()
+        jobs = self.scheduler.queued().items()
         return [job_id for job_id, path in jobs if path.parent == folder / "logs"]
 
 
@@ -217,7 +219,7 @@ class CobaltArrays(Arrays):
 
     def find(self, folder: Path, script: Path) -> list[str]:
         """By the script. In the order of their ids they are the tasks."""
-        return [job_id for job_id, path in queued_on_cobalt().items() if path == script]
+        return [job_id for job_id, path in self.scheduler.queued().items() if path == script]
 
 
 class LocalArrays(Arrays):

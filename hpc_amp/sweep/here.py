@@ -15,7 +15,7 @@ from pathlib import Path
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.events import record_event
-from hpc_amp.schedulers import local
+from hpc_amp.schedulers.local import scheduler as local
 from hpc_amp.signals import INTERRUPTING, Handler, handling, interrupt
 from hpc_amp.sweep.arrays import LocalArrays
 from hpc_amp.sweep.cut import Part

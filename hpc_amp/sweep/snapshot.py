@@ -6,28 +6,29 @@ from __future__ import annotations
 import io
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpc_amp.jobs.code import JOB_SIDE, MAIN, NEVER_COPIED, PACKAGE, refuse_large
+from hpc_amp.jobs.code import JOB_SIDE, NEVER_COPIED, PACKAGE, refuse_large, texts
 from hpc_amp.jobs.plan import Plan
 
 NAME = "snapshot.tar"
 
 
-def write_snapshot(folder: Path, plan: Plan) -> None:
-    """Write the code that the jobs of `plan` need into the folder of their sweep. Raises
-    ConfigError where the user's own is so large that nobody can have meant it."""
+def write_snapshot(folder: Path, plans: Sequence[Plan]) -> None:
+    """Write the code that the jobs of `plans` need into the folder of their sweep; the user's code
+    is the same for all. Raises ConfigError where that is so large that nobody can have meant it."""
     sweeps_dir = folder.parents[1]
     with tarfile.open(folder / NAME, "w") as archive:
         for name in JOB_SIDE:
             copy = f"src/hpc_amp/{name}"
             archive.add(PACKAGE / name, copy, filter=_only_code(copy, PACKAGE / name, None))
-        main = tarfile.TarInfo("src/__main__.py")
-        main.size = len(MAIN)
-        archive.addfile(main, io.BytesIO(MAIN.encode()))
-        if plan.job.code is not None:
-            code = Path(plan.job.code)
+        for name, text in texts(plans).items():
+            entry = tarfile.TarInfo(f"src/{name}")
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+        if plans[0].job.code is not None:
+            code = Path(plans[0].job.code)
             refuse_large(code, sweeps_dir)
             archive.add(code, "code", filter=_only_code("code", code, sweeps_dir))
 

@@ -64,7 +64,7 @@ def write(sweep: Sweep, plan: SweepPlan) -> None:
             (sweep.folder / "jobs.jsonl").write_text("".join(f"{job}\n" for job in plan.jobs))
             for group, script in zip(sweep.groups, scripts, strict=True):
                 (sweep.folder / group.script).write_text(script)
-            write_snapshot(sweep.folder, plan.plan)
+            write_snapshot(sweep.folder, [group.plan for group in plan.groups])
             write_description(sweep)
         except BaseException:
             rundir.discard(sweep.folder)

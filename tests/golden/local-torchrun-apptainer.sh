@@ -6,7 +6,7 @@
 
 run_dir=/projects/me/runs/golden/20261127-223455-kqzf
 declare -A job=( # times in seconds
-  [name]=golden [scheduler]=local [launcher]=torchrun [container]=exec [program]=task
+  [name]=golden [scheduler]=local [launcher]=torchrun [container]=apptainer [program]=task
   [nodes]=1 [ranks_per_node]=4 [cpus_per_rank]=8 [step_cpus]=32
   [walltime]=7200 [limited]=no [stop_margin]=120 [grace]=30 [launch_timeout]=600 [ask_grace]=yes [longest_grace]=30
   [max_restarts]=10 [retries]=1 [preflight]=yes [mpi]=no

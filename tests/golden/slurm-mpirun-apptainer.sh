@@ -21,7 +21,7 @@
 
 run_dir=/projects/me/runs/golden/20261127-223455-kqzf
 declare -A job=( # times in seconds
-  [name]=golden [scheduler]=slurm [launcher]=mpirun [container]=exec [program]=task
+  [name]=golden [scheduler]=slurm [launcher]=mpirun [container]=apptainer [program]=task
   [nodes]=2 [ranks_per_node]=4 [cpus_per_rank]=8 [step_cpus]=32
   [walltime]=7200 [limited]=yes [stop_margin]=120 [grace]=30 [launch_timeout]=600 [ask_grace]=yes
   [max_restarts]=10 [retries]=1 [preflight]=yes [mpi]=no

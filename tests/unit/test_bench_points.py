@@ -174,7 +174,7 @@ def run_script(made: Prepared, statuses: dict[Point, int]) -> subprocess.Complet
     for point, plan in made.plans.items():
         (plan.run_dir / "logs").mkdir(parents=True, exist_ok=True)
         if not (plan.run_dir / "src").exists():
-            copy_package(plan.run_dir)
+            copy_package(plan.run_dir, plan)
         (plan.run_dir / "checkpoints").mkdir(exist_ok=True)
         (plan.run_dir / "state.jsonl").touch()
         status = statuses.get(point, 0)

@@ -17,7 +17,7 @@ from support.waiting import wait_for_file, wait_until
 
 from hpc_amp import __version__
 from hpc_amp.jobs.events import read_events, record_event
-from hpc_amp.schedulers import local
+from hpc_amp.schedulers.local import scheduler as local
 
 STATUS_KEYS = {
     "run_dir", "name", "job_id", "scheduler", "state", "reason", "attempt", "step", "total_steps",

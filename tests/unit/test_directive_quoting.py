@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hpc_amp.schedulers.slurm import file_pattern, quote_directive
+from hpc_amp.schedulers.slurm.scheduler import file_pattern, quote_directive
 
 
 def model_of_sbatch(script: str) -> list[str]:

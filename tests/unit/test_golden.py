@@ -102,7 +102,7 @@ def test_the_script_is_the_golden_one(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)  # `make demo` makes a folder `data`, which would be bound
-    monkeypatch.setattr("hpc_amp.schedulers.local._nvidia_gpus", lambda: 0)
+    monkeypatch.setattr("hpc_amp.schedulers.local.scheduler._nvidia_gpus", lambda: 0)
     path = GOLDEN / f"{scheduler}-{launcher}-{runtime}.sh"
     script = render(plan(scheduler, launcher, runtime))
     if pytestconfig.getoption("update_golden"):
@@ -131,7 +131,7 @@ def test_a_golden_script_fits_on_a_screen(case: str) -> None:
 
 
 def test_the_host_library_is_bash_as_it_is() -> None:
-    files = sorted((REPOSITORY / "hpc_amp" / "host").rglob("*.sh"))
+    files = sorted((REPOSITORY / "hpc_amp").rglob("*.sh"))
 
     assert len(files) > 15
     for path in files:

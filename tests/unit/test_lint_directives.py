@@ -20,7 +20,7 @@ from hpc_amp.lint.directives import (
 from hpc_amp.lint.linter import lint, schedulers_of
 from hpc_amp.lint.options import parse_options, resource_list
 from hpc_amp.lint.script import read_script
-from hpc_amp.schedulers.slurm import quote_directive
+from hpc_amp.schedulers.slurm.scheduler import quote_directive
 
 # No control characters: nothing can carry them in a line.
 one_line = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=40)

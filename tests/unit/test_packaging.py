@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from support.environment import REPOSITORY, clean_environ
 
+from hpc_amp.config.load import load_job
+from hpc_amp.config.sites import find_site
 from hpc_amp.jobs.code import copy_package
+from hpc_amp.jobs.plan import make_plan
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +91,9 @@ def test_definitions_of_images_are_in_it(installed: Path, tmp_path: Path) -> Non
 
 def test_a_run_has_the_job_side_alone_and_all_of_it(tmp_path: Path) -> None:
     """Every module that a rank can import, and none that it cannot."""
-    copy_package(tmp_path)
+    (tmp_path / "job.yaml").write_text("name: x\nrun: [true]\n")
+    job = load_job(tmp_path / "job.yaml")
+    copy_package(tmp_path, make_plan(job, find_site("slurm"), tmp_path))
     package = tmp_path / "src" / "hpc_amp"
     names = sorted(
         str(path.relative_to(package.parent).with_suffix("")).replace("/", ".")

@@ -16,7 +16,7 @@ from hpc_amp.jobs.links import submit_chain
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
 from hpc_amp.schedulers.base import NOT_IN_QUEUE, AwayError, JobStatus, Submission
-from hpc_amp.schedulers.pbs import Pbs, job_status
+from hpc_amp.schedulers.pbs.scheduler import Pbs, job_status
 
 
 def plan(host: StubHost, site: str = "", **job: Any) -> Plan:

@@ -19,7 +19,7 @@ from hpc_amp.config.keys import keys_of
 from hpc_amp.config.schema import Job
 from hpc_amp.jobs import change
 from hpc_amp.jobs.events import read_events, record_event
-from hpc_amp.schedulers import local
+from hpc_amp.schedulers.local import scheduler as local
 
 
 def job(**more: Any) -> dict[str, Any]:

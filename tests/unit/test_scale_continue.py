@@ -23,7 +23,7 @@ from support.studies import rank_file, write_timing
 from support.waiting import wait_until
 
 from hpc_amp.jobs.events import read_events, record_event
-from hpc_amp.jobs.queue import find_jobs
+from hpc_amp.schedulers import get_scheduler
 from hpc_amp.signals import INTERRUPTING
 from hpc_amp.study import submission, unsettled
 from hpc_amp.study.folder import Study, find_study
@@ -306,7 +306,7 @@ _HEARS = """
 import dataclasses
 import time
 from pathlib import Path
-from hpc_amp.schedulers import local
+from hpc_amp.schedulers.local import scheduler as local
 from hpc_amp.study.draft import Wishes, draft_study
 from hpc_amp.study.recipe import measurements
 from hpc_amp.study.submission import submit_runs
@@ -613,8 +613,8 @@ def test_the_job_of_a_folder(
 ) -> None:
     command_that_says(monkeypatch, tmp_path, command, said)
 
-    assert find_jobs(scheduler, Path(_FOLDER, "2")) == [job_id]
-    assert find_jobs(scheduler, Path(_FOLDER, "3")) == []
+    assert get_scheduler(scheduler).find_jobs(Path(_FOLDER, "2")) == [job_id]
+    assert get_scheduler(scheduler).find_jobs(Path(_FOLDER, "3")) == []
 
 
 def test_the_process_of_a_folder(tmp_path: Path) -> None:
@@ -622,10 +622,10 @@ def test_the_process_of_a_folder(tmp_path: Path) -> None:
     script.write_text("sleep 60\nexit\n")
     process = subprocess.Popen(["bash", str(script)])
     try:
-        wait_until(lambda: find_jobs("local", tmp_path) != [], "the script")
-        (found,) = find_jobs("local", tmp_path)
+        wait_until(lambda: get_scheduler("local").find_jobs(tmp_path) != [], "the script")
+        (found,) = get_scheduler("local").find_jobs(tmp_path)
         assert found.startswith(f"local-{process.pid}-")
-        assert find_jobs("local", tmp_path / "other") == []
+        assert get_scheduler("local").find_jobs(tmp_path / "other") == []
     finally:
         process.kill()
         process.wait()
@@ -639,7 +639,7 @@ def test_a_subshell_of_a_script_is_no_process_of_a_folder(tmp_path: Path) -> Non
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     try:
         wait_until(lambda: len(children.read_text().split()) == 2, "the subshells")
-        (found,) = find_jobs("local", tmp_path)
+        (found,) = get_scheduler("local").find_jobs(tmp_path)
         assert found.startswith(f"local-{process.pid}-")
     finally:
         os.killpg(process.pid, signal.SIGKILL)

@@ -20,7 +20,7 @@ from hpc_amp.jobs.render import render_session
 from hpc_amp.jobs.session import Session, of_config, of_run
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.schedulers.base import Interactive, without_options
-from hpc_amp.schedulers.slurm import _LONG_OPTIONS, _OF_BATCH_JOBS
+from hpc_amp.schedulers.slurm.scheduler import _LONG_OPTIONS, _OF_BATCH_JOBS
 
 SCHEDULERS = ["slurm", "pbs", "cobalt", "local"]
 JOB: dict[str, Any] = {

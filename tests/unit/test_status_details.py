@@ -19,7 +19,7 @@ from support.stubs import StubHost, events, wait
 from support.waiting import wait_for_file, wait_until
 
 from hpc_amp.jobs.events import read_events, record_event
-from hpc_amp.schedulers import local
+from hpc_amp.schedulers.local import scheduler as local
 
 
 def job(**more: Any) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from hpc_amp.schedulers.base import (
     hand_in,
     merge_directives,
     needs_terminal,
+    output_of,
     refuse_directives,
     run_command,
     script_command,
@@ -36,7 +37,7 @@ from hpc_amp.schedulers.base import (
 from hpc_amp.schedulers.qsub import QsubScheduler
 
 if TYPE_CHECKING:
-    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.jobs.spec import Spec
 
 OWN_VARIABLES = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT", "PBS_EXEC")
 AWAY = r"(?i)(cannot|couldn't|failed to) connect|Connection refused|No route to host|errno=15010"
@@ -77,14 +78,14 @@ class Pbs(QsubScheduler):
     grace = 10  # the default of kill_delay
     allocation = "PBS_JOBID"
 
-    def directives(self, plan: Plan) -> list[str]:
+    def directives(self, plan: Spec) -> list[str]:
         """One chunk a node. Output goes straight to the log (`-k doe`): it would be copied there at
         the end otherwise. PBS starts the job again where a node is lost (`-r y`)."""
         job, request = plan.job, plan.job.job
-        tasks = plan.launcher.tasks_per_node(job)
+        tasks = plan.tasks_per_node
         chunk = [
             f"select={request.nodes}",
-            f"ncpus={tasks * plan.launcher.cpus_per_task(job)}",
+            f"ncpus={tasks * plan.cpus_per_task}",
             f"mpiprocs={tasks}",
         ]
         if request.gpus_per_node and plan.site.gpu_request != "none":
@@ -112,7 +113,7 @@ class Pbs(QsubScheduler):
         ]
         return merge_directives(generated, plan, _options)
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Spec) -> None:
         """What PBS's own parser refuses, and what hides a job."""
         refuse_directives(plan, "pbs", _REFUSED)
         if not str(plan.run_dir).isascii():
@@ -150,7 +151,7 @@ class Pbs(QsubScheduler):
         )
 
     def interactive(
-        self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
+        self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive:
         """`qsub -I`, which runs a command behind `--` on the node's terminal and ends with it; a
         script's body it would not run. Its exit status is 0, whatever happened."""
@@ -164,6 +165,16 @@ class Pbs(QsubScheduler):
             job_id=r"qsub: waiting for job (\S+) to start",
             ready=r"qsub: job \S+ ready",
         )
+
+    def queued(self) -> dict[str, Path]:
+        """Logs of jobs."""
+        text = output_of(["qstat", "-f"]).replace("\n\t", "")  # long values go on behind a tab
+        jobs = {}
+        for block in text.split("Job Id: ")[1:]:
+            output = re.search(r"^ *Output_Path = [^:]*:(.*)$", block, re.MULTILINE)
+            if output is not None:
+                jobs[block.split()[0]] = Path(output[1])
+        return jobs
 
     @asked_again
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:

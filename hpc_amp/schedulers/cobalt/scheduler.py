@@ -25,6 +25,7 @@ from hpc_amp.schedulers.base import (
     complaint,
     hand_in,
     needs_terminal,
+    output_of,
     run_command,
     script_command,
     submission_environment,
@@ -32,7 +33,7 @@ from hpc_amp.schedulers.base import (
 from hpc_amp.schedulers.qsub import QsubScheduler
 
 if TYPE_CHECKING:
-    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.jobs.spec import Spec
 
 OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
 LOST = r"timed out|Connection reset|BadStatusLine|Broken pipe|EOF occurred|Server Failure"
@@ -84,17 +85,18 @@ class Cobalt(QsubScheduler):
 
     name = "cobalt"
     marker = "#COBALT"
+    whole_nodes = True
     grace = 300  # the default of force_kill_delay
     allocation = "COBALT_JOBID"
 
-    def directives(self, plan: Plan) -> list[str]:
+    def directives(self, plan: Spec) -> list[str]:
         """Every option once, `--attrs` of site and job joined into one: qsub takes no second. A
         word too many would silence all that follows, so every word is known to be an option or its
         value."""
         values = self._values(plan)
         return [name if value is None else f"{name} {value}" for name, value in values.items()]
 
-    def _values(self, plan: Plan) -> dict[str, str | None]:
+    def _values(self, plan: Spec) -> dict[str, str | None]:
         """The value of every option; None for those that have none."""
         job, request = plan.job, plan.job.job
         log = str(plan.run_dir / "logs" / "job.log")
@@ -124,7 +126,7 @@ class Cobalt(QsubScheduler):
             _refuse_what_breaks(name, value)
         return values
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Spec) -> None:
         """Cobalt's own limits, and what does not survive its way to the node: it passes the path of
         the script through a remote shell without quotes."""
         if plan.walltime < _SHORTEST_MINUTES * 60:
@@ -162,7 +164,7 @@ class Cobalt(QsubScheduler):
         )
 
     def interactive(
-        self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
+        self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive:
         """`qsub -I` opens a login shell on the first node and takes no command, so it has to be
         typed: `exec` and plain words, which every shell reads alike (`check` sees to it)."""
@@ -177,6 +179,12 @@ class Cobalt(QsubScheduler):
             ready=r"Opening interactive session to \S+",
             typed=f"exec {' '.join(script_command(script))}",
         )
+
+    def queued(self) -> dict[str, Path]:
+        """Scripts of jobs: Cobalt takes none with a blank in its path."""
+        lines = output_of(["qstat", "--header", "JobID:Command"]).splitlines()
+        rows = (line.split() for line in lines)
+        return {row[0]: Path(row[1]) for row in rows if len(row) == 2 and row[0].isdecimal()}
 
     @asked_again
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:

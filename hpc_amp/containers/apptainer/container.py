@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hpc_amp.containers.base import Container
 
 if TYPE_CHECKING:
-    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.jobs.spec import Spec
 
 
 # The programs that may run an image, by what job or site want.
@@ -25,12 +25,12 @@ BINARIES = {
 class ExecContainer(Container):
     """Runs the image's own software on the node's kernel, network and GPUs."""
 
-    name = "apptainer or singularity"
+    name = "apptainer"
 
     def __init__(self, binaries: tuple[str, ...]) -> None:
         self.binaries = binaries
 
-    def options(self, plan: Plan) -> list[str]:
+    def options(self, plan: Spec) -> list[str]:
         """`--pwd` is always given: a working directory that is not in the image is dropped in
         silence otherwise. Mounts are explicit, one `-B` each."""
         config = plan.job.container

@@ -23,6 +23,7 @@ from hpc_amp.schedulers.base import (
     directive_words,
     hand_in,
     merge_directives,
+    output_of,
     refuse_directives,
     run_command,
     run_here,
@@ -33,7 +34,7 @@ from hpc_amp.schedulers.base import (
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
-    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.jobs.spec import Spec
 
 _AWAY = "Unable to contact slurm controller|Connection refused|No route to host"
 _PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
@@ -58,6 +59,7 @@ class Slurm(Scheduler):
 
     name = "slurm"
     marker = "#SBATCH"
+    has_steps = True
     launchers = ("srun", "mpirun", "mpiexec", "torchrun", "single")
     grace = 30  # the default of KillWait
     allocation = "SLURM_JOB_ID"
@@ -66,7 +68,7 @@ class Slurm(Scheduler):
         """One task a rank."""
         return "srun"
 
-    def directives(self, plan: Plan) -> list[str]:
+    def directives(self, plan: Spec) -> list[str]:
         """`--chdir` is a path, `--output` a pattern: a relative one would be joined to the path and
         then be expanded as a whole. `B:USR1` warns the script, which asks the ranks to save."""
         job, request = plan.job, plan.job.job
@@ -76,8 +78,8 @@ class Slurm(Scheduler):
             "--output": file_pattern(str(plan.run_dir / "logs" / "job.log")),
             "--open-mode": "append",
             "--nodes": str(request.nodes),
-            "--ntasks-per-node": str(plan.launcher.tasks_per_node(job)),
-            "--cpus-per-task": str(plan.launcher.cpus_per_task(job)),
+            "--ntasks-per-node": str(plan.tasks_per_node),
+            "--cpus-per-task": str(plan.cpus_per_task),
             **self._gpu_options(plan),
         }
         if request.memory is not None:
@@ -91,7 +93,7 @@ class Slurm(Scheduler):
         generated = [(name, f"{name}={quote_directive(value)}") for name, value in options.items()]
         return merge_directives([*generated, ("--requeue", "--requeue")], plan, _options)
 
-    def _gpu_options(self, plan: Plan) -> dict[str, str]:
+    def _gpu_options(self, plan: Spec) -> dict[str, str]:
         count, kind = plan.job.job.gpus_per_node, plan.site.gpu_type
         if count == 0 or plan.site.gpu_request == "none":
             return {}
@@ -100,7 +102,7 @@ class Slurm(Scheduler):
             return {"--gres": f"gpu:{amount}"}
         return {"--gpus-per-node": amount}
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Spec) -> None:
         """Slurm's own limits on what the script asks for."""
         refuse_directives(plan, "slurm", _REFUSED)
         if plan.stop_margin > 65535:
@@ -126,7 +128,7 @@ class Slurm(Scheduler):
         )
 
     def interactive(
-        self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
+        self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive:
         """srun makes the allocation and its only step at once: it then gets the options that a
         batch job gets, hands on window size and exit status, and takes its request back when it
@@ -151,6 +153,12 @@ class Slurm(Scheduler):
         options += ["--nodes=1", "--ntasks=1", "--mpi=none", *_terminal_options(terminal)]
         here = run_here(script, environ)
         return Interactive(["srun", *options, *here.command], here.environ)
+
+    def queued(self) -> dict[str, Path]:
+        """Working directories of jobs."""
+        command = ["squeue", "-h", "-u", str(os.getuid()), "--states=all", "-o", "%i|%Z"]
+        rows = (line.strip().partition("|") for line in output_of(command).splitlines())
+        return {job_id: Path(path) for job_id, _, path in rows if path}
 
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """squeue, asked once for all the user's jobs: naming one that it has forgotten would make

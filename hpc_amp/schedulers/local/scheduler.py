@@ -23,7 +23,7 @@ from hpc_amp.schedulers.base import (
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
-    from hpc_amp.jobs.plan import Plan
+    from hpc_amp.jobs.spec import Spec
 
 
 class Local(Scheduler):
@@ -34,17 +34,19 @@ class Local(Scheduler):
     marker = "#"
     launchers = ("torchrun", "single", "mpirun", "mpiexec")
     limits = False
+    whole_nodes = True
+    one_machine = True
     grace = 30
 
     def default_launcher(self, job: Job) -> str:
         """torchrun for several ranks."""
         return launcher_of_one_node(job)
 
-    def directives(self, plan: Plan) -> list[str]:
+    def directives(self, plan: Spec) -> list[str]:
         """There is nobody to read any; what site and user add is refused by `check`."""
         return []
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Spec) -> None:
         """No more GPUs than this machine has."""
         if plan.site.directives or plan.job.job.directives:
             raise ConfigError("job.directives: the local scheduler reads none", hint="remove them")
@@ -81,10 +83,30 @@ class Local(Scheduler):
         return Submission(id_of_process(process.pid))
 
     def interactive(
-        self, plan: Plan, script: Path, environ: Mapping[str, str], *, terminal: bool
+        self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive:
         """This machine is the allocation."""
         return run_here(script, environ)
+
+    def queued(self) -> dict[str, Path]:
+        """Scripts of the processes on this machine, without the subshells that look like them."""
+        scripts: dict[int, Path] = {}
+        parents: dict[int, int] = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            pid = int(process.name)
+            try:
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                stat = (process / "stat").read_text()
+            except OSError:
+                continue  # it has ended
+            if words[0] == b"bash" and len(words) > 1:
+                scripts[pid] = Path(os.fsdecode(words[1]))
+                parents[pid] = int(stat.rpartition(")")[2].split()[1])
+        return {
+            id_of_process(pid): script
+            for pid, script in scripts.items()
+            if scripts.get(parents[pid]) != script
+        }
 
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """Which of the processes are alive. One that is gone has ended."""

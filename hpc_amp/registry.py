@@ -1,0 +1,82 @@
+"""Things of one kind that can be added: by one line of a registry here, or by an entry point of
+another package. A class is imported when it is asked for, not before. Standard library only."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class RegistryError(Exception):
+    """A registered class that cannot be imported, or is none of its kind. The message says which
+    package it belongs to."""
+
+
+class Registry(Generic[T]):
+    """Classes of one kind, by name.
+
+    `own` maps names to `package.module:Class`. An entry point of `group` adds one under its own
+    name; it cannot replace one of `own`. `base` is `package.module:Class` of the class that all of
+    them extend.
+    """
+
+    def __init__(self, group: str, base: str, own: Mapping[str, str]) -> None:
+        self.group = group
+        self._base = base
+        self._own = dict(own)
+
+    def names(self) -> tuple[str, ...]:
+        """All names, those of this package first."""
+        return (*self._own, *sorted(set(self._foreign()) - set(self._own)))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._own or name in self._foreign()
+
+    def __iter__(self) -> Iterator[type[T]]:
+        return map(self.get, self.names())
+
+    def get(self, name: str) -> type[T]:
+        """The class of that name. Raises KeyError where nothing has it, and RegistryError where
+        what has it cannot be used."""
+        if name in self._own:
+            return self._load(name, self._own[name])
+        return self._load(name, self._foreign()[name])
+
+    def _foreign(self) -> dict[str, str]:
+        points = importlib.metadata.entry_points(group=self.group)
+        return {point.name: point.value for point in points}
+
+    def _load(self, name: str, place: str) -> type[T]:
+        try:
+            found = load(place)
+        except (ImportError, AttributeError) as error:
+            raise RegistryError(
+                f"{name!r} of the group {self.group} is {place}, which cannot be imported: {error}"
+            ) from error
+        base = load(self._base)
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise RegistryError(
+                f"{name!r} of the group {self.group} is {place}, which does not extend "
+                f"{self._base.replace(':', '.')}"
+            )
+        return found
+
+
+def load(place: str) -> type:
+    """The class at `package.module:Class`. Raises ImportError or AttributeError."""
+    module, _, name = place.partition(":")
+    found: type = getattr(importlib.import_module(module), name)
+    return found
+
+
+def code_beside(thing: object, name: str) -> str:
+    """The text of the file `name` in the folder of the module of an object's class; empty where
+    there is none."""
+    module = importlib.import_module(type(thing).__module__)
+    path = Path(module.__file__ or "").parent / name
+    return path.read_text() if path.is_file() else ""
