@@ -7,7 +7,7 @@ import importlib
 import importlib.metadata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -64,14 +64,13 @@ class Registry(Generic[T]):
                 f"{name!r} of the group {self.group} is {place}, which does not extend "
                 f"{self._base.replace(':', '.')}"
             )
-        return found
+        return cast("type[T]", found)
 
 
-def load(place: str) -> type:
-    """The class at `package.module:Class`. Raises ImportError or AttributeError."""
+def load(place: str) -> Any:
+    """What is at `package.module:NAME`. Raises ImportError or AttributeError."""
     module, _, name = place.partition(":")
-    found: type = getattr(importlib.import_module(module), name)
-    return found
+    return getattr(importlib.import_module(module), name)
 
 
 def code_beside(thing: object, name: str) -> str:

@@ -11,32 +11,30 @@ import os
 import re
 from pathlib import Path
 
+from hpc_amp.config.bind import Bind, parse_bind
 from hpc_amp.config.command import launcher_in
 from hpc_amp.config.fabric import RESERVED, find_fabric
 from hpc_amp.config.load import LoadedJob
+from hpc_amp.config.paths import missing_path
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import SYSTEM_LIBRARIES, HostMpi, Site
 from hpc_amp.config.tree import Table
 from hpc_amp.config.units import parse_duration
-from hpc_amp.containers.image import read_image
+from hpc_amp.containers import CONTAINERS, container_of
 from hpc_amp.errors import ConfigError, UsageError
+from hpc_amp.launchers import get_launcher, launchers_of
+from hpc_amp.schedulers import get_scheduler
 
 _PLAIN = re.compile(r"[\w./:=+@%-]+|\.\.\.")
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
-# Folders that every program of an image is loaded from. Apptainer lets the host's hide them.
+# Folders that every program of an image is loaded from. Runtimes let the host's hide them.
 _LOADED_FROM = {
     *("/", "/usr", "/bin", "/sbin", "/lib", "/lib64"),
     *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64"),
 }
-_TITLES = {"slurm": "Slurm", "pbs": "PBS", "cobalt": "Cobalt", "local": "the local scheduler"}
 _UNUSED = {"classification": ("gan",), "dcgan": ("model", "optimizer", "label_smoothing")}
 """Keys of `train` that are another task's."""
-_GPU_REQUESTS = {
-    "slurm": ("auto", "gpus-per-node", "gres", "none"),
-    "pbs": ("auto", "ngpus", "none"),
-    "cobalt": ("auto", "none"),
-    "local": ("auto", "none"),
-}
+_SITE_KEYS = ("gpu_type", "chunk")
+"""Keys of a site that only some schedulers use."""
 
 
 def check_site(site: Site, tree: Table) -> None:
@@ -45,26 +43,23 @@ def check_site(site: Site, tree: Table) -> None:
     def error(key: str, message: str, hint: str) -> ConfigError:
         return ConfigError(f"{key}: {message}", where=tree.place(key), hint=hint)
 
-    scheduler = _TITLES[site.scheduler]
-    requests = _GPU_REQUESTS[site.scheduler]
+    scheduler = get_scheduler(site.scheduler)
+    requests = ("auto", *scheduler.gpu_requests, "none")
     if site.gpu_request not in requests:
         raise error(
             "gpu_request",
-            f"{scheduler} does not know {site.gpu_request}",
+            f"{scheduler.title} does not know {site.gpu_request}",
             f"use one of: {', '.join(requests)}",
         )
-    if site.gpu_type is not None and site.scheduler != "slurm":
-        instead = (
-            "say it in chunk, such as gputype=A100" if site.scheduler == "pbs" else "remove it"
-        )
-        raise error("gpu_type", "only Slurm is asked for GPUs by their type", instead)
-    if site.chunk and site.scheduler != "pbs":
-        raise error("chunk", "only PBS has chunks", "use directives")
-    if site.launcher == "srun" and site.scheduler != "slurm":
+    for key in _SITE_KEYS:
+        if getattr(site, key) and key not in scheduler.site_keys:
+            instead = scheduler.instead_of_key.get(key, "use directives")
+            raise error(key, f"{scheduler.title} does not use it", instead)
+    if site.launcher != "auto" and not scheduler.works_with(get_launcher(site.launcher)):
         raise error(
             "launcher",
-            "srun only works under Slurm",
-            "use one of: auto, mpirun, mpiexec, torchrun, single",
+            f"{site.launcher} does not work with {scheduler.title}",
+            f"use one of: auto, {', '.join(launchers_of(scheduler))}",
         )
     if site.fabric not in (None, "none"):
         find_fabric(site.fabric, where=tree.place("fabric"))
@@ -90,7 +85,7 @@ def check_job(loaded: LoadedJob, site: Site | None = None) -> None:
     _check_run(loaded, loaded.job)
     if site is not None:
         _check_on_site(loaded, loaded.job, site)
-    _check_container(loaded, loaded.job)
+    _check_container(loaded, loaded.job, site)
     _check_code(loaded, loaded.job)
     if loaded.job.train:
         _check_task(loaded, loaded.job.train)
@@ -148,50 +143,33 @@ def _check_on_site(loaded: LoadedJob, job: Job, site: Site) -> None:
             f"the site {site.name} does not say where the host's MPI is",
             "write host_mpi into a site file of your own, or use hybrid",
         )
-    if job.job.chain and site.scheduler in ("slurm", "local"):
-        own = "Slurm requeues" if site.scheduler == "slurm" else "a local run goes on"
+    scheduler = get_scheduler(site.scheduler)
+    if job.job.chain and not scheduler.chains:
         raise loaded.error(
             "job.chain",
-            f"{own} by itself",
+            f"under {scheduler.title} a run goes on in the same job",
             "leave it out: job.max_restarts is all that counts",
         )
 
 
-def _check_container(loaded: LoadedJob, job: Job) -> None:
-    runtime, image = job.container.runtime, job.container.image
+def _check_container(loaded: LoadedJob, job: Job, site: Site | None) -> None:
+    name, image = container_of(job, site), job.container.image
+    container = CONTAINERS.get(name)()
     for bind in job.container.bind:
         hidden = _hides(bind)
         if hidden:
             raise loaded.error("container.bind", *hidden)
-    if image is None:
-        if runtime in ("apptainer", "singularity"):
-            raise loaded.error(
-                "container.runtime",
-                f"{runtime} needs an image, and container.image is null",
-                "name a .sif file, or use runtime: none",
-            )
-        return
-    if _URI.fullmatch(image):
-        file = re.sub(r"[^A-Za-z0-9._-]+", "-", image.rstrip("/").rpartition("/")[2]) or "image"
-        raise loaded.error(
-            "container.image",
-            f"{image} is a URI, which every node would download again",
-            f"pull it once with `hpc-amp container pull {image} {file}.sif` and write "
-            f"image: {file}.sif",
-        )
-    if runtime == "none":
-        return  # a quick way to try a job without its container
-    if not os.path.exists(image):
-        raise loaded.error("container.image", *_missing(image, "file or folder"))
-    if not os.access(image, os.R_OK):
-        raise loaded.error(
-            "container.image", f"{image} cannot be read", "check its permissions with ls -l"
-        )
-    if os.path.isfile(image):
+    if image is not None:
         try:
-            read_image(image)
+            container.check_image(image)
         except UsageError as error:
             raise loaded.error("container.image", error.message, error.hint) from None
+    elif container.uses_image and job.container.runtime != "auto":
+        raise loaded.error(
+            "container.runtime",
+            f"{name} needs an image, and container.image is null",
+            f"name {container.image_forms}, or use runtime: none",
+        )
 
 
 def _hides(bind: str) -> tuple[str, str] | None:
@@ -208,8 +186,8 @@ def _hides(bind: str) -> tuple[str, str] | None:
 
 def _ends(bind: str) -> tuple[str, str]:
     """Source and destination of a bind."""
-    source, destination = (*bind.split(":"), "")[:2]
-    source, inside = (os.path.normpath(path) for path in (source, destination or source))
+    found = parse_bind(bind) or Bind(bind, bind)
+    source, inside = map(os.path.normpath, (found.source, found.destination))
     return source, inside.replace("//", "/")
 
 
@@ -220,13 +198,7 @@ def _check_code(loaded: LoadedJob, job: Job) -> None:
         raise loaded.error(
             "code", f"{job.code} is not a folder", "name the folder that holds your code"
         )
-    raise loaded.error("code", *_missing(job.code, "folder"))
-
-
-def _missing(path: str, kind: str) -> tuple[str, str]:
-    """Message and hint for a path that does not exist."""
-    hint = "check the path" if os.path.isabs(path) else f"it is looked up in {Path.cwd()}"
-    return f"there is no {kind} {path}", hint
+    raise loaded.error("code", *missing_path(job.code, "folder"))
 
 
 def _check_task(loaded: LoadedJob, train: Train) -> None:
@@ -292,7 +264,7 @@ def _check_weights(loaded: LoadedJob, train: Train) -> None:
     for key, file in train.first_weights.items():
         path = os.path.expanduser(file)
         if not os.path.isfile(path):
-            raise loaded.error(f"train.{key}", *_missing(path, "file"))
+            raise loaded.error(f"train.{key}", *missing_path(path, "file"))
 
 
 def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:

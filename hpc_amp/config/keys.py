@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from hpc_amp.config.tree import Node, Scalar, Table
-from hpc_amp.config.values import Fixed, PathMark
+from hpc_amp.config.values import Fixed, PathMark, Registered
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class Key:
     """Whether it holds a path, or a list of binds."""
     fixed: Fixed | None = None
     """Why a run that has begun cannot change it."""
+    registered: Registered | None = None
+    """Where its values are registered."""
 
     @property
     def is_section(self) -> bool:
@@ -55,9 +57,12 @@ def keys_of(section: type[Any]) -> dict[str, Key]:
         kind, optional, marks = _unwrap(hints[field.name])
         is_path = any(isinstance(mark, PathMark) for mark in marks)
         fixed = next((mark for mark in marks if isinstance(mark, Fixed)), None)
-        checks = tuple(mark for mark in marks if not isinstance(mark, (PathMark, Fixed)))
+        registered = next((mark for mark in marks if isinstance(mark, Registered)), None)
+        checks = tuple(mark for mark in marks if callable(mark))
         required = field.default is MISSING and field.default_factory is MISSING
-        keys[field.name] = Key(field.name, kind, optional, checks, required, is_path, fixed)
+        keys[field.name] = Key(
+            field.name, kind, optional, checks, required, is_path, fixed, registered
+        )
     return keys
 
 

@@ -164,6 +164,8 @@ def _type(key: Key, path: str) -> str:
     if key.is_path:
         many = "list of [paths](config.md#paths)"
         return many if origin is list else "[path](config.md#paths)"
+    if key.registered is not None:
+        return _either([f"`{choice}`" for choice in key.registered.choices])
     if origin is Literal:
         return _either([f"`{choice}`" for choice in arguments])
     if origin is list:

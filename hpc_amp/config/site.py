@@ -11,7 +11,15 @@ from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.paths import Expansion
 from hpc_amp.config.tree import Table
-from hpc_amp.config.values import Binds, Path, Word, Words, environment_names, printable
+from hpc_amp.config.values import (
+    Binds,
+    Path,
+    Registered,
+    Word,
+    Words,
+    environment_names,
+    printable,
+)
 
 
 def host_pattern(value: str) -> None:
@@ -77,10 +85,10 @@ class Site:
     out."""
     description: Annotated[str, printable] = ""
     """One line for `hpc-amp doctor`: which machine, and where its documentation is."""
-    scheduler: Literal["slurm", "pbs", "cobalt", "local"]
+    scheduler: Annotated[str, Registered("hpc_amp.schedulers:SCHEDULERS")]
     """`slurm`: `sbatch` and friends. `pbs`: PBS Professional and OpenPBS. `cobalt`: Argonne's.
     `local`: the machine at hand, without any scheduler."""
-    launcher: Literal["auto", "srun", "mpirun", "mpiexec", "torchrun", "single"] = "auto"
+    launcher: Annotated[str, Registered("hpc_amp.launchers:LAUNCHERS", ("auto",))] = "auto"
     """What `launch.method: auto` means here. `auto`: `srun` on Slurm; elsewhere `single` for one
     rank, `torchrun` on one node, `mpirun` on several."""
     launcher_args: Words = field(default_factory=list)
@@ -92,13 +100,13 @@ class Site:
     fabric: Word | None = None
     """[Profile](#fabric-profiles) of the network between nodes: `ib`, `slingshot`, ... Default:
     none."""
-    runtime: Literal["auto", "apptainer", "singularity", "none"] = "auto"
-    """What `container.runtime: auto` means here for a job with an image. `auto`: whichever of the
-    two is installed on the nodes."""
+    runtime: Annotated[str, Registered("hpc_amp.containers:CONTAINERS")] = "auto"
+    """What `container.runtime: auto` means here for a job with an image. `auto`: Apptainer or
+    Singularity, whichever is installed on the nodes."""
     hosts: Words = field(default_factory=list)
     """Patterns for the login nodes' full names, such as `login*.perlmutter.nersc.gov`. Where one
     fits, `site: auto` chooses this site."""
-    gpu_request: Literal["auto", "gpus-per-node", "gres", "ngpus", "none"] = "auto"
+    gpu_request: Word = "auto"
     """How GPUs are asked for. Slurm: `--gpus-per-node=4` or `--gres=gpu:4`. PBS: `ngpus=4` in each
     chunk. `none`: not at all, where whole nodes are given or `directives` say it. `auto`:
     `gpus-per-node` on Slurm, `ngpus` on PBS, `none` on Cobalt."""
@@ -127,7 +135,7 @@ class Site:
     network: `{host}-ib0`, `ic-{host}`, `{host}.hsn.example.org`. `{host}` is the node's short name.
     Default: the name as the scheduler has it."""
     container_args: Words = field(default_factory=list)
-    """More options for every `apptainer exec`, such as `--fakeroot`."""
+    """More options of the runtime for every container, such as Apptainer's `--fakeroot`."""
     defaults: Table = field(default_factory=lambda: Table({}, "no site file"))
     """Keys of a [job file](config.md) that hold here unless the job says otherwise, in the same
     form: `job: {queue: gpu}`. Those below `train` reach only jobs that train."""

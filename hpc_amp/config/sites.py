@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import itertools
-import os
-import re
 import shutil
 import socket
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpc_amp.config.build import build
@@ -24,13 +21,9 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.source import read_file
 from hpc_amp.config.tree import Scalar, Table
 from hpc_amp.errors import ConfigError
+from hpc_amp.schedulers import SCHEDULERS
+from hpc_amp.schedulers.base import Which
 
-Which = Callable[[str], "str | None"]
-SLURM_FILES = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
-PBS_FILE = Path("/etc/pbs.conf")
-COBALT_FILE = Path("/etc/cobalt.conf")
-_COBALT_COMMANDS = ("cqwait", "cqstat", "cqadm")  # only Cobalt has them; one is enough
-_PBS_SERVER = re.compile(r"^\s*PBS_(SERVER|PRIMARY|SERVER_HOST_NAME)\s*=\s*\S", re.MULTILINE)
 _NOT_FOR_SITES = ("name", "site", "code", "run")
 
 
@@ -76,9 +69,9 @@ def find_site(
     """The site of a name, of a path (it has a `/` or ends in `.yaml`), or `auto`.
 
     `auto` is the first site with a pattern in `hosts` that fits this machine's full name, else the
-    generic one of the scheduler that is installed and configured here (`slurm`, `pbs`, `cobalt`),
-    else `local`. `where` is the place that gave the name, for errors. Raises ConfigError for an
-    unknown name and for a site file with an error.
+    generic one of the scheduler that is installed and configured here, else `local`. `where` is the
+    place that gave the name, for errors. Raises ConfigError for an unknown name and for a site file
+    with an error.
     """
     if "/" in name or name.endswith((".yaml", ".yml")):
         return load_site(Path(name))
@@ -108,56 +101,6 @@ def load_for_site(
     return source.validate(site.defaults), site
 
 
-def slurm_is_configured(which: Which = shutil.which) -> bool:
-    """Whether this machine has Slurm's commands and knows a controller.
-
-    Packages install the commands on machines of no cluster, hence the second question.
-    """
-    if not which("sbatch"):
-        return False
-    if os.environ.get("SLURM_CONF") or any(file.exists() for file in SLURM_FILES):
-        return True
-    scontrol = which("scontrol")
-    if not scontrol:
-        return False
-    try:  # a "configless" cluster has no file: the controller answers all the same
-        ping = subprocess.run([scontrol, "ping"], capture_output=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return ping.returncode == 0
-
-
-def pbs_is_configured(which: Which = shutil.which) -> bool:
-    """Whether this machine has the commands of PBS Professional or OpenPBS, and knows a server.
-
-    Torque, Grid Engine, Cobalt and Slurm (in a package of its own) have a `qsub` too. None of them
-    reads pbs.conf; where it has stayed behind, the company of `qsub` gives the other away.
-    """
-    if not (which("qsub") and which("qstat")) or _company(which, "qsub", ("qconf", "cqwait")):
-        return False
-    try:
-        text = Path(os.environ.get("PBS_CONF_FILE") or PBS_FILE).read_text(errors="replace")
-    except OSError:
-        return False
-    return bool(os.environ.get("PBS_SERVER")) or bool(_PBS_SERVER.search(text))
-
-
-def cobalt_is_configured(which: Which = shutil.which) -> bool:
-    """Whether this machine has Cobalt's commands and a configuration of it."""
-    if not (which("qsub") and any(map(which, _COBALT_COMMANDS))):
-        return False
-    named = os.environ.get("COBALT_CONFIG_FILES")
-    files = [Path(file) for file in named.split(":") if file] if named else [COBALT_FILE]
-    return any(file.is_file() for file in files)
-
-
-def _company(which: Which, command: str, others: Sequence[str]) -> bool:
-    """Whether the folder of a command has one of the others too."""
-    folder = Path(which(command) or "").parent
-    found = (which(other) for other in others)
-    return any(Path(path).parent == folder for path in found if path)
-
-
 def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: Which) -> Site:
     hosts = [hostname] if hostname else _host_names()
     for path in files.values():
@@ -166,17 +109,14 @@ def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: W
         for host, pattern in itertools.product(hosts, site.hosts):
             if fnmatch.fnmatchcase(host.lower(), pattern.lower()):
                 return load_site(path)
-    for name, is_configured in _SCHEDULERS.items():
-        if is_configured(which):
-            return load_site(files[name])
+    for scheduler in SCHEDULERS:
+        if scheduler.is_configured(which):
+            return (
+                load_site(files[scheduler.name])
+                if scheduler.name in files
+                else Site(name=scheduler.name, scheduler=scheduler.name)
+            )
     return load_site(files["local"])
-
-
-_SCHEDULERS = {
-    "slurm": slurm_is_configured,
-    "pbs": pbs_is_configured,
-    "cobalt": cobalt_is_configured,
-}
 
 
 def _host_names() -> list[str]:

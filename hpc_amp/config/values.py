@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from hpc_amp.config.units import parse_duration, parse_interval, parse_size, parse_step_interval
+from hpc_amp.registry import Registry, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,26 @@ class Fixed:
 class PathMark:
     """Says of a key that it holds paths: variables of the submitting shell in them are replaced
     (`config.paths`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """Marks a key whose value is a name of the registry at `place` (`package.module:NAME`), or one
+    of the words `more`, which stand before those names."""
+
+    place: str
+    more: tuple[str, ...] = ()
+
+    @property
+    def registry(self) -> Registry[Any]:
+        """The registry, imported when it is asked for."""
+        found: Registry[Any] = load(self.place)
+        return found
+
+    @property
+    def choices(self) -> list[str]:
+        """All values, in the order in which they are shown."""
+        return [*self.more, *(name for name in self.registry.names() if name not in self.more)]
 
 
 def at_least(minimum: float) -> Callable[[float], None]:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from hpc_amp.config.schema import Data
-from hpc_amp.containers.runtime import file_system
+from hpc_amp.containers.storage import file_system
 from hpc_amp.doctor.finding import Finding, Findings
 from hpc_amp.doctor.job import Request, own_place
 from hpc_amp.doctor.machine import IN_MEMORY

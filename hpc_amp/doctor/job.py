@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
@@ -15,16 +14,13 @@ from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.units import format_duration, parse_duration
-from hpc_amp.containers.image import go_name, machine, read_image
-from hpc_amp.containers.runtime import Runtime, file_system, gib
+from hpc_amp.containers import Container, get_container
+from hpc_amp.containers.image import go_name, machine
+from hpc_amp.containers.storage import IN_MEMORY, file_system, gib
 from hpc_amp.doctor.catalogue import CATALOGUE
 from hpc_amp.doctor.finding import Finding, Findings
-from hpc_amp.doctor.machine import IN_MEMORY
-from hpc_amp.errors import ConfigError, HpcAmpError, SchedulerError, UsageError
-from hpc_amp.lint.directives import Directive, Header, pbs_words
-from hpc_amp.lint.options import parse_options
-from hpc_amp.schedulers import get_scheduler
-from hpc_amp.schedulers.base import run_command
+from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
+from hpc_amp.schedulers import Scheduler, get_scheduler
 
 _GIB = 2**30
 _OWN_DISK = ("ext2", "ext3", "ext4", "xfs", "btrfs", "overlay", "zfs")
@@ -51,14 +47,22 @@ class Request:
     @property
     def here(self) -> bool:
         """Whether the job runs on this machine."""
-        return self.site.scheduler == "local"
+        return self.scheduler.one_machine
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Who gives out the nodes."""
+        return get_scheduler(self.site.scheduler)
+
+    @property
+    def container(self) -> Container:
+        """The job's container runtime."""
+        return get_container(self.job, self.site)
 
     @property
     def image(self) -> str | None:
-        """The image, if the job has one."""
-        container = self.job.container
-        runtime = container.runtime if container.runtime != "auto" else self.site.runtime
-        return None if runtime == "none" else container.image
+        """The image, if the job runs in one."""
+        return self.job.container.image if self.container.uses_image else None
 
     @property
     def options(self) -> list[str]:
@@ -88,12 +92,16 @@ def check_image(request: Request) -> Findings:
     """Whether it is a whole image, on a file system that all nodes see."""
     if request.image is None:
         return
-    where = os.path.abspath(request.image)
     try:
-        image = read_image(request.image if "://" in request.image else where)
+        image = request.container.read_image(request.image)
     except UsageError as error:
         why = "every node starts the image by itself"
         yield Finding("img.local", "error", error.message, why, error.hint or "")
+        return
+    if image is None:
+        title = request.container.title
+        what = f"{request.image} is no file: whether {title} gets it, only the nodes can tell"
+        yield Finding("img.local", "unknown", what)
         return
     path = image.path
     kind = file_system(path)
@@ -126,7 +134,8 @@ def check_architecture(request: Request, architecture: str | None) -> Findings:
     if architecture is None:
         yield Finding("img.arch", "unknown", "the image does not say its architecture")
         return
-    nodes = {machine()} if request.here else _node_architectures(request)
+    nodes = {machine()} if request.here else request.scheduler.node_architectures(request.job)
+    nodes = {go_name(name) for name in nodes}
     why = "programs of one architecture do not run on another"
     fix = "pull or build it for theirs: hpc-amp container pull --arch"
     if not nodes:
@@ -147,81 +156,6 @@ def check_architecture(request: Request, architecture: str | None) -> Findings:
         yield Finding("img.arch", "good", f"{architecture}, like the nodes")
 
 
-def _node_architectures(request: Request) -> set[str]:
-    """Those that Slurm knows of its nodes; nothing where it is not asked or does not say."""
-    if request.site.scheduler != "slurm":
-        return set()
-    try:
-        answer = run_command(["scontrol", "--oneliner", "show", "nodes"])
-    except SchedulerError:
-        return set()
-    names = set()
-    queue = request.job.job.queue
-    for line in answer.stdout.splitlines():
-        facts = dict(part.partition("=")[::2] for part in line.split())
-        if queue and "Partitions" in facts and queue not in facts["Partitions"].split(","):
-            continue
-        if "Arch" in facts:
-            names.add(go_name(facts["Arch"]))
-    return names
-
-
-# ---- the container's options ---------------------------------------------------------------------
-
-# Options and the first version of Apptainer that has them. SingularityCE has its own numbers.
-_SINCE = {"--no-eval": (1, 1), "--unsquash": (1, 1), "--sharens": (1, 3), "--no-env": (1, 5)}
-_HIDES = {"--cleanenv", "-e", "--containall", "-C", "--compat"}
-
-
-def check_options(request: Request, runtime: Runtime | None) -> Findings:
-    """Options that this version does not have, and those that hide what the ranks need."""
-    if request.image is None:
-        return
-    good = True
-    names = [word.partition("=")[0] for word in request.options]
-    hides = sorted(_HIDES & set(names))
-    if hides and request.job.world_size > 1:
-        good = False
-        what = f"{', '.join(hides)} keeps the launcher's variables out of the container"
-        why = "every rank takes itself for the only one, and trains alone"
-        fix = "leave it out of container.args; PYTHONNOUSERSITE and the like are set anyway"
-        yield Finding("rt.flags", "error", what, why, fix)
-    if "--writable-tmpfs" in names or "--containall" in names or "-C" in names:
-        good = False
-        what = "--writable-tmpfs and --containall have 64 MB for files, in memory"
-        why = "caches of compilers and data loaders fill them"
-        yield Finding("rt.flags", "warning", what, why, "bind a folder for what is written")
-    for name in names:
-        if name not in _SINCE or runtime is None or runtime.flavour != "apptainer":
-            continue
-        if runtime.version and runtime.version < _SINCE[name]:
-            good = False
-            since = ".".join(map(str, _SINCE[name]))
-            what = f"{name} came with Apptainer {since}, and here is {runtime.text}"
-            fix = "leave it out, or load a newer module in job.setup"
-            yield Finding("rt.flags", "error", what, "the container does not start", fix)
-    if good:
-        says = "an unknown version" if runtime is None else runtime.text
-        yield Finding("rt.flags", "good", f"no option of job or site that {says} has not")
-    yield from _check_values(request.options)
-
-
-def _check_values(options: list[str]) -> Findings:
-    """`--env A=1,B=x,y` is split at commas, and what does not fit is dropped, with status 0."""
-    values = [word[len("--env=") :] for word in options if word.startswith("--env=")]
-    values += [after for word, after in itertools.pairwise(options) if word == "--env"]
-    bad = [
-        value
-        for value in values
-        if ("," in value and value.count("=") > 1) or re.search(r"`|\$\(|\n", value)
-    ]
-    if bad:
-        names = ", ".join(value.partition("=")[0] for value in bad)
-        what = f"--env {names}: the runtime splits values at commas and evaluates them as shell"
-        fix = "write them into container.env, where any text is itself"
-        yield Finding("env.value", "error", what, "parts of it get lost, in silence", fix)
-    else:
-        yield Finding("env.value", "good", "values pass no shell and no comma splits them")
 
 
 # ---- folders -------------------------------------------------------------------------------------
@@ -276,28 +210,17 @@ def _check_workdir(request: Request) -> Findings:
         yield Finding("cwd", "good", f"{workdir} can be mounted")
 
 
-_PBS_LOGS = (
-    "PBS opens the log on the node before the job starts, and holds the job where it cannot "
-    "(Exit_status -3, `too many failed attempts`)"
-)
-
-
 def check_log_folders(request: Request) -> Findings:
-    """Whether the folders exist that `-o` and `-e` of site and job name, on PBS."""
-    if request.site.scheduler != "pbs":
-        return
-    for line in (*request.site.directives, *request.job.job.directives):
-        words = pbs_words(line)
-        header = Header("pbs", (Directive("pbs", 1, line, words),), 1)
-        for option in parse_options(header).options:
-            if option.name not in ("o", "e") or not option.value or "^array_index^" in option.value:
-                continue
-            path = Path(option.value.rpartition(":")[2])
-            folder = path if path.is_dir() else path.parent
-            if path.is_absolute() and not os.access(folder, os.W_OK | os.X_OK):
-                what = f"{option.spelling} {option.value}: nothing can be written in {folder}"
-                fix = "make the folder, or leave the option out: the run directory has a log"
-                yield Finding("fs", "error", what, _PBS_LOGS, fix)
+    """Whether the folders exist of the logs that directives of site and job name, where the nodes
+    open a log before the job starts."""
+    scheduler = request.scheduler
+    directives = (*request.site.directives, *request.job.job.directives)
+    for written, path in scheduler.log_files(directives):
+        folder = path if path.is_dir() else path.parent
+        if path.is_absolute() and not os.access(folder, os.W_OK | os.X_OK):
+            what = f"{written}: nothing can be written in {folder}"
+            fix = "make the folder, or leave the option out: the run directory has a log"
+            yield Finding("fs", "error", what, scheduler.lost_log, fix)
 
 
 def check_run_folder(request: Request) -> Findings:
@@ -319,9 +242,9 @@ def check_run_folder(request: Request) -> Findings:
     if not request.here and (kind in IN_MEMORY or folder.is_relative_to("/tmp")):
         fix = "work on a file system that the compute nodes see"
         yield own_place("fs", folder, kind, fix)
-    elif request.site.scheduler == "pbs" and kind in _OWN_DISK:
+    elif request.scheduler.lost_log and kind in _OWN_DISK:
         what = f"{folder} lies on {kind}: whether the nodes see it, only they can tell"
-        yield Finding("fs", "unknown", what, _PBS_LOGS, "see `df` of it on a node")
+        yield Finding("fs", "unknown", what, request.scheduler.lost_log, "see `df` of it on a node")
     elif free < _GIB:
         what = f"{folder} has only {gib(free)} left"
         yield Finding("fs", "warning", what, why, "make room, or choose another runs_dir")
@@ -336,75 +259,31 @@ def check_scheduler(
     request: Request, which: Callable[[str], str | None] = shutil.which
 ) -> Findings:
     """Whether it is there, answers, and has what is asked for."""
-    name = request.site.scheduler
+    scheduler = request.scheduler
     if request.here:
         yield Finding("sched", "good", "no scheduler: the job runs on this machine")
         return
-    command = {"slurm": "sbatch", "pbs": "qsub", "cobalt": "qsub"}[name]
-    why = "jobs are handed in with it"
-    if which(command) is None:
-        what = f"{command} is not on this machine's PATH"
+    why = "jobs are submitted with it"
+    if scheduler.command and which(scheduler.command) is None:
+        what = f"{scheduler.command} is not on this machine's PATH"
         fix = "submit from a login node, or say site=local to run here"
         yield Finding("sched", "error", what, why, fix)
         return
     try:
-        get_scheduler(name).query(["0"])
+        scheduler.query(["0"])
     except HpcAmpError as error:
         fix = "try again; the site's status page may say more"
         yield Finding("sched", "error", error.message, why, error.hint or fix)
         return
-    found = list(_check_limits(request)) if name == "slurm" else []
+    found = list(scheduler.check_limits(request.job))
     margin = parse_duration(request.job.job.stop_margin)
     if request.job.train is not None and margin < 30:
         what = f"job.stop_margin is {format_duration(margin)}"
-        why = "a checkpoint has to be written in it; Slurm looks at time limits every 30 s"
+        why = "a checkpoint has to be written in it; some schedulers are late by half a minute"
         found.append(Finding("sched", "warning", what, why, "1m or more is safer"))
     if not found:
-        found = [Finding("sched", "good", f"{name} answers")]
+        found = [Finding("sched", "good", f"{scheduler.title} answers")]
     yield from found
-
-
-def _check_limits(request: Request) -> Findings:
-    """The partition's limits, where Slurm tells."""
-    resources = request.job.job
-    try:
-        answer = run_command(["sinfo", "--noheader", "--format=%P|%a|%l|%D"])
-    except SchedulerError:
-        return
-    rows = [line.split("|") for line in answer.stdout.splitlines() if line.count("|") == 3]
-    queues = {row[0].rstrip("*"): row for row in rows}
-    wanted = resources.queue or next((r[0][:-1] for r in rows if r[0].endswith("*")), None)
-    why = "Slurm would refuse the job, or never start it"
-    if wanted is None or not queues:
-        return
-    chosen = [queues[part] for part in wanted.split(",") if part in queues]
-    if not chosen:
-        what = f"there is no partition {wanted}"
-        fix = f"those that you see here are {', '.join(sorted(queues))}"
-        yield Finding("sched", "error", what, why, fix)
-        return
-    if all(row[1] != "up" for row in chosen):
-        fix = "choose another with job.queue"
-        yield Finding("sched", "warning", f"the partition {wanted} is {chosen[0][1]}", why, fix)
-    limits = [_seconds(row[2]) for row in chosen]
-    walltime = parse_duration(resources.walltime)
-    if all(limit is not None and limit < walltime for limit in limits):
-        what = f"job.walltime {resources.walltime} is more than {wanted} allows ({chosen[0][2]})"
-        fix = "make it shorter: a run goes on in its next attempt by itself"
-        yield Finding("sched", "error", what, why, fix)
-    total = sum(int(row[3]) for row in rows if row[0].rstrip("*") in wanted.split(","))
-    if resources.nodes > total:
-        what = f"job.nodes is {resources.nodes}, and {wanted} has {total}"
-        yield Finding("sched", "error", what, why, "ask for fewer, or for another partition")
-
-
-def _seconds(text: str) -> int | None:
-    """Slurm's time limit: `1-00:00:00`, `30:00`; None for `infinite` and what is none."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 # ---- secrets -------------------------------------------------------------------------------------

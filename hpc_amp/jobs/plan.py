@@ -22,7 +22,7 @@ from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.remarks import remarks_on
 from hpc_amp.jobs.setup_lines import check_setup
 from hpc_amp.jobs.spec import Spec
-from hpc_amp.launchers import Launcher, get_launcher
+from hpc_amp.launchers import Launcher, get_launcher, launchers_of
 from hpc_amp.schedulers import Scheduler, get_scheduler
 
 _UNMOUNTABLE = "',', ':', '^', and a blank or a backslash at the end cannot stand in a mount"
@@ -37,9 +37,10 @@ class Plan(Spec):
     container: Container
 
     @property
-    def has_steps(self) -> bool:
-        """Whether the scheduler itself can start processes on the nodes of a job."""
-        return self.scheduler.has_steps
+    def step_launcher(self) -> str:
+        """The launcher with which the scheduler itself starts processes on the nodes of a job;
+        empty where it has none."""
+        return self.scheduler.step_launcher
 
     @property
     def starts_agents(self) -> bool:
@@ -84,21 +85,21 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
     method: str = job.launch.method if job.launch.method != "auto" else site.launcher
     if method == "auto":
         method = scheduler.default_launcher(job)
-    if method not in scheduler.launchers:
-        raise ConfigError(
-            f"launch.method {method} does not work with the {scheduler.name} scheduler",
-            where=loaded.where("launch.method"),
-            hint=f"use one of: auto, {', '.join(scheduler.launchers)}",
-        )
     launcher = get_launcher(method)
-    if launcher.starts_agents and not scheduler.has_steps and job.job.nodes > 1:
+    if not scheduler.works_with(launcher):
+        raise ConfigError(
+            f"launch.method {method} does not work with {scheduler.title}",
+            where=loaded.where("launch.method"),
+            hint=f"use one of: auto, {', '.join(launchers_of(scheduler))}",
+        )
+    if launcher.starts_agents and not scheduler.step_launcher and job.job.nodes > 1:
         raise ConfigError(
             f"launch.method {method}: it reaches one node only, and job.nodes is {job.job.nodes}",
             where=loaded.where("launch.method"),
             hint="use mpirun or mpiexec, which need no MPI in the image",
         )
-    if method == "srun":
-        _refuse_step_in_step(loaded)
+    if launcher.makes_steps:
+        _refuse_step_in_step(loaded, launcher.name)
     if job.launch.mpi != "none" and not launcher.mpi:
         raise ConfigError(
             f"launch.mpi {job.launch.mpi}: under {method} the ranks are no MPI world",
@@ -134,14 +135,15 @@ def _umask() -> int:
     return mask
 
 
-def _refuse_step_in_step(loaded: LoadedJob) -> None:
+def _refuse_step_in_step(loaded: LoadedJob, launcher: str) -> None:
     """A step has all cores of its tasks, so that another one inside would wait for ever (seen with
-    Slurm 22.05)."""
+    srun of Slurm 22.05)."""
     found = launcher_in(loaded.job.run or [])
-    if found is not None and found.name == "srun" and "--overlap" not in found.arguments:
+    if found is not None and found.name == launcher and "--overlap" not in found.arguments:
         raise loaded.error(
             "run",
-            "srun inside a step of srun waits for ever for the cores that this step has",
+            f"{launcher} inside a step of {launcher} waits for ever for the cores that this step "
+            "has",
             "write launch: single: then the batch script itself starts the command",
         )
 

@@ -43,8 +43,9 @@ class Spec(ABC):
 
     @property
     @abstractmethod
-    def has_steps(self) -> bool:
-        """Whether the scheduler itself can start processes on the nodes of a job."""
+    def step_launcher(self) -> str:
+        """The launcher with which the scheduler itself starts processes on the nodes of a job;
+        empty where it has none."""
 
     @property
     @abstractmethod

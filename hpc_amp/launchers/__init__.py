@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hpc_amp.launchers.base import Launcher
 from hpc_amp.registry import Registry
+
+if TYPE_CHECKING:
+    from hpc_amp.schedulers.base import Scheduler
 
 __all__ = ["LAUNCHERS", "Launcher", "get_launcher"]
 
@@ -18,6 +23,11 @@ LAUNCHERS: Registry[Launcher] = Registry(
         "single": "hpc_amp.launchers.single:Single",
     },
 )
+
+
+def launchers_of(scheduler: Scheduler) -> list[str]:
+    """The names of the launchers that work under a scheduler."""
+    return [name for name in LAUNCHERS.names() if scheduler.works_with(get_launcher(name))]
 
 
 def get_launcher(name: str) -> Launcher:

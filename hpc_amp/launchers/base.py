@@ -10,9 +10,10 @@ more to do before has host code (`Launcher.host_code`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from hpc_amp.jobs.shell import ShellText
+from hpc_amp.jobs.shell import ShellText, verbatim
 from hpc_amp.registry import code_beside
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Launcher(ABC):
     name: ClassVar[str]
     mpi: ClassVar[bool] = False
     """Whether ranks can be an MPI world under it (`launch.mpi`)."""
+    makes_steps: ClassVar[bool] = False
+    """Whether it is the launcher of one scheduler, which makes a step of that scheduler's job."""
     starts_agents: ClassVar[bool] = False
     """Whether it starts one process on each node, which starts the node's ranks."""
     longest_grace: ClassVar[int | None] = None
@@ -62,6 +65,37 @@ class Launcher(ABC):
         """`task` once on each node, with all that the node's ranks will have. Here: on the only
         node, by the script itself."""
         return task
+
+
+class StepLauncher(Launcher):
+    """The launcher of one scheduler, which makes a step of that scheduler's job. Its name is the
+    scheduler's `step_launcher`."""
+
+    makes_steps = True
+    node_number: ClassVar[str]
+    """The variable that has the number of the node, from 0, in each process of a step."""
+
+    @abstractmethod
+    def tasks(self, plan: Spec, what: ShellText, more: Sequence[str]) -> ShellText:
+        """`what` as each of the tasks of the plan's launcher (`plan.tasks_per_node`); the step ends
+        when one fails. `more` are options that site and job add."""
+
+    @abstractmethod
+    def once_per_node(self, plan: Spec, what: ShellText, more: Sequence[str]) -> ShellText:
+        """`what` once on each node, with the cores of one of those tasks. One that fails ends no
+        other: each has something to tell."""
+
+    def command(self, plan: Spec) -> ShellText:
+        """Every rank is a task."""
+        return self.tasks(plan, verbatim(RANK), _more_options(plan))
+
+    def node_command(self, plan: Spec, task: ShellText) -> ShellText:
+        """A step of its own."""
+        return self.once_per_node(plan, task, _more_options(plan))
+
+
+def _more_options(plan: Spec) -> list[str]:
+    return [*plan.site.launcher_args, *plan.job.launch.args]
 
 
 def warnings(plan: Spec) -> dict[str, str]:

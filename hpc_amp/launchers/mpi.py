@@ -28,7 +28,8 @@ class Mpirun(Launcher):
         return warnings(plan)
 
     def step_cpus(self, job: Job) -> int:
-        """On Slurm mpirun starts one daemon a node with srun, whose cores the ranks share."""
+        """Where the scheduler has steps, mpirun starts one daemon a node as a step; the ranks share
+        its cores."""
         return job.ranks_per_node * job.job.cpus_per_gpu
 
     def command(self, plan: Spec) -> ShellText:
@@ -41,7 +42,7 @@ class Mpirun(Launcher):
 
     def _start(self, plan: Spec, count: str, per_node: int, what: str) -> ShellText:
         """Binding is off: a rank's threads would share one core."""
-        hosts = "" if plan.has_steps else '--hostfile "attempts/$attempt/hosts" '
+        hosts = "" if plan.step_launcher else '--hostfile "attempts/$attempt/hosts" '
         return verbatim(
             f'mpirun -n "{count}" {hosts}--map-by ppr:{per_node}:node '
             f'--bind-to none "${{carried[@]}}" {_more_options(plan)}\\\n    {what}'
@@ -59,7 +60,7 @@ class Mpiexec(Launcher):
         return {}
 
     def step_cpus(self, job: Job) -> int:
-        """Like mpirun, hydra starts one daemon a node with srun."""
+        """Like mpirun, hydra starts one daemon a node as a step."""
         return job.ranks_per_node * job.job.cpus_per_gpu
 
     def settings(self, plan: Spec) -> dict[str, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_amp.jobs.shell import ShellText, command_line, quote, verbatim, words
-from hpc_amp.launchers.base import Launcher
-from hpc_amp.launchers.srun import SRUN, node_step, srun_options
+from hpc_amp.jobs.shell import ShellText, verbatim, words
+from hpc_amp.launchers import get_launcher
+from hpc_amp.launchers.base import Launcher, StepLauncher
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
@@ -27,22 +27,32 @@ class Torchrun(Launcher):
 
     def forwards(self, plan: Spec) -> dict[str, str]:
         """SIGUSR1 would kill the agent and orphan the ranks. SIGTERM it passes on, and kills them
-        30 s later; on Slurm, Slurm itself sends it to the agents, and srun would kill them."""
-        return {} if plan.has_steps else {"TERM": "TERM", "INT": "TERM"}
+        30 s later; a scheduler that starts the agents itself sends it to them itself."""
+        return {} if plan.step_launcher else {"TERM": "TERM", "INT": "TERM"}
 
     def command(self, plan: Spec) -> ShellText:
-        """The agents, through srun on Slurm, directly on this machine otherwise. The node's index
-        has to be expanded on the node, so a shell there puts it in."""
+        """The agents, through the scheduler's step launcher where it has one, directly on this
+        machine otherwise. The node's number has to be expanded on the node, so a shell there puts
+        it in."""
         program = '"${program[@]}"'
         if plan.job.launch.args:
             program = f"{words(plan.job.launch.args)} {program}"
-        if not plan.has_steps:
+        step = _step_launcher(plan)
+        if step is None:
             return verbatim(f'"${{container[@]}}" "$python" {_AGENT} --node-rank=0 {program}')
-        agent = f"""'exec "$0" {_AGENT} --node-rank="$SLURM_NODEID" "$@"'"""
-        options = map(quote, srun_options(plan))
+        agent = f"""'exec "$0" {_AGENT} --node-rank="${step.node_number}" "$@"'"""
         shell = f'"${{container[@]}}" /bin/sh -c {agent} "$python" {program}'
-        return command_line([SRUN, *options, shell])
+        return step.tasks(plan, verbatim(shell), ())
 
     def node_command(self, plan: Spec, task: ShellText) -> ShellText:
         """Where the agents will start."""
-        return node_step(plan, task) if plan.has_steps else task
+        step = _step_launcher(plan)
+        return task if step is None else step.once_per_node(plan, task, ())
+
+
+def _step_launcher(plan: Spec) -> StepLauncher | None:
+    if not plan.step_launcher:
+        return None
+    launcher = get_launcher(plan.step_launcher)
+    assert isinstance(launcher, StepLauncher), f"{launcher.name} makes no steps"
+    return launcher

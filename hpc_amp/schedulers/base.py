@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, ParamSpec, TypeVar
@@ -20,8 +21,13 @@ from hpc_amp.registry import code_beside
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
+    from hpc_amp.doctor.finding import Finding
     from hpc_amp.jobs.spec import Spec
+    from hpc_amp.launchers.base import Launcher
     from hpc_amp.lint.directives import SchedulerName, Split
+
+
+Which = Callable[[str], "str | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +102,29 @@ class Scheduler(ABC):
     """Directives and commands of one scheduler. Holds no state."""
 
     name: ClassVar[str]
+    title: ClassVar[str]
+    """Its name in messages."""
+    command: ClassVar[str] = ""
+    """The program that submits a job; empty where none is needed."""
     marker: ClassVar[str]
     """What a directive line starts with, such as `#SBATCH`."""
-    launchers: ClassVar[tuple[str, ...]]
-    """Launchers that work under this scheduler."""
+    step_launcher: ClassVar[str] = ""
+    """The launcher with which the scheduler itself starts processes on the nodes of a job; empty
+    where it has none."""
+    gpu_requests: ClassVar[tuple[str, ...]] = ()
+    """The values of a site's `gpu_request` besides `auto` and `none`; the first is what `auto`
+    means. Without any, `auto` means `none`."""
+    site_keys: ClassVar[tuple[str, ...]] = ()
+    """Those of the keys of a site that only some schedulers use (`gpu_type`, `chunk`) which this
+    one uses."""
+    instead_of_key: ClassVar[Mapping[str, str]] = {}
+    """What to do instead of such a key that it does not use. Default: use directives."""
     chains: ClassVar[bool] = False
     """Whether a run goes on in another job, since the same one cannot be requeued. Then jobs can
     wait for one another (`job.chain`)."""
     signals_ranks: ClassVar[bool] = True
     """Whether ranks can count on hearing of a cancellation and having time to save."""
 
-    has_steps: ClassVar[bool] = False
-    """Whether it can start processes on the nodes of a job by itself."""
     whole_nodes: ClassVar[bool] = False
     """Whether the nodes of a job are its own, always."""
     one_machine: ClassVar[bool] = False
@@ -119,6 +136,16 @@ class Scheduler(ABC):
 
     allocation: ClassVar[str] = ""
     """The variable that has the job's id inside an allocation."""
+
+    @classmethod
+    def is_configured(cls, which: Which = shutil.which) -> bool:
+        """Whether this machine belongs to a cluster with this scheduler: its programs are here, as
+        far as `which` finds them, and they know a server."""
+        return False
+
+    def works_with(self, launcher: Launcher) -> bool:
+        """Whether a launcher works under this scheduler."""
+        return not launcher.makes_steps or launcher.name == self.step_launcher
 
     def host_code(self) -> str:
         """Bash that is sourced at the beginning of every job: what hpc_amp/host/begin.sh calls.
@@ -192,6 +219,23 @@ class Scheduler(ABC):
             for job_id, answer in found.items()
             if answer.state != "ended" or answer.stuck
         }
+
+    def check_limits(self, job: Job) -> Iterator[Finding]:
+        """What `doctor` finds about a job where the scheduler tells its limits; ids are `sched`."""
+        yield from ()
+
+    def node_architectures(self, job: Job) -> set[str]:
+        """The architectures of the nodes that a job may get, as `uname -m` gives them; empty where
+        the scheduler does not tell."""
+        return set()
+
+    def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
+        """The logs that added directives name and that the nodes open before a job starts: the
+        option as it is written, and the file."""
+        yield from ()
+
+    lost_log: ClassVar[str] = ""
+    """What happens to a job whose log the nodes cannot open; empty where nothing does."""
 
     @abstractmethod
     def cancel(self, job_id: str) -> None:

@@ -3,11 +3,14 @@ their users, and hold and release jobs with commands of the same names."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_amp.schedulers.base import (
     AwayError,
     Scheduler,
+    Which,
     asked_again,
     complaint,
     launcher_of_one_node,
@@ -18,12 +21,19 @@ if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
 
 
+def is_beside(which: Which, command: str, others: Sequence[str]) -> bool:
+    """Whether the folder of a command has one of the others too."""
+    folder = Path(which(command) or "").parent
+    found = (which(other) for other in others)
+    return any(Path(path).parent == folder for path in found if path)
+
+
 class QsubScheduler(Scheduler):
     """A run goes on in another job. The ranks cannot count on signals: on PBS those of the first
     node are killed by their launcher, which gets SIGTERM as well, and those of other nodes get
     none; on Cobalt it reaches an ssh client only, in the usual set-up."""
 
-    launchers = ("mpirun", "mpiexec", "torchrun", "single")
+    command = "qsub"
     chains = True
     signals_ranks = False
 

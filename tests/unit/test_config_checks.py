@@ -131,10 +131,10 @@ def test_contradictions_are_one_line_with_place_and_remedy(text):
 ON_A_SITE = {
     ("launch: {mpi: bind}", "slurm"): "launch.mpi: the site lake does not say where the host's MPI "
     "is; write host_mpi into a site file of your own, or use hybrid",
-    ("job: {chain: 3}", "slurm"): "job.chain: Slurm requeues by itself; leave it out: "
-    "job.max_restarts is all that counts",
-    ("job: {chain: 3}", "local"): "job.chain: a local run goes on by itself; leave it "
+    ("job: {chain: 3}", "slurm"): "job.chain: under Slurm a run goes on in the same job; leave it "
     "out: job.max_restarts is all that counts",
+    ("job: {chain: 3}", "local"): "job.chain: under the local scheduler a run goes on in the same "
+    "job; leave it out: job.max_restarts is all that counts",
 }
 
 

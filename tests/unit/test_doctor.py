@@ -15,11 +15,12 @@ from support.environment import REPOSITORY, working_directory
 from support.stubs import StubHost
 
 from hpc_amp.config.sites import load_for_site
-from hpc_amp.containers.runtime import Runtime
+from hpc_amp.containers.apptainer.program import Runtime
 from hpc_amp.doctor import catalogue, data, examine, image_inside, job, machine, network
 from hpc_amp.doctor.finding import Finding, to_text
 from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.jobs.status import RunStatus
+from hpc_amp.schedulers.slurm import limits
 
 APPTAINER = Runtime("/usr/bin/apptainer", "apptainer", "apptainer version 1.4.5")
 
@@ -195,7 +196,7 @@ def slurm_with(monkeypatch: pytest.MonkeyPatch, output: str) -> None:
 
         return subprocess.CompletedProcess(command, 0, output, "")
 
-    monkeypatch.setattr(job, "run_command", answer)
+    monkeypatch.setattr("hpc_amp.schedulers.slurm.limits.run_command", answer)
 
 
 @pytest.mark.parametrize(
@@ -473,11 +474,11 @@ SINFO = "batch*|up|1-00:00:00|4\ndebug|up|30:00|2\nclosed|down|infinite|9\n"
 @pytest.mark.parametrize(
     ("resources", "status", "text"),
     [
-        ({}, "good", "slurm answers"),
+        ({}, "good", "Slurm answers"),
         ({"queue": "absent"}, "error", "there is no partition absent"),
         ({"queue": "closed"}, "warning", "the partition closed is down"),
         ({"queue": "debug", "walltime": "2h"}, "error", "more than debug allows (30:00)"),
-        ({"queue": "debug,batch", "walltime": "2h"}, "good", "slurm answers"),
+        ({"queue": "debug,batch", "walltime": "2h"}, "good", "Slurm answers"),
         ({"nodes": 5}, "error", "job.nodes is 5, and batch has 4"),
     ],
 )
@@ -486,7 +487,7 @@ def test_sched(
     text: str,
 ) -> None:  # fmt: skip
     slurm_with(monkeypatch, SINFO)
-    monkeypatch.setattr("hpc_amp.schedulers.slurm.scheduler.run_command", job.run_command)
+    monkeypatch.setattr("hpc_amp.schedulers.slurm.scheduler.run_command", limits.run_command)
     wanted = request(tmp_path, {"job": resources})
 
     found = one(job.check_scheduler(wanted, lambda name: f"/bin/{name}"), "sched")
@@ -511,7 +512,7 @@ def test_a_margin_that_is_too_short_for_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_with(monkeypatch, SINFO)
-    monkeypatch.setattr("hpc_amp.schedulers.slurm.scheduler.run_command", job.run_command)
+    monkeypatch.setattr("hpc_amp.schedulers.slurm.scheduler.run_command", limits.run_command)
     wanted = request(tmp_path, {"run": None, "train": {}, "job": {"stop_margin": "10s"}})
     found = one(job.check_scheduler(wanted, lambda name: f"/bin/{name}"), "sched")
     assert found.status == "warning" and "stop_margin" in found.what

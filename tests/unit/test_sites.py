@@ -16,17 +16,17 @@ from hpc_amp.config.checks import check_job
 from hpc_amp.config.fabric import find_fabric
 from hpc_amp.config.schema import Resources
 from hpc_amp.config.sites import (
-    cobalt_is_configured,
     find_site,
     load_for_site,
     load_site,
-    pbs_is_configured,
     site_files,
-    slurm_is_configured,
 )
 from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.plan import make_plan
 from hpc_amp.jobs.render import render
+from hpc_amp.schedulers.cobalt import Cobalt
+from hpc_amp.schedulers.pbs import Pbs
+from hpc_amp.schedulers.slurm import Slurm
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +37,9 @@ def machine(tmp_path, monkeypatch):
     for name in ("HPC_AMP_SITES", "SLURM_CONF", "PBS_CONF_FILE", "PBS_SERVER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("COBALT_CONFIG_FILES", raising=False)
-    monkeypatch.setattr(sites, "SLURM_FILES", (tmp_path / "slurm.conf",))
-    monkeypatch.setattr(sites, "PBS_FILE", tmp_path / "pbs.conf")
-    monkeypatch.setattr(sites, "COBALT_FILE", tmp_path / "cobalt.conf")
+    monkeypatch.setattr("hpc_amp.schedulers.slurm.scheduler.FILES", (tmp_path / "slurm.conf",))
+    monkeypatch.setattr("hpc_amp.schedulers.pbs.scheduler.FILE", tmp_path / "pbs.conf")
+    monkeypatch.setattr("hpc_amp.schedulers.cobalt.scheduler.FILE", tmp_path / "cobalt.conf")
     return tmp_path
 
 
@@ -120,14 +120,14 @@ CASES = {
     "one of: auto, gpus-per-node, gres, none",
     "scheduler: cobalt\ngpu_request: gpus-per-node": "a.yaml:2: gpu_request: Cobalt does not know "
     "gpus-per-node; use one of: auto, none",
-    "scheduler: pbs\ngpu_type: a100": "a.yaml:2: gpu_type: only Slurm is asked for GPUs by their "
-    "type; say it in chunk, such as gputype=A100",
-    "scheduler: local\ngpu_type: a100": "a.yaml:2: gpu_type: only Slurm is asked for GPUs by their "
-    "type; remove it",
-    "scheduler: slurm\nchunk: [a=b]": "a.yaml:2: chunk: only PBS has chunks; use directives",
+    "scheduler: pbs\ngpu_type: a100": "a.yaml:2: gpu_type: PBS does not use it; "
+    "say it in chunk, such as gputype=A100",
+    "scheduler: local\ngpu_type: a100": "a.yaml:2: gpu_type: the local scheduler does not use "
+    "it; remove it",
+    "scheduler: slurm\nchunk: [a=b]": "a.yaml:2: chunk: Slurm does not use it; use directives",
     "scheduler: pbs\nchunk: [a b]": "a.yaml:2: chunk: 'a b' is not a resource of a chunk: write "
     "name=value",
-    "scheduler: pbs\nlauncher: srun": "a.yaml:2: launcher: srun only works under Slurm; use one "
+    "scheduler: pbs\nlauncher: srun": "a.yaml:2: launcher: srun does not work with PBS; use one "
     "of: auto, mpirun, mpiexec, torchrun, single",
     "scheduler: pbs\nfabric: slingshots": "a.yaml:2: fabric: there is no fabric profile "
     "'slingshots'; did you mean slingshot? The profiles are ethernet, ib, slingshot, "
@@ -262,63 +262,63 @@ class TestPbs:
 
     def test_needs_its_commands_and_the_name_of_a_server(self, monkeypatch):
         write("pbs.conf", "# PBS_SERVER=old\nPBS_EXEC=/opt/pbs\n")
-        assert not pbs_is_configured(only(*self.CLIENT))
+        assert not Pbs.is_configured(only(*self.CLIENT))
         monkeypatch.setenv("PBS_SERVER", "head")
-        assert pbs_is_configured(only(*self.CLIENT))
+        assert Pbs.is_configured(only(*self.CLIENT))
         monkeypatch.delenv("PBS_SERVER")
         write("pbs.conf", "PBS_EXEC=/opt/pbs\n PBS_SERVER = head\n")
-        assert pbs_is_configured(only(*self.CLIENT))
-        assert not pbs_is_configured(only("qstat", "pbsnodes"))
-        assert not pbs_is_configured(only("qsub"))
-        assert not pbs_is_configured(nothing)
+        assert Pbs.is_configured(only(*self.CLIENT))
+        assert not Pbs.is_configured(only("qstat", "pbsnodes"))
+        assert not Pbs.is_configured(only("qsub"))
+        assert not Pbs.is_configured(nothing)
 
     def test_finds_its_file_by_the_variable(self, monkeypatch):
         write("elsewhere.conf", "PBS_PRIMARY=head\n")
         monkeypatch.setenv("PBS_CONF_FILE", "elsewhere.conf")
-        assert pbs_is_configured(only(*self.CLIENT))
+        assert Pbs.is_configured(only(*self.CLIENT))
         monkeypatch.setenv("PBS_CONF_FILE", "missing.conf")
-        assert not pbs_is_configured(only(*self.CLIENT))
+        assert not Pbs.is_configured(only(*self.CLIENT))
 
     def test_torque_has_the_same_commands_but_not_the_file(self):
-        assert not pbs_is_configured(only(*self.CLIENT, "pbsdsh", "momctl"))
+        assert not Pbs.is_configured(only(*self.CLIENT, "pbsdsh", "momctl"))
 
     @pytest.mark.parametrize("other", ["qconf", "cqwait"])
     def test_grid_engine_and_cobalt_are_told_by_what_lies_beside_qsub(self, other):
         write("pbs.conf", "PBS_SERVER=left-behind\n")
-        assert not pbs_is_configured(only("qsub", "qstat", other))
+        assert not Pbs.is_configured(only("qsub", "qstat", other))
 
         def elsewhere(name):
             return f"/opt/other/{name}" if name == other else only(*self.CLIENT)(name)
 
-        assert pbs_is_configured(elsewhere)
+        assert Pbs.is_configured(elsewhere)
 
     def test_looks_on_the_real_path(self, machine, monkeypatch):
         for name in self.CLIENT:
             program(f"bin/{name}", "exit 0")
         monkeypatch.setenv("PATH", str(machine / "bin"))
-        assert not pbs_is_configured()
+        assert not Pbs.is_configured()
         write("pbs.conf", "PBS_SERVER=head\n")
-        assert pbs_is_configured()
+        assert Pbs.is_configured()
         program("bin/qconf", "exit 0")
-        assert not pbs_is_configured()
+        assert not Pbs.is_configured()
 
 
 class TestCobalt:
     def test_needs_its_commands_and_a_file(self):
-        assert not cobalt_is_configured(only("qsub", "cqwait"))
+        assert not Cobalt.is_configured(only("qsub", "cqwait"))
         write("cobalt.conf", "")
-        assert cobalt_is_configured(only("qsub", "cqwait"))
-        assert cobalt_is_configured(only("qsub", "cqstat"))
-        assert not cobalt_is_configured(only("qsub", "qstat", "qalter"))
-        assert not cobalt_is_configured(only("cqwait"))
+        assert Cobalt.is_configured(only("qsub", "cqwait"))
+        assert Cobalt.is_configured(only("qsub", "cqstat"))
+        assert not Cobalt.is_configured(only("qsub", "qstat", "qalter"))
+        assert not Cobalt.is_configured(only("cqwait"))
 
     def test_finds_its_files_by_the_variable(self, monkeypatch):
         write("gpu.conf", "")
         monkeypatch.setenv("COBALT_CONFIG_FILES", "missing.conf:gpu.conf")
-        assert cobalt_is_configured(only("qsub", "cqwait"))
+        assert Cobalt.is_configured(only("qsub", "cqwait"))
         monkeypatch.setenv("COBALT_CONFIG_FILES", "missing.conf")
         write("cobalt.conf", "")
-        assert not cobalt_is_configured(only("qsub", "cqwait"))
+        assert not Cobalt.is_configured(only("qsub", "cqwait"))
 
 
 class TestSlurm:
@@ -327,23 +327,23 @@ class TestSlurm:
 
     def test_needs_sbatch(self, monkeypatch):
         monkeypatch.setenv("SLURM_CONF", "/etc/x.conf")
-        assert slurm_is_configured(self.which("sbatch"))
-        assert not slurm_is_configured(self.which("scontrol"))
+        assert Slurm.is_configured(self.which("sbatch"))
+        assert not Slurm.is_configured(self.which("scontrol"))
 
     def test_is_configured_by_its_file(self, machine):
-        assert not slurm_is_configured(self.which("sbatch"))
+        assert not Slurm.is_configured(self.which("sbatch"))
         write("slurm.conf", "")
-        assert slurm_is_configured(self.which("sbatch"))
+        assert Slurm.is_configured(self.which("sbatch"))
 
     def test_is_configured_where_its_controller_answers(self):
         program("scontrol", "[ $1 = ping ]")
-        assert slurm_is_configured(self.which("sbatch", "scontrol"))
+        assert Slurm.is_configured(self.which("sbatch", "scontrol"))
         program("scontrol", "exit 1")
-        assert not slurm_is_configured(self.which("sbatch", "scontrol"))
+        assert not Slurm.is_configured(self.which("sbatch", "scontrol"))
 
     def test_is_not_configured_where_scontrol_cannot_run(self):
         write("scontrol", "not a program")
-        assert not slurm_is_configured(self.which("sbatch", "scontrol"))
+        assert not Slurm.is_configured(self.which("sbatch", "scontrol"))
 
 
 class TestJobOnASite:

@@ -5,7 +5,9 @@ Behaviour was observed on Cobalt 1.0.33 and read in its source (`qsub.py`, `clie
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +23,7 @@ from hpc_amp.schedulers.base import (
     Interactive,
     JobStatus,
     Submission,
+    Which,
     asked_again,
     complaint,
     hand_in,
@@ -35,6 +38,8 @@ from hpc_amp.schedulers.qsub import QsubScheduler
 if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
 
+FILE = Path("/etc/cobalt.conf")
+_COMMANDS = ("cqwait", "cqstat", "cqadm")  # only Cobalt has them; one is enough
 OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
 LOST = r"timed out|Connection reset|BadStatusLine|Broken pipe|EOF occurred|Server Failure"
 """What qsub says where the queue manager may have the job although its answer did not come."""
@@ -84,10 +89,20 @@ class Cobalt(QsubScheduler):
     blanks and knows no quotes. The script is not copied: the queue holds its path."""
 
     name = "cobalt"
+    title = "Cobalt"
     marker = "#COBALT"
     whole_nodes = True
     grace = 300  # the default of force_kill_delay
     allocation = "COBALT_JOBID"
+
+    @classmethod
+    def is_configured(cls, which: Which = shutil.which) -> bool:
+        """Whether this machine has Cobalt's commands and a configuration of it."""
+        if not (which("qsub") and any(map(which, _COMMANDS))):
+            return False
+        named = os.environ.get("COBALT_CONFIG_FILES")
+        files = [Path(file) for file in named.split(":") if file] if named else [FILE]
+        return any(file.is_file() for file in files)
 
     def directives(self, plan: Spec) -> list[str]:
         """Every option once, `--attrs` of site and job joined into one: qsub takes no second. A

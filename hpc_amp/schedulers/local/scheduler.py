@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.schedulers.base import (
@@ -31,8 +31,9 @@ class Local(Scheduler):
     from a later one with the same number."""
 
     name = "local"
+    title = "the local scheduler"
+    instead_of_key: ClassVar[Mapping[str, str]] = {"gpu_type": "remove it", "chunk": "remove it"}
     marker = "#"
-    launchers = ("torchrun", "single", "mpirun", "mpiexec")
     limits = False
     whole_nodes = True
     one_machine = True

@@ -5,15 +5,18 @@ Behaviour not in the manuals was observed on OpenPBS 23.06 and read in its sourc
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
-from hpc_amp.lint.directives import pbs_words
+from hpc_amp.lint.directives import Directive, Header, pbs_words
+from hpc_amp.lint.options import parse_options
 from hpc_amp.schedulers.base import (
     NOT_IN_QUEUE,
     TERMINAL,
@@ -21,6 +24,7 @@ from hpc_amp.schedulers.base import (
     Interactive,
     JobStatus,
     Submission,
+    Which,
     asked_again,
     complaint,
     directive_words,
@@ -34,11 +38,14 @@ from hpc_amp.schedulers.base import (
     submission_environment,
     without_options,
 )
-from hpc_amp.schedulers.qsub import QsubScheduler
+from hpc_amp.schedulers.qsub import QsubScheduler, is_beside
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
 
+FILE = Path("/etc/pbs.conf")
+_SERVER = re.compile(r"^\s*PBS_(SERVER|PRIMARY|SERVER_HOST_NAME)\s*=\s*\S", re.MULTILINE)
+_OF_OTHERS = ("qconf", "cqwait")  # programs of Grid Engine and of Cobalt, which have a qsub, too
 OWN_VARIABLES = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT", "PBS_EXEC")
 AWAY = r"(?i)(cannot|couldn't|failed to) connect|Connection refused|No route to host|errno=15010"
 """What clients say where they did not reach the server."""
@@ -74,9 +81,28 @@ class Pbs(QsubScheduler):
     `-l` resource that is given twice the first counts, so each is written once."""
 
     name = "pbs"
+    title = "PBS"
+    gpu_requests = ("ngpus",)
+    site_keys = ("chunk",)
+    instead_of_key: ClassVar[Mapping[str, str]] = {
+        "gpu_type": "say it in chunk, such as gputype=A100"
+    }
     marker = "#PBS"
     grace = 10  # the default of kill_delay
     allocation = "PBS_JOBID"
+
+    @classmethod
+    def is_configured(cls, which: Which = shutil.which) -> bool:
+        """Torque, Grid Engine, Cobalt and Slurm (in a package of its own) have a `qsub` too. None
+        of them reads pbs.conf; where it has stayed behind, the company of `qsub` gives the other
+        away."""
+        if not (which("qsub") and which("qstat")) or is_beside(which, "qsub", _OF_OTHERS):
+            return False
+        try:
+            text = Path(os.environ.get("PBS_CONF_FILE") or FILE).read_text(errors="replace")
+        except OSError:
+            return False
+        return bool(os.environ.get("PBS_SERVER")) or bool(_SERVER.search(text))
 
     def directives(self, plan: Spec) -> list[str]:
         """One chunk a node. Output goes straight to the log (`-k doe`): it would be copied there at
@@ -199,6 +225,20 @@ class Pbs(QsubScheduler):
         if result.returncode not in (0, 35, 153):
             raise AwayError(f"qstat does not answer: {complaint(result)}")
         return answer
+
+    lost_log = (
+        "PBS opens the log on the node before the job starts, and holds the job where it cannot "
+        "(Exit_status -3, `too many failed attempts`)"
+    )
+
+    def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
+        """Of `-o` and `-e`, whose files may have a host in front."""
+        for line in directives:
+            header = Header("pbs", (Directive("pbs", 1, line, pbs_words(line)),), 1)
+            for option in parse_options(header).options:
+                value = option.value or ""
+                if option.name in ("o", "e") and value and "^array_index^" not in value:
+                    yield f"{option.spelling} {value}", Path(value.rpartition(":")[2])
 
     @asked_again
     def cancel(self, job_id: str) -> None:

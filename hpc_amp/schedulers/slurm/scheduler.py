@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ from hpc_amp.schedulers.base import (
     JobStatus,
     Scheduler,
     Submission,
+    Which,
     complaint,
     directive_words,
     hand_in,
@@ -34,8 +37,10 @@ from hpc_amp.schedulers.base import (
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
+    from hpc_amp.doctor.finding import Finding
     from hpc_amp.jobs.spec import Spec
 
+FILES = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
 _AWAY = "Unable to contact slurm controller|Connection refused|No route to host"
 _PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 _RUNNING = {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING"}
@@ -58,15 +63,35 @@ class Slurm(Scheduler):
     """sbatch copies the script at submission; options in it are read up to the first command."""
 
     name = "slurm"
+    title = "Slurm"
+    command = "sbatch"
     marker = "#SBATCH"
-    has_steps = True
-    launchers = ("srun", "mpirun", "mpiexec", "torchrun", "single")
+    step_launcher = "srun"
+    gpu_requests = ("gpus-per-node", "gres")
+    site_keys = ("gpu_type",)
     grace = 30  # the default of KillWait
     allocation = "SLURM_JOB_ID"
 
+    @classmethod
+    def is_configured(cls, which: Which = shutil.which) -> bool:
+        """Packages install the commands on machines of no cluster, hence the question for a
+        controller."""
+        if not which("sbatch"):
+            return False
+        if os.environ.get("SLURM_CONF") or any(file.exists() for file in FILES):
+            return True
+        scontrol = which("scontrol")
+        if not scontrol:
+            return False
+        try:  # a "configless" cluster has no file: the controller answers all the same
+            ping = subprocess.run([scontrol, "ping"], capture_output=True, timeout=10, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        return ping.returncode == 0
+
     def default_launcher(self, job: Job) -> str:
         """One task a rank."""
-        return "srun"
+        return self.step_launcher
 
     def directives(self, plan: Spec) -> list[str]:
         """`--chdir` is a path, `--output` a pattern: a relative one would be joined to the path and
@@ -172,6 +197,18 @@ class Slurm(Scheduler):
         wanted = set(job_ids)
         rows = (line.strip().split("|", 2) for line in result.stdout.splitlines())
         return {row[0]: job_status(row[1], row[2]) for row in rows if row[0] in wanted}
+
+    def check_limits(self, job: Job) -> Iterator[Finding]:
+        """The limits of the job's partition."""
+        from hpc_amp.schedulers.slurm import limits
+
+        return limits.check_limits(job)
+
+    def node_architectures(self, job: Job) -> set[str]:
+        """Those of the nodes in the job's partition."""
+        from hpc_amp.schedulers.slurm import limits
+
+        return limits.node_architectures(job)
 
     def cancel(self, job_id: str) -> None:
         """scancel: SIGTERM to all, SIGKILL after the site's KillWait."""
