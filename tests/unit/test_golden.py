@@ -26,12 +26,17 @@ GOLDEN = REPOSITORY / "tests" / "golden"
 CASES = [
     *itertools.product(["slurm"], ["srun", "torchrun", "single"], ["apptainer", "none"]),
     ("slurm", "mpirun", "apptainer"),
+    *itertools.product(["slurm"], ["srun"], ["charliecloud", "podman"]),
     *itertools.product(["local"], ["torchrun", "single"], ["apptainer", "none"]),
     *itertools.product(["pbs", "cobalt"], ["mpirun", "mpiexec", "single"], ["apptainer"]),
     *itertools.product(["pbs", "cobalt"], ["mpirun"], ["none"]),
 ]
 
 
+IMAGES = {
+    "charliecloud": "/projects/images/pytorch 25.sqfs",
+    "podman": "nvcr.io/nvidia/pytorch:25.06-py3",
+}
 DIRECTIVES = {
     "slurm": ["--qos=premium"],
     "pbs": ["-l filesystems=home:eagle", "-M me@example.org"],
@@ -57,9 +62,10 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
             setup="module load apptainer\n",
         ),
         container=Container(
-            image="/projects/images/pytorch 25.sif",
+            image=IMAGES.get(runtime, "/projects/images/pytorch 25.sif"),
             runtime=runtime,  # type: ignore[arg-type]
-            bind=["/scratch", "/projects/data:/data:ro"],
+            # ch-run has no read-only binds.
+            bind=["/scratch", f"/projects/data:/data{'' if runtime == 'charliecloud' else ':ro'}"],
             env={"HYDRA_FULL_ERROR": "1"},
             args=["--cleanenv"] if single else [],
         ),
@@ -91,7 +97,7 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
         run_dir=Path("/projects/me/runs/golden/20261127-223455-kqzf"),
         workdir=Path("/projects/me"),
         fabric=find_fabric("slingshot") if scheduler == "pbs" else None,
-        python="python3" if runtime == "apptainer" else "/projects/venv/bin/python",
+        python="/projects/venv/bin/python" if runtime == "none" else "python3",
         version="0.0.0",
     )
 
