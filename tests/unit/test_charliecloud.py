@@ -70,7 +70,9 @@ def test_words_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     assert words() == ["/opt/ch-run", "--cd=/", str(root), "--"]
     assert words(clean=True)[1] == "--unset-env=*"
-    assert words(binds=[str(tmp_path), "/no/such/folder"])[1:-3] == [f"--bind={tmp_path}:{tmp_path}"]
+    assert words(binds=[str(tmp_path), "/no/such/folder"])[1:-3] == [
+        f"--bind={tmp_path}:{tmp_path}"
+    ]
     (root / "ch").mkdir()
     (root / "ch" / "environment").touch()
     assert words()[1] == "--set-env"

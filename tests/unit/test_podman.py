@@ -63,7 +63,7 @@ def test_binds() -> None:
 
 
 def test_it_is_told_what_it_says() -> None:
-    said = "Resolved ...\nError: workdir \"/x\" does not exist on container 7\n"
+    said = 'Resolved ...\nError: workdir "/x" does not exist on container 7\n'
 
     assert PODMAN.explain(said) == ('workdir "/x" does not exist on container 7', None)
 

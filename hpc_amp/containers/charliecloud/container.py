@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from hpc_amp.config.bind import Bind
     from hpc_amp.jobs.spec import Spec
 
-_VALUES = "-b --bind -c --cd -g --gid -m --mount -s --storage -u --uid --join-ct --join-pid --join-tag"
+_VALUES = (
+    "-b --bind -c --cd -g --gid -m --mount -s --storage -u --uid --join-ct --join-pid --join-tag"
+)
 _SUPERBLOCK = struct.Struct("<4s36xQ")  # the mark of SquashFS, and the bytes that it uses
 _ERROR = re.compile(r"(?:ch-run\[\d+\]: error: )(.*?)(?: \(\w+\.c:\d+.*\))?$")
 

@@ -33,7 +33,7 @@ _HOST = r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+:\d+|localhost)"
 _REFERENCE = re.compile(
     rf"(?:{_HOST}(?::\d+)?/)?{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?"
 )
-# Modules of podman-hpc for which it starts one container a node and runs every rank by `exec` in it.
+# Modules of podman-hpc with which it starts one container a node, and every rank by `exec` in it.
 _SHARED = ("--mpi", "--cuda-mpi", "--openmpi-pmi2")
 # What the ranks of a node have in common with the node and with each other.
 _OF_THE_NODE = ("--network=host", "--ipc=host", "--pid=host")
@@ -167,7 +167,7 @@ class Podman(Container):
 
 
 def _gpu_options(program: str) -> list[str]:
-    """NVIDIA's driver: podman-hpc has a module for it, Podman takes the node's CDI specification."""
+    """NVIDIA's driver: a module of podman-hpc; for Podman the CDI specification of the node."""
     name = program.rpartition("/")[2]
     return ["--gpu"] if name == "podman-hpc" else ["--device=nvidia.com/gpu=all"]
 
