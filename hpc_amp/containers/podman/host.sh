@@ -15,12 +15,20 @@ enter_container() {
 
   # The ranks of a node share its network, shared memory and process ids. No rank pulls an image, and
   # no second copy of the output is kept. The host's search path for libraries means nothing inside.
+  container_label=hpc-amp=${job_id:-$$}.${attempt:-0}
   container=("$(command -v env)" -u LD_LIBRARY_PATH "$runtime" run --rm --interactive --pull=never
-    --network=host --ipc=host --pid=host --log-driver=none --env-host)
+    --network=host --ipc=host --pid=host --log-driver=none --env-host "--label=$container_label")
   if [ -t 0 ] && [ -t 1 ]; then container+=(--tty); fi # a session at a terminal
   case ${job[gpu]}:${runtime##*/} in
     yes:podman-hpc) container+=(--gpu) ;;
     yes:*) container+=("--device=nvidia.com/gpu=all") ;; # from the node's CDI specification
   esac
   container+=("${container_options[@]}" "$image")
+}
+
+# leave_container: remove this attempt's containers. One whose client was killed would train on.
+leave_container() {
+  # shellcheck disable=SC2016 # each node expands this for itself
+  on_each_node bash -c 'left=$("$1" ps --quiet --filter "label=$2"); [ -z "$left" ] || "$1" rm --force --time=0 $left' \
+    bash "$runtime" "$container_label" </dev/null
 }
