@@ -41,8 +41,7 @@ base_option = click.option(
 
 
 def _making_options(command: F) -> F:
-    """Options of everything that makes an image (`hpc_amp.containers.apptainer.places.Making`), and whose
-    site it is made for."""
+    """Options of everything that makes an image, and whose site it is made for."""
     folder = click.Path(path_type=Path)
     for option in (
         click.option(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from pathlib import Path
 
 from hpc_amp.config.bind import Bind, parse_bind
 from hpc_amp.config.command import launcher_in

@@ -1,13 +1,13 @@
 """The interface of container runtimes.
 
-A runtime is a class that extends `Container`, and its host code: bash that runs on the first node of
-a job, outside of the image. Nothing else names a runtime; what a caller has to know is a method or
-an attribute here, with a default that fits a runtime whose images are files or folders.
+A runtime is a class that extends `Container`, and its host code: bash that runs on the first node
+of a job, outside of the image. Nothing else names a runtime; what a caller has to know is a method
+or an attribute here, with a default that fits a runtime whose images are files or folders.
 
 Host code is sourced by hpc_amp/host/container.sh and defines the function `enter_container`. That
 finds in its environment
 
-    job               the settings of the script: job[binaries], job[python], what `settings` returns
+    job               the settings of the script: job[binaries], what `settings` returns, ...
     image             the image
     container_options what `options` returns, an array
     bind_sources      the host paths that are to be bound, an array
@@ -15,8 +15,8 @@ finds in its environment
 
 and sets
 
-    container         the words before a command that is to run inside, an array: for a runtime that
-                      is entered `by_step`, options of the step launcher
+    container         the words before a command that is to run inside, an array: a program and its
+                      options, or options of the step launcher where that enters the container
     container_image   the path of the image, for the check on every node; may stay empty
     container_binds   host paths that have to exist on every node, an array; may stay empty
     container_says    one line for the log; may stay empty
@@ -70,9 +70,9 @@ class Container(ABC):
     """Programs that can run the image, in order of preference. The nodes need one of them."""
     uses_image: ClassVar[bool] = True
     """Whether the command runs inside an image."""
-    by_step: ClassVar[bool] = False
-    """Whether the scheduler's step launcher enters the container: the words before a command are
-    options of that launcher, not a program."""
+    entered_by: ClassVar[str] = ""
+    """The step launcher that enters the container: the words before a command are options of it.
+    Empty: those words are a program and its options, which any launcher can start."""
     image_forms: ClassVar[str] = "a file or a folder"
     """What `container.image` may be, for messages."""
     unmountable: ClassVar[str] = "',' and ':' cannot stand in a mount"
@@ -136,14 +136,15 @@ class Container(ABC):
     @abstractmethod
     def options(self, plan: Spec) -> list[str]:
         """The words between the program and the image: binds (`plan.binds`), GPUs, working
-        directory (`plan.run_dir`), and what site and job add (`container_args`, `container.args`)."""
+        directory (`plan.run_dir`), and what the site's `container_args` and the job's
+        `container.args` add."""
 
     def settings(self, plan: Spec) -> dict[str, str]:
         """What the host code has to know besides, as entries of its array `job`."""
         return {}
 
     def host_code(self) -> str:
-        """Bash that defines `enter_container`. Default: `host.sh` beside the module of the class."""
+        """Bash that defines `enter_container`. Default: `host.sh` beside the class's module."""
         return code_beside(self, "host.sh")
 
     def command(self, plan: Spec, inside: Sequence[str]) -> list[str]:

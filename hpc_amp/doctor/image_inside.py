@@ -81,7 +81,9 @@ def look_inside(
         return
     facts, more = _lines(ended.stdout)
     if not facts:
-        said, cause = container.explain((ended.stderr + b"\n" + ended.stdout).decode(errors="replace"))
+        said, cause = container.explain(
+            (ended.stderr + b"\n" + ended.stdout).decode(errors="replace")
+        )
         what = f"nothing runs in the image (status {ended.returncode}): {said}"
         arch = "architecture" in said or "exec format error" in said
         why = "every rank would end like this"

@@ -156,8 +156,6 @@ def check_architecture(request: Request, architecture: str | None) -> Findings:
         yield Finding("img.arch", "good", f"{architecture}, like the nodes")
 
 
-
-
 # ---- folders -------------------------------------------------------------------------------------
 
 

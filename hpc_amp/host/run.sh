@@ -47,9 +47,8 @@ export MASTER_PORT=$((61000 + (port_seed * 13 + attempt) % 4536))
 export HPC_AMP_MASTER_ADDR=$MASTER_ADDR HPC_AMP_MASTER_PORT=$MASTER_PORT HPC_AMP_JOB_ID=$job_id
 
 # ---- container and launcher ----------------------------------------------------------------------
-# shellcheck source=../containers/apptainer/host.sh
-source "$run_dir/src/hpc_amp/host/containers/${job[container]}.sh"
-enter_container
+# shellcheck source=container.sh
+source "$run_dir/src/hpc_amp/host/container.sh"
 [ -z "$container_says" ] || echo "$container_says"
 prepare_launch() { :; }
 # shellcheck source=../launchers/mpirun.sh

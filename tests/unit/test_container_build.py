@@ -18,8 +18,8 @@ from support.environment import REPOSITORY, clean_environ
 from support.waiting import wait_until
 
 from hpc_amp.containers.apptainer import places as places_module
-from hpc_amp.containers.apptainer.pull import file_name, lock
 from hpc_amp.containers.apptainer.program import explain, find_runtime, run
+from hpc_amp.containers.apptainer.pull import file_name, lock
 
 DEFINITION = "Bootstrap: docker\nFrom: debian:trixie-slim\n\n%post\n    true\n"
 NGC = "docker://nvcr.io/nvidia/pytorch:25.06-py3"

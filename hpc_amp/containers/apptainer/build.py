@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.config.site import Site
+from hpc_amp.containers.apptainer.credentials import credentials
 from hpc_amp.containers.apptainer.image import read_image
-from hpc_amp.containers.ngc import REPOSITORY, table
 from hpc_amp.containers.apptainer.places import (
     Making,
     Say,
@@ -21,8 +21,8 @@ from hpc_amp.containers.apptainer.places import (
     places,
     whole,
 )
-from hpc_amp.containers.apptainer.credentials import credentials
 from hpc_amp.containers.apptainer.program import Runtime, explain, refuse_many_ranks, run
+from hpc_amp.containers.ngc import REPOSITORY, table
 from hpc_amp.containers.storage import gib
 from hpc_amp.errors import HpcAmpError, UsageError
 

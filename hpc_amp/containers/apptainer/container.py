@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpc_amp.containers.apptainer import doctor
 from hpc_amp.containers.apptainer.image import read_image
@@ -38,10 +38,10 @@ class Apptainer(Container):
 
     name = "apptainer"
     title = "Apptainer"
-    binaries = ("apptainer",)
+    binaries: ClassVar[tuple[str, ...]] = ("apptainer",)
     image_forms = "a .sif file or a sandbox folder"
     unmountable = "',', ':', '^', and a blank or a backslash at the end cannot stand in a mount"
-    wraps = {"apptainer": _EXEC, "singularity": _EXEC}
+    wraps: ClassVar[Mapping[str, Wrapper]] = {"apptainer": _EXEC, "singularity": _EXEC}
     handled = tuple(f"{prefix}ENV_LD_LIBRARY_PATH" for prefix in PREFIXES)
 
     def check_image(self, image: str) -> None:
@@ -91,8 +91,8 @@ class Apptainer(Container):
     ) -> list[str]:
         """Raises HpcAmpError where the program is not here, or does not run."""
         runtime = find_runtime(self.binaries, which=which)
-        words = [runtime.program, "exec", *runtime.no_eval, "--pwd", "/"]
-        words += ["--cleanenv"] if clean else []
+        cleanenv = ["--cleanenv"] if clean else []
+        words = [runtime.program, "exec", *cleanenv, *runtime.no_eval, "--pwd", "/"]
         words += ["--nv"] if gpu else []
         for bind in binds:
             if os.path.exists(bind.split(":")[0]):
