@@ -92,6 +92,7 @@ def _in_storage(cluster: Cluster, folder: Path) -> list[str]:
         "container.runtime=podman",
         f"container.image={name}",
         f"container.args={json.dumps(words)}",
+        "container.gpu=false",  # the nodes have no CDI specification
     ]
 
 
