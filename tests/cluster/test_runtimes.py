@@ -116,9 +116,12 @@ def test_a_cancelled_training_goes_on_where_it_was(
     facts = json.loads(shown.stdout)
     run_dir = Path(facts["run_dir"])
     progress = run_dir / "attempts" / "1" / "progress.json"
-    wait_until(
-        lambda: progress.exists() and json.loads(progress.read_text())["step"] >= 20, "step 20"
-    )
+
+    def at_step_20() -> bool:
+        assert '"failed"' not in (run_dir / "state.jsonl").read_text(), log_of(run_dir)
+        return progress.exists() and json.loads(progress.read_text())["step"] >= 20
+
+    wait_until(at_step_20, "step 20")
     cluster.hpc_amp("cancel", facts["job_id"], cwd=tmp_path)
 
     def resumed() -> bool:
