@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -26,7 +25,7 @@ from hpc_amp.config.load import read_job
 from hpc_amp.config.overrides import apply_overrides
 from hpc_amp.config.schema import Job
 from hpc_amp.config.sites import find_site
-from hpc_amp.errors import SchedulerError, UsageError
+from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.jobs import render, rundir
 from hpc_amp.jobs.code import copy_package
 from hpc_amp.jobs.plan import Plan, make_plan
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     import submitit
 
 _TAKEN_ALONG = ("submitit", "cloudpickle", "typing_extensions")
-# What submitit has to say itself: where its logs are, and which signal it listens to.
-_OF_SUBMITIT = ("--output", "--open-mode", "--signal")
 # There is no scontrol in an image. What submitit asks of it there (`scontrol requeue ID`) is
 # written down, and done by the batch script on the host.
 _SCONTROL = """#!/bin/sh
@@ -66,15 +63,12 @@ def executor(
             "hpc_amp.executor needs submitit", hint="pip install 'hpc-amp[submitit]'"
         ) from None
     plan = _plan(Path(config), [*_flat(overrides)], Path(folder))
-    known = {"slurm": _on_slurm, "local": _here}
-    if plan.scheduler.name not in known:
-        raise UsageError(
-            f"submitit has no executor for {plan.scheduler.name}",
-            hint="hpc-amp submit and hpc-amp sweep run jobs there",
-        )
+    if plan.step_launcher:
+        plan = replace(plan, launcher=get_launcher(plan.step_launcher))
     plan.scheduler.check(plan)
+    made = plan.scheduler.submitit_executor(plan)
     _write(plan)
-    return known[plan.scheduler.name](plan)
+    return made
 
 
 def _flat(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -98,7 +92,15 @@ def _plan(config: Path, overrides: list[str], folder: Path) -> Plan:
     loaded = source.validate(site.defaults)
     check_job(loaded, site)
     where = Path(os.path.expanduser(folder)) / loaded.job.name / rundir.new_run_id()
-    return make_plan(loaded, site, where)
+    plan = make_plan(loaded, site, where)
+    if plan.container.entered_by:
+        raise ConfigError(
+            f"container.runtime: {plan.container.title} is entered by options of "
+            f"{plan.container.entered_by}, which submitit does not give",
+            where=loaded.where("container.runtime"),
+            hint="choose another runtime",
+        )
+    return plan
 
 
 def _write(plan: Plan) -> None:
@@ -107,9 +109,11 @@ def _write(plan: Plan) -> None:
     folder = plan.run_dir
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     context = {**render.template_context(plan, session=True), "pickled_by": verbatim(version)}
+    variable = plan.scheduler.allocation
+    context["allocation"] = verbatim(f"${{{variable}:-$$}}" if variable else "$$")
     script = templates("jobs").get_template("python.sh.j2").render(context)
     try:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)  # submitit has made its own below
         try:
             copy_package(folder, plan)
             for name in _TAKEN_ALONG:
@@ -142,80 +146,3 @@ def _write_program(path: Path, text: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     path.chmod(0o755)
-
-
-def _on_slurm(plan: Plan) -> submitit.Executor:
-    """One task a rank, and the header that a batch job of ours has."""
-    import submitit
-
-    if shutil.which("srun") is None:
-        raise SchedulerError(
-            "`srun` is not on this machine's PATH",
-            hint="use a login node, or site=local to run here",
-        )
-    request = plan.job.job
-    skipped = [*request.skip_directives, *_OF_SUBMITIT]
-    plan = replace(
-        plan,
-        launcher=get_launcher("srun"),
-        job=replace(plan.job, job=replace(request, skip_directives=skipped)),
-    )
-    made = submitit.SlurmExecutor(
-        plan.run_dir / "jobs",
-        request.max_restarts,
-        python=shlex.quote(str(plan.run_dir / "python")),
-    )
-    made.update_parameters(
-        nodes=request.nodes,
-        ntasks_per_node=plan.job.ranks_per_node,
-        time=-(-plan.walltime // 60),
-        signal_delay_s=plan.stop_margin,
-        stderr_to_stdout=True,
-        wckey=None,
-        # Before the first command, so they are directives; of two of a kind the last counts.
-        setup=[
-            *(f"#SBATCH {line}" for line in plan.scheduler.directives(plan)),
-            # A job that was killed, and started again by Slurm, may have left its wish behind.
-            f"rm -f {_wish(plan.run_dir)}",
-        ],
-        srun_args=[
-            f"--cpus-per-task={request.cpus_per_gpu}",
-            *plan.site.launcher_args,
-            *plan.job.launch.args,
-        ],
-        teardown=_requeue_lines(plan.run_dir),
-    )
-    return made
-
-
-def _wish(folder: Path) -> str:
-    """Shell: the file that says that a function asked to be started again."""
-    return f'{shlex.quote(str(folder))}/requeue-"$SLURM_JOB_ID"'
-
-
-def _requeue_lines(folder: Path) -> list[str]:
-    """Shell for the end of the batch script: what a function asked for at a checkpoint."""
-    return [
-        f"asked={_wish(folder)}",
-        "id=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}",
-        '[ ! -e "$asked" ] || { rm -f "$asked" && scontrol requeue "$id" && sleep 60; }',
-    ]
-
-
-def _here(plan: Plan) -> submitit.Executor:
-    """Processes of this machine."""
-    import submitit
-
-    made = submitit.LocalExecutor(
-        plan.run_dir / "jobs",
-        plan.job.job.max_restarts,
-        python=shlex.quote(str(plan.run_dir / "python")),
-    )
-    made.update_parameters(
-        tasks_per_node=plan.job.world_size,
-        gpus_per_node=plan.job.job.gpus_per_node,
-        timeout_min=plan.walltime / 60,
-        signal_delay_s=plan.stop_margin,
-        stderr_to_stdout=True,
-    )
-    return made

@@ -7,7 +7,7 @@ import importlib
 import importlib.metadata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Registry(Generic[T]):
 
     def _load(self, name: str, place: str) -> type[T]:
         try:
-            found = load(place)
+            found: type[T] = load(place)
         except (ImportError, AttributeError) as error:
             raise RegistryError(
                 f"{name!r} of the group {self.group} is {place}, which cannot be imported: {error}"
@@ -64,7 +64,7 @@ class Registry(Generic[T]):
                 f"{name!r} of the group {self.group} is {place}, which does not extend "
                 f"{self._base.replace(':', '.')}"
             )
-        return cast("type[T]", found)
+        return found
 
 
 def load(place: str) -> Any:

@@ -56,6 +56,7 @@ def _decorate(function: Function, cast: Cast) -> Function:
             return function(*args, **kwargs)
         return casts.call(function, cast, args, kwargs, whole=False)
 
+    # It is called as `function` is, which mypy cannot know.
     return decorated  # type: ignore[return-value]
 
 

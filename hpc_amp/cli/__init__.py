@@ -15,6 +15,7 @@ def main() -> None:
 
     from hpc_amp.cli.app import app
     from hpc_amp.errors import HpcAmpError
+    from hpc_amp.registry import RegistryError
 
     # `hpc-amp logs ... | head`: a reader that has what it wanted ends this, without a word.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -28,6 +29,8 @@ def main() -> None:
         sys.exit(app(sys.argv[1:] or ["--help"], prog_name="hpc-amp", standalone_mode=False))
     except HpcAmpError as error:
         _fail(str(error), error.exit_code)
+    except RegistryError as error:
+        _fail(str(error), 2)
     except click.ClickException as error:
         # Where it is known which command was meant, its help is the hint.
         context = getattr(error, "ctx", None)

@@ -36,7 +36,7 @@ def doctor(
     marked with `?`. docs/doctor.md has all checks.
     """
     from hpc_amp.doctor import examine
-    from hpc_amp.doctor.finding import has_error, to_text
+    from hpc_amp.finding import has_error, to_text
 
     if network:
         if config is None or image is not None:

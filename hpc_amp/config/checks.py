@@ -60,6 +60,10 @@ def check_site(site: Site, tree: Table) -> None:
             f"{site.launcher} does not work with {scheduler.title}",
             f"use one of: auto, {', '.join(launchers_of(scheduler))}",
         )
+    for name in site.env:
+        if name in scheduler.own_variables:
+            meaning = scheduler.own_variables[name]
+            raise error(f"env.{name}", "hpc-amp sets it itself", f"leave it out: {meaning}")
     if site.fabric not in (None, "none"):
         find_fabric(site.fabric, where=tree.place("fabric"))
     for key, binds in (("bind", site.bind), ("host_mpi.bind", site.host_mpi.bind)):
@@ -143,6 +147,13 @@ def _check_on_site(loaded: LoadedJob, job: Job, site: Site) -> None:
             "write host_mpi into a site file of your own, or use hybrid",
         )
     scheduler = get_scheduler(site.scheduler)
+    for name in job.container.env:
+        if name in scheduler.own_variables:
+            raise loaded.error(
+                f"container.env.{name}",
+                "hpc-amp sets it itself",
+                f"leave it out: {scheduler.own_variables[name]}",
+            )
     if job.job.chain and not scheduler.chains:
         raise loaded.error(
             "job.chain",

@@ -24,7 +24,7 @@ _Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _FIRST_KEY = {
     "job file": "name: my_run",
-    "site file": "scheduler: slurm",
+    "site file": "scheduler: local",
     "fabric profile": "description: ...",
 }
 _OPENED = re.compile(r"quoted scalar|simple key|flow (sequence|mapping)")

@@ -138,11 +138,10 @@ OWN_VARIABLES = {
     "MASTER_ADDR": "it is the name of the first node; `address` of a site file gives that name "
     "another form, such as ic-{host}",
     "MASTER_PORT": "it is another one for each job and attempt",
-    "SRUN_CPUS_PER_TASK": "it is job.cpus_per_gpu",
-    "SLURM_EXPORT_ENV": "the ranks get the whole environment of the launch script",
 }
 """Variables that every rank or launcher gets from hpc-amp, whatever else is set, and what they
-are. Besides, there are those whose names begin with `HPC_AMP_`."""
+are. Besides, there are those whose names begin with `HPC_AMP_`, and those that belong to one
+scheduler (`Scheduler.own_variables`)."""
 
 
 def own_variable(name: str) -> str | None:

@@ -23,6 +23,7 @@ CONTAINERS: Registry[Container] = Registry(
         "singularity": "hpc_amp.containers.apptainer:Singularity",
         "charliecloud": "hpc_amp.containers.charliecloud:Charliecloud",
         "podman": "hpc_amp.containers.podman:Podman",
+        "pyxis": "hpc_amp.containers.pyxis:Pyxis",
         "none": "hpc_amp.containers.none:NoContainer",
     },
 )

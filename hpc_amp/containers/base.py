@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpc_amp.config.paths import missing_path
 from hpc_amp.containers.image import URI, Image
-from hpc_amp.doctor.finding import Finding, Findings, Status
 from hpc_amp.errors import HpcAmpError, UsageError
+from hpc_amp.finding import Finding, Findings, Status
 from hpc_amp.registry import code_beside
 
 if TYPE_CHECKING:

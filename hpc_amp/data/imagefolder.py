@@ -166,6 +166,7 @@ def _test_folder(root: Path) -> Path | None:
 
 
 def _size(path: str) -> tuple[int, int]:
+    image: Image.Image
     try:
         with Image.open(path) as image:
             return image.size

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 
 from hpc_amp.data.errors import DataError
 from hpc_amp.data.pictures import Request, decode
-from hpc_amp.distributed.parent import end_with_parent
+from hpc_amp.distributed.ending import end_with_parent
 
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """What ranks live through. Schedulers and terminals signal all processes of a job: a loader that

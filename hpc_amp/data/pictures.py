@@ -42,6 +42,7 @@ def open_rgb(path: str) -> Image.Image:
     """The image in `path` as RGB of 8 bits: of 16 bits the upper ones count, of an image with alpha
     the colours. Raises DataError where it cannot be read, or where its numbers have no known range.
     """
+    image: Image.Image
     try:
         with Image.open(path) as image:
             if not _range_is_known(image):
@@ -66,6 +67,7 @@ def _range_is_known(image: Image.Image) -> bool:
         return image.format in _FORMATS_OF_16_BITS
     if image.mode.startswith("I;16") and image.format == "TIFF":
         # Pillow neither scales 12 bits up nor inverts 16 bits of which 0 is white.
+        # The images of this format alone have tags.
         tags = image.tag_v2  # type: ignore[attr-defined]
         return (tags.get(_BITS), tags.get(_BLACK_OR_WHITE)) == ((16,), _BLACK_IS_ZERO)
     return image.mode != "F"

@@ -20,7 +20,6 @@ from hpc_amp.data.streaming import StreamedTraining, streamed_evaluation, worker
 from hpc_amp.data.synthetic import synthetic_set
 from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.world import World
-from hpc_amp.tasks.base import TrainingData
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +34,7 @@ class Prepared:
     classes: int
     channels: int
     image_size: int
-    training: TrainingData
+    training: MemoryTraining | StreamedTraining
     evaluation: Callable[[], Iterator[Batch]]
 
 

@@ -39,4 +39,5 @@ def from_main(world: World, action: Callable[[], T]) -> T:
     if is_alone(world):
         return action()
     result = together(world, lambda: action() if world.is_main else None)
+    # None stands for the other ranks alone, which mypy cannot know.
     return gather(world, result)[0]  # type: ignore[return-value]

@@ -4,10 +4,9 @@ Gives any program the standard torch.distributed variables, whichever launcher s
 that the world is the one that was asked for, and replaces itself by the program, so that signals
 and exit codes are the program's own. With `--job JOB_JSON` the command, its environment and its
 working directory come from the run directory: text from a configuration never passes through a
-shell. With `--mpi-probe` behind it, the MPI check (`hpc_amp.distributed.mpi`) runs in the command's
-place, with `--preflight FOLDER` this node's preflight (`hpc_amp.distributed.preflight`); with
-`--shell` or `-- COMMAND` a shell or another command, as the only rank that there is (`hpc-amp
-shell`).
+shell. With `--mpi-probe` behind it, the MPI check (`hpc_amp.preflight.mpi`) runs in the command's
+place, with `--preflight FOLDER` this node's preflight (`hpc_amp.preflight.meeting`); with `--shell`
+or `-- COMMAND` a shell or another command, as the only rank that there is (`hpc-amp shell`).
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hpc_amp.distributed.ending import end_with_parent
 from hpc_amp.distributed.environment import environment_changes
-from hpc_amp.distributed.parent import end_with_parent
 from hpc_amp.distributed.world import World, WorldError, resolve, standard_variables
 
 USAGE = (
@@ -69,9 +68,9 @@ def _run_job(path: Path, what: list[str]) -> NoReturn:
     elif what == ["--mpi-probe"]:
         _check_mpi(path, _read(path))
     elif what[0] == "--preflight" and len(what) == 2:
-        from hpc_amp.distributed import preflight  # which no rank needs
+        from hpc_amp.preflight import meeting  # which no rank needs
 
-        preflight.main(path, _read(path), Path(what[1]))
+        meeting.main(path, _read(path), Path(what[1]))
     elif what[0] == "--" and len(what) >= 2:
         become_alone(_session(path, _read(path), what[1:]))
     elif what == ["--shell"]:
@@ -116,7 +115,7 @@ def _replace(program: Program, world: World, complaint: str) -> NoReturn:
 
 def _check_mpi(path: Path, resolved: Mapping[str, Any]) -> NoReturn:
     """End with the status of the MPI check, in the environment that the program would have."""
-    from hpc_amp.distributed import mpi  # which no other rank needs
+    from hpc_amp.preflight import mpi  # which no other rank needs
 
     program = _program(path, resolved)
     folder = program.folder or os.getcwd()

@@ -18,11 +18,12 @@ def main() -> None:
     """Run the function that was pickled into the folder."""
     checkpoint = SignalHandler.checkpoint_and_try_requeue
 
-    def once(handler: SignalHandler, number: int, frame: FrameType | None = None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        checkpoint(handler, number, frame)
+    def once(self: SignalHandler, signum: int, frame: FrameType | None = None) -> None:
+        signal.signal(signum, signal.SIG_IGN)
+        checkpoint(self, signum, frame)
 
-    SignalHandler.checkpoint_and_try_requeue = once
+    # submitit makes the handler itself, and has no way to give it another one.
+    SignalHandler.checkpoint_and_try_requeue = once  # type: ignore[method-assign]
     submitit_main()
 
 

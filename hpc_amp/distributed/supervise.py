@@ -52,8 +52,8 @@ def supervise(
 
     # A fork in which Python runs is safe here alone: no other thread lives in this process.
     child = subprocess.Popen(command, env=environment, preexec_fn=become_the_command)
-    for number in early:
-        child.send_signal(number)
+    for received in early:
+        child.send_signal(received)
     status = child.wait()
     if status < 0:
         _end_by(signal.Signals(-status))

@@ -11,7 +11,6 @@ from hpc_amp.config.sites import find_site, load_for_site
 from hpc_amp.containers import CONTAINERS, image_runtime
 from hpc_amp.containers.image import machine
 from hpc_amp.doctor.data import check_data
-from hpc_amp.doctor.finding import Finding
 from hpc_amp.doctor.image_inside import look_inside
 from hpc_amp.doctor.job import (
     Request,
@@ -24,6 +23,7 @@ from hpc_amp.doctor.job import (
 )
 from hpc_amp.doctor.machine import check_leaks, check_tmp
 from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
+from hpc_amp.finding import Finding
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render

@@ -12,7 +12,7 @@ from typing import Any
 from hpc_amp.containers.base import Container
 from hpc_amp.containers.inspect import SUPPORT, driver_here
 from hpc_amp.containers.ngc import OLDEST_PYTHON, OLDEST_TORCH, support, table, version
-from hpc_amp.doctor.finding import Finding, Findings, Status
+from hpc_amp.finding import Finding, Findings, Status
 from hpc_amp.resources import resource_folder
 
 _TIMEOUT = 600

@@ -18,8 +18,8 @@ from hpc_amp.containers import Container, get_container
 from hpc_amp.containers.image import go_name, machine
 from hpc_amp.containers.storage import IN_MEMORY, file_system, gib
 from hpc_amp.doctor.catalogue import CATALOGUE
-from hpc_amp.doctor.finding import Finding, Findings
 from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
+from hpc_amp.finding import Finding, Findings
 from hpc_amp.schedulers import Scheduler, get_scheduler
 
 _GIB = 2**30

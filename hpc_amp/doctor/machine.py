@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpc_amp.containers.base import Container
 from hpc_amp.containers.storage import gib
-from hpc_amp.doctor.finding import Finding, Findings
+from hpc_amp.finding import Finding, Findings
 
 _GIB = 2**30
 

@@ -13,7 +13,7 @@ from typing import Any
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.schema import Job, Restarts
 from hpc_amp.config.sites import load_for_site
-from hpc_amp.doctor.finding import Finding, to_text
+from hpc_amp.finding import Finding, to_text
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.follow import follow
 from hpc_amp.jobs.plan import make_plan

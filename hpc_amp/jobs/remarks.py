@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from hpc_amp.lint.directives import MARKERS, SCHEDULERS, SchedulerName, read_hea
 from hpc_amp.lint.options import parse_options, resource_list
 from hpc_amp.lint.script import read_script
 from hpc_amp.lint.shell import read_shell
+from hpc_amp.schedulers import get_scheduler
 
 # Generated options by the key that they come from.
 _KEYS: dict[SchedulerName, dict[str, str]] = {
@@ -69,12 +70,13 @@ class _Setting:
 def remarks_on(loaded: LoadedJob, site: Site) -> tuple[str, ...]:
     """One line for each directive that another one replaces, for each variable that `setup` or an
     option of the container sets in vain, and for a launcher in the script that every rank runs."""
+    own = get_scheduler(site.scheduler).own_variables
     found = [
         *_launchers(loaded.job),
-        *_container_options("the site's container_args", site.container_args),
-        *_container_options("container.args", loaded.job.container.args),
-        *_exports("the site's setup", site.setup),
-        *_exports("job.setup", loaded.job.job.setup),
+        *_container_options("the site's container_args", site.container_args, own),
+        *_container_options("container.args", loaded.job.container.args, own),
+        *_exports("the site's setup", site.setup, own),
+        *_exports("job.setup", loaded.job.job.setup, own),
     ]
     if site.scheduler in SCHEDULERS:
         found += _directives(loaded, site, site.scheduler)
@@ -209,13 +211,13 @@ def _launchers(job: Job) -> Iterator[str]:
 # ---- variables -----------------------------------------------------------------------------------
 
 
-def _container_options(origin: str, words: Sequence[str]) -> Iterator[str]:
+def _container_options(origin: str, words: Sequence[str], own: Mapping[str, str]) -> Iterator[str]:
     """Variables in the container's `--env A=1,B=2`; the rank's own come after them."""
     values = [word.removeprefix("--env=") for word in words if word.startswith("--env=")]
     values += [after for word, after in itertools.pairwise(words) if word == "--env"]
     for entry in ",".join(values).split(","):
         name = entry.partition("=")[0]
-        meaning = own_variable(name)
+        meaning = own_variable(name) or own.get(name)
         if meaning is not None:
             yield f"--env {name} of {origin} has no effect, since hpc-amp sets it: {meaning}"
 
@@ -225,9 +227,9 @@ _AFTER_SETUP = {
 }
 
 
-def _exports(origin: str, setup: str) -> Iterator[str]:
+def _exports(origin: str, setup: str, own: Mapping[str, str]) -> Iterator[str]:
     names = {name for command in read_shell(setup).commands for name in command.exported}
     for name in sorted(names):
-        meaning = own_variable(name) or _AFTER_SETUP.get(name)
+        meaning = own_variable(name) or own.get(name) or _AFTER_SETUP.get(name)
         if meaning is not None:
             yield f"{origin} exports {name}, which hpc-amp sets afterwards: {meaning}"

@@ -176,4 +176,10 @@ def _option_lines(options: list[str]) -> list[ShellText]:
             lines.append([word])
         else:
             lines[-1].append(word)
-    return [words(line) for line in lines]
+    return [verbatim(" ".join(map(_array_word, line))) for line in lines]
+
+
+def _array_word(word: str) -> ShellText:
+    """A word of an array. A comma is quoted, lest it be taken for a separator."""
+    quoted = quote(word)
+    return verbatim(f"'{word}'") if "," in word and quoted == word else quoted

@@ -51,7 +51,8 @@ class Generator(nn.Module):
         self.apply(_initialise)
 
     def forward(self, latents: Tensor) -> Tensor:
-        return self.main(latents[:, :, None, None])
+        images: Tensor = self.main(latents[:, :, None, None])
+        return images
 
 
 class Discriminator(nn.Module):
@@ -80,7 +81,8 @@ class Discriminator(nn.Module):
         self.apply(_initialise)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.main(images).flatten()
+        logits: Tensor = self.main(images)
+        return logits.flatten()
 
 
 def _doublings(image_size: int) -> int:

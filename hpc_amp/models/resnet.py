@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-Norm = Callable[[int], nn.Module]
+Norm = Callable[[int], "nn.BatchNorm2d | nn.GroupNorm"]
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
@@ -42,10 +42,11 @@ class BasicBlock(nn.Module):
         nn.init.zeros_(self.bn2.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.relu(self.bn1(self.conv1(x)))
+        out: Tensor = self.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         out += x if self.downsample is None else self.downsample(x)
-        return self.relu(out)
+        activated: Tensor = self.relu(out)
+        return activated
 
 
 class Bottleneck(nn.Module):
@@ -67,11 +68,12 @@ class Bottleneck(nn.Module):
         nn.init.zeros_(self.bn3.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.relu(self.bn1(self.conv1(x)))
+        out: Tensor = self.relu(self.bn1(self.conv1(x)))
         out = self.relu(self.bn2(self.conv2(out)))
         out = self.bn3(self.conv3(out))
         out += x if self.downsample is None else self.downsample(x)
-        return self.relu(out)
+        activated: Tensor = self.relu(out)
+        return activated
 
 
 def _projection(channels_in: int, channels_out: int, stride: int, norm: Norm) -> nn.Module | None:
@@ -125,7 +127,8 @@ class ResNet(nn.Module):
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         for stage in self.stages:
             x = self.get_submodule(stage)(x)
-        return self.fc(x.mean((2, 3)))
+        logits: Tensor = self.fc(x.mean((2, 3)))
+        return logits
 
 
 FAMILY: dict[str, dict[str, Any]] = {

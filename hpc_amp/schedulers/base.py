@@ -20,8 +20,10 @@ from hpc_amp.lint.options import parse_options
 from hpc_amp.registry import code_beside
 
 if TYPE_CHECKING:
+    import submitit
+
     from hpc_amp.config.schema import Job
-    from hpc_amp.doctor.finding import Finding
+    from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.launchers.base import Launcher
     from hpc_amp.lint.directives import SchedulerName, Split
@@ -134,6 +136,8 @@ class Scheduler(ABC):
     grace: ClassVar[int]
     """Seconds between its SIGTERM and its SIGKILL, unless it says so itself."""
 
+    own_variables: ClassVar[Mapping[str, str]] = {}
+    """Variables that its host code sets for every job, and what they are: nobody else can."""
     allocation: ClassVar[str] = ""
     """The variable that has the job's id inside an allocation."""
 
@@ -219,6 +223,15 @@ class Scheduler(ABC):
             for job_id, answer in found.items()
             if answer.state != "ended" or answer.stuck
         }
+
+    def submitit_executor(self, plan: Spec) -> submitit.Executor:
+        """An executor of submitit that runs functions with the resources of a plan, its files
+        below `plan.run_dir`, and `plan.run_dir/python` as the interpreter. Raises UsageError where
+        submitit has none for this scheduler."""
+        raise UsageError(
+            f"submitit has no executor for {self.title}",
+            hint="hpc-amp submit and hpc-amp sweep run jobs there",
+        )
 
     def check_limits(self, job: Job) -> Iterator[Finding]:
         """What `doctor` finds about a job where the scheduler tells its limits; ids are `sched`."""

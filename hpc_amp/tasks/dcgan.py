@@ -56,10 +56,20 @@ class Dcgan(Task):
     def build_networks(self) -> dict[str, nn.Module]:
         """Both networks, for the channels of the data."""
         gan, channels = self.train.gan, self.data.channels
-        common = {"channels": channels, "image_size": gan.image_size, "norm": gan.norm}
         return {
-            "generator": Generator(latent=gan.latent, width=gan.generator_width, **common),
-            "discriminator": Discriminator(width=gan.discriminator_width, **common),
+            "generator": Generator(
+                latent=gan.latent,
+                channels=channels,
+                width=gan.generator_width,
+                image_size=gan.image_size,
+                norm=gan.norm,
+            ),
+            "discriminator": Discriminator(
+                channels=channels,
+                width=gan.discriminator_width,
+                image_size=gan.image_size,
+                norm=gan.norm,
+            ),
         }
 
     def first_weights(self) -> dict[str, str]:
@@ -113,7 +123,8 @@ class Dcgan(Task):
     def pictures(self, networks: Networks) -> Tensor:
         """Made-up images from always the same latent vectors."""
         latents = fixed_latents(self.train, "pictures", self.train.gan.pictures)
-        return networks["generator"](latents.to(self.device)).float().cpu() / 2 + 0.5
+        images: Tensor = networks["generator"](latents.to(self.device))
+        return images.float().cpu() / 2 + 0.5
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """`frechet_small`: how far the made-up images are from the test images, as

@@ -46,11 +46,14 @@ class FeatureNetwork(nn.Sequential):
     def no_moments(self) -> Tensor:
         """The `moments` of no image."""
         size = 1 + WIDTHS[-1] * GRID**2
-        return torch.zeros(size, size, dtype=torch.float64, device=self[0].weight.device)
+        return torch.zeros(size, size, dtype=torch.float64, device=next(self.parameters()).device)
 
     def forward(self, images: Tensor) -> Tensor:
         with torch.autocast(images.device.type, enabled=False):
-            return super().forward(images.double())
+            features = images.double()
+            for layer in self:
+                features = layer(features)
+            return features
 
 
 def moments(features: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 
 _PUBLIC = {
     "Fitted": "api", "Observer": "observer", "evaluate": "api", "fit": "api",
-    "run_program": "program", "ArgumentParser": "program",
+    "run_program": "program", "ArgumentParser": "program", "Training": "observer",
 }  # fmt: skip
 """What to import from here, and the module that has it."""
 

@@ -20,8 +20,8 @@ from torch import nn
 
 from hpc_amp.config.schema import Train
 from hpc_amp.data.together import from_main
-from hpc_amp.train.engine import RateFactor
 from hpc_amp.train.observer import Observer
+from hpc_amp.train.schedule import RateFactor
 from hpc_amp.train.sentry import EXIT_CHECKPOINTED
 from hpc_amp.train.stages import TaskFactory, announce, conclude
 from hpc_amp.train.standalone import standalone

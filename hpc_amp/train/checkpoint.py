@@ -20,6 +20,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,9 +164,7 @@ class CheckpointStore:
     def _write(self, stage: Path, checkpoint: Checkpoint) -> None:
         files: dict[str, dict[str, Any]] = {}
         for stem, content in checkpoint.tensors.items():
-            files[f"{stem}.pt"] = write_durably(
-                stage / f"{stem}.pt", lambda out, content=content: torch.save(content, out)
-            )
+            files[f"{stem}.pt"] = write_durably(stage / f"{stem}.pt", partial(torch.save, content))
         text = json.dumps(checkpoint.trainer, indent=1).encode()
         files[TRAINER] = write_durably(stage / TRAINER, lambda out: out.write(text))
         write_manifest(

@@ -46,7 +46,8 @@ class DeviceClock:
     def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
         """The device's own time from one event to another."""
         end.synchronize()
-        return begin.elapsed_time(end) / 1000
+        milliseconds: float = begin.elapsed_time(end)
+        return milliseconds / 1000
 
 
 def clock_of(device: torch.device) -> Clock:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -29,15 +29,16 @@ from hpc_amp.models.weights import load_weights
 from hpc_amp.tasks.base import Task
 from hpc_amp.train import randomness, state
 from hpc_amp.train.agreement import Agreement
-from hpc_amp.train.checkpoint import CheckpointStore, DamagedCheckpoint, Retention
+from hpc_amp.train.checkpoint import CheckpointStore, Retention
 from hpc_amp.train.ema import WeightAverage
 from hpc_amp.train.errors import Superseded, TrainingError
+from hpc_amp.train.manifest import DamagedCheckpoint
 from hpc_amp.train.observer import Observer
 from hpc_amp.train.pace import Pace
 from hpc_amp.train.report import Report
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.saver import CheckpointSaver
-from hpc_amp.train.schedule import rate_factor
+from hpc_amp.train.schedule import RateFactor, rate_factor
 from hpc_amp.train.sentry import Sentry
 from hpc_amp.train.stopping import StopReason, StopWatch
 from hpc_amp.train.timing import StepTimer
@@ -45,10 +46,6 @@ from hpc_amp.train.tracking import Tracker
 from hpc_amp.train.update import PhaseUpdate
 
 _EVALUATING_SECONDS = 0.25
-
-
-RateFactor = Callable[[int, int], float]
-"""The learning rate of a step (from 0 on) of so many, as a part of the peak rate."""
 
 
 class Engine:
@@ -154,9 +151,10 @@ class Engine:
                     "sync_batchnorm works on GPUs only (torch has no CPU kernel for it); "
                     "use train.model.norm=group on CPUs"
                 )
-            network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+            converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+            network = converted
         layout = torch.channels_last if self.train.channels_last else torch.contiguous_format
-        return network.to(self.device, memory_format=layout)
+        return network.to(self.device).to(memory_format=layout)
 
     def _wrap(self, network: nn.Module) -> nn.Module:
         """DDP where there are several ranks. Buffers are not broadcast at every step: training does
@@ -167,8 +165,9 @@ class Engine:
         # torch 2.14 renames the switch.
         known = inspect.signature(DistributedDataParallel.__init__).parameters
         switch = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        options: dict[str, Any] = {switch: False}
         wrapped = DistributedDataParallel(
-            network, device_ids=devices, gradient_as_bucket_view=True, **{switch: False}
+            network, device_ids=devices, gradient_as_bucket_view=True, **options
         )
         if self.timer is not None:
             self.timer.watch_exchange(wrapped)
@@ -338,7 +337,7 @@ class Engine:
             if accuracy is not None:
                 self.best_accuracy = max(accuracy, self.best_accuracy or 0.0)
             self.report.evaluation()
-        self._resume_clocks()
+        self.resume_clocks()
         return reason
 
     def _evaluation_sums(
@@ -380,8 +379,8 @@ class Engine:
         """Seconds of training over all attempts."""
         return self.seconds_before + time.monotonic() - self.started
 
-    def _resume_clocks(self) -> None:
-        """What was not training is over."""
+    def resume_clocks(self) -> None:
+        """Measure time again, after something that is no training."""
         self.pace.resume()
         if self.timer is not None:
             self.timer.restart()
@@ -408,7 +407,7 @@ class Engine:
             else:
                 self._warn(f"no checkpoint of step {self.step}: the loss is not finite")
         self._last_save = time.monotonic()
-        self._resume_clocks()
+        self.resume_clocks()
 
     def _resume(self, chosen: int | None) -> list[str]:
         """Go on from the checkpoint that rank 0 has chosen for all, or from one before where that

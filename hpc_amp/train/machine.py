@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
+import socket
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hpc_amp.train.state import environment
+import hpc_amp
 
 
 def device_name(device: torch.device) -> str:
@@ -40,6 +42,19 @@ def tf32(device: torch.device) -> dict[str, bool] | None:
     return {
         "matmul": torch.get_float32_matmul_precision() != "highest",
         "convolution": torch.backends.cudnn.allow_tf32,
+    }
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What the training runs on: versions, device, host."""
+    return {
+        "hpc_amp": hpc_amp.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
     }
 
 

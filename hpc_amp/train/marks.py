@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from torch.profiler import record_function
 
 from hpc_amp.tasks.base import Networks
-
-if TYPE_CHECKING:
-    from hpc_amp.train.engine import Engine
+from hpc_amp.train.observer import Training
 
 STEP, DATA, UPDATE, FORWARD = (f"hpc_amp::{name}" for name in ("step", "data", "update", "forward"))
 _END = object()
@@ -25,22 +23,26 @@ class Marks:
     after each step. `remove` takes them away; the iterator of an epoch that has begun keeps its
     own, which does nothing then."""
 
-    def __init__(self, engine: Engine, after_step: Callable[[], None]) -> None:
+    def __init__(self, engine: Training, after_step: Callable[[], None]) -> None:
         self.are_on = False
-        self._engine = engine
         self._after_step = after_step
         self._step: Any = None
         self._update = engine.train_step
         self._epoch = engine.data.epoch
         self._losses = engine.task.losses
-        engine.train_step = self._marked_update
-        engine.data.epoch = self._marked_epoch
-        engine.task.losses = self._marked_losses
+        self._placed: tuple[tuple[object, str, Callable[..., Any]], ...] = (
+            (engine, "train_step", self._marked_update),
+            (engine.data, "epoch", self._marked_epoch),
+            (engine.task, "losses", self._marked_losses),
+        )
+        for owner, name, own in self._placed:
+            vars(owner)[name] = own
 
     def remove(self) -> None:
         """As it was: theirs lie in their classes, and ours in the objects."""
         self.are_on = False
-        del self._engine.train_step, self._engine.data.epoch, self._engine.task.losses
+        for owner, name, _ in self._placed:
+            del vars(owner)[name]
 
     def begin_step(self) -> None:
         """What follows belongs to a step, which ends after its update; what came since the one

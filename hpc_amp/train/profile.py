@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -21,13 +21,10 @@ from hpc_amp.config.schema import Profile, Train
 from hpc_amp.distributed.collect import gather_on_main
 from hpc_amp.distributed.world import World
 from hpc_amp.train.marks import Marks
-from hpc_amp.train.observer import Observer
+from hpc_amp.train.observer import Observer, Training
 from hpc_amp.train.rundir import RunDirectory, replace_text, write_json
 from hpc_amp.train.settings import SettingError
 from hpc_amp.train.trace import PARTS, NoSteps, break_down
-
-if TYPE_CHECKING:
-    from hpc_amp.train.engine import Engine
 
 
 def profilers(train: Train, world: World, run: RunDirectory) -> tuple[Observer, ...]:
@@ -53,7 +50,7 @@ class Profiler(Observer):
         self._marks: Marks | None = None
         self._profile: profile | None = None
 
-    def begin(self, engine: Engine) -> None:
+    def begin(self, engine: Training) -> None:
         """Wait for the first step; a resume may have passed it by."""
         if engine.step >= self._first:
             engine.tracker.say(f"profile: step {self._first} is over, so there is none")
@@ -61,12 +58,12 @@ class Profiler(Observer):
         self._marks = Marks(engine, lambda: self._between_steps(engine))
         self._between_steps(engine)
 
-    def evaluated(self, engine: Engine) -> None:
+    def evaluated(self, engine: Training) -> None:
         """An evaluation belongs to no step."""
         if self._marks is not None:
             self._marks.begin_step()
 
-    def end(self, engine: Engine) -> None:
+    def end(self, engine: Training) -> None:
         """Say so where the training was too short."""
         if self._marks is not None and engine.step < self._last:
             engine.tracker.say(f"profile: the training ended before step {self._last}")
@@ -74,21 +71,19 @@ class Profiler(Observer):
             if self._profile is not None:
                 self._profile.stop()
 
-    def _between_steps(self, engine: Engine) -> None:
+    def _between_steps(self, engine: Training) -> None:
         assert self._marks is not None
         if engine.step == self._first - 1 and self._world.rank in self._ranks:
-            self._start(engine)
+            self._start(engine, self._marks)
         if engine.step == self._last:
             self._marks.remove()
             engine.pace.pause()
             self._finish(engine)
-            engine.pace.resume()
-            if engine.timer is not None:
-                engine.timer.restart()
+            engine.resume_clocks()
         else:
             self._marks.begin_step()
 
-    def _start(self, engine: Engine) -> None:
+    def _start(self, engine: Training, marks: Marks) -> None:
         activities = [ProfilerActivity.CPU]
         if engine.device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
@@ -98,9 +93,9 @@ class Profiler(Observer):
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         self._profile = profile(activities=activities)
         self._profile.start()
-        self._marks.are_on = True
+        marks.are_on = True
 
-    def _finish(self, engine: Engine) -> None:
+    def _finish(self, engine: Training) -> None:
         """Write the trace of this rank, and on rank 0 the summary of all."""
         own = None
         if self._profile is not None:

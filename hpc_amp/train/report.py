@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.train.errors import TrainingError
+from hpc_amp.train.observer import Training
 from hpc_amp.train.state import weights_digest
-
-if TYPE_CHECKING:
-    from hpc_amp.amp.scaler import LossScaler
-    from hpc_amp.train.engine import Engine
 
 
 class Report:
     """Reports on one engine. Every rank calls `log` after the same steps."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Training) -> None:
         self._engine = engine
 
     def log(self) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections.abc import Callable
 
 from hpc_amp.config.schema import Schedule
+
+RateFactor = Callable[[int, int], float]
+"""The learning rate of a step (from 0 on) of so many, as a part of the peak rate."""
 
 
 def rate_factor(schedule: Schedule, step: int, total_steps: int) -> float:

@@ -66,7 +66,8 @@ class Sentry(threading.Thread):
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         # Shows all stacks without Python's help: for another rank's sentry to ask for.
-        faulthandler.register(signal.SIGQUIT, file=sys.__stderr__, all_threads=True)
+        if sys.__stderr__ is not None:
+            faulthandler.register(signal.SIGQUIT, file=sys.__stderr__, all_threads=True)
         # At once: a rank without any sign of life would not be missed.
         self._heartbeat.write(0, self.phase, time.time())
         self.start()

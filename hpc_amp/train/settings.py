@@ -29,8 +29,9 @@ def check_settings(train: Train, world: World) -> None:
         )
 
 
-def _check_section(section: Any, path: str) -> None:
-    for name, key in keys_of(type(section)).items():
+def _check_section(section: object, path: str) -> None:
+    kind: type = type(section)
+    for name, key in keys_of(kind).items():
         value, where = getattr(section, name), f"{path}.{name}"
         if value is None and key.optional:
             continue

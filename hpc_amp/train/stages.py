@@ -17,13 +17,14 @@ from hpc_amp.distributed import setup
 from hpc_amp.distributed.world import World, WorldError
 from hpc_amp.tasks.base import DataError, ModelError, Task
 from hpc_amp.tasks.registry import build_task
-from hpc_amp.train.engine import Engine, RateFactor
+from hpc_amp.train.engine import Engine
 from hpc_amp.train.errors import Superseded, TrainingError
 from hpc_amp.train.heartbeat import dead_ranks
 from hpc_amp.train.observer import Observer
 from hpc_amp.train.outcome import AFTERMATH_SECONDS, is_aftermath, write_outcome
 from hpc_amp.train.profile import profilers
 from hpc_amp.train.rundir import RunDirectory, write_json
+from hpc_amp.train.schedule import RateFactor
 from hpc_amp.train.sentry import Sentry
 from hpc_amp.train.settings import SettingError
 from hpc_amp.train.stopping import StopReason, StopWatch

@@ -9,33 +9,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
-import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-import hpc_amp
 from hpc_amp.config.schema import Train, to_plain
 from hpc_amp.train import randomness
 from hpc_amp.train.checkpoint import Checkpoint
 from hpc_amp.train.errors import TrainingError
-
-if TYPE_CHECKING:
-    from hpc_amp.train.engine import Engine
+from hpc_amp.train.machine import environment
+from hpc_amp.train.observer import Training
 
 _TOLD = ("hpc_amp", "torch", "cuda", "python", "device")
 """What of the environment may change results, and is told when it does."""
 
 
-def capture(engine: Engine) -> Checkpoint:
+def capture(engine: Training) -> Checkpoint:
     """The present state. Its tensors are the live ones, which the next step changes."""
     return Checkpoint(engine.step, _trainer(engine), tensors(engine), _facts(engine))
 
 
-def tensors(engine: Engine) -> dict[str, Any]:
+def tensors(engine: Training) -> dict[str, Any]:
     """Networks, their average and optimizers: what all ranks have alike."""
     state: dict[str, Any] = {
         "networks": {name: network.state_dict() for name, network in engine.networks.items()},
@@ -47,7 +42,7 @@ def tensors(engine: Engine) -> dict[str, Any]:
     return state
 
 
-def own(engine: Engine) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def own(engine: Training) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """What each rank has of its own: its random states, and its losses since the last report, so
     that the next mean is what it would have been."""
     losses = {
@@ -63,7 +58,7 @@ def is_finite(losses: list[dict[str, Tensor]]) -> bool:
     return all(bool(values.isfinite().all()) for own in losses for values in own.values())
 
 
-def _trainer(engine: Engine) -> dict[str, Any]:
+def _trainer(engine: Training) -> dict[str, Any]:
     return {
         "step": engine.step,
         "batch_size": engine.train.batch_size,
@@ -84,7 +79,7 @@ def _trainer(engine: Engine) -> dict[str, Any]:
     }
 
 
-def _facts(engine: Engine) -> dict[str, Any]:
+def _facts(engine: Training) -> dict[str, Any]:
     evaluated = engine.evaluated_step == engine.step
     return {
         "epoch": engine.step // engine.data.steps_per_epoch,
@@ -97,7 +92,7 @@ def _facts(engine: Engine) -> dict[str, Any]:
     }
 
 
-def restore(engine: Engine, checkpoint: Checkpoint) -> list[str]:
+def restore(engine: Training, checkpoint: Checkpoint) -> list[str]:
     """Put the engine into the state of a checkpoint. Returns what to tell the user: where it goes
     on, and what has changed since. Raises TrainingError where it is the state of another run."""
     trainer, saved = checkpoint.trainer, checkpoint.tensors
@@ -158,7 +153,7 @@ def _load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
 
 
-def _refuse_other_run(engine: Engine, trainer: Any) -> None:
+def _refuse_other_run(engine: Training, trainer: Any) -> None:
     train = engine.train
     if trainer["batch_size"] != train.batch_size:
         raise TrainingError(
@@ -180,7 +175,7 @@ def _refuse_other_run(engine: Engine, trainer: Any) -> None:
         )
 
 
-def _changes(engine: Engine, facts: Any) -> list[str]:
+def _changes(engine: Training, facts: Any) -> list[str]:
     """What is no longer as it was when the checkpoint was saved, a line each."""
     lines = []
     if "train" in facts:
@@ -212,7 +207,7 @@ def _differences(before: Any, now: Any, path: str) -> list[str]:
     return [] if before == now else [f"{path} {json.dumps(before)} -> {json.dumps(now)}"]
 
 
-def _new_length(engine: Engine, trainer: Any) -> list[str]:
+def _new_length(engine: Training, trainer: Any) -> list[str]:
     """What another number of steps means for the learning rate, which is a function of the position
     in the whole run."""
     before = trainer.get("total_steps", engine.total_steps)
@@ -223,19 +218,6 @@ def _new_length(engine: Engine, trainer: Any) -> list[str]:
         f"the run ends at step {engine.total_steps} now, not at {before}: the learning rate of the "
         f"next step is {now:.4g} of its peak, and was {then:.4g} in the run as it was"
     ]
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    """What the training runs on: versions, device, host."""
-    return {
-        "hpc_amp": hpc_amp.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "host": socket.gethostname(),
-        "platform": platform.platform(),
-    }
 
 
 def config_digest(train: Train) -> str:

@@ -39,7 +39,7 @@ class StopReason(IntEnum):
         }[self]
 
 
-_SIGNALS = {
+_SIGNALS: dict[int, StopReason] = {
     signal.SIGUSR1: StopReason.WARNED,
     signal.SIGUSR2: StopReason.WARNED,
     signal.SIGTERM: StopReason.TERMINATED,

@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,10 +30,8 @@ from hpc_amp.distributed.world import World
 from hpc_amp.train import machine
 from hpc_amp.train.clock import Mark, clock_of
 from hpc_amp.train.exchange import ExchangeTimer, time_alone
+from hpc_amp.train.observer import Training
 from hpc_amp.train.rundir import write_json
-
-if TYPE_CHECKING:
-    from hpc_amp.train.engine import Engine
 
 # By which the number of steps follows from `train.timing.seconds`.
 _PACE_STEPS = 10
@@ -65,7 +63,9 @@ class StepTimer:
         self._wanted = config.steps if config.seconds is None else None
         self._passed = 0
         self._peak_memory: int | None = None
-        self._asked = self._ready = self._end = None
+        self._asked: Mark = None
+        self._ready: Mark = None
+        self._end: Mark = None
 
     @property
     def is_done(self) -> bool:
@@ -105,8 +105,9 @@ class StepTimer:
         elif self._passed == self._config.warmup and self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         self._end = end
-        if self._wanted is None and len(self._steps) == _PACE_STEPS:
-            self._wanted = self._steps_in_time(self._config.seconds)
+        seconds = self._config.seconds
+        if self._wanted is None and seconds is not None and len(self._steps) == _PACE_STEPS:
+            self._wanted = self._steps_in_time(seconds)
             self.restart()
         if self.is_done:
             # The evaluation that follows needs memory, too.
@@ -126,7 +127,7 @@ class StepTimer:
         """What happened since the last step belongs to no step."""
         self._end = None
 
-    def write(self, engine: Engine, folder: Path, *, hurry: bool) -> None:
+    def write(self, engine: Training, folder: Path, *, hurry: bool) -> None:
         """Write what was measured, if anything was; where all of it was, measure the exchange
         alone, too, unless there is a `hurry`. Every rank calls this. A disk that does not take a
         file costs that file."""
@@ -146,7 +147,7 @@ class StepTimer:
         if self._world.is_main:
             _write(folder / "allreduce.json", alone)
 
-    def _facts(self, engine: Engine) -> dict[str, Any]:
+    def _facts(self, engine: Training) -> dict[str, Any]:
         train, world, device = engine.train, self._world, self._device
         learning = [p for n in engine.networks.values() for p in n.parameters() if p.requires_grad]
         seconds = self._clock.seconds

@@ -19,7 +19,7 @@ import torch._dynamo
 import torch.utils.tensorboard  # noqa: F401
 
 from chaos import mishaps
-from hpc_amp.distributed.parent import end_with_parent
+from hpc_amp.distributed.ending import end_with_parent
 from hpc_amp.tasks import classification, registry  # noqa: F401
 from hpc_amp.train import __main__ as program
 from hpc_amp.train import session  # noqa: F401

@@ -17,8 +17,8 @@ from support.stubs import StubHost
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.containers import CONTAINERS
 from hpc_amp.doctor import catalogue, data, examine, image_inside, job, machine, network
-from hpc_amp.doctor.finding import Finding, to_text
 from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.finding import Finding, to_text
 from hpc_amp.jobs.status import RunStatus
 from hpc_amp.schedulers.slurm import limits
 

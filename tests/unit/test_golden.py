@@ -27,6 +27,7 @@ CASES = [
     *itertools.product(["slurm"], ["srun", "torchrun", "single"], ["apptainer", "none"]),
     ("slurm", "mpirun", "apptainer"),
     *itertools.product(["slurm"], ["srun"], ["charliecloud", "podman"]),
+    *itertools.product(["slurm"], ["srun", "torchrun"], ["pyxis"]),
     *itertools.product(["local"], ["torchrun", "single"], ["apptainer", "none"]),
     *itertools.product(["pbs", "cobalt"], ["mpirun", "mpiexec", "single"], ["apptainer"]),
     *itertools.product(["pbs", "cobalt"], ["mpirun"], ["none"]),
@@ -35,6 +36,7 @@ CASES = [
 
 IMAGES = {
     "charliecloud": "/projects/images/pytorch 25.sqfs",
+    "pyxis": "/projects/images/pytorch 25.sqsh",
     "podman": "nvcr.io/nvidia/pytorch:25.06-py3",
 }
 DIRECTIVES = {
@@ -63,7 +65,7 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
         ),
         container=Container(
             image=IMAGES.get(runtime, "/projects/images/pytorch 25.sif"),
-            runtime=runtime,  # type: ignore[arg-type]
+            runtime=runtime,
             # ch-run has no read-only binds.
             bind=["/scratch", f"/projects/data:/data{'' if runtime == 'charliecloud' else ':ro'}"],
             env={"HYDRA_FULL_ERROR": "1"},

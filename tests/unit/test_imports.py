@@ -1,13 +1,20 @@
-"""What the command line imports: a login node answers at once, and has no torch."""
+"""What imports what: the command line answers at once on a login node, which has no torch; no
+modules import each other in a circle; every package belongs to one of the two sides."""
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from importlinter import api
+from support.environment import REPOSITORY
 from support.stubs import RUN_ID, StubHost
+
+from hpc_amp.jobs.code import JOB_SIDE
 
 # Everything outside the standard library and the package itself. A new name here is a decision.
 ALLOWED = {
@@ -65,3 +72,117 @@ def test_submit_needs_no_torch(host: StubHost, tmp_path: Path) -> None:
     for words in (["submit", "job.yaml"], ["status"], ["logs", "test"], ["cancel", "test"]):
         result = host.hpc_amp(*words, PYTHONPATH=path)
         assert result.returncode == 0, result.stderr
+
+
+# ---- circles -------------------------------------------------------------------------------------
+
+PACKAGE = REPOSITORY / "hpc_amp"
+
+
+def modules_below(package: Path) -> dict[str, Path]:
+    """The modules of a package by their full names; a package stands for its `__init__.py`."""
+    modules = {}
+    for path in package.rglob("*.py"):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        modules[".".join(parts).removesuffix(".__init__")] = path
+    return modules
+
+
+def imports_of(name: str, modules: Mapping[str, Path]) -> set[str]:
+    """Which of `modules` the module imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(modules[name].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} has a relative import"
+            package = str(node.module)
+            inside = {f"{package}.{alias.name}" for alias in node.names}
+            found |= inside & modules.keys()
+            if inside - modules.keys():
+                found.add(package)
+    return found & modules.keys()
+
+
+def cycles(package: Path) -> Iterator[list[str]]:
+    """The groups of modules in which each one imports every other, by way of others or directly."""
+    modules = modules_below(package)
+    imports = {name: imports_of(name, modules) for name in modules}
+    reached = {name: reachable(name, imports) for name in modules}
+    grouped: set[str] = set()
+    for name in sorted(modules):
+        if name in reached[name] and name not in grouped:
+            cycle = {other for other in reached[name] if name in reached[other]}
+            grouped |= cycle
+            yield sorted(cycle)
+
+
+def reachable(start: str, imports: Mapping[str, set[str]]) -> set[str]:
+    """What a module imports, directly or by way of others."""
+    found: set[str] = set()
+    todo = [start]
+    while todo:
+        new = imports[todo.pop()] - found
+        found |= new
+        todo += new
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Not for types alone either: who reads one of them would have to read all."""
+    assert list(cycles(PACKAGE)) == []
+
+
+def test_a_circle_is_found_wherever_its_imports_are(tmp_path: Path) -> None:
+    package = tmp_path / "made"
+    (package / "part").mkdir(parents=True)
+    for name, text in {
+        "__init__.py": "",
+        "part/__init__.py": "",
+        "first.py": "from made.part import second\n",
+        "part/second.py": "def function():\n    import made.third\n",
+        "third.py": "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from made.first import Name\n",
+        "outside.py": "import made.first\nimport made.alone\n",
+        "alone.py": "import json\n",
+    }.items():
+        (package / name).write_text(text)
+
+    assert list(cycles(package)) == [["made.first", "made.part.second", "made.third"]]
+
+
+# ---- the two sides -------------------------------------------------------------------------------
+
+
+def within(name: str, package: str) -> bool:
+    """Whether a module is `package` or lies in it."""
+    return f"{name}.".startswith(f"{package}.")
+
+
+def test_every_package_is_in_the_import_contracts() -> None:
+    """Whatever is added to hpc_amp is declared as a part of a side, or as what both share, and the
+    other side must not import it."""
+    options = api.read_configuration(str(REPOSITORY / "pyproject.toml"))["contracts_options"]
+    submit, job = options[0], options[1]
+    assert (submit["name"], job["name"]) == (
+        "The submit side imports neither torch nor the job side",
+        "The job side imports nothing of the submit side",
+    )
+    sides_in_one = {"hpc_amp", "hpc_amp.config"}  # packages that have parts of both
+    for name in sorted(modules_below(PACKAGE).keys() - sides_in_one):
+        in_submit = any(within(name, part) for part in submit["source_modules"])
+        in_job = any(within(name, part) for part in job["source_modules"])
+        kept_from_submit = any(within(name, part) for part in submit["forbidden_modules"])
+        kept_from_job = any(within(name, part) for part in job["forbidden_modules"])
+
+        assert in_submit or in_job, f"{name} is on no side"
+        assert kept_from_submit == (not in_submit), name
+        assert kept_from_job == (not in_job), name
+
+
+def test_a_run_gets_the_job_side_and_what_both_share() -> None:
+    options = api.read_configuration(str(REPOSITORY / "pyproject.toml"))["contracts_options"]
+    sources = {name.removeprefix("hpc_amp.") for name in options[1]["source_modules"]}
+    copied = {name.removesuffix(".py").replace("/", ".") for name in JOB_SIDE}
+
+    assert copied - {"__init__", "py.typed", "host", "config.__init__"} == sources

@@ -19,7 +19,7 @@ from support.environment import clean_environ
 from support.mpi import FakeMpi
 from support.waiting import wait_until
 
-from hpc_amp.distributed.mpi_fit import Library, host_library, image_library
+from hpc_amp.preflight.mpi_fit import Library, host_library, image_library
 
 OLD_IMAGE = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4"
 NEW_IMAGE = "Open MPI v5.0.11, package: Open MPI user@localhost Distribution"

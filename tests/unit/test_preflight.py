@@ -22,11 +22,12 @@ from support.ports import free_ports
 from support.stubs import StubHost, events
 
 from hpc_amp.config.schema import Data, Job, Resources, Train, to_plain
-from hpc_amp.distributed import gpu_checks, node_checks, preflight
-from hpc_amp.distributed.node import Finding, Findings, Node
 from hpc_amp.doctor.catalogue import CATALOGUE
 from hpc_amp.jobs.code import MAIN
 from hpc_amp.jobs.events import read_events
+from hpc_amp.preflight import gpu_checks, meeting, network_checks, node_checks
+from hpc_amp.preflight.meeting import Meeting, snapshot
+from hpc_amp.preflight.node import Finding, Findings, Node
 
 SCRIPT = REPOSITORY / "hpc_amp" / "host" / "preflight.sh"
 Check = Callable[[Node], Findings]
@@ -486,23 +487,23 @@ def test_the_driver_is_really_asked(gpu_place: Place) -> None:
 
 
 def test_net_name(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = place.found(node_checks.check_names)["net.name"]
+    found = place.found(network_checks.check_names)["net.name"]
     assert found.status == "error" and "127.0.0.1 here, which is this node itself" in found.what
     place.environ["HPC_AMP_MASTER_ADDR"] = "10.1.2.3"
-    assert place.found(node_checks.check_names)["net.name"].status == "good"
+    assert place.found(network_checks.check_names)["net.name"].status == "good"
     place.environ["HPC_AMP_MASTER_ADDR"] = "no-such-node.invalid"
-    found = place.found(node_checks.check_names)["net.name"]
+    found = place.found(network_checks.check_names)["net.name"]
     assert found.status == "error" and "has no address inside" in found.what
     place.resources["nodes"] = 1
-    assert place.found(node_checks.check_names) == {}
+    assert place.found(network_checks.check_names) == {}
 
 
 def test_net_port(place: Place) -> None:
-    assert place.found(node_checks.check_port)["net.port"].status == "unknown"
+    assert place.found(network_checks.check_port)["net.port"].status == "unknown"
     place.write("proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n")
-    assert place.found(node_checks.check_port)["net.port"].status == "good"
+    assert place.found(network_checks.check_port)["net.port"].status == "good"
     place.write("proc/sys/net/ipv4/ip_local_port_range", "1024\t65535\n")
-    assert place.found(node_checks.check_port)["net.port"].status == "warning"
+    assert place.found(network_checks.check_port)["net.port"].status == "warning"
 
 
 @pytest.mark.parametrize(
@@ -521,13 +522,13 @@ def test_net_port(place: Place) -> None:
 )
 def test_interface_names(value: str, exact: bool, meant: list[str]) -> None:
     names = ["lo", "docker0", "eth0", "eth1", "ib0"]
-    assert node_checks.interfaces(value, names, exact=exact) == meant
+    assert network_checks.interfaces(value, names, exact=exact) == meant
 
 
 def test_net_if(gpu_place: Place) -> None:
     def found(**environ: str) -> Finding:
         gpu_place.environ |= environ
-        (finding,) = node_checks.check_interfaces(gpu_place.node(), ["lo", "eth0"])
+        (finding,) = network_checks.check_interfaces(gpu_place.node(), ["lo", "eth0"])
         del gpu_place.environ[next(iter(environ))]
         return finding
 
@@ -540,17 +541,17 @@ def test_net_if(gpu_place: Place) -> None:
 
 
 def test_net_ib(gpu_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gpu_place.found(node_checks.check_infiniband) == {}
+    assert gpu_place.found(network_checks.check_infiniband) == {}
     (gpu_place.root / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (65536, 65536))
-    found = gpu_place.found(node_checks.check_infiniband)["net.ib"]
+    found = gpu_place.found(network_checks.check_infiniband)["net.ib"]
     assert found.status == "warning"
     for lack in ("/dev/infiniband is not inside", "no libibverbs", "64 KiB of memory may be"):
         assert lack in found.what
     gpu_place.write("dev/infiniband/uverbs0")
     gpu_place.write("usr/lib/x86_64-linux-gnu/libibverbs.so.1")
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
-    assert gpu_place.found(node_checks.check_infiniband)["net.ib"].status == "good"
+    assert gpu_place.found(network_checks.check_infiniband)["net.ib"].status == "good"
 
 
 def test_a_check_that_fails_itself_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -567,7 +568,7 @@ def test_every_id_is_in_the_catalogue() -> None:
     import re
 
     used = set()
-    for module in (node_checks, gpu_checks, preflight):
+    for module in (node_checks, network_checks, gpu_checks, meeting):
         text = Path(str(module.__file__)).read_text()
         used |= set(re.findall(r'(?:Finding|_space)\(\s*"([\w.]+)"', text))
     used |= set(re.findall(r"finding ([a-z.]+) ", SCRIPT.read_text()))
@@ -589,8 +590,8 @@ class Nodes:
         names = [f"n{index + 1}" for index in range(count)]
         (self.folder / "nodes").write_text("\n".join(f"{name}.cluster" for name in names))
 
-    def meeting(self, name: str, limit: float = 5.0) -> preflight.Meeting:
-        return preflight.Meeting(self.place.node(), self.folder, name, limit=limit)
+    def meeting(self, name: str, limit: float = 5.0) -> Meeting:
+        return Meeting(self.place.node(), self.folder, name, limit=limit)
 
     def run(self, *tasks: Callable[[], None]) -> None:
         threads = [threading.Thread(target=task) for task in tasks]
@@ -706,10 +707,10 @@ def test_other_code_and_another_time(place: Place, monkeypatch: pytest.MonkeyPat
 def test_the_snapshot_is_that_of_the_files(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("1")
-    before = preflight.snapshot(tmp_path)
-    assert before == preflight.snapshot(tmp_path)
+    before = snapshot(tmp_path)
+    assert before == snapshot(tmp_path)
     (tmp_path / "src" / "a.py").write_text("2")
-    assert before != preflight.snapshot(tmp_path)
+    assert before != snapshot(tmp_path)
 
 
 # ---- outside the container -----------------------------------------------------------------------

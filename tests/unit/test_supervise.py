@@ -81,7 +81,7 @@ def test_the_program_ends_with_a_supervisor_that_is_killed(tmp_path: Path) -> No
     """With what `exec` prepares in the child."""
     pid_file = tmp_path / "pid"
     script = SUPERVISE.replace("lambda: None", "end_with_parent").replace(
-        "import os,", "from hpc_amp.distributed.parent import end_with_parent\nimport os,"
+        "import os,", "from hpc_amp.distributed.ending import end_with_parent\nimport os,"
     )
     program = f"echo $$ >{pid_file}.part; mv {pid_file}.part {pid_file}; exec sleep 1000"
     command = [sys.executable, "-c", script, str(tmp_path / "stopped"), "bash", "-c", program]

@@ -254,7 +254,7 @@ def test_no_slurm_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_submitit_knows_neither_pbs_nor_cobalt(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="submitit has no executor for pbs"):
+    with pytest.raises(UsageError, match="submitit has no executor for PBS"):
         hpc_amp.executor("job.yaml", site="pbs")
 
     assert not (tmp_path / "functions").exists()

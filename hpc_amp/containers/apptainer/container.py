@@ -18,8 +18,8 @@ from hpc_amp.containers.apptainer.image import read_image
 from hpc_amp.containers.apptainer.program import PREFIXES, explain, find_runtime
 from hpc_amp.containers.base import Container, Which, Wrapper
 from hpc_amp.containers.image import URI, Image
-from hpc_amp.doctor.finding import Findings
 from hpc_amp.errors import UsageError
+from hpc_amp.finding import Findings
 
 if TYPE_CHECKING:
     from hpc_amp.config.site import Site

@@ -13,8 +13,8 @@ from pathlib import Path
 from hpc_amp.containers.apptainer.program import PREFIXES, Runtime, find_runtime
 from hpc_amp.containers.base import Which, not_found
 from hpc_amp.containers.storage import IN_MEMORY, file_system, in_home
-from hpc_amp.doctor.finding import Finding, Findings
 from hpc_amp.errors import HpcAmpError
+from hpc_amp.finding import Finding, Findings
 
 
 def check_here(

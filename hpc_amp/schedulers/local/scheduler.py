@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -22,6 +23,8 @@ from hpc_amp.schedulers.base import (
 )
 
 if TYPE_CHECKING:
+    import submitit
+
     from hpc_amp.config.schema import Job
     from hpc_amp.jobs.spec import Spec
 
@@ -88,6 +91,24 @@ class Local(Scheduler):
     ) -> Interactive:
         """This machine is the allocation."""
         return run_here(script, environ)
+
+    def submitit_executor(self, plan: Spec) -> submitit.Executor:
+        """Processes of this machine."""
+        import submitit  # heavy, and optional
+
+        made = submitit.LocalExecutor(
+            plan.run_dir / "jobs",
+            plan.job.job.max_restarts,
+            python=shlex.quote(str(plan.run_dir / "python")),
+        )
+        made.update_parameters(
+            tasks_per_node=plan.job.world_size,
+            gpus_per_node=plan.job.job.gpus_per_node,
+            timeout_min=plan.walltime / 60,
+            signal_delay_s=plan.stop_margin,
+            stderr_to_stdout=True,
+        )
+        return made
 
     def queued(self) -> dict[str, Path]:
         """Scripts of the processes on this machine, without the subshells that look like them."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from hpc_amp.config.schema import Job
 from hpc_amp.config.units import parse_duration
-from hpc_amp.doctor.finding import Finding
 from hpc_amp.errors import SchedulerError
+from hpc_amp.finding import Finding
 from hpc_amp.schedulers.base import run_command
 
 

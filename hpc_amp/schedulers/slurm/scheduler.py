@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
@@ -36,8 +36,10 @@ from hpc_amp.schedulers.base import (
 )
 
 if TYPE_CHECKING:
+    import submitit
+
     from hpc_amp.config.schema import Job
-    from hpc_amp.doctor.finding import Finding
+    from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
 
 FILES = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
@@ -71,6 +73,10 @@ class Slurm(Scheduler):
     site_keys = ("gpu_type",)
     grace = 30  # the default of KillWait
     allocation = "SLURM_JOB_ID"
+    own_variables: ClassVar[Mapping[str, str]] = {
+        "SRUN_CPUS_PER_TASK": "it is job.cpus_per_gpu",
+        "SLURM_EXPORT_ENV": "the ranks get the whole environment of the launch script",
+    }
 
     @classmethod
     def is_configured(cls, which: Which = shutil.which) -> bool:
@@ -197,6 +203,12 @@ class Slurm(Scheduler):
         wanted = set(job_ids)
         rows = (line.strip().split("|", 2) for line in result.stdout.splitlines())
         return {row[0]: job_status(row[1], row[2]) for row in rows if row[0] in wanted}
+
+    def submitit_executor(self, plan: Spec) -> submitit.Executor:
+        """Batch jobs with one task a rank."""
+        from hpc_amp.schedulers.slurm import functions
+
+        return functions.executor(plan, self.directives)
 
     def check_limits(self, job: Job) -> Iterator[Finding]:
         """The limits of the job's partition."""

@@ -9,9 +9,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from hpc_amp.distributed.node import Finding, Findings, Node
+from hpc_amp.preflight.node import Finding, Findings, Node
 
 _GIB = 2**30
+_DRIVER_SECONDS = 60.0
+"""After which a driver that does not answer is reported to hang."""
 _BUSY = 1.5 * _GIB
 """More than the driver's own share of this check's process."""
 _SWITCHES = re.compile(r"--gpus-per-task|--gpu-bind|--tres-bind|--tres-per-task")
@@ -222,17 +224,17 @@ def _cuda_error(code: int, driver: str | None) -> tuple[str, str, str]:
     return f"{what} ({said})", "the ranks would see no GPU", fix
 
 
-def _ask_driver(node: Node, timeout: float = 60.0) -> dict[str, Any]:
+def _ask_driver(node: Node) -> dict[str, Any]:
     try:
         ended = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _ASK_DRIVER],
             env=node.program,
             capture_output=True,
-            timeout=timeout,
+            timeout=_DRIVER_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {"hangs": timeout}
+        return {"hangs": _DRIVER_SECONDS}
     try:
         facts: dict[str, Any] = json.loads(ended.stdout)
     except ValueError:

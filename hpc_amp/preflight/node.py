@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -104,3 +105,11 @@ def some(names: Iterable[str]) -> str:
     listed = sorted(names)
     more = f" and {len(listed) - 6} more" if len(listed) > 6 else ""
     return ", ".join(listed[:6]) + more
+
+
+def listed(folder: Path) -> list[str]:
+    """The names in a folder, sorted; none where it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

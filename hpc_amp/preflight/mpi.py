@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from hpc_amp.distributed.mpi_fit import TIMEOUT, Answer, Failure, Setting, judge
 from hpc_amp.distributed.world import World, WorldError
+from hpc_amp.preflight.mpi_fit import TIMEOUT, Answer, Failure, Setting, judge
 
 MISMATCH = 3
 """Exit status of a check that failed."""

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpc_amp.config.units import parse_duration
-from hpc_amp.distributed.node import Finding, Findings, Node, some
-from hpc_amp.distributed.node_checks import look
 from hpc_amp.distributed.world import WorldError
+from hpc_amp.preflight.node import Finding, Findings, Node, some
+from hpc_amp.preflight.node_checks import look
 
 _MIB = 2**20
 _WAIT = 120.0
