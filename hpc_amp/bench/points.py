@@ -9,17 +9,15 @@ import typing
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc_amp import __version__
 from hpc_amp.bench.folder import Bench, Point
 from hpc_amp.config.paths import literal
 from hpc_amp.config.schema import Precision
 from hpc_amp.errors import ConfigError, HpcAmpError, UnclearError
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.code import host_folder
+from hpc_amp.jobs.campaign import RunInTurn, render_campaign
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
-from hpc_amp.jobs.shell import comment, quote, templates, verbatim
 from hpc_amp.jobs.submit import prepare, waiting_for
 from hpc_amp.jobs.unsettled import or_found
 from hpc_amp.schedulers import Submission
@@ -158,18 +156,12 @@ def submit_bench(prepared: Prepared) -> Submission:
 
 def render_bench(prepared: Prepared) -> str:
     """The script: the job's directives, then the launch script of each point."""
-    bench = prepared.bench
-    plan = dataclasses.replace(prepared.first, run_dir=bench.folder)
-    context = {
-        "marker": verbatim(plan.scheduler.marker),
-        "directives": [verbatim(line) for line in plan.scheduler.directives(plan)],
-        "name_comment": comment(bench.name),
-        "version": verbatim(__version__),
-        "folder": quote(str(bench.folder)),
-        "host": quote(str(host_folder(prepared.first.run_dir))),
-        "points": [
-            (quote(point.precision), quote(str(each.run_dir)))
-            for point, each in prepared.plans.items()
-        ],
-    }
-    return templates("jobs").get_template("bench.sh.j2").render(context)
+    runs = [RunInTurn(point.precision, plan.run_dir) for point, plan in prepared.plans.items()]
+    return render_campaign(
+        prepared.first,
+        prepared.bench.folder,
+        runs,
+        what="a benchmark",
+        group="precision",
+        keep_checkpoints=False,
+    )

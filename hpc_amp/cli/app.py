@@ -209,10 +209,11 @@ def _report_submission(
 @overrides_argument
 def run(config: Path, overrides: tuple[str, ...]) -> None:
     """Run a job here and now, and wait for it. Ctrl-C saves a checkpoint and stops it."""
+    from hpc_amp.config.sites import HERE
     from hpc_amp.jobs.submit import prepare
     from hpc_amp.jobs.submit import submit as submit_plan
 
-    plan, loaded = prepare(config, overrides, site="local")
+    plan, loaded = prepare(config, overrides, site=HERE)
     _say_remarks(plan)
     submission = submit_plan(plan, loaded.text)
     _report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=False)

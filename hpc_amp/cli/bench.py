@@ -13,6 +13,7 @@ from hpc_amp.cli.scale import DefaultGroup
 if TYPE_CHECKING:
     from hpc_amp.bench.folder import Bench
     from hpc_amp.bench.results import Result
+    from hpc_amp.schedulers import Scheduler
 
 benches_dir_option = click.option(
     "--benches-dir",
@@ -68,6 +69,7 @@ def start(
     import json
 
     from hpc_amp.bench.points import prepare_bench, submit_bench
+    from hpc_amp.config.sites import HERE
 
     names = [name.strip() for name in precisions.split(",")] if precisions is not None else None
     if names is not None and not all(names):
@@ -75,7 +77,7 @@ def start(
     prepared = prepare_bench(
         config, overrides, benches_dir,
         precisions=names, repeats=repeats, warmup=warmup, steps=steps,
-        site=None if submitted else "local",
+        site=None if submitted else HERE,
     )  # fmt: skip
     for remark in prepared.first.remarks:
         click.echo(f"note: {remark}", err=True)
@@ -84,17 +86,16 @@ def start(
         click.echo(submission.remarks, err=True)
     folder = prepared.bench.folder
     if not submitted:
-        _wait(prepared.bench, submission.job_id, as_json)
+        _wait(prepared.bench, prepared.first.scheduler, submission.job_id, as_json)
     elif as_json:
         click.echo(json.dumps({"job_id": submission.job_id, "bench": str(folder)}))
     else:
         click.echo(f"submitted job {submission.job_id}; then: hpc-amp bench report {folder}")
 
 
-def _wait(bench: Bench, job_id: str, as_json: bool) -> None:
+def _wait(bench: Bench, scheduler: Scheduler, job_id: str, as_json: bool) -> None:
     """Follow the runs to their end. Ctrl-C ends the one that is under way, and shows the others."""
     from hpc_amp.bench.follow import follow
-    from hpc_amp.schedulers import get_scheduler
     from hpc_amp.study.words import count
 
     click.echo(f"{count(len(bench.points), 'run')} in {bench.folder}", err=True)
@@ -102,7 +103,7 @@ def _wait(bench: Bench, job_id: str, as_json: bool) -> None:
         follow(bench, _tell)
     except KeyboardInterrupt:
         click.echo("\nending the run that is under way", err=True)
-        get_scheduler("local").cancel(job_id)
+        scheduler.cancel(job_id)
         _show(bench, as_json, None)
         raise SystemExit(130) from None
     if not _show(bench, as_json, None):

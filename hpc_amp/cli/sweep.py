@@ -47,8 +47,8 @@ def sweep() -> None:
       hpc-amp sweep report NAME       the points, best first, and a picture
       hpc-amp sweep continue NAME     the points that are missing or have failed
 
-    Each point is an ordinary run, with checkpoints and restarts; on Slurm and PBS all together are
-    one job array. docs/sweeps.md says more.
+    Each point is an ordinary run, with checkpoints and restarts; all together are one job array
+    where the scheduler has arrays. docs/sweeps.md says more.
     """
 
 
@@ -113,18 +113,23 @@ def _exclusive(sweep: Sweep) -> AbstractContextManager[None]:
 
 def _at_once(sweep: Sweep) -> int | None:
     """The bound that arrays have; on this machine there is nobody to tell it to."""
-    return None if sweep.scheduler == "local" else sweep.at_once
+    return None if _runs_here(sweep) else sweep.at_once
+
+
+def _runs_here(sweep: Sweep) -> bool:
+    """Whether the command itself runs the points, on this machine."""
+    from hpc_amp.schedulers import get_scheduler
+
+    return get_scheduler(sweep.scheduler).arrays().in_foreground
 
 
 def _print_plan(plan: SweepPlan, sweep: Sweep, parts: Sequence[Part]) -> None:
     from hpc_amp.study.tables import as_text
-    from hpc_amp.sweep.arrays import get_arrays
     from hpc_amp.sweep.report import points_table
     from hpc_amp.sweep.script import render_array
 
     click.echo("\n".join(as_text(points_table(sweep.keys, sweep.points))))
-    arrays = get_arrays(sweep.scheduler)
-    scripts = [(part.script_name, render_array(sweep, part, arrays)) for part in parts]
+    scripts = [(part.script_name, render_array(sweep, part)) for part in parts]
     scripts += [
         (group.script, planned.launch_script())
         for group, planned in zip(sweep.groups, plan.groups, strict=True)
@@ -144,7 +149,7 @@ def _begin(
     from hpc_amp.sweep.submit import submit
 
     points = sum(len(part.points) for part in parts)
-    if sweep.scheduler == "local":
+    if _runs_here(sweep):
         _run_here(sweep, parts, held, as_json=as_json)
         return
     try:
@@ -368,7 +373,7 @@ def continue_(target: str, max_parallel: int | None, sweeps_dir: Path, as_json: 
             _begin(found, parts, held, as_json=as_json, is_new=False)
             return
     click.echo(nothing_to_continue(statuses), err=as_json)
-    if as_json and found.scheduler == "local":
+    if as_json and _runs_here(found):
         _show_points(found, statuses)
     elif as_json:
         click.echo(json.dumps(_facts(found, 0, [])))

@@ -24,6 +24,9 @@ from hpc_amp.errors import ConfigError
 from hpc_amp.schedulers import SCHEDULERS
 from hpc_amp.schedulers.base import Which
 
+HERE = "local"
+"""The site of a machine without a scheduler."""
+
 _NOT_FOR_SITES = ("name", "site", "code", "run")
 
 
@@ -116,7 +119,7 @@ def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: W
                 if scheduler.name in files
                 else Site(name=scheduler.name, scheduler=scheduler.name)
             )
-    return load_site(files["local"])
+    return load_site(files[HERE])
 
 
 def _host_names() -> list[str]:

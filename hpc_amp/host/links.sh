@@ -104,7 +104,7 @@ scheduler_ends() {
 
 # go_on: have the script started again; returns where that cannot be had.
 go_on() {
-  # This job ends with 0 then: Cobalt starts none that waits for one that did not.
+  # This job ends with 0 then: some schedulers start none that waits for one that did not.
   next=$(later_links | head -n 1)
   if [ -n "$next" ] && gone "$next"; then
     echo "job $next, which was to go on, is not in the queue any more"

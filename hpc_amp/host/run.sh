@@ -11,6 +11,8 @@ begin_attempt
 # ---- allocation ----------------------------------------------------------------------------------
 master_addr=
 read_allocation
+# A run of several in one job may have the first of its nodes alone (campaign.sh).
+[ -z "${HPC_AMP_FIRST_NODES:-}" ] || hosts=$(head -n "$HPC_AMP_FIRST_NODES" <<<"$hosts")
 allocated=$(wc -l <<<"$hosts")
 [ "$allocated" -eq "${job[nodes]}" ] || fail "the job has $allocated nodes, but was made for ${job[nodes]}"
 if [ -z "$master_addr" ]; then

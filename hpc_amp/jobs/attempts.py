@@ -23,6 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hpc_amp.schedulers import get_scheduler
+
 # How the script says that an attempt is over; what it says there is for readers of state.jsonl.
 _ENDINGS = {
     "finished": "finished",
@@ -111,7 +113,7 @@ def find_orphan(run_dir: Path, scheduler: str) -> Orphan | None:
         return None
     owner = read_json(folder / "owner")
     host = str(owner.get("host", "unknown"))
-    if scheduler == "local" and host == socket.gethostname():
+    if host == socket.gethostname() and get_scheduler(scheduler).one_machine:
         return None  # this machine's own list of processes is never wrong
     silence = _silence(folder)
     if silence is None or silence >= _QUIET_SECONDS:

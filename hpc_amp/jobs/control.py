@@ -19,7 +19,6 @@ from hpc_amp.schedulers import JobStatus, Scheduler, get_scheduler
 
 SAVE_SECONDS = 60
 _POLL_SECONDS = 1.0
-_ASK_SECONDS = 15.0
 _UNDER_WAY = ("pending", "running", "unknown")
 
 
@@ -118,13 +117,13 @@ def save_and_stop(run_dir: Path, on_wait: Callable[[RunStatus], object]) -> Stop
     if rundir.read_resolved(run_dir)["job"].get("train") is None:
         return Stopped(before, "asked", before)
     on_wait(before)
-    return Stopped(before, "saved", _wait_for_end(run_dir))
+    return Stopped(before, "saved", _wait_for_end(run_dir, get_scheduler(before.scheduler)))
 
 
-def _wait_for_end(run_dir: Path) -> RunStatus:
+def _wait_for_end(run_dir: Path, scheduler: Scheduler) -> RunStatus:
     """The files say nearly everything; the scheduler is asked now and then, for jobs that
     vanish."""
-    next_ask = time.monotonic() + _ASK_SECONDS
+    next_ask = time.monotonic() + scheduler.ask_seconds
     while True:
         time.sleep(_POLL_SECONDS)
         if time.monotonic() >= next_ask or read_events(run_dir)[-1]["state"] in FINAL:
@@ -132,7 +131,7 @@ def _wait_for_end(run_dir: Path) -> RunStatus:
             if status.state in FINAL:
                 return status
             ask_to_stop(run_dir)
-            next_ask = time.monotonic() + _ASK_SECONDS
+            next_ask = time.monotonic() + scheduler.ask_seconds
 
 
 def _drop_links(scheduler: Scheduler, run_dir: Path, job_id: str) -> None:

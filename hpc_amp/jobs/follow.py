@@ -8,11 +8,9 @@ from pathlib import Path
 
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
+from hpc_amp.schedulers import get_scheduler
 
 _POLL_SECONDS = 0.3
-# How often the scheduler is asked. The files say nearly everything; this finds jobs that vanished.
-_ASK_SECONDS = {"local": 1.0}
-_ASK_SECONDS_DEFAULT = 15.0
 
 
 class LogTail:
@@ -72,8 +70,7 @@ def follow(
                 tail.pump()
                 return status
             on_wait(status)
-            ask = _ASK_SECONDS.get(status.scheduler, _ASK_SECONDS_DEFAULT)
-            next_ask = time.monotonic() + ask
+            next_ask = time.monotonic() + get_scheduler(status.scheduler).ask_seconds
         time.sleep(_POLL_SECONDS)
 
 

@@ -37,7 +37,6 @@ from hpc_amp.schedulers.base import Interactive, run_here, script_command
 
 _SCRIPT = "shell.sh"
 _MARKS = ("started", "status")
-_OF_COBALT = re.compile(r"\d+\.(cobaltlog|error|output)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,13 +242,13 @@ def _run(session: Session, how: Interactive) -> int:
     status, interrupted = terminal.run(how)
     if interrupted and not started.exists():
         return 128 + signal.SIGINT
-    if interrupted and status == 0 and how.command[0] == "srun":
-        return 128 + signal.SIGINT  # srun says that all is well
+    if interrupted and status == 0 and how.hides_interrupts:
+        return 128 + signal.SIGINT
     return status
 
 
 def _run_watched(session: Session, how: Interactive) -> int:
-    name = session.plan.scheduler.name
+    name = session.plan.scheduler.title
     try:
         status = terminal.watch(how, session.plan.scheduler.cancel)
     except terminal.Interrupted as interrupted:
@@ -260,11 +259,11 @@ def _run_watched(session: Session, how: Interactive) -> int:
         return int((session.folder / "status").read_text())
     if (session.folder / "started").exists():
         raise SchedulerError(
-            "the session was ended from outside", hint=f"by its time limit, or by {name}'s qdel"
+            "the session was ended from outside", hint=f"by its time limit, or by {name}"
         )
     if status == 0:
         raise SchedulerError(f"{name} ended the job before the session could start")
-    return status  # qsub has said why
+    return status  # its command has said why
 
 
 def _create(session: Session, script: str) -> set[str]:
@@ -291,11 +290,12 @@ def _create(session: Session, script: str) -> set[str]:
 
 def _remove(session: Session, made: set[str], say: Callable[[str], None]) -> None:
     """Remove the folder, unless it holds what is not ours: checkpoints, most likely."""
+    leftovers = session.plan.scheduler.leftover_files
     with contextlib.suppress(OSError):
         others = sorted(
             name
             for name in os.listdir(session.folder)
-            if name not in made and not _OF_COBALT.fullmatch(name)
+            if name not in made and not re.fullmatch(leftovers, name)
         )
         if others and session.config_text is not None:
             shown = ", ".join(others[:4]) + (", ..." if len(others) > 4 else "")

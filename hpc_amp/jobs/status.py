@@ -15,7 +15,7 @@ from hpc_amp.jobs.links import read_chain, write_chain
 from hpc_amp.jobs.rundir import origin
 from hpc_amp.jobs.unsettled import INTERRUPTED, found_since, may_still_come
 from hpc_amp.schedulers import JobStatus, get_scheduler
-from hpc_amp.schedulers.base import NOT_IN_QUEUE
+from hpc_amp.schedulers.answers import NOT_IN_QUEUE
 
 # States after which the scheduler has nothing more to say.
 FINAL = frozenset(("finished", "failed", "cancelled", "checkpointed", "lost"))
@@ -99,7 +99,7 @@ class RunView:
         events = read_events(folder)
         since = max((i for i, e in enumerate(events) if e["state"] == "submitted"), default=0)
         current = events[since:]
-        # From `queued`, or from the script itself, which may be faster than sbatch's answer.
+        # From `queued`, or from the script itself, which may be faster than the scheduler's answer.
         job_ids = [str(event["job_id"]) for event in current if event.get("job_id")]
         self.job_id: str | None = job_ids[-1] if job_ids else None
         chain = read_chain(folder)

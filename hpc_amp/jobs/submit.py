@@ -178,8 +178,8 @@ def _refuse_finished(run_dir: Path, planned: change.Change | None) -> None:
 
 def _hand_in(run_dir: Path, scheduler: Scheduler, links: int, **facts: Any) -> Submission:
     """Submit the run's script. `submitted` is recorded before, since the script may start and even
-    end before sbatch has returned; the job id follows in an event of its own, and is missing where
-    the scheduler gave no clear answer. `facts` are recorded with it."""
+    end before the scheduler's command has returned; the job id follows in an event of its own, and
+    is missing where the scheduler gave no clear answer. `facts` are recorded with it."""
     record_event(run_dir, "submitted", scheduler=scheduler.name, **facts)
     try:
         submission = submit_chain(scheduler, run_dir, links)

@@ -1,9 +1,10 @@
 """This terminal, while it is a node's: commands that take it over, and commands that have to be
 watched meanwhile.
 
-`qsub -I` of PBS and of Cobalt runs on a terminal of its own, between which and the user's this
-copies. That way Ctrl-C means one thing everywhere: while the job waits, it takes the request back;
-once the node's terminal is here, it is a letter like any other, for whatever runs there.
+Some schedulers' commands for an interactive job (`Interactive.is_watched`) run on a terminal of
+their own, and this copies between it and the user's. Ctrl-C has one meaning everywhere: while the
+job waits, it withdraws the request; once the node's terminal is here, it is input like any other,
+for whatever runs there.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _QUESTION = re.compile(rb"(yes/no|passw|passphrase|passcode|verification code)[^
 _HEARD = 1 << 16
 _SILENT_SECONDS = 3.0
 _ID_SECONDS = 10.0
-# While a job is deleted: who closes a window may say so several times, and to qdel, too. Ctrl-C
+# While a job is deleted: who closes a window may say so several times, and to the
+# command that deletes it, too. Ctrl-C
 # ends what takes too long.
 _DEAF: dict[signal.Signals, Handler] = {
     signal.SIGTERM: signal.SIG_IGN,
@@ -209,7 +211,7 @@ class _Watched:
                 raise Interrupted(self.wants_out)
 
     def kill(self) -> None:
-        """End the command at once: asked politely, PBS's qsub asks whether that is meant."""
+        """End the command at once: at SIGINT, some ask whether that is meant."""
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)

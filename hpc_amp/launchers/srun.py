@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
 
 
-# The nodes are named: a run may have a part of the allocation (`scale --in-allocation`), and Slurm
+# The nodes are named: a run may have a part of the allocation (hpc_amp/host/campaign.sh), and Slurm
 # would take whichever of its nodes are idle, not those that the ranks are told of.
 _SRUN = 'srun --nodelist="$SLURM_JOB_NODELIST"'
 

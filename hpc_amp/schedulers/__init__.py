@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hpc_amp.errors import SchedulerError
 from hpc_amp.registry import Registry
-from hpc_amp.schedulers.base import JobStatus, Scheduler, Submission
+from hpc_amp.schedulers.answers import JobStatus, Submission
+from hpc_amp.schedulers.base import Scheduler
 
 __all__ = ["SCHEDULERS", "JobStatus", "Scheduler", "Submission", "get_scheduler"]
 

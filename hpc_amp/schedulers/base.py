@@ -12,12 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
 
 from hpc_amp.errors import ConfigError, SchedulerError, UnclearError, UsageError
 from hpc_amp.lint.directives import SPLIT, Directive, Header
 from hpc_amp.lint.options import parse_options
 from hpc_amp.registry import code_beside
+from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
+from hpc_amp.schedulers.arrays import Arrays, OneByOne
 
 if TYPE_CHECKING:
     import submitit
@@ -30,34 +32,6 @@ if TYPE_CHECKING:
 
 
 Which = Callable[[str], "str | None"]
-
-
-@dataclass(frozen=True, slots=True)
-class JobStatus:
-    """What the scheduler says of a job now."""
-
-    state: Literal["pending", "running", "ended"]
-    reason: str = ""
-    """In the scheduler's words: why it waits, or how it ended."""
-    after: bool = False
-    """Whether it waits for the end of another job."""
-    stuck: bool = False
-    """Whether it stays in the queue although it can never start. Its state is `ended`."""
-
-
-NEVER_STARTS = JobStatus(
-    "ended", "the job it waits for failed or was deleted, so it can never start", stuck=True
-)
-NOT_IN_QUEUE = JobStatus("ended", "it is not in the queue")
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A job that the scheduler accepted."""
-
-    job_id: str
-    remarks: str = ""
-    """What the scheduler said besides, which the user should see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +48,8 @@ class Interactive:
     """Comes when the terminal is the node's."""
     typed: str = ""
     """For a command that opens a login shell: what to type into it."""
+    hides_interrupts: bool = False
+    """Whether its exit status may be 0 where Ctrl-C has ended it before the script started."""
 
     @property
     def is_watched(self) -> bool:
@@ -126,7 +102,6 @@ class Scheduler(ABC):
     wait for one another (`job.chain`)."""
     signals_ranks: ClassVar[bool] = True
     """Whether ranks can count on hearing of a cancellation and having time to save."""
-
     whole_nodes: ClassVar[bool] = False
     """Whether the nodes of a job are its own, always."""
     one_machine: ClassVar[bool] = False
@@ -140,6 +115,12 @@ class Scheduler(ABC):
     """Variables that its host code sets for every job, and what they are: nobody else can."""
     allocation: ClassVar[str] = ""
     """The variable that has the job's id inside an allocation."""
+    ask_seconds: ClassVar[float] = 15.0
+    """Seconds between two questions about a job that somebody waits for. Files of the run tell
+    nearly everything; the questions find jobs that have vanished."""
+    leftover_files: ClassVar[str] = ""
+    """A regular expression for the names of files that the scheduler itself writes into the working
+    directory of a job."""
 
     @classmethod
     def is_configured(cls, which: Which = shutil.which) -> bool:
@@ -155,6 +136,16 @@ class Scheduler(ABC):
         """Bash that is sourced at the beginning of every job: what hpc_amp/host/begin.sh calls.
         Default: `host.sh` beside the scheduler's module."""
         return code_beside(self, "host.sh")
+
+    def narrows(self) -> bool:
+        """Whether one run of several in a job can have the first of its nodes alone. Launchers get
+        a shorter list of nodes; a `step_launcher` does not read that list, and the host code needs
+        a function `use_first_nodes` (see hpc_amp/host/campaign.sh)."""
+        return not self.step_launcher or "use_first_nodes()" in self.host_code()
+
+    def arrays(self) -> Arrays:
+        """How many jobs that differ only in a number are submitted. Default: one by one."""
+        return OneByOne(self)
 
     def queued(self) -> dict[str, Path]:
         """The user's jobs in the queue, each with a path that tells which run it belongs to: its

@@ -1,34 +1,27 @@
 """All runs of a study in one job, one after the other, where queues are long.
 
 The job has the nodes of the largest run. Each run is an ordinary one with its own launch script,
-which finds an allocation that looks as large as it needs: the first of the job's nodes.
+which gets the first of the job's nodes.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc_amp import __version__
 from hpc_amp.errors import HpcAmpError, UnclearError, UsageError
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.code import host_folder
+from hpc_amp.jobs.campaign import RunInTurn, render_campaign
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
-from hpc_amp.jobs.shell import comment, quote, templates, verbatim
 from hpc_amp.jobs.submit import waiting_for
 from hpc_amp.jobs.unsettled import or_found
 from hpc_amp.schedulers import Submission
 from hpc_amp.study.folder import Study
 from hpc_amp.study.recipe import Measurement, Recipe
 from hpc_amp.study.submission import plan_run, point_all
-
-_NEVER = 999_999_999
-# The variables that name the file with the nodes of a job.
-_NODE_FILES = {"pbs": "PBS_NODEFILE", "cobalt": "COBALT_NODEFILE"}
 
 
 def submit_allocation(study: Study, recipe: Recipe, wanted: Sequence[Measurement]) -> Submission:
@@ -43,7 +36,7 @@ def submit_allocation(study: Study, recipe: Recipe, wanted: Sequence[Measurement
             point_all(study, measurement, plan.run_dir)
             rundir.create(plan, render(plan), loaded.text)
             plans.append(plan)
-        script = _write_script(study, folder, wanted, plans)
+        script = _write_script(folder, wanted, plans)
         scheduler = plans[0].scheduler
         with waiting_for(scheduler):
             for plan in plans:
@@ -81,42 +74,22 @@ def _next_folder(study: Study) -> Path:
     return folder
 
 
-def _write_script(
-    study: Study, folder: Path, wanted: Sequence[Measurement], plans: Sequence[Plan]
-) -> Path:
+def _write_script(folder: Path, wanted: Sequence[Measurement], plans: Sequence[Plan]) -> Path:
     script = folder / "launch.sh"
     try:
-        script.write_text(render_allocation(study, folder, wanted, plans))
+        script.write_text(render_allocation(folder, wanted, plans))
         script.chmod(0o755)
     except OSError as error:
         raise UsageError(f"{script} cannot be written: {error.strerror}") from None
     return script
 
 
-def render_allocation(
-    study: Study, folder: Path, wanted: Sequence[Measurement], plans: Sequence[Plan]
-) -> str:
+def render_allocation(folder: Path, wanted: Sequence[Measurement], plans: Sequence[Plan]) -> str:
     """The script of the job: the directives of the largest run, then the launch scripts of all."""
     largest = max(plans, key=lambda plan: plan.job.job.nodes)
-    largest = dataclasses.replace(largest, run_dir=folder)
-    context = {
-        "marker": verbatim(largest.scheduler.marker),
-        "directives": [verbatim(line) for line in largest.scheduler.directives(largest)],
-        "name_comment": comment(study.name),
-        "version": verbatim(__version__),
-        "folder": quote(str(folder)),
-        "host": quote(str(host_folder(plans[0].run_dir))),
-        "scheduler": verbatim(largest.scheduler.name),
-        "node_file": verbatim(_NODE_FILES.get(largest.scheduler.name, "")),
-        "limit": largest.walltime - largest.stop_margin if largest.scheduler.limits else _NEVER,
-        "tasks": largest.tasks_per_node,
-        "runs": [
-            (
-                quote(f"{one.first.kind}-n{one.first.nodes:04d}"),
-                one.first.nodes,
-                quote(str(plan.run_dir)),
-            )
-            for one, plan in zip(wanted, plans, strict=True)
-        ],
-    }
-    return templates("jobs").get_template("study.sh.j2").render(context)
+    runs = [
+        RunInTurn(f"{one.first.kind}-n{one.first.nodes:04d}", plan.run_dir, one.first.nodes)
+        for one, plan in zip(wanted, plans, strict=True)
+    ]
+    what = "runs of a scaling study"
+    return render_campaign(largest, folder, runs, what=what, group="point", limited=True)

@@ -97,8 +97,13 @@ def draft_study(config: Path, overrides: Sequence[str], studies_dir: Path, wishe
         evaluate=wishes.evaluate,
         checkpoints=wishes.checkpoints,
         # A machine without a queue would start them all at once.
-        in_allocation=wishes.in_allocation or plan.scheduler.name == "local",
+        in_allocation=wishes.in_allocation or plan.scheduler.one_machine,
     )
+    if wishes.in_allocation and not plan.scheduler.narrows():
+        raise UsageError(
+            f"--in-allocation: {plan.scheduler.title} cannot give a run a part of a job's nodes",
+            hint="leave it out: then each run is a job of its own",
+        )
     for measurement in measurements(study):
         if measurement.first.repeat == 1:
             settings = recipe.settings(measurement.first, job, job.train)

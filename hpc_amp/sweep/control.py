@@ -10,8 +10,9 @@ from hpc_amp.errors import UsageError
 from hpc_amp.jobs.control import SAVE_SECONDS, ask_to_stop
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.rundir import read_resolved
+from hpc_amp.schedulers import get_scheduler
+from hpc_amp.schedulers.arrays import Arrays
 from hpc_amp.study.words import under_way
-from hpc_amp.sweep.arrays import Arrays, get_arrays
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.record import read_submitted, record_cancelled
 from hpc_amp.sweep.status import UNDER_WAY, PointStatus, point_statuses
@@ -38,7 +39,8 @@ def cancel(sweep: Sweep, on_wait: Callable[[], object]) -> list[PointStatus]:
     """End all points that are pending or running; returns their statuses before. They save first,
     as far as the scheduler's grace allows; where signals do not reach the ranks, through the stop
     file, for which they have 60 s (`on_wait` is told; an interrupt ends the wait)."""
-    arrays = get_arrays(sweep.scheduler)
+    scheduler = get_scheduler(sweep.scheduler)
+    arrays = scheduler.arrays()
     statuses = point_statuses(sweep)
     before = [s for s in statuses if s.state in UNDER_WAY] + _left_in_queue(sweep, arrays, statuses)
     if not before:
@@ -53,7 +55,7 @@ def cancel(sweep: Sweep, on_wait: Callable[[], object]) -> list[PointStatus]:
     open_points = {status.index for status in before}
     submitted = [one for one in read_submitted(sweep) if open_points & set(one.points)]
     try:
-        if not arrays.scheduler.signals_ranks:
+        if not scheduler.signals_ranks:
             _let_save(sweep, [status for status in started if status.state == "running"], on_wait)
     finally:
         for one in submitted:
@@ -66,7 +68,7 @@ def cancel(sweep: Sweep, on_wait: Callable[[], object]) -> list[PointStatus]:
         }
         for status in started:
             if status.job_id is not None and status.job_id not in tasks:
-                arrays.scheduler.cancel(status.job_id)
+                scheduler.cancel(status.job_id)
     return before
 
 

@@ -25,7 +25,7 @@ from hpc_amp.jobs import rundir
 from hpc_amp.sweep import ranges
 from hpc_amp.sweep.points import Point
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True)

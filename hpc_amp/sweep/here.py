@@ -15,9 +15,8 @@ from pathlib import Path
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.events import record_event
-from hpc_amp.schedulers.local import scheduler as local
+from hpc_amp.schedulers import get_scheduler
 from hpc_amp.signals import INTERRUPTING, Handler, handling, interrupt
-from hpc_amp.sweep.arrays import LocalArrays
 from hpc_amp.sweep.cut import Part
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.record import record_cancelled, record_queued, record_submitted
@@ -71,10 +70,10 @@ def run_here(
     this one has them, and `on_end` is told the number of each that has ended. Raises Interrupted.
     """
     pool = _Pool(sweep, slots, on_end)
-    own_id = local.id_of_process(os.getpid())
+    own_id = get_scheduler(sweep.scheduler).arrays().id_of_process(os.getpid())
     waiting: list[tuple[int, Path, int]] = []
     for part in parts:
-        script = write_script(sweep, part, LocalArrays())
+        script = write_script(sweep, part)
         record_submitted(sweep, part)
         record_queued(sweep, part, [own_id])
         waiting += [(point, script, task) for task, point in enumerate(part.points)]
@@ -106,6 +105,8 @@ class _Pool:
         self._sweep = sweep
         self._free = list(reversed(slots))
         self._on_end = on_end
+        self._scheduler = get_scheduler(sweep.scheduler)
+        self._arrays = self._scheduler.arrays()
         self._running: dict[int, tuple[subprocess.Popen[bytes], Slot]] = {}
 
     def work_off(
@@ -159,9 +160,8 @@ class _Pool:
             with suppress(UsageError):
                 if (run_dir / "state.jsonl").exists():  # it has begun
                     record_event(run_dir, "cancelled", reason=_REASON)
-            ending = threading.Thread(
-                target=local.Local().cancel, args=[local.id_of_process(process.pid)], daemon=True
-            )
+            job_id = self._arrays.id_of_process(process.pid)
+            ending = threading.Thread(target=self._scheduler.cancel, args=[job_id], daemon=True)
             ending.start()
         while self._running:
             time.sleep(_POLL_SECONDS)

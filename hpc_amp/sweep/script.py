@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from hpc_amp import __version__
 from hpc_amp.jobs.shell import comment, quote, templates, verbatim
+from hpc_amp.schedulers import get_scheduler
 from hpc_amp.sweep import ranges
-from hpc_amp.sweep.arrays import Arrays
 from hpc_amp.sweep.cut import Part
 from hpc_amp.sweep.folder import Sweep
 
 
-def render_array(sweep: Sweep, part: Part, arrays: Arrays) -> str:
+def render_array(sweep: Sweep, part: Part) -> str:
     """The very bytes that are submitted, or that run here, for the points of a part."""
-    directives: Sequence[str] = part.group.directives
-    directives = arrays.header(directives, len(part.points), part.at_once)
+    scheduler = get_scheduler(sweep.scheduler)
+    arrays = scheduler.arrays()
+    directives = arrays.header(part.group.directives, len(part.points), part.at_once)
     context = {
-        "marker": verbatim(arrays.scheduler.marker),
+        "marker": verbatim(scheduler.marker),
         "directives": [verbatim(line) for line in directives],
         "name_comment": comment(sweep.name),
         "version": verbatim(__version__),
         "array": part.number,
         "tasks": len(part.points),
         "sweep_dir": quote(str(sweep.folder)),
-        "sweep_id": verbatim(sweep.id),
         "points": verbatim(ranges.to_bash(part.points)),
         "task": verbatim(arrays.task),
-        "job_id": verbatim(arrays.job_id),
-        "scheduler": verbatim(arrays.name),
-        "own_code": sweep.own_code,
+        "scheduler": verbatim(sweep.scheduler),
+        "own_code": verbatim("yes" if sweep.own_code else "no"),
         "launch_script": verbatim(part.group.script),
         "shell": verbatim(arrays.shell),
     }

@@ -10,8 +10,8 @@ from typing import Any
 from hpc_amp.errors import SchedulerError
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.status import RunStatus, RunView, status_of
-from hpc_amp.schedulers import JobStatus
-from hpc_amp.sweep.arrays import Arrays, get_arrays
+from hpc_amp.schedulers import JobStatus, get_scheduler
+from hpc_amp.schedulers.arrays import Arrays
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.points import Point
 from hpc_amp.sweep.record import Submitted, read_submitted
@@ -56,7 +56,7 @@ class PointStatus:
 def point_statuses(sweep: Sweep, only: int | None = None) -> list[PointStatus]:
     """The status of all points, or only of that one, with one request to the scheduler (and one for
     what has left its list without a word); none where all have ended."""
-    arrays = get_arrays(sweep.scheduler)
+    arrays = get_scheduler(sweep.scheduler).arrays()
     chosen = sweep.points if only is None else [sweep.points[only]]
     points = _points(sweep, arrays, chosen)
     answers = _ask(arrays, points)

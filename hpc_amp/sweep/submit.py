@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError
 from hpc_amp.jobs import rundir
+from hpc_amp.schedulers import get_scheduler
 from hpc_amp.signals import INTERRUPTING, uninterrupted
-from hpc_amp.sweep.arrays import Arrays, get_arrays
 from hpc_amp.sweep.cut import Part, cut
 from hpc_amp.sweep.folder import Sweep, write_description
 from hpc_amp.sweep.plan import SweepPlan
@@ -41,7 +41,7 @@ def describe(plan: SweepPlan, at_once: int | None) -> Sweep:
 
 def check_bound(scheduler: str, at_once: int | None) -> None:
     """Raises UsageError where `at_once` is given and the scheduler takes no such bound."""
-    if at_once is not None and not get_arrays(scheduler).bounds:
+    if at_once is not None and not get_scheduler(scheduler).arrays().bounds:
         raise UsageError(
             f"--max-parallel: {scheduler} has no arrays to bound",
             hint="leave it out: the queue has a limit of its own",
@@ -75,7 +75,7 @@ def write(sweep: Sweep, plan: SweepPlan) -> None:
 
 def parts_of(sweep: Sweep, wanted: Collection[int], at_once: int | None) -> list[Part]:
     """The arrays that a submission of the `wanted` points becomes."""
-    arrays = get_arrays(sweep.scheduler)
+    arrays = get_scheduler(sweep.scheduler).arrays()
     numbers = [submitted.number for submitted in read_submitted(sweep)]
     return cut(
         sweep.groups,
@@ -86,11 +86,11 @@ def parts_of(sweep: Sweep, wanted: Collection[int], at_once: int | None) -> list
     )
 
 
-def write_script(sweep: Sweep, part: Part, arrays: Arrays) -> Path:
+def write_script(sweep: Sweep, part: Part) -> Path:
     """The script of a part, in the sweep's folder. Raises UsageError where it cannot be written."""
     script = sweep.folder / part.script_name
     try:
-        script.write_text(render_array(sweep, part, arrays))
+        script.write_text(render_array(sweep, part))
         script.chmod(0o755)
     except OSError as error:
         raise UsageError(f"{script} cannot be written: {error.strerror}") from None
@@ -100,10 +100,10 @@ def write_script(sweep: Sweep, part: Part, arrays: Arrays) -> Path:
 def submit(sweep: Sweep, parts: Sequence[Part]) -> list[str]:
     """Hand in the parts of a sweep; the ids of their jobs. Raises SchedulerError where one is
     refused; what was taken before goes on, and the sweep's record has it."""
-    arrays = get_arrays(sweep.scheduler)
+    arrays = get_scheduler(sweep.scheduler).arrays()
     taken: list[str] = []
     for part in parts:
-        script = write_script(sweep, part, arrays)
+        script = write_script(sweep, part)
         job_ids: list[str] = []
         try:
             # A signal waits until what the scheduler has taken is on record: `continue` would

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.unsettled import ANSWER_SECONDS
+from hpc_amp.schedulers import get_scheduler
+from hpc_amp.schedulers.arrays import Arrays
 from hpc_amp.study.unsettled import POLL_SECONDS
-from hpc_amp.sweep.arrays import Arrays, get_arrays
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.record import Submitted, read_submitted, record_queued
 
@@ -21,7 +22,7 @@ def settle(sweep: Sweep, on_wait: Callable[[], object]) -> None:
     """Find out what has become of such arrays: tasks of them have begun, or the queue has them, or,
     when the scheduler's command has had its time, they were never submitted. `on_wait` is told when
     that takes a while. Raises SchedulerError where the scheduler does not answer."""
-    arrays = get_arrays(sweep.scheduler)
+    arrays = get_scheduler(sweep.scheduler).arrays()
     told = False
     while open_arrays := [one for one in read_submitted(sweep) if not one.has_ended]:
         for one in open_arrays:

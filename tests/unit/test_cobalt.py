@@ -13,7 +13,8 @@ from support.stubs import StubHost, command_that_says
 from hpc_amp.errors import ConfigError, SchedulerError, UnclearError
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
-from hpc_amp.schedulers.base import NEVER_STARTS, NOT_IN_QUEUE, AwayError, JobStatus
+from hpc_amp.schedulers.answers import NEVER_STARTS, NOT_IN_QUEUE, JobStatus
+from hpc_amp.schedulers.base import AwayError
 from hpc_amp.schedulers.cobalt import Cobalt
 
 

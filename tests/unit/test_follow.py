@@ -92,7 +92,7 @@ def test_the_last_lines_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(follow, "run_statuses", statuses)
     monkeypatch.setattr(follow, "_POLL_SECONDS", 0)
-    monkeypatch.setattr(follow, "_ASK_SECONDS_DEFAULT", 0)
+    monkeypatch.setattr("hpc_amp.schedulers.base.Scheduler.ask_seconds", 0)
     pieces: list[str] = []
     waited: list[str] = []
 

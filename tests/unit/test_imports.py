@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -155,8 +156,9 @@ def test_a_circle_is_found_wherever_its_imports_are(tmp_path: Path) -> None:
 
 
 def within(name: str, package: str) -> bool:
-    """Whether a module is `package` or lies in it."""
-    return f"{name}.".startswith(f"{package}.")
+    """Whether a module is `package` or lies in it. A `*` stands for any one name."""
+    pattern = re.escape(package).replace(r"\*", r"\w+")
+    return re.match(rf"{pattern}(\.|$)", name) is not None
 
 
 def test_every_package_is_in_the_import_contracts() -> None:
@@ -168,8 +170,13 @@ def test_every_package_is_in_the_import_contracts() -> None:
         "The submit side imports neither torch nor the job side",
         "The job side imports nothing of the submit side",
     )
-    sides_in_one = {"hpc_amp", "hpc_amp.config"}  # packages that have parts of both
-    for name in sorted(modules_below(PACKAGE).keys() - sides_in_one):
+    modules = modules_below(PACKAGE)
+    del modules["hpc_amp"]  # which Python imports before any part of it
+    for name, path in modules.items():
+        if path.name == "__init__.py" and len(ast.parse(path.read_text()).body) <= 1:
+            continue  # a docstring alone, on the side of the modules below
+        if re.fullmatch(r"hpc_amp\.tasks\.\w+\.(?!config$|task$)\w+", name):
+            continue  # the other modules of a task, which its `task` alone imports
         in_submit = any(within(name, part) for part in submit["source_modules"])
         in_job = any(within(name, part) for part in job["source_modules"])
         kept_from_submit = any(within(name, part) for part in submit["forbidden_modules"])

@@ -15,8 +15,10 @@ from hpc_amp.errors import ConfigError, SchedulerError, UnclearError, UsageError
 from hpc_amp.jobs.links import submit_chain
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
-from hpc_amp.schedulers.base import NOT_IN_QUEUE, AwayError, JobStatus, Submission
-from hpc_amp.schedulers.pbs.scheduler import Pbs, job_status
+from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
+from hpc_amp.schedulers.base import AwayError
+from hpc_amp.schedulers.pbs.qstat import job_status
+from hpc_amp.schedulers.pbs.scheduler import Pbs
 
 
 def plan(host: StubHost, site: str = "", **job: Any) -> Plan:

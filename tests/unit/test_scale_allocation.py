@@ -372,7 +372,7 @@ def test_the_script_passes_our_linter_and_shellcheck(tmp_path: Path, site: str) 
         wanted = measurements(draft.study)
         plans = [plan_run(draft.study, draft.recipe, one)[0] for one in wanted]
         folder = draft.study.folder / "allocations" / "1"
-        script = render_allocation(draft.study, folder, wanted, plans)
+        script = render_allocation(folder, wanted, plans)
 
     assert [str(finding) for finding in lint(script.encode(), "launch.sh")] == []
     require_program("shellcheck")

@@ -109,9 +109,7 @@ def test_a_later_array_goes_on_in_the_same_run(host: ArrayHost) -> None:
     launch = (run_dir / "launch.sh").stat()
     (part,) = parts_of(sweep, [1], None)
     assert part.number == 2
-    from hpc_amp.sweep.arrays import SlurmArrays
-
-    write_script(sweep, part, SlurmArrays())
+    write_script(sweep, part)
 
     host.run_task(sweep, 0, array=2)  # its first and only task
 

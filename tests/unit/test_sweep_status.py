@@ -16,8 +16,8 @@ from support.environment import working_directory
 from support.stubs import events
 
 from hpc_amp.jobs.events import record_event
+from hpc_amp.schedulers import get_scheduler
 from hpc_amp.sweep import unsettled
-from hpc_amp.sweep.arrays import PbsArrays, get_arrays
 from hpc_amp.sweep.control import cancel, nothing_to_continue, unfinished
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.plan import plan_sweep
@@ -271,7 +271,7 @@ def test_a_point_that_starts_while_we_ask_is_not_missing(
     sweep = sweep_of(tmp_path, 1 + 1)
     submit(sweep, range(2), "41")
     squeue.say(others)
-    arrays = get_arrays("slurm")
+    arrays = get_scheduler("slurm").arrays()
     ask = type(arrays).query
 
     def finish_then_ask(self: Any, *asked: Any) -> Any:
@@ -427,7 +427,7 @@ def test_pbs_knows_when_jobs_have_left(tmp_path: Path, monkeypatch: pytest.Monke
     qstat = queue(tmp_path, monkeypatch, "qstat")
     qstat.say("", status=153)
 
-    assert PbsArrays().query(["490[].head"], []) == {}
+    assert get_scheduler("pbs").arrays().query(["490[].head"], []) == {}
 
 
 def test_pbs_is_asked_once_about_all_that_it_lists_no_more(

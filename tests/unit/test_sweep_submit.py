@@ -19,10 +19,9 @@ from support.waiting import wait_until
 
 from hpc_amp.errors import UsageError
 from hpc_amp.lint.linter import lint
-from hpc_amp.schedulers import base
+from hpc_amp.schedulers import base, get_scheduler
 from hpc_amp.schedulers.base import AwayError
 from hpc_amp.study.lock import holding
-from hpc_amp.sweep.arrays import PbsArrays, SlurmArrays, get_arrays
 from hpc_amp.sweep.cut import cut
 from hpc_amp.sweep.folder import Group, Sweep, find_sweep, read_sweep
 from hpc_amp.sweep.plan import plan_sweep
@@ -239,7 +238,7 @@ def test_slurms_default_counts_where_scontrol_does_not_answer(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert SlurmArrays().largest() == 1001
+    assert get_scheduler("slurm").arrays().largest() == 1001
 
 
 # ---- other schedulers ----------------------------------------------------------------------------
@@ -251,7 +250,7 @@ def scripts(folder: Path, site: str, *overrides: str, at_once: int | None = None
         plan = plan_sweep(Path("job.yaml"), read_space(overrides), Path("sweeps"))
         sweep = describe(plan, at_once)
         parts = parts_of(sweep, range(len(sweep.points)), at_once)
-    return [render_array(sweep, part, get_arrays(sweep.scheduler)) for part in parts]
+    return [render_array(sweep, part) for part in parts]
 
 
 @pytest.mark.parametrize("site", ["slurm", "pbs", "cobalt", "local"])
@@ -280,8 +279,8 @@ def test_pbs_takes_no_array_of_one(tmp_path: Path) -> None:
 
     assert "#PBS -J" not in alone + other
     assert "logs/job.log\n" in alone
-    assert PbsArrays().task_id(["490.head"], 0, 1) == "490.head"
-    assert PbsArrays().task_id(["490[].head"], 7, 9) == "490[7].head"
+    assert get_scheduler("pbs").arrays().task_id(["490.head"], 0, 1) == "490.head"
+    assert get_scheduler("pbs").arrays().task_id(["490[].head"], 7, 9) == "490[7].head"
 
 
 def pbs_sweep(pbs: PbsStandIn, command: str, *words: str) -> Sweep:
@@ -434,11 +433,11 @@ def test_an_outage_is_over_when_it_is_asked_again(
     (tmp_path / "away").touch()
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
-    assert list(get_arrays(site).submit(tmp_path / "array-1.sh", 1)) == [job_id]
+    assert list(get_scheduler(site).arrays().submit(tmp_path / "array-1.sh", 1)) == [job_id]
     (tmp_path / "away").touch()
     monkeypatch.setattr(base, "PAUSES", ())
     with pytest.raises(AwayError, match="does not reach the scheduler"):
-        list(get_arrays(site).submit(tmp_path / "array-1.sh", 1))
+        list(get_scheduler(site).arrays().submit(tmp_path / "array-1.sh", 1))
 
 
 def test_cobalt_cannot_be_told_how_many_run_at_once(tmp_path: Path) -> None:

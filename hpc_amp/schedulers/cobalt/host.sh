@@ -37,6 +37,9 @@ read_allocation() {
   port_seed=$COBALT_JOBID
 }
 
+# use_first_nodes N: mpiexec reads this file, too.
+use_first_nodes() { use_first_lines "$1" COBALT_NODEFILE; }
+
 # own_jobs: the ids of this run's jobs that are in the queue and wait for no other one. Fails where the
 # queue does not answer.
 own_jobs() {

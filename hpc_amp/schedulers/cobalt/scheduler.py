@@ -15,24 +15,27 @@ from typing import TYPE_CHECKING
 from hpc_amp.errors import ConfigError
 from hpc_amp.lint.directives import Directive, Header, cobalt_words
 from hpc_amp.lint.options import GRAMMARS, parse_options
-from hpc_amp.schedulers.base import (
+from hpc_amp.schedulers.answers import (
     NEVER_STARTS,
     NOT_IN_QUEUE,
+    JobStatus,
+    Submission,
+)
+from hpc_amp.schedulers.base import (
     TERMINAL,
     AwayError,
     Interactive,
-    JobStatus,
-    Submission,
     Which,
     asked_again,
     complaint,
-    hand_in,
     needs_terminal,
     output_of,
     run_command,
     script_command,
     submission_environment,
 )
+from hpc_amp.schedulers.cobalt.arrays import CobaltArrays
+from hpc_amp.schedulers.cobalt.submission import OWN_VARIABLES, qsub
 from hpc_amp.schedulers.qsub import QsubScheduler
 
 if TYPE_CHECKING:
@@ -40,13 +43,6 @@ if TYPE_CHECKING:
 
 FILE = Path("/etc/cobalt.conf")
 _COMMANDS = ("cqwait", "cqstat", "cqadm")  # only Cobalt has them; one is enough
-OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
-LOST = r"timed out|Connection reset|BadStatusLine|Broken pipe|EOF occurred|Server Failure"
-"""What qsub says where the queue manager may have the job although its answer did not come."""
-
-AWAY = r":cn:|Failed to connect|Connection refused|No route to host|Network is unreachable"
-"""What clients say where they did not reach a part of Cobalt: `:cn:` comes before the name of one
-that the name server does not know."""
 _OF_BATCH_JOBS = {"-o", "-e", "-O", "-i", "-h", "--dependencies", "--debuglog", "--mode"}
 _SHORTEST_MINUTES = 5
 _PENDING = {
@@ -94,6 +90,7 @@ class Cobalt(QsubScheduler):
     whole_nodes = True
     grace = 300  # the default of force_kill_delay
     allocation = "COBALT_JOBID"
+    leftover_files = r"\d+\.(cobaltlog|error|output)"
 
     @classmethod
     def is_configured(cls, which: Which = shutil.which) -> bool:
@@ -155,7 +152,6 @@ class Cobalt(QsubScheduler):
                 hint="set runs_dir to a folder with only letters, digits and ._+@%,- in its path",
             )
 
-    @asked_again
     def submit(
         self,
         script: Path,
@@ -169,14 +165,7 @@ class Cobalt(QsubScheduler):
         options = ["-h"] if held else []
         if after is not None:
             options += ["--dependencies", after]
-        return hand_in(
-            ["qsub", *options, str(script)],
-            environ=submission_environment(environ, *OWN_VARIABLES),
-            folder=script.parent,
-            job_id=r"^(\d+)(?: .*)?$",  # a message of the server may follow the id
-            lost=LOST,
-            away=AWAY,
-        )
+        return qsub(options, script, environ)
 
     def interactive(
         self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
@@ -194,6 +183,10 @@ class Cobalt(QsubScheduler):
             ready=r"Opening interactive session to \S+",
             typed=f"exec {' '.join(script_command(script))}",
         )
+
+    def arrays(self) -> CobaltArrays:
+        """A job a task."""
+        return CobaltArrays(self)
 
     def queued(self) -> dict[str, Path]:
         """Scripts of jobs: Cobalt takes none with a blank in its path."""

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.schedulers.answers import JobStatus, Submission
 from hpc_amp.schedulers.base import (
     Interactive,
-    JobStatus,
     Scheduler,
-    Submission,
     launcher_of_one_node,
     run_here,
 )
+from hpc_amp.schedulers.local.arrays import LocalArrays
+from hpc_amp.schedulers.local.processes import id_of_process, start_time
 
 if TYPE_CHECKING:
     import submitit
@@ -40,6 +41,7 @@ class Local(Scheduler):
     limits = False
     whole_nodes = True
     one_machine = True
+    ask_seconds = 1.0
     grace = 30
 
     def default_launcher(self, job: Job) -> str:
@@ -91,6 +93,10 @@ class Local(Scheduler):
     ) -> Interactive:
         """This machine is the allocation."""
         return run_here(script, environ)
+
+    def arrays(self) -> LocalArrays:
+        """The command that starts a sweep runs its points."""
+        return LocalArrays(self)
 
     def submitit_executor(self, plan: Spec) -> submitit.Executor:
         """Processes of this machine."""
@@ -151,11 +157,6 @@ class Local(Scheduler):
                 _send(member, signal.SIGKILL)
 
 
-def id_of_process(pid: int) -> str:
-    """The id of a job whose script is this process. Its start tells it from a later one."""
-    return f"local-{pid}-{start_time(pid) or 0}"
-
-
 def _pid(job_id: str) -> int:
     return int(job_id.split("-")[1])
 
@@ -163,16 +164,6 @@ def _pid(job_id: str) -> int:
 def _alive(job_id: str) -> bool:
     _, pid, started = job_id.split("-")
     return start_time(int(pid)) == int(started)
-
-
-def start_time(pid: int) -> int | None:
-    """When a process started, in ticks since boot; None where it is gone or a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in ("Z", "X") else int(fields[19])
 
 
 def _family(pid: int) -> list[int]:

@@ -50,6 +50,9 @@ read_allocation() {
   port_seed=$((${PBS_JOBID%%[!0-9]*} + ${PBS_ARRAY_INDEX:-0})) # tasks of an array share a number
 }
 
+# use_first_nodes N: mpirun asks PBS for the nodes, too.
+use_first_nodes() { use_first_lines "$1" PBS_NODEFILE; }
+
 # own_jobs: the ids of this run's jobs that are in the queue and wait for no other one. Fails where the
 # queue does not answer.
 own_jobs() {

@@ -17,13 +17,11 @@ from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.lint.directives import Directive, Header, pbs_words
 from hpc_amp.lint.options import parse_options
+from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.base import (
-    NOT_IN_QUEUE,
     TERMINAL,
     AwayError,
     Interactive,
-    JobStatus,
-    Submission,
     Which,
     asked_again,
     complaint,
@@ -38,6 +36,8 @@ from hpc_amp.schedulers.base import (
     submission_environment,
     without_options,
 )
+from hpc_amp.schedulers.pbs.arrays import PbsArrays
+from hpc_amp.schedulers.pbs.qstat import job_status, parse_qstat
 from hpc_amp.schedulers.qsub import QsubScheduler, is_beside
 
 if TYPE_CHECKING:
@@ -69,11 +69,6 @@ LOST = r"Premature end of message|End of File|timed out|[Pp]rotocol error|Connec
 """What qsub says where the server may have the job although its answer did not come."""
 _FINISHED = "has finished"
 _UNKNOWN = "Unknown Job Id"
-_ENDED_WITH = {
-    -29: "PBS ended it at its time limit",
-    -27: "PBS ended it: it used more memory than it asked for",
-    -20: "its node was lost",
-}
 
 
 class Pbs(QsubScheduler):
@@ -171,7 +166,7 @@ class Pbs(QsubScheduler):
             ["qsub", *options, str(script)],
             environ=submission_environment(environ, *OWN_VARIABLES),
             folder=script.parent,
-            job_id=r"^\d+\.\S+$",
+            job_id=r"^\d+(?:\[\])?\.\S+$",  # with brackets it is an array
             lost=LOST,
             away=AWAY,
         )
@@ -191,6 +186,10 @@ class Pbs(QsubScheduler):
             job_id=r"qsub: waiting for job (\S+) to start",
             ready=r"qsub: job \S+ ready",
         )
+
+    def arrays(self) -> PbsArrays:
+        """`qsub -J`."""
+        return PbsArrays(self)
 
     def queued(self) -> dict[str, Path]:
         """Logs of jobs."""
@@ -293,45 +292,3 @@ def _match(found: dict[str, dict[str, str]], job_ids: Sequence[str]) -> dict[str
     return {
         job_id: by_number[_number(job_id)] for job_id in job_ids if _number(job_id) in by_number
     }
-
-
-def parse_qstat(text: str) -> dict[str, dict[str, str]]:
-    """`qstat -f`: a line `Job Id: ...`, then indented `name = value`, long values going on in lines
-    that start with a tab."""
-    jobs: dict[str, dict[str, str]] = {}
-    attributes: dict[str, str] = {}
-    name = ""
-    for line in text.splitlines():
-        if line.startswith("Job Id:"):
-            attributes = jobs.setdefault(line.partition(":")[2].strip(), {})
-        elif line.startswith("\t"):
-            attributes[name] = attributes.get(name, "") + line[1:]
-        elif " = " in line:
-            name, _, value = line.strip().partition(" = ")
-            attributes[name] = value
-    return jobs
-
-
-def _reason(comment: str) -> str:
-    """Why a job waits. What a comment says of an earlier start stays there after a requeue."""
-    return "" if re.match(r"Job run at|Job Array Began|Job was sent", comment) else comment
-
-
-def job_status(attributes: Mapping[str, str]) -> JobStatus:
-    """From the attributes of a job in `qstat -f`."""
-    state, comment = attributes.get("job_state", ""), attributes.get("comment", "")
-    if state in ("R", "E", "B", "S", "U"):
-        return JobStatus("running")
-    if state in ("Q", "H", "W", "T", "M"):
-        # A job that others wait for has the attribute too (`beforeany:...`).
-        waits = "after" in attributes.get("depend", "")
-        if state == "H" and waits and "s" in attributes.get("Hold_Types", ""):
-            return JobStatus("pending", "waits for another job", after=True)
-        return JobStatus("pending", _reason(comment) or ("held" if state == "H" else ""))
-    status = attributes.get("Exit_status")
-    if status is None:
-        return JobStatus("ended", "it never ran: it was deleted, or the job it waited for was")
-    number = int(status)
-    if "terminated by" in comment or number in (256 + 15, 256 + 9):
-        return JobStatus("ended", f"cancelled with qdel (exit status {number})")
-    return JobStatus("ended", _ENDED_WITH.get(number, f"exit status {number}"))

@@ -64,6 +64,20 @@ read_allocation() {
   export SLURM_EXPORT_ENV=ALL SRUN_CPUS_PER_TASK=${job[step_cpus]}
 }
 
+# use_first_nodes N: the first N nodes of this job, as a job of their own for srun.
+use_first_nodes() {
+  local tasks=${job[tasks_per_node]}
+  if [ -z "${all_nodes:-}" ]; then
+    all_nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || fail "scontrol does not name the nodes"
+    cores_of_node=${SLURM_JOB_CPUS_PER_NODE:-1}
+    cores_of_node=${cores_of_node%%[!0-9]*}
+  fi
+  SLURM_JOB_NODELIST=$(head -n "$1" <<<"$all_nodes" | paste -sd ,)
+  export SLURM_JOB_NODELIST SLURM_NODELIST=$SLURM_JOB_NODELIST
+  export SLURM_JOB_NUM_NODES=$1 SLURM_NNODES=$1 SLURM_NTASKS=$(($1 * tasks)) SLURM_NPROCS=$(($1 * tasks))
+  export SLURM_TASKS_PER_NODE="$tasks(x$1)" SLURM_JOB_CPUS_PER_NODE="$cores_of_node(x$1)"
+}
+
 # go_on: have the script started again; returns where that cannot be had.
 go_on() {
   # From the host: scontrol does not exist inside the image. Slurm terminates this script when it

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, ClassVar
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.lint.directives import slurm_words
+from hpc_amp.schedulers.answers import JobStatus, Submission
 from hpc_amp.schedulers.base import (
-    NEVER_STARTS,
     TERMINAL,
     Interactive,
-    JobStatus,
     Scheduler,
-    Submission,
     Which,
     complaint,
     directive_words,
@@ -34,6 +32,8 @@ from hpc_amp.schedulers.base import (
     submission_environment,
     without_options,
 )
+from hpc_amp.schedulers.slurm.arrays import SlurmArrays
+from hpc_amp.schedulers.slurm.states import job_status
 
 if TYPE_CHECKING:
     import submitit
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 FILES = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
 _AWAY = "Unable to contact slurm controller|Connection refused|No route to host"
-_PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
-_RUNNING = {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING"}
-_RUNNING |= {"STAGE_OUT", "RESIZING"}
 
 
 def quote_directive(value: str) -> str:
@@ -169,7 +166,8 @@ class Slurm(Scheduler):
         # Behind what site and job say: it shall be one process.
         options += ["--nodes=1", "--ntasks=1", "--mpi=none", *_terminal_options(terminal)]
         kept = submission_environment(environ, "SLURM_CONF", "SLURM_CLUSTERS", *TERMINAL)
-        return Interactive(["srun", *options, *script_command(script)], kept)
+        command = ["srun", *options, *script_command(script)]
+        return Interactive(command, kept, hides_interrupts=True)
 
     def inside(
         self, script: Path, environ: Mapping[str, str], *, terminal: bool
@@ -183,7 +181,12 @@ class Slurm(Scheduler):
         options = [f"--jobid={environ[self.allocation]}", "--overlap", "--cpu-bind=none"]
         options += ["--nodes=1", "--ntasks=1", "--mpi=none", *_terminal_options(terminal)]
         here = run_here(script, environ)
-        return Interactive(["srun", *options, *here.command], here.environ)
+        command = ["srun", *options, *here.command]
+        return Interactive(command, here.environ, hides_interrupts=True)
+
+    def arrays(self) -> SlurmArrays:
+        """`sbatch --array`."""
+        return SlurmArrays(self)
 
     def queued(self) -> dict[str, Path]:
         """Working directories of jobs."""
@@ -282,14 +285,3 @@ def _options(line: str) -> set[str]:
         elif word.startswith("-"):
             names.add(_LONG_OPTIONS.get(word[:2], word[:2]))
     return names
-
-
-def job_status(state: str, reason: str) -> JobStatus:
-    """From squeue's `%T` and `%r`."""
-    if state in _PENDING and reason == "DependencyNeverSatisfied":
-        return NEVER_STARTS
-    if state in _PENDING:
-        return JobStatus("pending", "" if reason == "None" else reason)
-    if state in _RUNNING:
-        return JobStatus("running")
-    return JobStatus("ended", state)

@@ -1,0 +1,56 @@
+"""What `qstat -f` says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from hpc_amp.schedulers.answers import JobStatus
+
+_ENDED_WITH = {
+    -29: "PBS ended it at its time limit",
+    -27: "PBS ended it: it used more memory than it asked for",
+    -20: "its node was lost",
+}
+
+
+def parse_qstat(text: str) -> dict[str, dict[str, str]]:
+    """`qstat -f`: a line `Job Id: ...`, then indented `name = value`, long values going on in lines
+    that start with a tab."""
+    jobs: dict[str, dict[str, str]] = {}
+    attributes: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("Job Id:"):
+            attributes = jobs.setdefault(line.partition(":")[2].strip(), {})
+        elif line.startswith("\t"):
+            attributes[name] = attributes.get(name, "") + line[1:]
+        elif " = " in line:
+            name, _, value = line.strip().partition(" = ")
+            attributes[name] = value
+    return jobs
+
+
+def _reason(comment: str) -> str:
+    """Why a job waits. What a comment says of an earlier start stays there after a requeue."""
+    return "" if re.match(r"Job run at|Job Array Began|Job was sent", comment) else comment
+
+
+def job_status(attributes: Mapping[str, str]) -> JobStatus:
+    """From the attributes of a job in `qstat -f`."""
+    state, comment = attributes.get("job_state", ""), attributes.get("comment", "")
+    if state in ("R", "E", "B", "S", "U"):
+        return JobStatus("running")
+    if state in ("Q", "H", "W", "T", "M"):
+        # A job that others wait for has the attribute too (`beforeany:...`).
+        waits = "after" in attributes.get("depend", "")
+        if state == "H" and waits and "s" in attributes.get("Hold_Types", ""):
+            return JobStatus("pending", "waits for another job", after=True)
+        return JobStatus("pending", _reason(comment) or ("held" if state == "H" else ""))
+    status = attributes.get("Exit_status")
+    if status is None:
+        return JobStatus("ended", "it never ran: it was deleted, or the job it waited for was")
+    number = int(status)
+    if "terminated by" in comment or number in (256 + 15, 256 + 9):
+        return JobStatus("ended", f"cancelled with qdel (exit status {number})")
+    return JobStatus("ended", _ENDED_WITH.get(number, f"exit status {number}"))
