@@ -44,11 +44,11 @@ def test_a_squashfs_file_and_a_folder_are_images(tmp_path: Path) -> None:
 
 
 def test_other_files_are_no_images(tmp_path: Path) -> None:
-    (tmp_path / "a.sif").write_bytes(b"#!/usr/bin/env run-singularity\n" + bytes(100))
+    (tmp_path / "a.sif").write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC" + bytes(100))
     (tmp_path / "empty").touch()
 
-    assert "a folder or a SquashFS file" in refusal(tmp_path / "a.sif")
-    assert "no image that Charliecloud can run" in refusal(tmp_path / "empty")
+    assert "a SIF file, which Apptainer runs; make a folder" in refusal(tmp_path / "a.sif")
+    assert "is not a squashfs file: it is something else" in refusal(tmp_path / "empty")
     assert "cut off: 4096 of 8192 bytes" in refusal(squashfs(tmp_path / "a.sqfs", used=8192))
     assert "is a URI" in refusal("docker://nvcr.io/nvidia/pytorch:25.06-py3")
     assert "no file or folder" in refusal(tmp_path / "missing")

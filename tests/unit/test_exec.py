@@ -82,7 +82,7 @@ def test_exit_codes_and_signals_are_the_program_s_own() -> None:
 
 
 def test_signals_that_were_blocked_outside_reach_the_program() -> None:
-    """A program that serves the container's files has them blocked, and so has all that it starts."""
+    """What serves the container's files has them blocked, and so has all that it starts."""
     program = "import os, signal; os.kill(os.getpid(), signal.SIGTERM); print('went on')"
     result = subprocess.run(
         ["env", "--block-signal=TERM", sys.executable, "-m", "hpc_amp.distributed.exec", "--",

@@ -9,16 +9,15 @@ import getpass
 import os
 import re
 import shutil
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from hpc_amp.config.bind import parse_bind
 from hpc_amp.containers.base import Container, Which, Wrapper
-from hpc_amp.containers.image import Image, image_at
-from hpc_amp.doctor.finding import Finding, Findings
-from hpc_amp.errors import HpcAmpError, UsageError
+from hpc_amp.containers.image import Image, image_at, squashfs_file
+from hpc_amp.errors import HpcAmpError
+from hpc_amp.finding import Finding, Findings
 
 if TYPE_CHECKING:
     from hpc_amp.config.bind import Bind
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 _VALUES = (
     "-b --bind -c --cd -g --gid -m --mount -s --storage -u --uid --join-ct --join-pid --join-tag"
 )
-_SUPERBLOCK = struct.Struct("<4s36xQ")  # the mark of SquashFS, and the bytes that it uses
 _ERROR = re.compile(r"(?:ch-run\[\d+\]: error: )(.*?)(?: \(\w+\.c:\d+.*\))?$")
 
 
@@ -120,16 +118,4 @@ def _user() -> list[str]:
 
 
 def _squashfs(path: Path, file: BinaryIO) -> Image:
-    head = file.read(_SUPERBLOCK.size)
-    size = os.fstat(file.fileno()).st_size
-    mark, used = _SUPERBLOCK.unpack(head) if len(head) == _SUPERBLOCK.size else (b"", 0)
-    if mark != b"hsqs":
-        raise UsageError(
-            f"{path} is no image that Charliecloud can run",
-            hint="it runs a folder or a SquashFS file: make one of them with ch-convert",
-        )
-    if size < used:
-        raise UsageError(
-            f"the image {path} is cut off: {size} of {used} bytes", hint="copy or make it again"
-        )
-    return Image(path, "squashfs", None, size)
+    return squashfs_file(path, file, "make a folder or a squashfs file of the image: ch-convert")

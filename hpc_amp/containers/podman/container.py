@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from hpc_amp.config.bind import parse_bind
 from hpc_amp.containers.base import Container, Which, Wrapper
-from hpc_amp.doctor.finding import Finding, Findings
 from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
+from hpc_amp.finding import Finding, Findings
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
