@@ -48,7 +48,7 @@ class Newcomer:
         (self.packages / "shifter_runtime.py").write_text(block("python"))
         facts = self.packages / "shifter-1.0.dist-info"
         (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: shifter\nVersion: 1.0\n")
-        entry = re.search(r'entry-points\."([\w.]+)"\]\n(\w+) = "(.*)"', block("toml"))
+        entry = re.search(r'entry-points\."([\w.]+)"\]\n(\w+) = "(.*)"', block("text"))
         assert entry is not None
         (facts / "entry_points.txt").write_text(f"[{entry[1]}]\n{entry[2]} = {entry[3]}\n")
         (self.bin / "shifter").write_text(SHIFTER)
