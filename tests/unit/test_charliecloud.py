@@ -61,25 +61,52 @@ def test_binds() -> None:
     assert "read-only" in str(CHARLIECLOUD.check_bind(Bind("/data", "/data", "ro")))
 
 
-def test_words_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("USER", "me")
+def client(folder: Path, help_text: str) -> Path:
+    """A stand-in for ch-run, which wants USER and says its help on the other output."""
+    path = folder / "ch-run"
+    path.write_text(
+        '#!/bin/sh\n[ -n "$USER" ] || exit 1\n'
+        f'case $1 in --version) echo 0.45.2 >&2 ;; --help) echo "{help_text}" >&2 ;; esac\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+def test_words_for_this_machine(tmp_path: Path) -> None:
     root = root_folder(tmp_path / "root")
+    program = client(tmp_path, "-w, --write")
+    (tmp_path / "data").mkdir()
 
     def words(**more: object) -> list[str]:
-        return CHARLIECLOUD.words_here(str(root), which=lambda name: f"/opt/{name}", **more)  # type: ignore[arg-type]
+        found = CHARLIECLOUD.words_here(str(root), which=lambda name: str(program), **more)  # type: ignore[arg-type]
+        assert found[0] == "env" and found[1].startswith("USER=")
+        return found[2:]
 
-    assert words() == ["/opt/ch-run", "--cd=/", str(root), "--"]
+    assert words() == [str(program), "--cd=/", str(root), "--"]
     assert words(clean=True)[1] == "--unset-env=*"
-    assert words(binds=[str(tmp_path), "/no/such/folder"])[1:-3] == [
-        f"--bind={tmp_path}:{tmp_path}"
+    assert words(binds=[f"{tmp_path}/data:/bin", "/no/such/folder"])[1:-3] == [
+        f"--bind={tmp_path}/data:/bin"
     ]
+    with pytest.raises(HpcAmpError, match="the image has no /deep/place to bind to"):
+        words(binds=[f"{tmp_path}/data:/deep/place"])
+    client(tmp_path, "-W, --write-fake")
+    assert "--write-fake" in words(binds=[f"{tmp_path}/data:/deep/place"])
     (root / "ch").mkdir()
     (root / "ch" / "environment").touch()
     assert words()[1] == "--set-env"
-    monkeypatch.delenv("USER")
-    assert words()[0] == "env" and words()[1].startswith("USER=")
     with pytest.raises(HpcAmpError, match="no ch-run"):
         CHARLIECLOUD.words_here(str(root), which=lambda name: None)
+
+
+def test_it_is_found_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("USER", raising=False)
+    program = client(tmp_path, "")
+
+    (found,) = CHARLIECLOUD.check_here(needed=True, which=lambda name: str(program))
+    (missing,) = CHARLIECLOUD.check_here(needed=True, which=lambda name: None)
+
+    assert (found.status, found.what) == ("good", f"Charliecloud 0.45.2, {program}")
+    assert missing.status == "error"
 
 
 def test_what_it_says_is_told_without_its_own_places() -> None:

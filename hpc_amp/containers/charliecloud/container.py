@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _VALUES = (
     "-b --bind -c --cd -g --gid -m --mount -s --storage -u --uid --join-ct --join-pid --join-tag"
 )
+# ch-run does not start without the variable, which a batch job may not have.
+_WITH_USER = ("env", f"USER={os.environ.get('USER') or os.getuid()}")
 _ERROR = re.compile(r"(?:ch-run\[\d+\]: error: )(.*?)(?: \(\w+\.c:\d+.*\))?$")
 
 
@@ -76,7 +78,8 @@ class Charliecloud(Container):
         which: Which = shutil.which,
     ) -> list[str]:
         """With the variables of the image, where it says them in `/ch/environment`. Raises
-        HpcAmpError where there is no `ch-run`."""
+        HpcAmpError where there is no `ch-run`, or an old one in an image without folders for the
+        binds: those are made when a job begins, not when somebody looks."""
         program = which("ch-run")
         if program is None:
             raise HpcAmpError(
@@ -84,19 +87,42 @@ class Charliecloud(Container):
                 hint="load its module (module load charliecloud), or do this on a node that has it",
             )
         root = self.read_image(image).path.resolve()
-        words = [program] if os.environ.get("USER") else [*_user(), program]
+        words = [*_WITH_USER, program]
         words += ["--unset-env=*"] if clean else []
         words += ["--set-env"] if (root / "ch" / "environment").is_file() else []
-        for text in binds:
-            bind = parse_bind(text)
-            if bind is not None and os.path.exists(bind.source):
-                words.append(f"--bind={bind.source}:{bind.destination}")
+        wanted = [bind for bind in map(parse_bind, binds) if bind and os.path.exists(bind.source)]
+        words += [f"--bind={bind.source}:{bind.destination}" for bind in wanted]
+        missing = [bind.destination for bind in wanted if not _has_place(root, bind.destination)]
+        if missing and "--write-fake" in _ask(program, "--help"):
+            words.append("--write-fake")
+        elif missing and root.is_dir():
+            raise HpcAmpError(
+                f"the image has no {', '.join(missing)} to bind to, which the job will make"
+            )
         return [*words, "--cd=/", str(root), "--"]
 
     def explain(self, output: str) -> tuple[str, str | None]:
         """The last error of `ch-run` itself, without its process and its source line."""
         found = [match[1] for line in output.splitlines() if (match := _ERROR.match(line.strip()))]
         return (found[-1], None) if found else super().explain(output)
+
+    def check_here(
+        self,
+        *,
+        needed: bool,
+        elsewhere: str = "",
+        which: Which = shutil.which,
+        root: Path = Path("/"),
+    ) -> Findings:
+        """Its version alone says nothing of what it is the version of."""
+        program = which("ch-run")
+        if program is None:
+            yield from super().check_here(
+                needed=needed, elsewhere=elsewhere, which=which, root=root
+            )
+            return
+        version = _ask(program, "--version") or "of an unknown version"
+        yield Finding("rt.found", "good", f"Charliecloud {version}, {program}")
 
     def check_options(
         self, options: Sequence[str], *, ranks: int, which: Which = shutil.which
@@ -112,9 +138,22 @@ class Charliecloud(Container):
             yield Finding("rt.flags", "good", "no option that keeps variables from the ranks")
 
 
-def _user() -> list[str]:
-    """`ch-run` does not start without the variable USER."""
-    return ["env", f"USER={getpass.getuser()}"]
+def _ask(program: str, option: str) -> str:
+    """What ch-run says, which it does on either of its outputs; empty where it does not run."""
+    try:
+        ended = subprocess.run(
+            [*_WITH_USER, program, option], text=True, capture_output=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return f"{ended.stdout}{ended.stderr}".strip() if ended.returncode == 0 else ""
+
+
+def _has_place(root: Path, destination: str) -> bool:
+    """Whether an image has a folder to bind to, or `/tmp` of the node will have it. A file cannot
+    be asked."""
+    inside = root / destination.lstrip("/")
+    return root.is_dir() and (inside.exists() or destination.startswith("/tmp/"))
 
 
 def _squashfs(path: Path, file: BinaryIO) -> Image:
