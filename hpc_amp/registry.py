@@ -4,7 +4,8 @@ another package. A class is imported when it is asked for, not before. Standard 
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -48,6 +49,11 @@ class Registry(Generic[T]):
         return self._load(name, self._foreign()[name])
 
     def _foreign(self) -> dict[str, str]:
+        # The import takes longer than everything else that most commands do.
+        if "importlib.metadata" not in sys.modules and not _has_entry_points(self.group):
+            return {}
+        import importlib.metadata
+
         points = importlib.metadata.entry_points(group=self.group)
         return {point.name: point.value for point in points}
 
@@ -65,6 +71,26 @@ class Registry(Generic[T]):
                 f"{self._base.replace(':', '.')}"
             )
         return found
+
+
+def _has_entry_points(group: str) -> bool:
+    """Whether an installed package has entry points of a group, or may have: of an archive in
+    sys.path it is not known."""
+    heading = f"[{group}]".encode()
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except NotADirectoryError:
+            return True
+        except OSError:
+            continue
+        for name in names:
+            if not name.endswith((".dist-info", ".egg-info")):
+                continue
+            file = Path(folder, name, "entry_points.txt")
+            if file.is_file() and heading in file.read_bytes():
+                return True
+    return False
 
 
 def load(place: str) -> Any:

@@ -14,40 +14,9 @@ from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.tree import Table
 from hpc_amp.config.values import own_variable
-from hpc_amp.lint.directives import MARKERS, SCHEDULERS, SchedulerName, read_header
-from hpc_amp.lint.options import parse_options, resource_list
-from hpc_amp.lint.script import read_script
 from hpc_amp.lint.shell import read_shell
 from hpc_amp.schedulers import get_scheduler
-
-# Generated options by the key that they come from.
-_KEYS: dict[SchedulerName, dict[str, str]] = {
-    "slurm": {
-        "nodes": "job.nodes",
-        "time": "job.walltime",
-        "mem": "job.memory",
-        "partition": "job.queue",
-        "account": "job.account",
-    },
-    "pbs": {"l walltime": "job.walltime", "q": "job.queue", "A": "job.account"},
-    "cobalt": {
-        "nodecount": "job.nodes",
-        "time": "job.walltime",
-        "queue": "job.queue",
-        "project": "job.account",
-    },
-}
-# Options whose values can be joined, with what stands between them and what each may look like.
-_JOINED: dict[tuple[SchedulerName, str], tuple[str, str]] = {
-    ("slurm", "constraint"): ("&", r"[\w.:-]+(&[\w.:-]+)*"),
-    ("slurm", "exclude"): (",", r".+"),
-    ("slurm", "gres"): (",", r".+"),
-    ("slurm", "licenses"): (",", r".+"),
-    ("slurm", "mail-type"): (",", r".+"),
-    ("pbs", "v"): (",", r".+"),
-}
-# Of these, an entry may stand in both: the joined form would name it twice.
-_COUNTED = ("gres", "licenses", "v")
+from hpc_amp.schedulers.grammar import Grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +25,8 @@ class _Setting:
 
     origin: str
     name: str
-    """Long where there is a long one; a resource of PBS' `-l` and an attribute of Cobalt's
-    `--attrs` are options of their own."""
+    """Long where there is a long one; each entry of an option whose entries add up is an option of
+    its own, named `OPTION ENTRY`."""
     spelling: str
     """All that stands before the value: `--constraint=`, `-l `."""
     value: str
@@ -70,7 +39,8 @@ class _Setting:
 def remarks_on(loaded: LoadedJob, site: Site) -> tuple[str, ...]:
     """One line for each directive that another one replaces, for each variable that `setup` or an
     option of the container sets in vain, and for a launcher in the script that every rank runs."""
-    own = get_scheduler(site.scheduler).own_variables
+    scheduler = get_scheduler(site.scheduler)
+    own = scheduler.own_variables
     found = [
         *_launchers(loaded.job),
         *_container_options("the site's container_args", site.container_args, own),
@@ -78,56 +48,44 @@ def remarks_on(loaded: LoadedJob, site: Site) -> tuple[str, ...]:
         *_exports("the site's setup", site.setup, own),
         *_exports("job.setup", loaded.job.job.setup, own),
     ]
-    if site.scheduler in SCHEDULERS:
-        found += _directives(loaded, site, site.scheduler)
+    if scheduler.grammar is not None:
+        found += _directives(loaded, site, scheduler.grammar)
     return tuple(found)
 
 
 # ---- directives ----------------------------------------------------------------------------------
 
 
-def _directives(loaded: LoadedJob, site: Site, scheduler: SchedulerName) -> Iterator[str]:
-    own = _settings("job.directives", loaded.job.job.directives, scheduler)
+def _directives(loaded: LoadedJob, site: Site, grammar: Grammar) -> Iterator[str]:
+    own = _settings("job.directives", loaded.job.job.directives, grammar)
     counting: dict[str, _Setting] = {}
-    for new in (*_settings("the site", site.directives, scheduler), *own):
+    for new in (*_settings("the site", site.directives, grammar), *own):
         old = counting.setdefault(new.name, new)
         if old.value == new.value:
             continue
-        if old.origin == new.origin and new.name.startswith("l "):
-            old, new = new, old  # of two equal resources, PBS takes the first
+        if old.origin == new.origin and grammar.first_counts(new.name):
+            old, new = new, old
         counting[new.name] = new
-        yield f"{_replaced(old, new)}{_joined(old, new, scheduler)}"
+        yield f"{_replaced(old, new)}{_joined(old, new, grammar)}"
     for setting in counting.values():
-        yield from _against_keys(loaded, setting, scheduler)
+        yield from _against_keys(loaded, setting, grammar)
     yield from _without_gpus(loaded, site, counting.get("gres"))
 
 
-def _settings(origin: str, lines: Sequence[str], scheduler: SchedulerName) -> Iterator[_Setting]:
+def _settings(origin: str, lines: Sequence[str], grammar: Grammar) -> Iterator[_Setting]:
     """The options of directives that have a value, as the scheduler reads them. Each line is read
     by itself, so that a wrong one, which rendering refuses, does not hide the others."""
     for line in lines:
-        text = f"#!/bin/sh\n{MARKERS[scheduler]} {line}\n".encode()
-        for option in parse_options(read_header(read_script(text, ""), scheduler)).options:
+        for option in grammar.parse_line(f" {line}").options:
             if option.value is None:
                 continue
             long = option.spelling.startswith("--")
-            spelling = f"{option.spelling}{'=' if long and scheduler != 'cobalt' else ' '}"
-            parts = _parts(option.name, option.value, scheduler)
-            if parts is None:
+            spelling = f"{option.spelling}{grammar.long_separator if long else ' '}"
+            entries = grammar.entries(option)
+            if entries is None:
                 yield _Setting(origin, option.name, spelling, option.value)
-            for name, value in parts or ():
+            for name, value in entries or ():
                 yield _Setting(origin, f"{option.name} {name}", spelling, value)
-
-
-def _parts(name: str, value: str, scheduler: SchedulerName) -> list[tuple[str, str]] | None:
-    """The entries of an option whose entries add up, each by its name; None for other options."""
-    if scheduler == "pbs" and name in ("l", "W"):
-        entries = resource_list(value)
-        return [(key, key if what is None else f"{key}={what}") for key, what in entries]
-    if scheduler == "cobalt" and name in ("attrs", "env"):
-        separator = r":(?=\w+=)" if name == "env" else ":"
-        return [(item.partition("=")[0], item) for item in re.split(separator, value)]
-    return None
 
 
 def _replaced(old: _Setting, new: _Setting) -> str:
@@ -136,14 +94,14 @@ def _replaced(old: _Setting, new: _Setting) -> str:
     return f"{new.shown} of {new.origin} replaces {old.shown} of {old.origin}"
 
 
-def _joined(old: _Setting, new: _Setting, scheduler: SchedulerName) -> str:
+def _joined(old: _Setting, new: _Setting, grammar: Grammar) -> str:
     """Advice to have both, where the scheduler has a form for it."""
-    separator, form = _JOINED.get((scheduler, new.name), ("", ""))
-    if not separator or not all(re.fullmatch(form, one.value) for one in (old, new)):
+    joined = grammar.joined.get(new.name)
+    if joined is None or not all(re.fullmatch(joined.form, one.value) for one in (old, new)):
         return ""
-    if new.name in _COUNTED and _names(old.value) & _names(new.value):
+    if joined.named and _names(old.value) & _names(new.value):
         return ""
-    both = f"{new.spelling}{old.value}{separator}{new.value}"
+    both = f"{new.spelling}{old.value}{joined.separator}{new.value}"
     return f"; for both, write {both} in {_list_of(new.origin)}"
 
 
@@ -155,9 +113,9 @@ def _names(value: str) -> set[str]:
     return {re.split("[:=@]", entry)[0] for entry in value.split(",")}
 
 
-def _against_keys(loaded: LoadedJob, setting: _Setting, scheduler: SchedulerName) -> Iterator[str]:
+def _against_keys(loaded: LoadedJob, setting: _Setting, grammar: Grammar) -> Iterator[str]:
     """A directive that stands in the place of what a key asks for."""
-    key = _KEYS[scheduler].get(setting.name)
+    key = grammar.keys.get(setting.name)
     if key is None or not _is_written(loaded.tree, key):
         return
     value = str(getattr(loaded.job.job, key.partition(".")[2]))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from hpc_amp.config.units import parse_duration
 from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.shell import ShellText, comment, quote, templates, verbatim, words
-from hpc_amp.lint.directives import SCHEDULERS
 from hpc_amp.lint.header import header_errors
 
 if TYPE_CHECKING:
@@ -50,13 +49,14 @@ def render_session(
 def _check_directives(plan: Plan, script: str) -> None:
     """Refuse lines of site and user that the scheduler would misread. Ours are not suspected: a `$`
     in them is one that somebody's path has."""
-    if plan.scheduler.name not in SCHEDULERS:
+    grammar = plan.scheduler.grammar
+    if grammar is None:
         return
     lines = script.splitlines()
     ours = set(plan.scheduler.directives(_without_additions(plan)))
-    for finding in header_errors(script, plan.scheduler.name):
+    for finding in header_errors(script, grammar):
         line = lines[finding.line - 1]
-        if line.removeprefix(f"{plan.scheduler.marker} ") not in ours:
+        if line.removeprefix(f"{grammar.marker} ") not in ours:
             raise ConfigError(f"the directive `{line}`: {finding.message}", hint=finding.fix)
 
 

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.errors import UsageError
-from hpc_amp.lint.findings import Finding
-from hpc_amp.lint.linter import lint, schedulers_of
+from hpc_amp.lint.linter import Checked, check
 
 STDIN = "-"
-
-
-@dataclass(frozen=True)
-class Checked:
-    """One script and its findings; `schedulers` are those that it has directives for."""
-
-    name: str
-    schedulers: tuple[str, ...]
-    findings: tuple[Finding, ...]
-
-    def __str__(self) -> str:
-        if self.findings:
-            return "\n".join(str(finding) for finding in self.findings)
-        return f"{self.name}: no findings ({', '.join(self.schedulers) or 'no directives'})"
 
 
 def check_files(paths: Sequence[str]) -> list[Checked]:
     """Check each file; `-` is the standard input. All are read before any is checked."""
     texts = [(("<stdin>" if path == STDIN else path), _read(path)) for path in paths]
-    return [
-        Checked(name, tuple(schedulers_of(text)), tuple(lint(text, name))) for name, text in texts
-    ]
+    return [check(text, name) for name, text in texts]
 
 
 def _read(path: str) -> bytes:

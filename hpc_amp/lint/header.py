@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from hpc_amp.lint.directives import SchedulerName, read_header
 from hpc_amp.lint.findings import Finding, Report
 from hpc_amp.lint.job import Job, read_job
-from hpc_amp.lint.options import Options
-from hpc_amp.lint.rules_cobalt import check_cobalt
 from hpc_amp.lint.rules_lines import check_comments, check_file, check_lines
 from hpc_amp.lint.rules_options import check_words
-from hpc_amp.lint.rules_pbs import check_pbs
-from hpc_amp.lint.rules_slurm import check_slurm
+from hpc_amp.lint.rules_own import check_own
 from hpc_amp.lint.script import Script, read_script
+from hpc_amp.schedulers.grammar import Grammar, Options
 
-_CHECKS = {"slurm": check_slurm, "pbs": check_pbs, "cobalt": check_cobalt}
 
-
-def header_errors(text: bytes | str, scheduler: SchedulerName, name: str = "") -> list[Finding]:
-    """The errors in the header of a script as `scheduler` reads it, and nothing about its body."""
+def header_errors(text: bytes | str, grammar: Grammar, name: str = "") -> list[Finding]:
+    """The errors in the header of a script as the scheduler of `grammar` reads it, and nothing
+    about its body. `name` is the file's, for messages."""
     script = read_script(text.encode() if isinstance(text, str) else text, name)
     report = Report(name)
-    check_file(script, [scheduler], report)
-    check_header(script, scheduler, read_job(script), report)
+    check_file(script, [grammar], report)
+    check_header(script, grammar, read_job(script, [grammar]), report)
     return [
         finding
         for finding in report.findings()
@@ -29,12 +25,12 @@ def header_errors(text: bytes | str, scheduler: SchedulerName, name: str = "") -
     ]
 
 
-def check_header(script: Script, scheduler: SchedulerName, job: Job, report: Report) -> None:
-    """Report all findings in the header that `scheduler` reads."""
-    header = read_header(script, scheduler)
-    options = job.options.get(scheduler) or Options()
+def check_header(script: Script, grammar: Grammar, job: Job, report: Report) -> None:
+    """Report all findings in the header that the scheduler of `grammar` reads."""
+    header = grammar.read(script.lines)
+    options = job.options.get(grammar.name) or Options()
     given = {option.name for option in options.options}
     check_lines(script, header, job.layout, given, report)
     check_comments(header, report)
     check_words(script, header, options, report)
-    _CHECKS[scheduler](header, options, report)
+    check_own(header, options, report)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hpc_amp.lint.directives import SCHEDULERS, SchedulerName
+from dataclasses import dataclass
+
 from hpc_amp.lint.findings import Finding, Report
 from hpc_amp.lint.header import check_header
-from hpc_amp.lint.job import Job, read_job
+from hpc_amp.lint.job import read_job
 from hpc_amp.lint.rules_body import check_body
 from hpc_amp.lint.rules_containers import check_containers
 from hpc_amp.lint.rules_lines import check_file, has_header
@@ -15,6 +16,7 @@ from hpc_amp.lint.rules_resources import check_resources
 from hpc_amp.lint.rules_signal import check_signals
 from hpc_amp.lint.rules_starts import check_starts
 from hpc_amp.lint.script import read_script
+from hpc_amp.schedulers import grammars
 
 _BODY_CHECKS = (
     check_body,
@@ -27,25 +29,36 @@ _BODY_CHECKS = (
 )
 
 
+@dataclass(frozen=True)
+class Checked:
+    """One script and its findings; `schedulers` are those whose directives it has, well or
+    badly written."""
+
+    name: str
+    schedulers: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    def __str__(self) -> str:
+        if self.findings:
+            return "\n".join(str(finding) for finding in self.findings)
+        return f"{self.name}: no findings ({', '.join(self.schedulers) or 'no directives'})"
+
+
+def check(text: bytes, name: str) -> Checked:
+    """Check a script; `name` is the file's, for messages."""
+    script = read_script(text, name)
+    job = read_job(script, grammars())
+    meant = [one for one in job.grammars if has_header(script, one, job.layout)]
+    report = Report(name)
+    check_file(script, meant, report)
+    for grammar in meant:
+        check_header(script, grammar, job, report)
+    if job.shell is not None:
+        for check_part in _BODY_CHECKS:
+            check_part(job, report)
+    return Checked(name, tuple(one.name for one in meant), tuple(report.findings()))
+
+
 def lint(text: bytes, name: str) -> list[Finding]:
     """All findings about a script, in the order of its lines."""
-    script = read_script(text, name)
-    job = read_job(script)
-    schedulers = _schedulers(job)
-    report = Report(name)
-    check_file(script, schedulers, report)
-    for scheduler in schedulers:
-        check_header(script, scheduler, job, report)
-    if job.shell is not None:
-        for check in _BODY_CHECKS:
-            check(job, report)
-    return report.findings()
-
-
-def schedulers_of(text: bytes) -> list[SchedulerName]:
-    """The schedulers whose directives a script has, well or badly written."""
-    return _schedulers(read_job(read_script(text, "")))
-
-
-def _schedulers(job: Job) -> list[SchedulerName]:
-    return [one for one in SCHEDULERS if has_header(job.script, one, job.layout)]
+    return list(check(text, name).findings)

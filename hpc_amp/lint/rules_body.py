@@ -6,9 +6,10 @@ import posixpath
 import re
 
 from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.job import Job, pbs_resources
-from hpc_amp.lint.options import Option
+from hpc_amp.lint.job import Job
 from hpc_amp.lint.rules_slurm import check_export
+from hpc_amp.schedulers.grammar import Option
+from hpc_amp.schedulers.pbs.grammar import resources as pbs_resources
 
 
 def check_body(job: Job, report: Report) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from hpc_amp.lint.directives import Directive, Header
 from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.options import GRAMMARS, Option, Options
 from hpc_amp.lint.rules_options import is_placeholder, is_typographic
+from hpc_amp.schedulers.grammar import Directive, Header, Option, Options
 
 _TIME_FORMS = "give minutes, HH:MM:SS or DD:HH:MM:SS"
 
@@ -18,7 +17,7 @@ def check_cobalt(header: Header, options: Options, report: Report) -> None:
     for directive in header.directives:
         _non_ascii(directive, report)
     for option in options.options:
-        _flags(option, report)
+        _flags(header, option, report)
     attrs = options.all("attrs")
     for option in attrs[1:]:
         report.add(
@@ -72,9 +71,9 @@ def _non_ascii(directive: Directive, report: Report) -> None:
         )
 
 
-def _flags(option: Option, report: Report) -> None:
+def _flags(header: Header, option: Option, report: Report) -> None:
     """Options that take no value, and those that belong to no batch script."""
-    if option.name in GRAMMARS["cobalt"].flags.values() and option.value is not None:
+    if option.name in header.grammar.options.flags.values() and option.value is not None:
         _bad(option, "an option that takes a value", report, f"write `{option.spelling}`")
     elif option.name in ("help", "version"):
         report.add(

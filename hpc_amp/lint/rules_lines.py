@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 
-from hpc_amp.lint.directives import BLANKS, MARKERS, NAMES, Header, SchedulerName, read_header
 from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.options import GRAMMARS, one_edit_apart
 from hpc_amp.lint.script import Script
 from hpc_amp.lint.shell import Shell
+from hpc_amp.schedulers.grammar import Directive, Grammar, Header
+from hpc_amp.schedulers.options import one_edit_apart
+from hpc_amp.schedulers.words import BLANKS
 
 # An option behind a marker: without one a comment is only a comment.
 _OPTION = r"\s*[-\u2010-\u2015\u2212]{1,2}[A-Za-z]"
 
 
-def check_file(script: Script, schedulers: list[SchedulerName], report: Report) -> None:
+# Other schedulers' markers: a line with one is not misspelt.
+_MARKERS = ("SBATCH", "PBS", "COBALT", "BSUB", "FLUX", "OAR")
+
+
+def check_file(script: Script, grammars: list[Grammar], report: Report) -> None:
     """What makes a scheduler refuse the whole file, or ignore it."""
     if script.has_bom:
         report.add(
@@ -25,7 +30,7 @@ def check_file(script: Script, schedulers: list[SchedulerName], report: Report) 
             "save it as UTF-8 without BOM: sed -i '1s/^\\xEF\\xBB\\xBF//' FILE",
         )
     if script.first_crlf is not None:
-        names = [NAMES[one] for one in schedulers if one != "cobalt"]
+        names = [one.title for one in grammars if one.refuses_crlf]
         refused = f"{' and '.join(names)} refuse{'s' if len(names) == 1 else ''} such a file, and "
         report.add(
             "crlf",
@@ -34,35 +39,30 @@ def check_file(script: Script, schedulers: list[SchedulerName], report: Report) 
             "for part of the last word",
             "convert it: sed -i 's/\\r$//' FILE",
         )
-    needs = [NAMES[one] for one in schedulers if one != "pbs"]
-    if needs and not script.has_shebang and not script.has_bom:
-        what = {
-            "Slurm": "sbatch refuses a script",
-            "Cobalt": "Cobalt reads no directive of a script",
-        }
-        said = " and ".join(what[name] for name in needs)
+    minds = [one.without_shebang for one in grammars if one.without_shebang]
+    if minds and not script.has_shebang and not script.has_bom:
         report.add(
             "missing-shebang",
             1,
-            f"{said} whose first line does not begin with `#!`",
+            f"{' and '.join(minds)} whose first line does not begin with `#!`",
             "make `#!/bin/bash` the very first line, with nothing before it",
         )
 
 
-def has_header(script: Script, scheduler: SchedulerName, shell: Shell | None) -> bool:
+def has_header(script: Script, grammar: Grammar, shell: Shell | None) -> bool:
     """Whether a script means to talk to a scheduler, be it in vain."""
-    header = read_header(script, scheduler)
-    if header.directives:
+    header = grammar.read(script.lines)
+    if grammar.is_meant(header):
         return True
-    marker = MARKERS[scheduler]
+    marker = grammar.marker
     comments = _own_comments(shell)
     for number, line in enumerate(script.lines, 1):
         bare_command = number == header.end and line.startswith(marker[1:])
         if number >= header.end and number not in comments and not bare_command:
             continue
-        if _near_miss(line, scheduler):
+        if _near_miss(line, grammar):
             return True
-        if number >= header.end and re.match(rf"{marker}{_OPTION}", line.strip(BLANKS)):
+        if number >= header.end and re.match(rf"{re.escape(marker)}{_OPTION}", line.strip(BLANKS)):
             return True
     return False
 
@@ -73,30 +73,24 @@ def _own_comments(shell: Shell | None) -> set[int]:
     return set() if shell is None else {one.line for one in shell.comments if one.alone}
 
 
-def _near_miss(line: str, scheduler: SchedulerName) -> str | None:
+def _near_miss(line: str, grammar: Grammar) -> str | None:
     """Why a line that looks like a directive is none; None for lines that do not look like one.
     `##SBATCH`, `# #SBATCH`, `#xSBATCH` are how people switch a directive off: not reported."""
-    marker = MARKERS[scheduler]
+    marker = grammar.marker
     bare = line.strip(BLANKS)
     name = marker[1:]
     if bare.startswith(marker):
-        if not re.match(rf"{marker}{_OPTION}", bare):
+        if not re.match(rf"{re.escape(marker)}{_OPTION}", bare):
             return None
-        if scheduler == "cobalt":
-            if not line.startswith("#"):
-                return "blanks before the marker"
-            if not line.startswith("#COBALT "):
-                return "not exactly one `#COBALT` and a blank"
-            return None
-        return "blanks before the marker" if scheduler == "slurm" and line[0] != "#" else None
-    if re.match(rf"#[ \t]+{name}{_OPTION}", bare):
+        return grammar.why_unread(line)
+    if re.match(rf"#[ \t]+{re.escape(name)}{_OPTION}", bare):
         return "commented out"
-    if re.match(rf"#!\s*{name}{_OPTION}", bare):
+    if re.match(rf"#!\s*{re.escape(name)}{_OPTION}", bare):
         return f"begins with `#!`, not `{marker}`"
-    if re.match(rf"{name}{_OPTION}", bare):
+    if re.match(rf"{re.escape(name)}{_OPTION}", bare):
         return "no `#`: the shell would run it as a command"
     found = re.match(rf"#(\w{{2,12}}){_OPTION}", bare)
-    if found is None or found[1].upper() in ("SBATCH", "PBS", "COBALT", "BSUB", "FLUX", "OAR"):
+    if found is None or found[1].upper() in _MARKERS:
         word = found[1] if found else ""
         return "not in capital letters" if word.upper() == name and word != name else None
     if len(name) > 3 and one_edit_apart(found[1].upper(), name) and not found[1].endswith(name):
@@ -111,8 +105,8 @@ def check_lines(
 ) -> None:
     """Directives that are never read, and lines that only look like one. `given` are the options
     that the scheduler does read."""
-    scheduler = header.scheduler
-    marker, name = MARKERS[scheduler], NAMES[scheduler]
+    grammar = header.grammar
+    marker, name = grammar.marker, grammar.title
     comments = _own_comments(shell)
     read = {directive.line for directive in header.directives}
     why_ended = _why_ended(script, header)
@@ -124,9 +118,9 @@ def check_lines(
         bare_command = number == header.end and bare.startswith(marker[1:])
         if late and number not in comments and not bare_command:
             continue
-        miss = _near_miss(line, scheduler)
+        miss = _near_miss(line, grammar)
         if miss is None:
-            if late and re.match(rf"{marker}{_OPTION}", bare):
+            if late and re.match(rf"{re.escape(marker)}{_OPTION}", bare):
                 report.add(
                     "directive-never-read",
                     number,
@@ -139,12 +133,11 @@ def check_lines(
             continue  # among the commands: a comment
         if miss == "commented out":
             _commented_out(number, bare, marker, header, given, report)
-        elif miss == "blanks before the marker" or miss.startswith("not exactly"):
+        elif bare.startswith(marker):
             report.add(
                 "directive-never-read",
                 number,
-                f"{miss}: {name} does not read `{shown(bare, 40)}`"
-                + (" and ends its header here" if scheduler == "cobalt" and not late else ""),
+                f"{miss}: {name} does not read `{shown(bare, 40)}`",
                 f"begin the line with `{marker} ` at column 1",
             )
         else:
@@ -162,7 +155,7 @@ def _commented_out(
     """`# SBATCH --x`: a slip, or switched off. It is surely no alternative if the script gives the
     option nowhere else; and a script without any other directive asks for nothing at all."""
     option = re.search(r"(--[\w-]+|-[A-Za-z])", bare)
-    canonical = GRAMMARS[header.scheduler].canonical(option[1]) if option else None
+    canonical = header.grammar.options.canonical(option[1]) if option else None
     if canonical is None or (header.directives and canonical in given):
         return
     if header.directives:
@@ -187,22 +180,27 @@ def _why_ended(script: Script, header: Header) -> str:
     bare = line.strip(BLANKS)
     if not bare:
         return "a blank line"
-    if header.scheduler == "cobalt" and bare.startswith("#"):
+    if bare.startswith("#"):
         return f"`{shown(bare, 30)}` is no directive"
     return f"the command `{shown(bare, 30)}`"
 
 
+def is_comment_like(directive: Directive, grammar: Grammar) -> bool:
+    """Whether a directive looks like a comment that begins with the marker's letters. Where a blank
+    has to follow the marker, there is none such."""
+    text = directive.text
+    if grammar.needs_blank or text[:1] in ("", *BLANKS) or text.startswith("-"):
+        return False
+    return not (grammar.has_comments and text.startswith("#"))
+
+
 def check_comments(header: Header, report: Report) -> None:
     """Comments that begin like a directive: the scheduler takes them for one."""
-    scheduler = header.scheduler
-    if scheduler == "cobalt":  # needs a blank behind the marker: the rest is a stray word
-        return
-    marker, name = MARKERS[scheduler], NAMES[scheduler]
+    grammar = header.grammar
+    marker, name = grammar.marker, grammar.title
     for directive in header.directives:
         text = directive.text
-        if text[:1] in ("", *BLANKS) or text.startswith("-"):
-            continue
-        if scheduler == "slurm" and text.startswith("#"):
+        if not is_comment_like(directive, grammar):
             continue
         if ord(text[0]) > 127:
             continue  # a no-break space or a long dash: reported as such

@@ -5,17 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 
-from hpc_amp.lint.directives import (
-    BLANKS,
-    MARKERS,
-    NAMES,
-    Directive,
-    Header,
-    ends_with_backslash,
-)
 from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.options import GRAMMARS, Option, Options, likely_meant
+from hpc_amp.lint.rules_lines import is_comment_like
 from hpc_amp.lint.script import Script
+from hpc_amp.schedulers.grammar import Directive, Grammar, Header, Option, Options
+from hpc_amp.schedulers.words import BLANKS
 
 _TYPOGRAPHIC = {
     "\u00a0": "a no-break space",
@@ -23,40 +17,35 @@ _TYPOGRAPHIC = {
     **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "a typographic dash"),
     **dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb\u2018\u2019\u201a", "a typographic quote"),
 }
-_VARIABLE = re.compile(r"\$(?:\{\w+|[A-Za-z_]\w*|\()|`")
+VARIABLE = re.compile(r"\$(?:\{\w+|[A-Za-z_]\w*|\()|`")
 # What a template, or a document, leaves open.
 PLACEHOLDER = re.compile(r"[<>{}\[\]]|^(?:YOUR|your|X+$|N+$|hh:mm)")
 # `<your account>`: words of a placeholder, not of an option.
 _OPEN = re.compile(r"<[^<>]*\s[^<>]*>|\[[^\[\]]*\s[^\[\]]*\]|\{\{.*\}\}|\$\$\{")
-_PATHS = {
-    "slurm": {"output", "error", "input", "chdir", "export-file"},
-    "pbs": {"o", "e"},
-    "cobalt": {"output", "error", "outputprefix", "debuglog", "inputfile", "cwd"},
-}
 
 
 def check_words(script: Script, header: Header, options: Options, report: Report) -> None:
     """How the scheduler's own rules split the directives."""
-    typographic = {d.line for d in header.directives if _typographic(d, report)}
+    grammar = header.grammar
+    typographic = {d.line for d in header.directives if _typographic(d, grammar, report)}
     broken = set(typographic)
     for directive in header.directives:
-        if _comment_like(directive):
+        if is_comment_like(directive, grammar):
             broken.add(directive.line)  # rules_lines.check_comments
         elif directive.split.unmatched:
             broken.add(directive.line)
             report.add(
                 "unmatched-quote",
                 directive.line,
-                f"{NAMES[header.scheduler]} refuses the script: the quote "
+                f"{grammar.title} refuses the script: the quote "
                 f"{directive.split.unmatched} does not end on this line",
                 "close the quote",
             )
-        if header.scheduler == "slurm":
-            _lost_in_slurm(directive, report)
-        if _continuation(script, directive, report) and header.scheduler == "pbs":
+        _lost(directive, grammar, report)
+        if _continuation(script, directive, grammar, report) and grammar.backslash == "joins":
             broken.add(directive.line)
-    if header.scheduler == "cobalt":
-        _quotes_of_cobalt(header, report)
+    if not grammar.has_quotes:
+        _quotes(header, report)
     _strays(header, options, broken, report)
     for option in options.no_value:
         if option.line not in broken:
@@ -65,17 +54,10 @@ def check_words(script: Script, header: Header, options: Options, report: Report
         _check_option(header, option, typographic, report)
 
 
-def _comment_like(directive: Directive) -> bool:
-    text = directive.text
-    if directive.scheduler == "cobalt" or text[:1] in ("", *BLANKS) or text.startswith("-"):
-        return False
-    return not (directive.scheduler == "slurm" and text.startswith("#"))
-
-
-def _typographic(directive: Directive, report: Report) -> bool:
+def _typographic(directive: Directive, grammar: Grammar, report: Report) -> bool:
     """Characters that a text processor or a web page put in place of plain ones."""
     text = directive.text
-    if directive.scheduler == "slurm" and directive.split.comment:
+    if directive.split.comment:
         text = text[: len(text) - len(directive.split.comment)]
     at_fault = [
         char
@@ -95,13 +77,13 @@ def _typographic(directive: Directive, report: Report) -> bool:
         "typographic-character",
         directive.line,
         f"{what} ({shown(at_fault[0])!r}, U+{ord(at_fault[0]):04X}) is an ordinary letter to "
-        f"{NAMES[directive.scheduler]}, no option, blank or quote",
+        f"{grammar.title}, no option, blank or quote",
         'type the line anew with plain `-`, `"` and blanks',
     )
     return True
 
 
-def _lost_in_slurm(directive: Directive, report: Report) -> None:
+def _lost(directive: Directive, grammar: Grammar, report: Report) -> None:
     split = directive.split
     if split.cut and split.comment is not None and not re.match(r"#+(?:\s|$)", split.comment):
         report.add(
@@ -116,42 +98,50 @@ def _lost_in_slurm(directive: Directive, report: Report) -> None:
             report.add(
                 "backslash-lost",
                 directive.line,
-                f"sbatch takes backslashes away inside quotes too: the value is "
+                f"{grammar.command} takes backslashes away inside quotes too: the value is "
                 f"`{shown(word.text)}`",
                 "double each backslash",
             )
 
 
-def _continuation(script: Script, directive: Directive, report: Report) -> bool:
+def _continuation(script: Script, directive: Directive, grammar: Grammar, report: Report) -> bool:
     """A backslash at the end of a directive. Returns whether it does harm."""
-    scheduler = directive.scheduler
     following = script.lines[directive.line : directive.line + 1]
-    # PBS has joined what follows: the line itself still shows the backslash.
-    own = script.lines[directive.line - 1] if scheduler == "pbs" else directive.text
-    if not ends_with_backslash(own, scheduler):
+    # Where what follows has been joined, the line itself still shows the backslash.
+    joins = grammar.backslash == "joins"
+    own = script.lines[directive.line - 1] if joins else directive.text
+    if not grammar.ends_with_backslash(own):
         return False
-    if scheduler == "slurm":
-        if directive.split.comment or (following and following[0].startswith("#SBATCH")):
+    if grammar.backslash == "lost":
+        if directive.split.comment or (following and grammar.text_of(following[0]) is not None):
             return False  # harmless: both lines are read
         if not following or not following[0].strip(BLANKS):
             return False
-        message = "sbatch knows no continued lines: the next line is not read as an option"
-    elif scheduler == "pbs":
+        message = (
+            f"{grammar.command} knows no continued lines: the next line is not read as an option"
+        )
+    elif grammar.backslash == "joins":
         if not following or not following[0].strip(BLANKS).startswith("#"):
             return False  # it goes on there, and what is no option is reported as such
-        message = "qsub joins the next line as it stands, `#PBS` and all: a directive error"
+        message = (
+            f"{grammar.command} joins the next line as it stands, `{grammar.marker}` and all: a "
+            "directive error"
+        )
     else:
-        message = "Cobalt knows no continued lines: the backslash is a word of its own, and a stray"
+        message = (
+            f"{grammar.title} knows no continued lines: the backslash is a word of its own, and a "
+            "stray"
+        )
     report.add(
         "line-continuation",
         directive.line,
         message,
-        f"begin the next line with `{MARKERS[scheduler]} ` and leave the backslash out",
+        f"begin the next line with `{grammar.marker} ` and leave the backslash out",
     )
     return True
 
 
-def _quotes_of_cobalt(header: Header, report: Report) -> None:
+def _quotes(header: Header, report: Report) -> None:
     for directive in header.directives:
         words = directive.split.words
         for word in words:
@@ -165,8 +155,8 @@ def _quotes_of_cobalt(header: Header, report: Report) -> None:
                 report.add(
                     "quotes-kept",
                     directive.line,
-                    "Cobalt knows neither quotes nor backslashes: they stay part of "
-                    f"`{shown(word.text)}`, and a blank still parts words",
+                    f"{header.grammar.title} knows neither quotes nor backslashes: they stay part "
+                    f"of `{shown(word.text)}`, and a blank still parts words",
                     "leave them out; a value cannot hold a blank",
                 )
                 break
@@ -174,27 +164,27 @@ def _quotes_of_cobalt(header: Header, report: Report) -> None:
 
 def _strays(header: Header, options: Options, broken: set[int], report: Report) -> None:
     """Words that belong to no option, and comments where there are none."""
-    scheduler, name = header.scheduler, NAMES[header.scheduler]
+    grammar = header.grammar
     texts = {directive.line: directive for directive in header.directives}
     for word in options.strays:
         if word.line in broken or _OPEN.search(texts[word.line].text):
             continue
         rest = texts[word.line].text
-        if scheduler == "cobalt" and re.search(r"['\"\\]", rest.partition(" #")[0]):
+        if not grammar.has_quotes and re.search(r"['\"\\]", rest.partition(" #")[0]):
             continue  # the other half of a quoted value, reported already
         what = (
             "every option behind it is ignored, also those of later lines and of the command line"
-            if scheduler == "cobalt"
+            if grammar.stops_at_stray
             else "the script is refused"
         )
         if word.text.startswith("#"):
             report.add(
                 "trailing-comment",
                 word.line,
-                f"{name} has no comments behind directives: `{shown(word.text)}` is a word, and "
-                f"{what}",
+                f"{grammar.title} has no comments behind directives: `{shown(word.text)}` is a "
+                f"word, and {what}",
                 "put the comment below the directives"
-                if scheduler == "cobalt"
+                if grammar.stops_at_stray
                 else "put the comment on a line of its own",
             )
         else:
@@ -203,7 +193,7 @@ def _strays(header: Header, options: Options, broken: set[int], report: Report) 
                 word.line,
                 f"`{shown(word.text)}` belongs to no option: {what}",
                 "quote a value that has blanks"
-                if scheduler != "cobalt"
+                if grammar.has_quotes
                 else "take it out: no value can hold a blank",
             )
 
@@ -213,7 +203,7 @@ def _no_value(header: Header, option: Option, report: Report) -> None:
     what = (
         f"it takes `{shown(swallows)}` of the next line for its value"
         if swallows
-        else f"{NAMES[header.scheduler]} refuses the script"
+        else f"{header.grammar.title} refuses the script"
     )
     report.add(
         "missing-value",
@@ -224,7 +214,7 @@ def _no_value(header: Header, option: Option, report: Report) -> None:
 
 
 def _check_option(header: Header, option: Option, typographic: set[int], report: Report) -> None:
-    scheduler, name = header.scheduler, NAMES[header.scheduler]
+    grammar = header.grammar
     if not option.known and option.line not in typographic:
         _unknown(header, option, report)
         return
@@ -236,81 +226,61 @@ def _check_option(header: Header, option: Option, typographic: set[int], report:
             f"a letter takes no `=`: the value of {option.spelling} is `{shown(value)}`",
             f"write `{option.spelling} {shown(value[1:])}`",
         )
-    if _VARIABLE.search(value) and "$$" not in value:
+    if VARIABLE.search(value) and "$$" not in value:
         _variable(header, option, report)
-    elif option.name in _PATHS[scheduler] and re.match(r"~\w*(?:/|$)", value):
+    elif option.name in grammar.paths and re.match(r"~\w*(?:/|$)", value):
         report.add(
             "tilde-in-path",
             option.line,
-            f"{name} does not expand `~`: the path is `{shown(value)}`, in a directory called `~`",
+            f"{grammar.title} does not expand `~`: the path is `{shown(value)}`, in a directory "
+            "called `~`",
             "write the path out",
         )
 
 
 def _unknown(header: Header, option: Option, report: Report) -> None:
-    """Slurm's plug-ins add options, so what looks like none may be one there; Cobalt has no
-    plug-ins."""
-    is_refused = header.scheduler == "cobalt" and not is_placeholder(option.spelling)
-    if option.torque or not (is_refused or option.spelling.startswith("--")):
+    """Where plug-ins add options, what looks like none may be one."""
+    grammar = header.grammar
+    is_refused = grammar.complete and not is_placeholder(option.spelling)
+    if option.related or not (is_refused or option.spelling.startswith("--")):
         return
-    meant = likely_meant(option.spelling, header.scheduler)
-    if meant is None and header.scheduler != "pbs":
-        longer = [n for n in GRAMMARS[header.scheduler].all_long if n.startswith(option.spelling)]
+    meant = grammar.options.likely_meant(option.spelling)
+    if meant is None:
+        longer = [name for name in grammar.options.all_long if name.startswith(option.spelling)]
         if len(longer) > 1:
             meant = min(longer, key=len)
     if meant is not None:
         report.add(
             "unknown-option",
             option.line,
-            f"{NAMES[header.scheduler]} has no option `{option.spelling}`, and refuses the script",
+            f"{grammar.title} has no option `{option.spelling}`, and refuses the script",
             f"write `{meant}`",
         )
     elif is_refused:
         report.add(
             "unknown-option",
             option.line,
-            f"Cobalt has no option `{option.spelling}`, and refuses the script",
-            "take it out; `man qsub` lists the options",
+            f"{grammar.title} has no option `{option.spelling}`, and refuses the script",
+            f"take it out; `man {grammar.command}` lists the options",
         )
-
-
-# Cobalt's server fills these in, in some options.
-_COBALT_OWN = re.compile(r"\$(?:\{?COBALT_JOBID\b\}?|\{?jobid\b\}?)")
-_COBALT_FILLED = {"env", "jobname", "output", "error", "outputprefix", "debuglog"}
 
 
 def _variable(header: Header, option: Option, report: Report) -> None:
     """A directive is a comment to the shell: nothing in it is expanded."""
-    scheduler, value = header.scheduler, option.value or ""
-    hints = {
-        "slurm": "write the value out, use sbatch's own %j, %x, %u in file names, or give the "
-        "option on the command line",
-        "pbs": "write the value out, or give the option on qsub's command line",
-        "cobalt": "write the value out, or give the option on qsub's command line",
-    }
-    if scheduler == "cobalt" and option.name in _COBALT_FILLED:
-        value = _COBALT_OWN.sub("", value)
-        if not _VARIABLE.search(value):
-            return
-    found = _VARIABLE.search(value)
-    what = shown(value[found.start() :] if found else value, 30)
-    if scheduler == "pbs" and option.name in ("o", "e") and "$PBS_" in value.replace("{", ""):
-        report.add(
-            "variable-in-log-path",
-            option.line,
-            f"OpenPBS takes `{what}` literally as a file name; Torque, and some sites, expand it",
-            "give a directory: PBS names the file by the job itself",
-        )
+    grammar = header.grammar
+    value = grammar.without_own_variables(option)
+    found = VARIABLE.search(value)
+    if found is None:
         return
-    where = (
-        ", though the remote shell may" if scheduler == "cobalt" and option.name == "env" else ""
-    )
+    # Cobalt gives these to the ranks through a remote shell.
+    is_env_of_cobalt = grammar.name == "cobalt" and option.name == "env"
+    where = ", though the remote shell may" if is_env_of_cobalt else ""
     report.add(
         "variable-in-directive",
         option.line,
-        f"{NAMES[scheduler]} does not expand `{what}` in a directive{where}: "
-        f"{option.spelling} gets it literally",
-        hints[scheduler],
+        f"{grammar.title} does not expand `{shown(value[found.start() :], 30)}` in a directive"
+        f"{where}: {option.spelling} gets it literally",
+        grammar.instead_of_variables,
     )
 
 

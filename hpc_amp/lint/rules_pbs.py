@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from hpc_amp.lint.directives import Header
 from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.options import Option, Options, resource_list
-from hpc_amp.lint.rules_options import is_placeholder
+from hpc_amp.lint.rules_options import VARIABLE, is_placeholder
 from hpc_amp.lint.rules_slurm import comma_in_quotes
+from hpc_amp.schedulers.grammar import Header, Option, Options
+from hpc_amp.schedulers.pbs.grammar import resource_list
 
 # Resources of a host: they belong into the chunks of a select.
 _HOST_LEVEL = {"ncpus", "mem", "vmem", "ngpus", "mpiprocs", "ompthreads", "naccelerators", "arch"}
@@ -75,6 +75,8 @@ def check_pbs(header: Header, options: Options, report: Report) -> None:
             )
     for option in options.all("N"):
         _job_name(option, report)
+    for option in (*options.all("o"), *options.all("e")):
+        _variable_in_log_path(option, report)
     for name, (pattern, allowed) in _VALUES.items():
         for option in options.all(name):
             value = option.value or ""
@@ -85,6 +87,19 @@ def check_pbs(header: Header, options: Options, report: Report) -> None:
         _attributes(option, report)
     _arrays(options, report)
     _numbers(options, report)
+
+
+def _variable_in_log_path(option: Option, report: Report) -> None:
+    value = option.value or ""
+    found = VARIABLE.search(value)
+    if found and "$$" not in value and "$PBS_" in value.replace("{", ""):
+        report.add(
+            "variable-in-log-path",
+            option.line,
+            f"OpenPBS takes `{shown(value[found.start() :], 30)}` literally as a file name; "
+            "Torque, and some sites, expand it",
+            "give a directory: PBS names the file by the job itself",
+        )
 
 
 def _refused(option: Option, what: str, fix: str, report: Report) -> None:
@@ -266,7 +281,7 @@ def _torque(options: Options, resources: set[str], report: Report) -> None:
         return  # NEC's NQSV, which has `#PBS` lines and options of its own
     is_pro = bool(resources & {"select", "place", "filesystems"})
     for option in options.options:
-        if not option.torque:
+        if not option.related:
             continue
         if option.spelling == "-t":
             fix = "PBS Pro's job arrays are -J FIRST-LAST, and $PBS_ARRAY_INDEX"

@@ -5,10 +5,21 @@ from __future__ import annotations
 import re
 
 from hpc_amp.lint.findings import Report
-from hpc_amp.lint.job import TASK_VARIABLES, Job, Launch, number, option_in, pbs_resources
+from hpc_amp.lint.job import Job, Launch, option_in
 from hpc_amp.lint.shell import Word
+from hpc_amp.schedulers.grammar import number
+from hpc_amp.schedulers.pbs.grammar import resources as pbs_resources
 
-_TASK_VARIABLE = re.compile(rf"\$\{{?({'|'.join(sorted(TASK_VARIABLES))})\b")
+# Variables that differ from task to task. In the batch script they are those of its own process,
+# or not set at all.
+_OF_TASKS = {
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK"),
+    *("PMI_RANK", "PMI_LOCAL_RANK", "PMIX_RANK", "PALS_RANKID", "PALS_LOCAL_RANKID"),
+    *("MPI_LOCALRANKID", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
+}
+
+_TASK_VARIABLE = re.compile(rf"\$\{{?({'|'.join(sorted(_OF_TASKS))})\b")
 _RANK_NAMES = {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "GLOBAL_RANK"}
 
 
@@ -73,7 +84,7 @@ def _rank_in_batch_shell(job: Job, report: Report) -> set[str]:
 
 def _rank_expanded_early(job: Job, frozen: set[str], report: Report) -> None:
     """A task's number in a word that the batch shell expands before srun starts."""
-    names = "|".join(sorted(TASK_VARIABLES | frozen))
+    names = "|".join(sorted(_OF_TASKS | frozen))
     pattern = re.compile(rf"\$\{{?({names})\b")
     for launch in job.launches:
         if not job.starts_many(launch):

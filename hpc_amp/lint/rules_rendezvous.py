@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 
 from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.job import Job, Launch, number, option_in
+from hpc_amp.lint.job import Job, Launch, option_in
 from hpc_amp.lint.shell import Command, Word
+from hpc_amp.schedulers.grammar import number
 
 
 def check_rendezvous(job: Job, report: Report) -> None:
@@ -39,11 +40,7 @@ def _ports(job: Job, report: Report) -> None:
     """The same port for every job. On nodes of one's own it does no harm."""
     if _has_whole_nodes(job):
         return
-    fix = "derive it from the job: MASTER_PORT=$((61000 + SLURM_JOB_ID % 4536))"
-    if "pbs" in job.options:
-        fix = "derive it from the job: MASTER_PORT=$((61000 + ${PBS_JOBID%%[!0-9]*} % 4536))"
-    elif "cobalt" in job.options:
-        fix = "derive it from the job: MASTER_PORT=$((61000 + COBALT_JOBID % 4536))"
+    fix = f"derive it from the job: MASTER_PORT=$((61000 + {job.grammar.job_number} % 4536))"
 
     def found(line: int, port: str) -> None:
         report.add(
@@ -158,11 +155,7 @@ def _addresses(job: Job, report: Report) -> None:
 
 def _address(job: Job, name: str, word: Word, report: Report) -> None:
     value = word.live
-    fix = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
-    if "pbs" in job.options:
-        fix = 'MASTER_ADDR=$(head -n1 "$PBS_NODEFILE")'
-    elif "cobalt" in job.options:
-        fix = 'MASTER_ADDR=$(head -n1 "$COBALT_NODEFILE")'
+    fix = f"MASTER_ADDR={job.grammar.first_node}"
     found = re.search(r"\bhostname\s+(-[iI]\b|--ip-address\b|--all-ip-addresses\b)", word.text)
     if found is not None:
         report.add(

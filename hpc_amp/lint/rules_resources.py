@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from hpc_amp.lint.findings import Report
-from hpc_amp.lint.job import Job, Launch, number, option_in
+from hpc_amp.lint.job import Job, Launch, option_in
+from hpc_amp.schedulers.grammar import number
 
 
 def check_resources(job: Job, report: Report) -> None:

@@ -7,8 +7,8 @@ import re
 
 from hpc_amp.lint.findings import Report, shown
 from hpc_amp.lint.job import Job
-from hpc_amp.lint.options import Option
 from hpc_amp.lint.starts import local_programs, starts_elsewhere
+from hpc_amp.schedulers.grammar import Option
 
 _SIGNAL = re.compile(r"(?P<flags>(?:[BR]{1,2}:)?)(?:SIG)?(?P<name>\w+?)(?:@\d+)?")
 _NUMBERS = {"10": "USR1", "12": "USR2", "15": "TERM", "2": "INT", "1": "HUP"}

@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 
-from hpc_amp.lint.directives import Header
 from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.job import number
-from hpc_amp.lint.options import Option, Options
 from hpc_amp.lint.rules_options import same_value_twice
+from hpc_amp.schedulers.grammar import Header, Option, Options, number
 
 # sbatch adds the values of this one up.
 _ADDS_UP = {"mail-type"}
@@ -28,7 +26,7 @@ _NEVER_EMPTY = {
 
 def check_slurm(header: Header, options: Options, report: Report) -> None:
     """Options given twice, options that exclude each other, --export, --time."""
-    for one, part in enumerate(_components(header, options)):
+    for one, part in enumerate(_components(options)):
         by_name: dict[str, list[Option]] = {}
         for option in part:
             by_name.setdefault(option.name, []).append(option)
@@ -86,13 +84,9 @@ def _counts(by_name: dict[str, list[Option]], report: Report) -> None:
         )
 
 
-def _components(header: Header, options: Options) -> list[list[Option]]:
+def _components(options: Options) -> list[list[Option]]:
     """The options of each job of a heterogeneous one: each may repeat the others'."""
-    starts = [
-        directive.line
-        for directive in header.directives
-        if [word.text for word in directive.split.words] in (["hetjob"], ["packjob"])
-    ]
+    starts = [word.line for word in options.alone]
     parts: list[list[Option]] = [[] for _ in range(len(starts) + 1)]
     for option in options.options:
         parts[sum(option.line > start for start in starts)].append(option)

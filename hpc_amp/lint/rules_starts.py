@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.job import Job, number, option_in
+from hpc_amp.lint.job import Job, option_in
 from hpc_amp.lint.shell import Command
 from hpc_amp.lint.starts import Local, local_programs, starts_elsewhere
+from hpc_amp.schedulers.grammar import number
 
 
 def check_starts(job: Job, report: Report) -> None:
@@ -43,15 +44,15 @@ def _agent_once(job: Job, agent: Local, places: int, report: Report) -> None:
             "first-node-only",
             agent.line,
             f"{agent.name} {where}, and waits for the others, where nothing starts it",
-            f"start it once on each node: {_launcher(job)} {shown(agent.name)} …",
+            f"start it once on each node: {job.grammar.once_a_node} {shown(agent.name)} …",
         )
     elif (job.nodes or 1) > 1:
         report.add(
             "started-once",
             agent.line,
             f"{agent.name} {where}: the others stay idle",
-            f"start it on each node, with --nnodes: {_launcher(job)} {shown(agent.name)} …; or ask "
-            "for one node",
+            f"start it on each node, with --nnodes: {job.grammar.once_a_node} "
+            f"{shown(agent.name)} …; or ask for one node",
         )
 
 
@@ -90,8 +91,8 @@ def _python_once(job: Job, program: Local, report: Report) -> None:
         program.line,
         f"`{shown(program.name, 40)}` runs once, on the first of {job.nodes} nodes: nothing starts "
         "it on the others",
-        f"start it with a launcher: {_launcher(job)} {shown(program.name, 40)}; or ask for one "
-        "node",
+        f"start it with a launcher: {job.grammar.once_a_node} {shown(program.name, 40)}; or ask "
+        "for one node",
     )
 
 
@@ -112,14 +113,6 @@ def _tasks_once(job: Job, program: Local, report: Report) -> None:
                     f"start it with a launcher: srun {shown(program.name, 40)}",
                 )
                 return
-
-
-def _launcher(job: Job) -> str:
-    if "slurm" in job.options:
-        return "srun --ntasks-per-node=1"
-    if "cobalt" in job.options:
-        return 'mpirun -n NODES --hostfile "$COBALT_NODEFILE" --map-by ppr:1:node'
-    return "mpiexec -n NODES --ppn 1"
 
 
 # Commands behind which a script is as good as over.

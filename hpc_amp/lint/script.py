@@ -12,7 +12,7 @@ _POSIX_SHELLS = {"sh", "bash", "dash", "ksh", "ksh93", "mksh", "zsh", "ash"}
 
 @dataclass(frozen=True)
 class Script:
-    """`lines` are without their line ends; `lines[0]` is line 1."""
+    """`lines` are without their line ends and a byte order mark; `lines[0]` is line 1."""
 
     name: str
     text: str
@@ -51,5 +51,5 @@ def read_script(data: bytes, name: str) -> Script:
     crlf = next((number for number, line in enumerate(raw, 1) if line.endswith("\r")), None)
     if raw and crlf == len(raw):  # a lone \r at the very end is no line end
         crlf = None
-    lines = tuple(line.removesuffix("\r") for line in raw)
+    lines = tuple(line.removesuffix("\r") for line in text.removeprefix(BOM).split("\n"))
     return Script(name, text, lines, has_bom, crlf)

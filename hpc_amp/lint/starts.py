@@ -115,10 +115,8 @@ def _own_text(job: Job, command: Command) -> str | None:
 
 def starts_elsewhere(job: Job) -> bool:
     """Whether anything in the script starts processes on other nodes, or may do so."""
-    if "cobalt" in job.options:
-        mode = job.options["cobalt"].last("mode")
-        if mode not in (None, "script", "interactive"):
-            return True  # Cobalt itself starts them
+    if any(request.starts_ranks for request in job.requests):
+        return True
     helpers = set()
     for launch in job.launches:
         if not _is_helper(launch):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 from hpc_amp.errors import SchedulerError
 from hpc_amp.registry import Registry
 from hpc_amp.schedulers.answers import JobStatus, Submission
 from hpc_amp.schedulers.base import Scheduler
+from hpc_amp.schedulers.grammar import Grammar
 
-__all__ = ["SCHEDULERS", "JobStatus", "Scheduler", "Submission", "get_scheduler"]
+__all__ = ["SCHEDULERS", "JobStatus", "Scheduler", "Submission", "get_scheduler", "grammars"]
 
 SCHEDULERS: Registry[Scheduler] = Registry(
     "hpc_amp.schedulers",
@@ -26,3 +29,9 @@ def get_scheduler(name: str) -> Scheduler:
     if name not in SCHEDULERS:
         raise SchedulerError(f"there is no scheduler {name!r}")
     return SCHEDULERS.get(name)()
+
+
+@functools.cache
+def grammars() -> tuple[Grammar, ...]:
+    """The grammars of all schedulers that read directives, those of this package first."""
+    return tuple(one.grammar for one in SCHEDULERS if one.grammar is not None)

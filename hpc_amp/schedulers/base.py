@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
 
 from hpc_amp.errors import ConfigError, SchedulerError, UnclearError, UsageError
-from hpc_amp.lint.directives import SPLIT, Directive, Header
-from hpc_amp.lint.options import parse_options
 from hpc_amp.registry import code_beside
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.arrays import Arrays, OneByOne
+from hpc_amp.schedulers.grammar import Grammar
 
 if TYPE_CHECKING:
     import submitit
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.launchers.base import Launcher
-    from hpc_amp.lint.directives import SchedulerName, Split
 
 
 Which = Callable[[str], "str | None"]
@@ -84,8 +82,8 @@ class Scheduler(ABC):
     """Its name in messages."""
     command: ClassVar[str] = ""
     """The program that submits a job; empty where none is needed."""
-    marker: ClassVar[str]
-    """What a directive line starts with, such as `#SBATCH`."""
+    grammar: ClassVar[Grammar | None] = None
+    """How it reads directives; None for one that reads none."""
     step_launcher: ClassVar[str] = ""
     """The launcher with which the scheduler itself starts processes on the nodes of a job; empty
     where it has none."""
@@ -121,6 +119,11 @@ class Scheduler(ABC):
     leftover_files: ClassVar[str] = ""
     """A regular expression for the names of files that the scheduler itself writes into the working
     directory of a job."""
+
+    @property
+    def marker(self) -> str:
+        """What a directive line starts with, such as `#SBATCH`."""
+        return "#" if self.grammar is None else self.grammar.marker
 
     @classmethod
     def is_configured(cls, which: Which = shutil.which) -> bool:
@@ -278,10 +281,10 @@ def launcher_of_one_node(job: Job) -> str:
     return "single" if job.world_size == 1 else "torchrun"
 
 
-def directive_words(line: str, split: Callable[[str], Split]) -> list[str]:
+def directive_words(line: str, grammar: Grammar) -> list[str]:
     """The words of a directive that somebody added, as the scheduler splits it. Raises ConfigError
     where it cannot be read to its end."""
-    found = split(line)
+    found = grammar.split(line)
     if found.unmatched is not None:
         raise ConfigError(f"the directive {line!r} cannot be read: {found.unmatched} does not end")
     if (len(line) - len(line.rstrip("\\"))) % 2:
@@ -308,22 +311,20 @@ def merge_directives(
     return [text for _, text in lines]
 
 
-def refuse_directives(plan: Spec, scheduler: SchedulerName, refused: Mapping[str, str]) -> None:
+def refuse_directives(plan: Spec, grammar: Grammar, refused: Mapping[str, str]) -> None:
     """Raise ConfigError where a line of the site or of the job has one of the options `refused`,
     which says what comes of each: a job that hpc-amp could not follow. They have the names that
-    `hpc_amp.lint.options` gives them; `-W block` stands for this attribute of `-W`."""
+    `grammar` gives them; `W block` stands for the entry `block` of the option `W`."""
     for key, lines in (
         (f"directives of site {plan.site.name}", plan.site.directives),
         ("job.directives", plan.job.job.directives),
     ):
         for line in lines:
-            words = SPLIT[scheduler](line, 1)
-            header = Header(scheduler, (Directive(scheduler, 1, line, words),), 1)
-            # `hetjob`, which is no option, stands alone on its line.
-            names = [words.words[0].text] if len(words.words) == 1 else []
-            for option in parse_options(header).options:
-                attributes = (option.value or "").split(",") if option.name == "W" else []
-                names += [option.name, *(f"-W {text.partition('=')[0]}" for text in attributes)]
+            options = grammar.parse_line(line)
+            names = [word.text for word in options.alone]
+            for option in options.options:
+                entries = grammar.entries(option) or []
+                names += [option.name, *(f"{option.name} {name}" for name, _ in entries)]
             found = next((name for name in names if name in refused), None)
             if found is not None:
                 raise ConfigError(
@@ -431,16 +432,14 @@ def output_of(command: Sequence[str]) -> str:
 
 
 # Cobalt puts a whole traceback into an answer: only its exception says something.
-_TRACEBACK = re.compile(
-    r"'-+ START TRACEBACK.*?Exception +: (.*?)(?:\\n|\n).*?END TRACEBACK -+'", re.S
-)
+_TRACEBACK = r"(?s)'-+ START TRACEBACK.*?Exception +: (.*?)(?:\\n|\n).*?END TRACEBACK -+'"
 _SAYS_NOTHING = 'No handlers could be found for logger "Proxy"'
 _LONGEST_COMPLAINT = 500
 
 
 def complaint(result: subprocess.CompletedProcess[str]) -> str:
     """What a failed command said, as one line that is not too long."""
-    text = _TRACEBACK.sub(r"\1", result.stderr or result.stdout)
+    text = re.sub(_TRACEBACK, r"\1", result.stderr or result.stdout)
     lines = [line.strip() for line in text.splitlines()]
     said = " / ".join(line for line in lines if line and line != _SAYS_NOTHING)
     if len(said) > _LONGEST_COMPLAINT:

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from support.cluster import Cluster
 
-from hpc_amp.lint.directives import read_header
 from hpc_amp.lint.header import header_errors
-from hpc_amp.lint.options import GRAMMARS, parse_options
-from hpc_amp.lint.script import read_script
+from hpc_amp.schedulers.slurm.grammar import GRAMMAR
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
@@ -94,7 +92,7 @@ def test_a_header_means_to_us_what_it_means_to_sbatch(
         seen = comment_of(cluster, tmp_path, job_id)
     finally:
         cluster.run("scancel", job_id, cwd=tmp_path, check=False)
-    options = parse_options(read_header(read_script(text.encode(), ""), "slurm"))
+    options = GRAMMAR.parse(GRAMMAR.read(text.splitlines()))
     ours = options.last("comment") or next((one.value for one in options.no_value), None)
     assert ours == seen
 
@@ -107,7 +105,7 @@ def test_what_sbatch_refuses_is_an_error(cluster: Cluster, tmp_path: Path, heade
 
     cluster.run("scancel", result.stdout.strip() or "0", cwd=tmp_path, check=False)
     assert result.returncode != 0
-    assert header_errors(text, "slurm") != []
+    assert header_errors(text, GRAMMAR) != []
 
 
 def test_more_tasks_than_the_nodes_take_are_refused(cluster: Cluster, tmp_path: Path) -> None:
@@ -119,7 +117,7 @@ def test_more_tasks_than_the_nodes_take_are_refused(cluster: Cluster, tmp_path: 
 
     cluster.run("scancel", result.stdout.strip() or "0", cwd=tmp_path, check=False)
     assert "configuration is not available" in result.stderr
-    assert [one.rule for one in header_errors(text, "slurm")] == ["conflicting-options"]
+    assert [one.rule for one in header_errors(text, GRAMMAR)] == ["conflicting-options"]
 
 
 @pytest.mark.parametrize(
@@ -138,21 +136,21 @@ def test_a_first_line_that_sbatch_refuses_is_an_error(
     text += "#SBATCH -N 1\nsleep 1\n"
 
     assert sbatch(cluster, tmp_path, text.encode()).returncode != 0
-    assert header_errors(text, "slurm") != []
+    assert header_errors(text, GRAMMAR) != []
 
 
 def test_we_know_all_options_that_sbatch_names(cluster: Cluster) -> None:
     shown = cluster.run("sbatch", "--help", cwd=Path("/")).stdout
-    grammar = GRAMMARS["slurm"]
+    known = {**GRAMMAR.options.with_value, **GRAMMAR.options.flags}
     unknown = []
     for letter, name, value in re.findall(
         r"^ +(?:(-\w), +)?(--[\w-]+)(\[?=)?", shown, re.MULTILINE
     ):
-        if name not in {**grammar.with_value, **grammar.flags}:
+        if name not in known:
             unknown.append(name)
-        if value == "=" and not grammar.takes_value(name):
+        if value == "=" and not GRAMMAR.options.takes_value(name):
             unknown.append(f"{name}=")
-        if letter and grammar.canonical(letter) is None:
+        if letter and GRAMMAR.options.canonical(letter) is None:
             unknown.append(letter)
 
     assert unknown == []

@@ -481,9 +481,7 @@ def test_a_program_is_what_it_says(
     tmp_path: Path, text: str, flavour: str, no_eval: list[str]
 ) -> None:
     fake = fake_runtime(tmp_path, name="singularity", version=text)
-    found = find_runtime(
-        "auto", which=lambda name: str(fake.bin / name) if name[0] == "s" else None
-    )
+    found = find_runtime(which=lambda name: str(fake.bin / name) if name[0] == "s" else None)
     assert (found.flavour, found.no_eval) == (flavour, no_eval)
 
 

@@ -9,18 +9,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hpc_amp.lint.directives import (
-    SCHEDULERS,
-    SchedulerName,
-    cobalt_words,
-    pbs_words,
-    read_header,
-    slurm_words,
-)
-from hpc_amp.lint.linter import lint, schedulers_of
-from hpc_amp.lint.options import parse_options, resource_list
+from hpc_amp.lint.linter import check, lint
 from hpc_amp.lint.script import read_script
+from hpc_amp.schedulers.cobalt.grammar import GRAMMAR as COBALT
+from hpc_amp.schedulers.grammar import Grammar
+from hpc_amp.schedulers.pbs.grammar import GRAMMAR as PBS
+from hpc_amp.schedulers.pbs.grammar import resource_list
+from hpc_amp.schedulers.slurm.grammar import GRAMMAR as SLURM
 from hpc_amp.schedulers.slurm.scheduler import quote_directive
+
+GRAMMARS: dict[str, Grammar] = {"slurm": SLURM, "pbs": PBS, "cobalt": COBALT}
 
 # No control characters: nothing can carry them in a line.
 one_line = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=40)
@@ -31,7 +29,7 @@ values = st.one_of(one_line, hostile)
 @given(st.lists(values, max_size=4))
 @example(["", "-rf", "a\\", "it's", "# no comment"])
 def test_pbs_reads_what_shlex_quotes(texts: list[str]) -> None:
-    split = pbs_words(" " + " ".join(shlex.quote(text) for text in texts))
+    split = PBS.split(" " + " ".join(shlex.quote(text) for text in texts))
 
     assert [word.text for word in split.words] == texts
     assert split.unmatched is None
@@ -40,7 +38,7 @@ def test_pbs_reads_what_shlex_quotes(texts: list[str]) -> None:
 @given(st.lists(values, max_size=4))
 @example(["", "-rf", "a\\", "it's \\'q\\' # no comment", "\u00a0\u2028\u3000"])
 def test_slurm_reads_what_our_renderer_quotes(texts: list[str]) -> None:
-    split = slurm_words(" " + " ".join(quote_directive(text) for text in texts))
+    split = SLURM.split(" " + " ".join(quote_directive(text) for text in texts))
 
     assert [word.text for word in split.words] == texts
     assert (split.unmatched, split.comment) == (None, None)
@@ -48,12 +46,12 @@ def test_slurm_reads_what_our_renderer_quotes(texts: list[str]) -> None:
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cc", "Cs", "Z"]), min_size=1)))
 def test_cobalt_only_parts_at_blanks(texts: list[str]) -> None:
-    assert [word.text for word in cobalt_words(" \t".join(texts)).words] == texts
+    assert [word.text for word in COBALT.split(" \t".join(texts)).words] == texts
 
 
 @given(values)
 def test_no_tokenizer_fails(text: str) -> None:
-    for split in (slurm_words, pbs_words, cobalt_words):
+    for split in (SLURM.split, PBS.split, COBALT.split):
         split(text)
 
 
@@ -73,7 +71,7 @@ def test_no_tokenizer_fails(text: str) -> None:
 def test_slurm_words(
     text: str, words: list[str], comment: str | None, unmatched: str | None
 ) -> None:
-    split = slurm_words(text)
+    split = SLURM.split(text)
 
     assert [word.text for word in split.words] == words
     assert (split.comment, split.unmatched) == (comment, unmatched)
@@ -89,7 +87,7 @@ def test_slurm_words(
     ],
 )
 def test_pbs_words(text: str, words: list[str], unmatched: str | None) -> None:
-    split = pbs_words(text)
+    split = PBS.split(text)
 
     assert [word.text for word in split.words] == words
     assert split.unmatched == unmatched
@@ -108,21 +106,17 @@ def test_pbs_words(text: str, words: list[str], unmatched: str | None) -> None:
         ("cobalt", "#!/bin/sh\n # c\n#COBALT a\n", [], 2),
     ],
 )  # fmt: skip
-def test_which_lines_are_read(
-    scheduler: SchedulerName, text: str, lines: list[int], end: int
-) -> None:
-    header = read_header(read_script(text.encode(), ""), scheduler)
+def test_which_lines_are_read(scheduler: str, text: str, lines: list[int], end: int) -> None:
+    header = GRAMMARS[scheduler].read(read_script(text.encode(), "").lines)
 
     assert [directive.line for directive in header.directives] == lines
     assert header.end == end
 
 
-def options_of(
-    scheduler: SchedulerName, *directives: str
-) -> tuple[list[tuple[str, str | None]], list[str]]:
-    marker = {"slurm": "#SBATCH", "pbs": "#PBS", "cobalt": "#COBALT"}[scheduler]
-    text = "#!/bin/sh\n" + "".join(f"{marker} {one}\n" for one in directives)
-    options = parse_options(read_header(read_script(text.encode(), ""), scheduler))
+def options_of(scheduler: str, *directives: str) -> tuple[list[tuple[str, str | None]], list[str]]:
+    grammar = GRAMMARS[scheduler]
+    lines = ["#!/bin/sh", *(f"{grammar.marker} {one}" for one in directives)]
+    options = grammar.parse(grammar.read(lines))
     found = [(option.name, option.value) for option in options.options]
     return found, [word.text for word in options.strays]
 
@@ -148,7 +142,7 @@ def options_of(
     ],
 )  # fmt: skip
 def test_options(
-    scheduler: SchedulerName,
+    scheduler: str,
     directives: list[str],
     options: list[tuple[str, str | None]],
     strays: list[str],
@@ -168,10 +162,10 @@ def test_a_pbs_resource_list() -> None:
 def test_a_script_may_serve_several_schedulers_or_none() -> None:
     hybrid = b"#!/bin/bash\n#COBALT -n 2\n#SBATCH -N 2\n#PBS -N a\ncd $PBS_O_WORKDIR\n"
 
-    assert schedulers_of(hybrid) == list(SCHEDULERS)
+    assert check(hybrid, "").schedulers == ("slurm", "pbs", "cobalt")
     assert lint(hybrid, "") == []
-    assert schedulers_of(b"#!/bin/bash\nsbatch <<EOF\n#SBATCH -N 2\nEOF\n") == []
-    assert schedulers_of(b"#!/bin/bash\nset -e\n#SBATCH -N 2\n") == ["slurm"]
+    assert check(b"#!/bin/bash\nsbatch <<EOF\n#SBATCH -N 2\nEOF\n", "").schedulers == ()
+    assert check(b"#!/bin/bash\nset -e\n#SBATCH -N 2\n", "").schedulers == ("slurm",)
 
 
 @given(st.binary(max_size=200))

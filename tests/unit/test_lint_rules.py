@@ -10,6 +10,7 @@ import pytest
 from hpc_amp.lint.findings import RULES
 from hpc_amp.lint.header import header_errors
 from hpc_amp.lint.linter import lint
+from hpc_amp.schedulers import grammars
 
 ROOT = Path(__file__).parents[2]
 SLURM = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8\n"
@@ -870,8 +871,9 @@ def test_our_own_scripts_have_no_finding(path: Path) -> None:
 
 def test_header_errors_are_those_of_one_scheduler() -> None:
     text = "#!/bin/bash\n#SBATCH --job-name=my job\n#PBS -N my job\nexport MASTER_PORT=29500\n"
+    grammar = {one.name: one for one in grammars()}
 
-    assert [one.line for one in header_errors(text, "slurm")] == [2]
-    assert [one.line for one in header_errors(text.encode(), "pbs")] == [3]
-    assert header_errors("#!/bin/bash\n#SBATCH -N 1\n#SBATCH -N 2\n", "slurm") == []
-    assert [one.rule for one in header_errors("#PBS -t 1-3\n", "pbs")] == ["torque-option"]
+    assert [one.line for one in header_errors(text, grammar["slurm"])] == [2]
+    assert [one.line for one in header_errors(text.encode(), grammar["pbs"])] == [3]
+    assert header_errors("#!/bin/bash\n#SBATCH -N 1\n#SBATCH -N 2\n", grammar["slurm"]) == []
+    assert [one.rule for one in header_errors("#PBS -t 1-3\n", grammar["pbs"])] == ["torque-option"]

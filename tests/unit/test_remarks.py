@@ -10,9 +10,7 @@ from hpc_amp.config.checks import check_job
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.jobs.plan import make_plan
 from hpc_amp.jobs.render import render
-from hpc_amp.lint.directives import read_header
-from hpc_amp.lint.options import parse_options
-from hpc_amp.lint.script import read_script
+from hpc_amp.schedulers import get_scheduler
 
 
 @pytest.fixture(autouse=True)
@@ -127,8 +125,9 @@ def test_a_resource_of_the_site_that_takes_the_place_of_the_gpus_is_said():
 def test_what_is_said_is_what_the_scheduler_reads(scheduler, site, job):
     """The last of an option is the one that counts."""
     plan = plan_of(scheduler, site, job)
-    header = read_header(read_script(render(plan).encode(), ""), scheduler)
-    last = {option.name: option.value for option in parse_options(header).options}
+    grammar = get_scheduler(scheduler).grammar
+    header = grammar.read(render(plan).splitlines())
+    last = {option.name: option.value for option in grammar.parse(header).options}
     match = re.match(r"(?:of two in .*, )?-\S+?[ =](\S+) (?:of|counts)", plan.remarks[0])
     assert match is not None
     assert any(match[1] in (value, *str(value).split(":")) for value in last.values())
@@ -136,7 +135,8 @@ def test_what_is_said_is_what_the_scheduler_reads(scheduler, site, job):
 
 def test_the_joined_form_is_accepted_as_one_value():
     plan = plan_of("slurm", "[--constraint=gpu]", "[--constraint=gpu&a100]")
-    options = parse_options(read_header(read_script(render(plan).encode(), ""), "slurm"))
+    grammar = plan.scheduler.grammar
+    options = grammar.parse(grammar.read(render(plan).splitlines()))
     assert [option.value for option in options.all("constraint")] == ["gpu&a100"]
 
 

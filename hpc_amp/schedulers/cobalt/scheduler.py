@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_amp.errors import ConfigError
-from hpc_amp.lint.directives import Directive, Header, cobalt_words
-from hpc_amp.lint.options import GRAMMARS, parse_options
 from hpc_amp.schedulers.answers import (
     NEVER_STARTS,
     NOT_IN_QUEUE,
@@ -35,6 +33,7 @@ from hpc_amp.schedulers.base import (
     submission_environment,
 )
 from hpc_amp.schedulers.cobalt.arrays import CobaltArrays
+from hpc_amp.schedulers.cobalt.grammar import GRAMMAR
 from hpc_amp.schedulers.cobalt.submission import OWN_VARIABLES, qsub
 from hpc_amp.schedulers.qsub import QsubScheduler
 
@@ -85,8 +84,8 @@ class Cobalt(QsubScheduler):
     blanks and knows no quotes. The script is not copied: the queue holds its path."""
 
     name = "cobalt"
-    title = "Cobalt"
-    marker = "#COBALT"
+    title = GRAMMAR.title
+    grammar = GRAMMAR
     whole_nodes = True
     grace = 300  # the default of force_kill_delay
     allocation = "COBALT_JOBID"
@@ -232,18 +231,17 @@ class Cobalt(QsubScheduler):
 
 def _written(spelling: str) -> str:
     """An option as we write it, of any of its names."""
-    name = GRAMMARS["cobalt"].canonical(spelling)
+    name = GRAMMAR.options.canonical(spelling)
     return spelling if name is None else _LETTERS.get(name, f"--{name}")
 
 
 def _pairs(line: str) -> list[tuple[str, str | None]]:
     """A line of directives as (option, value) pairs, read as qsub does. Raises ConfigError for
     what is not an option: qsub would take it for the program and ignore all that follows."""
-    directive = Directive("cobalt", 1, line, cobalt_words(line))
-    found = parse_options(Header("cobalt", (directive,), 2))
+    found = GRAMMAR.parse_line(line)
     for option in found.no_value:
         raise ConfigError(f"the directive {line!r}: {option.spelling} needs a value")
-    flags = GRAMMARS["cobalt"].flags.values()
+    flags = GRAMMAR.options.flags.values()
     unknown = [
         option.word.text
         for option in found.options

@@ -37,7 +37,6 @@ class Local(Scheduler):
     name = "local"
     title = "the local scheduler"
     instead_of_key: ClassVar[Mapping[str, str]] = {"gpu_type": "remove it", "chunk": "remove it"}
-    marker = "#"
     limits = False
     whole_nodes = True
     one_machine = True

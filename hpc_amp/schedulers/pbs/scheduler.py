@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
-from hpc_amp.lint.directives import Directive, Header, pbs_words
-from hpc_amp.lint.options import parse_options
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.base import (
     TERMINAL,
@@ -37,6 +35,7 @@ from hpc_amp.schedulers.base import (
     without_options,
 )
 from hpc_amp.schedulers.pbs.arrays import PbsArrays
+from hpc_amp.schedulers.pbs.grammar import GRAMMAR
 from hpc_amp.schedulers.pbs.qstat import job_status, parse_qstat
 from hpc_amp.schedulers.qsub import QsubScheduler, is_beside
 
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
 
 FILE = Path("/etc/pbs.conf")
-_SERVER = re.compile(r"^\s*PBS_(SERVER|PRIMARY|SERVER_HOST_NAME)\s*=\s*\S", re.MULTILINE)
+_SERVER = r"(?m)^\s*PBS_(SERVER|PRIMARY|SERVER_HOST_NAME)\s*=\s*\S"
 _OF_OTHERS = ("qconf", "cqwait")  # programs of Grid Engine and of Cobalt, which have a qsub, too
 OWN_VARIABLES = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT", "PBS_EXEC")
 AWAY = r"(?i)(cannot|couldn't|failed to) connect|Connection refused|No route to host|errno=15010"
@@ -62,8 +61,8 @@ _REFUSED = {
     "X": "qsub takes it for interactive jobs only; that is `hpc-amp shell`",
     "G": "qsub takes it for interactive jobs only; that is `hpc-amp shell`",
     "C": "qsub would no longer read the lines that begin with #PBS",
-    "-W interactive": "the job would be a terminal; that is `hpc-amp shell`",
-    "-W block": "qsub would answer when the job has ended only; `--follow` waits for a run",
+    "W interactive": "the job would be a terminal; that is `hpc-amp shell`",
+    "W block": "qsub would answer when the job has ended only; `--follow` waits for a run",
 }
 LOST = r"Premature end of message|End of File|timed out|[Pp]rotocol error|Connection reset"
 """What qsub says where the server may have the job although its answer did not come."""
@@ -76,13 +75,13 @@ class Pbs(QsubScheduler):
     `-l` resource that is given twice the first counts, so each is written once."""
 
     name = "pbs"
-    title = "PBS"
+    title = GRAMMAR.title
     gpu_requests = ("ngpus",)
     site_keys = ("chunk",)
     instead_of_key: ClassVar[Mapping[str, str]] = {
         "gpu_type": "say it in chunk, such as gputype=A100"
     }
-    marker = "#PBS"
+    grammar = GRAMMAR
     grace = 10  # the default of kill_delay
     allocation = "PBS_JOBID"
 
@@ -97,7 +96,7 @@ class Pbs(QsubScheduler):
             text = Path(os.environ.get("PBS_CONF_FILE") or FILE).read_text(errors="replace")
         except OSError:
             return False
-        return bool(os.environ.get("PBS_SERVER")) or bool(_SERVER.search(text))
+        return bool(os.environ.get("PBS_SERVER")) or bool(re.search(_SERVER, text))
 
     def directives(self, plan: Spec) -> list[str]:
         """One chunk a node. Output goes straight to the log (`-k doe`): it would be copied there at
@@ -136,7 +135,7 @@ class Pbs(QsubScheduler):
 
     def check(self, plan: Spec) -> None:
         """What PBS's own parser refuses, and what hides a job."""
-        refuse_directives(plan, "pbs", _REFUSED)
+        refuse_directives(plan, GRAMMAR, _REFUSED)
         if not str(plan.run_dir).isascii():
             raise ConfigError(
                 f"PBS takes no letters but ASCII in the path of a log: {plan.run_dir}",
@@ -178,7 +177,7 @@ class Pbs(QsubScheduler):
         script's body it would not run. Its exit status is 0, whatever happened."""
         if not terminal:
             raise needs_terminal("PBS")
-        words = [w for line in self.directives(plan) for w in directive_words(line, pbs_words)]
+        words = [w for line in self.directives(plan) for w in directive_words(line, GRAMMAR)]
         options = without_options(words, _OF_BATCH_JOBS, {})
         return Interactive(
             ["qsub", "-I", *options, "--", *script_command(script)],
@@ -233,8 +232,7 @@ class Pbs(QsubScheduler):
     def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
         """Of `-o` and `-e`, whose files may have a host in front."""
         for line in directives:
-            header = Header("pbs", (Directive("pbs", 1, line, pbs_words(line)),), 1)
-            for option in parse_options(header).options:
+            for option in GRAMMAR.parse_line(line).options:
                 value = option.value or ""
                 if option.name in ("o", "e") and value and "^array_index^" not in value:
                     yield f"{option.spelling} {value}", Path(value.rpartition(":")[2])
@@ -265,7 +263,7 @@ def _job_name(name: str) -> str:
 def _options(line: str) -> set[str]:
     """The options that a directive line sets; a resource counts as one of its own (`-l place`), and
     so does an attribute (`-W umask`)."""
-    words = iter(directive_words(line, pbs_words))
+    words = iter(directive_words(line, GRAMMAR))
     names = set()
     for word in words:
         if not word.startswith("-"):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
-from hpc_amp.lint.directives import slurm_words
 from hpc_amp.schedulers.answers import JobStatus, Submission
 from hpc_amp.schedulers.base import (
     TERMINAL,
@@ -33,6 +32,7 @@ from hpc_amp.schedulers.base import (
     without_options,
 )
 from hpc_amp.schedulers.slurm.arrays import SlurmArrays
+from hpc_amp.schedulers.slurm.grammar import GRAMMAR
 from hpc_amp.schedulers.slurm.states import job_status
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ class Slurm(Scheduler):
     """sbatch copies the script at submission; options in it are read up to the first command."""
 
     name = "slurm"
-    title = "Slurm"
-    command = "sbatch"
-    marker = "#SBATCH"
+    title = GRAMMAR.title
+    command = GRAMMAR.command
+    grammar = GRAMMAR
     step_launcher = "srun"
     gpu_requests = ("gpus-per-node", "gres")
     site_keys = ("gpu_type",)
@@ -132,7 +132,7 @@ class Slurm(Scheduler):
 
     def check(self, plan: Spec) -> None:
         """Slurm's own limits on what the script asks for."""
-        refuse_directives(plan, "slurm", _REFUSED)
+        refuse_directives(plan, GRAMMAR, _REFUSED)
         if plan.stop_margin > 65535:
             raise ConfigError("job.stop_margin is too long: Slurm warns at most 65535 s before")
 
@@ -161,7 +161,7 @@ class Slurm(Scheduler):
         """srun makes the allocation and its only step at once: it then gets the options that a
         batch job gets, hands on window size and exit status, and takes its request back when it
         is interrupted while it waits."""
-        words = [w for line in self.directives(plan) for w in directive_words(line, slurm_words)]
+        words = [w for line in self.directives(plan) for w in directive_words(line, GRAMMAR)]
         options = without_options(words, _OF_BATCH_JOBS, _LONG_OPTIONS)
         # Behind what site and job say: it shall be one process.
         options += ["--nodes=1", "--ntasks=1", "--mpi=none", *_terminal_options(terminal)]
@@ -279,7 +279,7 @@ _LOST = r"timed out|Zero Bytes|(send|receive) failure|Unexpected message|Connect
 def _options(line: str) -> set[str]:
     """The options that a directive line sets, by their long names."""
     names = set()
-    for word in directive_words(line, slurm_words):
+    for word in directive_words(line, GRAMMAR):
         if word.startswith("--"):
             names.add(word.partition("=")[0])
         elif word.startswith("-"):

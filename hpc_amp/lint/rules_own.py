@@ -1,0 +1,20 @@
+"""The rules about one scheduler, which are imported when a script has directives for it."""
+
+from __future__ import annotations
+
+from hpc_amp.lint.findings import Report
+from hpc_amp.registry import load
+from hpc_amp.schedulers.grammar import Header, Options
+
+_CHECKS = {
+    "slurm": "hpc_amp.lint.rules_slurm:check_slurm",
+    "pbs": "hpc_amp.lint.rules_pbs:check_pbs",
+    "cobalt": "hpc_amp.lint.rules_cobalt:check_cobalt",
+}
+
+
+def check_own(header: Header, options: Options, report: Report) -> None:
+    """The rules about the scheduler of a header, where it has any of its own."""
+    place = _CHECKS.get(header.grammar.name)
+    if place is not None:
+        load(place)(header, options, report)

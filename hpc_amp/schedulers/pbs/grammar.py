@@ -1,0 +1,111 @@
+"""How qsub of PBS Professional reads directives. Read in its sources, and tried on OpenPBS 23.06.
+
+Directives begin with `#PBS` behind any blanks and end at the first command. A backslash at the end
+of one joins the next line to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+from hpc_amp.schedulers.grammar import Grammar, Joined, Option, Options, Requested, number
+from hpc_amp.schedulers.options import OptionTable, spellings
+from hpc_amp.schedulers.words import BLANKS, Split, quoted_words
+
+_WITH_VALUE = "a A c C e J j k l m M N o p P q r R S u v W"
+_FLAGS = "f G h I V X z"
+# Torque's qsub has these, PBS Pro's has not.
+_TORQUE_WITH_VALUE = "b d D F K L t T w"
+_TORQUE_FLAGS = "E n x"
+
+
+class PbsGrammar(Grammar):
+    """Quotes protect everything in them, a backslash escapes outside of them only, and `#` is an
+    ordinary character."""
+
+    name = "pbs"
+    title = "PBS"
+    command = "qsub"
+    marker = "#PBS"
+
+    backslash = "joins"
+
+    options = OptionTable(spellings(_WITH_VALUE), spellings(_FLAGS))
+    related = OptionTable(spellings(_TORQUE_WITH_VALUE), spellings(_TORQUE_FLAGS))
+    lines_apart = True
+    paths = frozenset({"o", "e"})
+
+    keys: ClassVar[Mapping[str, str]] = {
+        "l walltime": "job.walltime",
+        "q": "job.queue",
+        "A": "job.account",
+    }
+    joined: ClassVar[Mapping[str, Joined]] = {"v": Joined(",", named=True)}
+
+    job_number = "${PBS_JOBID%%[!0-9]*}"
+    first_node = '$(head -n1 "$PBS_NODEFILE")'
+
+    def split(self, text: str, line: int = 1) -> Split:
+        """As qsub does."""
+        return quoted_words(text, line, escapes_in_quotes=False, has_comments=False)
+
+    def text_of(self, line: str) -> str | None:
+        """Blanks may stand before the marker."""
+        return super().text_of(line.lstrip(BLANKS))
+
+    def goes_on(self, line: str, number: int) -> bool:
+        """Also over a line that begins with the shell's empty command, though not an indented
+        one."""
+        return line.startswith(":") or super().goes_on(line, number)
+
+    def entries(self, option: Option) -> list[tuple[str, str]] | None:
+        """Resources and attributes."""
+        if option.name not in ("l", "W"):
+            return None
+        entries = resource_list(option.value or "")
+        return [(name, name if value is None else f"{name}={value}") for name, value in entries]
+
+    def first_counts(self, option: str) -> bool:
+        """Of two equal resources, PBS takes the first."""
+        return option.startswith("l ")
+
+    def without_own_variables(self, option: Option) -> str:
+        """Torque and some sites fill in `$PBS_...` in the path of a log: the linter has a rule of
+        its own for these."""
+        value = option.value or ""
+        if option.name in ("o", "e") and "$PBS_" in value.replace("{", ""):
+            return ""
+        return value
+
+    def requested(self, options: Options) -> Requested:
+        """Chunks are nodes where they are scattered, or where there is one."""
+        given = resources(options)
+        if (nodes := given.get("nodes")) is not None:
+            return Requested(nodes=number(nodes.partition(":")[0]))
+        select = given.get("select")
+        if select is None:
+            return Requested()
+        chunks = sum(number(chunk.partition(":")[0]) or 1 for chunk in select.split("+"))
+        scattered = "scatter" in given.get("place", "") or ":system=" in select
+        return Requested(nodes=chunks if scattered or chunks == 1 else None, chunks=chunks)
+
+
+def resource_list(value: str) -> Iterable[tuple[str, str | None]]:
+    """The `name[=value]` of one `-l`; commas in quotes do not part them."""
+    for part in re.findall(r"""(?:[^,'"]|'[^']*'|"[^"]*")+""", value):
+        name, equals, rest = part.partition("=")
+        yield name.strip(), rest.strip() if equals else None
+
+
+def resources(options: Options) -> dict[str, str]:
+    """The `-l` resources of a header; the first of a name counts."""
+    found: dict[str, str] = {}
+    for option in options.all("l"):
+        for name, value in resource_list(option.value or ""):
+            found.setdefault(name, value or "")
+    return found
+
+
+GRAMMAR = PbsGrammar()
