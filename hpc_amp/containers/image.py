@@ -93,7 +93,7 @@ def squashfs_file(path: Path, file: BinaryIO, hint: str) -> Image:
     size = os.fstat(file.fileno()).st_size
     if head[:4] != b"hsqs":
         sif = head[32:41] == b"SIF_MAGIC"
-        what = "a SIF file, which Apptainer runs" if sif else "something else"
+        what = "a SIF file" if sif else "something else"
         raise UsageError(f"{path} is not a squashfs file: it is {what}", hint=hint)
     used = int.from_bytes(head[40:48], "little")  # bytes_used of the superblock
     if len(head) < 96 or size < used:

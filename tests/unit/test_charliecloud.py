@@ -47,7 +47,7 @@ def test_other_files_are_no_images(tmp_path: Path) -> None:
     (tmp_path / "a.sif").write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC" + bytes(100))
     (tmp_path / "empty").touch()
 
-    assert "a SIF file, which Apptainer runs; make a folder" in refusal(tmp_path / "a.sif")
+    assert "a SIF file; make a folder" in refusal(tmp_path / "a.sif")
     assert "is not a squashfs file: it is something else" in refusal(tmp_path / "empty")
     assert "cut off: 4096 of 8192 bytes" in refusal(squashfs(tmp_path / "a.sqfs", used=8192))
     assert "is a URI" in refusal("docker://nvcr.io/nvidia/pytorch:25.06-py3")
