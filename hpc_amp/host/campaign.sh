@@ -37,7 +37,7 @@ use_first_lines() {
     fail "the nodes of the job cannot be read from $all_nodes"
   export "$variable=$PWD/nodes-$number"
 }
-# shellcheck source=../schedulers/slurm/host.sh
+# shellcheck source=/dev/null
 source "$run_dir/src/hpc_amp/host/schedulers/${job[scheduler]}.sh" || exit 2
 
 declare -A gave_up=()

@@ -41,7 +41,7 @@ record_submission() {
   # In a shell of its own: the launch script begins with the scheduler's code by itself.
   local job_id
   job_id=$(
-    # shellcheck source=../schedulers/slurm/host.sh
+    # shellcheck source=/dev/null
     source "$run_dir/src/hpc_amp/host/schedulers/${sweep[scheduler]}.sh"
     scheduler_begins >&2
     echo "$job_id"

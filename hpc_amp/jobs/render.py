@@ -33,14 +33,15 @@ def render_session(
 ) -> str:
     """The script of `hpc-amp shell`: a shell, or a command, as the only rank. `watched`: it says
     itself how it ended; `limited`: its time is the job's walltime, from now on."""
-    variable = plan.scheduler.allocation
+    about = {"watched": _yes(watched), "ends": _yes(limited)}
+    if plan.scheduler.allocation:
+        about["allocation"] = plan.scheduler.allocation
+    context = template_context(plan, session=True)
     context = {
-        **template_context(plan, session=True),
+        **context,
+        "settings": [*context["settings"], *_setting_lines([about])],
         "session_dir": quote(str(folder)),
         "session_comment": comment(str(folder)),
-        "allocation": verbatim(f"${{{variable}:-}}" if variable else ""),
-        "watched": watched,
-        "limited": limited,
         "inside": words(["--", *command] if command else ["--shell"]),
     }
     return templates("jobs").get_template("shell.sh.j2").render(context)

@@ -11,8 +11,8 @@ from typing import Any
 from hpc_amp.errors import SchedulerError, UnclearError
 from hpc_amp.schedulers import Submission, get_scheduler
 
-# The scheduler's command outlives ours. Some ask a busy server again for two minutes (sbatch's
-# MAX_RETRIES).
+# The scheduler's command outlives ours. Some ask a busy server again for two
+# minutes (MAX_RETRIES in the source of one).
 ANSWER_SECONDS = 180
 INTERRUPTED = "its submission was interrupted"
 

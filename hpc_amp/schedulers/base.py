@@ -122,7 +122,8 @@ class Scheduler(ABC):
 
     @property
     def marker(self) -> str:
-        """What a directive line starts with, such as `#SBATCH`."""
+        """What a directive line starts with, such as `#SBATCH`: the grammar says it. A scheduler
+        without a grammar may have an attribute of this name instead."""
         return "#" if self.grammar is None else self.grammar.marker
 
     @classmethod

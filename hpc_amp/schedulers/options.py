@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
-def spellings(text: str) -> dict[str, str]:
+def spellings(text: str, *, dash: str = "--") -> dict[str, str]:
     """The spellings of options, each with the option's name.
 
     `text` has entries with blanks between: `N/nodes` is the option `nodes`, spelled `--nodes` or
     `-N`; `x` has a letter only; `tasks-per-node=ntasks-per-node` is another spelling of
-    `ntasks-per-node`.
+    `ntasks-per-node`. `dash` stands before names of more than one letter.
     """
     names: dict[str, str] = {}
     for entry in text.split():
         spelling, _, meaning = entry.partition("=")
         letter, _, name = spelling.rpartition("/")
-        names[f"--{name}" if len(name) > 1 else f"-{name}"] = meaning or name
+        names[f"{dash}{name}" if len(name) > 1 else f"-{name}"] = meaning or name
         if letter:
             names[f"-{letter}"] = meaning or name
     return names

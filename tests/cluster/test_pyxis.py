@@ -67,7 +67,7 @@ def test_a_training_on_two_nodes(
 
     (run_dir,) = (tmp_path / "runs" / "inside").glob("2*")
     summary = json.loads((run_dir / "summary.json").read_text())
-    assert summary["world_size"] == 4 and summary["step"] == 3
+    assert summary["world_size"] == 4 and summary["steps"] == 3
     log = (run_dir / "logs" / "job.log").read_text()
     assert "container: Pyxis, " in log and "attempt 1 ended: finished" in log
     reports = [*(run_dir / "attempts" / "1").glob("preflight-*.json")]

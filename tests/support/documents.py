@@ -105,6 +105,8 @@ def kind_of(block: Block) -> str:
         return "output"  # a whole script, and no commands to type
     if block.language in ("sh", "shell", "bash"):
         return "commands"
+    if block.language == "toml":
+        return "output"  # a part of a file of somebody else's
     if block.language not in ("", "text", "diff", "indented"):
         return "unknown"
     if block.language == "indented":

@@ -223,7 +223,8 @@ def test_a_scaling_study(spool: SpoolHost, more: list[str]) -> None:
     wait_until(lambda: scale_states(spool) == {"measured"}, "the end of all runs")
     assert len(list(spool.queue.iterdir())) == (1 if more else 2)
     hosts = [
-        path.read_text() for path in spool.work.glob("studies/test/*/runs/test/*/attempts/1/rank-0")
+        path.read_text()
+        for path in spool.work.glob("studies/test/2*/runs/test/2*/attempts/1/rank-0")
     ]
     assert sorted(hosts) == ["localhost slots=1\n", "localhost slots=1\n" * 2]
     assert "2 nodes" in spool.hpc_amp("scale", "report", "test")

@@ -1,0 +1,154 @@
+"""The host library of jobs that make several runs, sourced as it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.environment import REPOSITORY
+
+from hpc_amp.schedulers import get_scheduler
+
+SETTINGS = "[tasks_per_node]=2 [limit]=none [group]=point [checkpoints]=keep"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A folder with three runs, each with the host code of a scheduler that has nothing but what is
+    required. A launch script notes that it ran, and fails where a file `fail` lies beside it."""
+    for name in ("a", "b", "c"):
+        folder = tmp_path / name
+        (folder / "logs").mkdir(parents=True)
+        (folder / "state.jsonl").write_text('{"state": "queued"}\n')
+        host = folder / "src" / "hpc_amp" / "host"
+        host.mkdir(parents=True)
+        for file in (REPOSITORY / "hpc_amp" / "host").glob("*.sh"):
+            (host / file.name).symlink_to(file)
+        (host / "schedulers").mkdir()
+        (host / "schedulers" / "own.sh").write_text("scheduler_begins() { :; }\n")
+        (folder / "launch.sh").write_text(
+            f'echo "{name} $HPC_AMP_FIRST_NODES" >>{tmp_path}/ran\n'
+            f"[ ! -e {folder}/fail ] || exit 3\n"
+            f"""echo '{{"state": "finished"}}' >>{folder}/state.jsonl\n"""
+        )
+    return tmp_path
+
+
+def campaign(
+    folder: Path, lines: str, settings: str = SETTINGS, scheduler: str = "own", **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """A script with these lines between the beginning and the end of every such script."""
+    script = (
+        f"run_dir={folder}/a\ndeclare -A job=([scheduler]={scheduler} {settings})\ncd {folder}\n"
+        f'source "$run_dir/src/hpc_amp/host/campaign.sh"\n{lines}\nend_runs\n'
+    )
+    return subprocess.run(
+        ["bash", "-c", script],
+        env={"PATH": os.environ["PATH"], **environ},
+        text=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+
+
+def ran(folder: Path) -> list[str]:
+    return (folder / "ran").read_text().splitlines() if (folder / "ran").exists() else []
+
+
+def use_host_code(folder: Path, scheduler: str) -> None:
+    """The host code of a scheduler of ours in the first run."""
+    path = folder / "a" / "src" / "hpc_amp" / "host" / "schedulers" / f"{scheduler}.sh"
+    path.write_text(get_scheduler(scheduler).host_code())
+
+
+def test_each_run_is_told_how_many_nodes_it_has(runs: Path) -> None:
+    ended = campaign(runs, f"run one 1 {runs}/a\nrun two 2 {runs}/b\nrun all all {runs}/c")
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    # `all` changes nothing: it is for jobs whose runs have all of the nodes.
+    assert ran(runs) == ["a 1", "b 2", "c 2"]
+
+
+def test_a_run_that_has_finished_is_not_made_again(runs: Path) -> None:
+    (runs / "a" / "state.jsonl").write_text('{"state": "finished"}\n')
+
+    assert campaign(runs, f"run one 1 {runs}/a\nrun two 2 {runs}/b").returncode == 0
+
+    assert ran(runs) == ["b 2"]
+
+
+def test_after_a_failure_no_other_run_of_its_group_is_made(runs: Path) -> None:
+    (runs / "a" / "fail").touch()
+
+    ended = campaign(runs, f"run one 1 {runs}/a\nrun one 1 {runs}/b\nrun two 2 {runs}/c")
+
+    assert ended.returncode == 1
+    assert ran(runs) == ["a 1", "c 2"]
+    assert "not tried: this point failed before" in (runs / "b" / "state.jsonl").read_text()
+
+
+def test_no_run_begins_where_less_time_is_left_than_the_longest_took(runs: Path) -> None:
+    """SECONDS may be set: it goes on from there."""
+    settings = SETTINGS.replace("limit]=none", "limit]=1000")
+
+    ended = campaign(
+        runs, f"run one 1 {runs}/a\nlongest=300; SECONDS=800\nrun two 2 {runs}/b", settings
+    )
+
+    assert ended.returncode == 0
+    assert ran(runs) == ["a 1"]
+    assert "the longest run before took 300 s" in (runs / "b" / "state.jsonl").read_text()
+
+
+def test_checkpoints_are_dropped_where_nobody_resumes(runs: Path) -> None:
+    for name in ("a", "b"):
+        (runs / name / "checkpoints").mkdir()
+
+    campaign(runs, f"run one 1 {runs}/a", SETTINGS.replace("=keep", "=drop"))
+    campaign(runs, f"run two 2 {runs}/b")
+
+    assert not (runs / "a" / "checkpoints").exists()
+    assert (runs / "b" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "variable"), [("pbs", "PBS_NODEFILE"), ("cobalt", "COBALT_NODEFILE")]
+)
+def test_a_node_file_is_cut(runs: Path, scheduler: str, variable: str) -> None:
+    use_host_code(runs, scheduler)
+    nodes = runs / "nodes"
+    nodes.write_text("n1\nn1\nn2\nn2\nn3\nn3\n")
+    lines = "\n".join(
+        f'use_first_nodes {n}; cat "${variable}" | tr "\\n" " "; echo' for n in (1, 3, 2)
+    )
+
+    ended = campaign(runs, lines, scheduler=scheduler, **{variable: str(nodes)})
+
+    assert ended.stdout.splitlines() == ["n1 n1 ", "n1 n1 n2 n2 n3 n3 ", "n1 n1 n2 n2 "]
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_node_file_that_is_not_there_is_named(runs: Path) -> None:
+    use_host_code(runs, "pbs")
+
+    ended = campaign(runs, "use_first_nodes 1", scheduler="pbs", PBS_NODEFILE="/nowhere/nodes")
+
+    assert ended.returncode == 2
+    assert ended.stderr.endswith(
+        "hpc-amp: the nodes of the job cannot be read from /nowhere/nodes\n"
+    )
+
+
+def test_slurms_variables_become_those_of_a_smaller_job(runs: Path) -> None:
+    use_host_code(runs, "slurm")
+    (runs / "scontrol").write_text("#!/bin/sh\nprintf 'n1\\nn2\\nn3\\n'\n")
+    (runs / "scontrol").chmod(0o755)
+    lines = 'use_first_nodes 2; echo "$SLURM_JOB_NODELIST $SLURM_NNODES $SLURM_NTASKS"\n'
+    lines += 'use_first_nodes 3; echo "$SLURM_JOB_NODELIST $SLURM_JOB_CPUS_PER_NODE"'
+
+    ended = campaign(
+        runs, lines, scheduler="slurm", PATH=f"{runs}:{os.environ['PATH']}",
+        SLURM_JOB_NODELIST="n[1-3]", SLURM_JOB_CPUS_PER_NODE="8(x3)",
+    )  # fmt: skip
+
+    assert ended.stdout.splitlines() == ["n1,n2 2 4", "n1,n2,n3 8(x3)"]
