@@ -47,7 +47,8 @@ def table() -> str:
     parts = []
     for area, failures in sections.items():
         rows = [f"| `{f.id}` | {_cell(f.cause)} | {_cell(f.fix)} |" for f in failures]
-        head = f"### {_TITLES.get(area, area)}\n\n| failure | cause | fix |\n|---|---|---|\n"
+        title = _TITLES.get(area, area.capitalize())
+        head = f"### {title}\n\n| failure | cause | fix |\n|---|---|---|\n"
         parts.append(head + "\n".join(rows))
     return "\n\n".join(parts)
 
