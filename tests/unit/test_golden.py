@@ -32,6 +32,7 @@ CASES = [
     *itertools.product(["local"], ["torchrun", "single"], ["apptainer", "none"]),
     *itertools.product(["pbs", "cobalt"], ["mpirun", "mpiexec", "single"], ["apptainer"]),
     *itertools.product(["pbs", "cobalt"], ["mpirun"], ["none"]),
+    *itertools.product(["gridengine"], ["mpirun", "single"], ["apptainer"]),
 ]
 
 
@@ -44,8 +45,10 @@ DIRECTIVES = {
     "slurm": ["--qos=premium"],
     "pbs": ["-l filesystems=home:eagle", "-M me@example.org"],
     "cobalt": ["--attrs filesystems=home"],
+    "gridengine": ["-l os=el9"],
     "local": [],
 }
+OPTIONS = {"gridengine": {"slots_per_node": "32", "memory_resource": "mem_free"}}
 
 
 def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
@@ -87,6 +90,7 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
         gpu_type="a100" if scheduler == "slurm" else None,
         env={"NCCL_SOCKET_IFNAME": "hsn0,hsn1"},
         address="{host}-ib0" if scheduler in ("slurm", "pbs") else None,
+        options=OPTIONS.get(scheduler, {}),
         chunk=["system=polaris"] if scheduler == "pbs" else [],
         launcher_args=["--verbose"] if launcher == "mpiexec" else [],
         skip_directives=["--mem"] if launcher == "torchrun" else [],

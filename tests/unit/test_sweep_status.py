@@ -217,7 +217,8 @@ def test_the_queue_knows_of_a_point_whose_answer_nobody_heard(
         out.write('{"time": 1000, "state": "submitted", "scheduler": "slurm"}\n')
     squeue = tmp_path / "squeue"
     squeue.write_text(
-        f"#!/bin/sh\ncase $* in *%o) echo '50|{run_dir}/launch.sh' ;; *) echo '50|PENDING|' ;; esac\n"
+        f"#!/bin/sh\ncase $* in *%o) echo '50|{run_dir}/launch.sh' ;;\n"
+        "*) echo '50|PENDING|' ;; esac\n"
     )
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
