@@ -45,7 +45,9 @@ def table() -> str:
     parts = []
     for area, failures in sections.items():
         rows = [f"| `{f.id}` | {_cell(f.cause)} | {_cell(f.fix)} |" for f in failures]
-        title = SCHEDULERS.get(area).title if area in SCHEDULERS else _TITLES[area]
+        title = _TITLES.get(area, area.capitalize())
+        if area in SCHEDULERS:
+            title = SCHEDULERS.get(area).title
         head = f"### {title}\n\n| failure | cause | fix |\n|---|---|---|\n"
         parts.append(head + "\n".join(rows))
     return "\n\n".join(parts)

@@ -77,7 +77,8 @@ if [ "${job[preflight]}" = yes ]; then
       source "$run_dir/src/hpc_amp/host/outside.sh"
       HPC_AMP_OUTSIDE=$(outside_settings) || true
       export HPC_AMP_OUTSIDE
-      said=$(on_each_node "${inside[@]}" 2>&1 </dev/null | tee /dev/stderr) || true
+      said=$(on_each_node "${inside[@]}" 2>&1 </dev/null) || true
+      [ -z "$said" ] || printf '%s\n' "$said" >&2
       # Where nothing could start, what the step has said tells why.
       # shellcheck disable=SC2016 # the inner shell expands it
       compgen -G "attempts/$attempt/preflight*.json" >/dev/null ||
@@ -116,5 +117,6 @@ if ! ended_from_outside; then
   status=0
   run_child launch_pid ranks </dev/null || status=$?
 fi
+[ "$status" -eq 0 ] || leave_container || true
 # shellcheck source=outcome.sh
 source "$run_dir/src/hpc_amp/host/outcome.sh"

@@ -27,6 +27,7 @@ GOLDEN = REPOSITORY / "tests" / "golden"
 CASES = [
     *itertools.product(["slurm"], ["srun", "torchrun", "single"], ["apptainer", "none"]),
     ("slurm", "mpirun", "apptainer"),
+    *itertools.product(["slurm"], ["srun"], ["charliecloud", "podman"]),
     *itertools.product(["slurm"], ["srun", "torchrun"], ["pyxis"]),
     *itertools.product(["local"], ["torchrun", "single"], ["apptainer", "none"]),
     *itertools.product(["pbs", "cobalt"], ["mpirun", "mpiexec", "single"], ["apptainer"]),
@@ -35,6 +36,11 @@ CASES = [
 ]
 
 
+IMAGES = {
+    "charliecloud": "/projects/images/pytorch 25.sqfs",
+    "pyxis": "/projects/images/pytorch 25.sqsh",
+    "podman": "nvcr.io/nvidia/pytorch:25.06-py3",
+}
 DIRECTIVES = {
     "slurm": ["--qos=premium"],
     "pbs": ["-l filesystems=home:eagle", "-M me@example.org"],
@@ -62,9 +68,10 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
             setup="module load apptainer\n",
         ),
         container=Container(
-            image="/projects/images/pytorch 25." + ("sqsh" if runtime == "pyxis" else "sif"),
+            image=IMAGES.get(runtime, "/projects/images/pytorch 25.sif"),
             runtime=runtime,
-            bind=["/scratch", "/projects/data:/data:ro"],
+            # ch-run has no read-only binds.
+            bind=["/scratch", f"/projects/data:/data{'' if runtime == 'charliecloud' else ':ro'}"],
             env={"HYDRA_FULL_ERROR": "1"},
             args=["--cleanenv"] if single else [],
         ),

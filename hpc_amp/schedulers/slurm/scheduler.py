@@ -190,8 +190,8 @@ class Slurm(Scheduler):
         return SlurmArrays(self)
 
     def queued(self) -> dict[str, Path]:
-        """Working directories of jobs."""
-        command = ["squeue", "-h", "-u", str(os.getuid()), "--states=all", "-o", "%i|%Z"]
+        """Scripts of jobs. A session has no script in the run, but the same working directory."""
+        command = ["squeue", "-h", "-u", str(os.getuid()), "--states=all", "-o", "%i|%o"]
         rows = (line.strip().partition("|") for line in output_of(command).splitlines())
         return {job_id: Path(path) for job_id, _, path in rows if path}
 
