@@ -448,6 +448,10 @@ class Queue:
     def __post_init__(self) -> None:
         site = self.host.folder / "queue.yaml"
         site.write_text(yaml.safe_dump({"scheduler": self.scheduler}))
+        (self.host.bin / "sleep").write_text(
+            "#!/bin/sh\nexec /bin/sleep 0.2 # instead of seconds\n"
+        )
+        (self.host.bin / "sleep").chmod(0o755)
         run = shell("touch began; exit 75")
         self.run_dir = self.host.create({"site": str(site), "run": run, "launch": "single"})
 
