@@ -137,7 +137,7 @@ class Sentry(threading.Thread):
         if self._closed:
             return
         reason = (
-            f"rank {self.rank} could not save in time in step {self.step} ({self.phase}); "
+            f"rank {self.rank} could not save in time in step {self.step or 0} ({self.phase}); "
             "the run goes on from its newest checkpoint"
         )
         cause = max(self.watch.look(), StopReason.DEADLINE)
@@ -158,7 +158,7 @@ class Sentry(threading.Thread):
         seconds = now - self._moved
         silent = self._silent_ranks()
         reason = (
-            f"no progress for {seconds:.0f} s in step {self.step} ({self.phase}), seen by rank "
+            f"no progress for {seconds:.0f} s in step {self.step or 0} ({self.phase}), seen by rank "
             f"{self.rank}"
         )
         if silent:
