@@ -36,8 +36,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hpc_amp.config.schema import Model
 from hpc_amp.models import build_model
+from hpc_amp.tasks.classification.config import Model
 from hpc_amp.train.checkpoint import Checkpoint, CheckpointStore, Retention
 from hpc_amp.train.saver import CheckpointSaver
 

@@ -5,7 +5,7 @@
 The folder holds the original files; that one is of Debian's package `dataset-fashion-mnist`. Every
 number format trains from the same seeds: the same first weights, images and latent vectors, in the
 same order. The made-up images are compared with all test images by the Fréchet distance on a small
-fixed feature network (`hpc_amp.tasks.frechet`), whose values for images of known quality come
+fixed feature network (`hpc_amp.tasks.dcgan.frechet`), whose values for images of known quality come
 first. Prints a table; `--json FILE` keeps everything, `--picture FILE` shows images side by side.
 """
 
@@ -34,15 +34,14 @@ from hpc_amp.config.schema import (
     Augment,
     Checkpoint,
     Data,
-    Gan,
     Precision,
     Schedule,
-    Train,
     to_plain,
 )
 from hpc_amp.distributed.world import World
-from hpc_amp.tasks.dcgan import REAL, Dcgan
-from hpc_amp.tasks.frechet import FeatureNetwork, frechet_distance, moments
+from hpc_amp.tasks.dcgan.config import DcganConfig, Gan
+from hpc_amp.tasks.dcgan.frechet import FeatureNetwork, frechet_distance, moments
+from hpc_amp.tasks.dcgan.task import REAL, Dcgan
 from hpc_amp.train import Observer, fit
 
 MODES = ("fp32", "bf16", "fp16")
@@ -50,10 +49,9 @@ T_95 = {2: 4.303, 4: 2.776, 6: 2.447, 8: 2.306}
 """Student's t for a two-sided 95 %, by degrees of freedom."""
 
 
-def settings(flags: argparse.Namespace, mode: str, seed: int, steps: int) -> Train:
+def settings(flags: argparse.Namespace, mode: str, seed: int, steps: int) -> DcganConfig:
     """One training: small enough for a CPU core, where fp16 convolutions are slow."""
-    return Train(
-        task="dcgan",
+    return DcganConfig(
         gan=Gan(
             image_size=32, latent=32, generator_width=8, discriminator_width=8, lr=5e-4, pictures=36
         ),

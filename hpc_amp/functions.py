@@ -86,7 +86,7 @@ def _plan(config: Path, overrides: list[str], folder: Path) -> Plan:
     if source.tree.get("train") is None and source.tree.get("run") is None:
         # The function is what runs.
         tree = apply_overrides(source.tree, ["run=[python]"], Job)
-        source = replace(source, tree=tree)
+        source = replace(source, tree=tree)  # no override: nobody set it
     node = source.tree.get("site")
     site = find_site(source.site, where=node.where if node else str(config))
     loaded = source.validate(site.defaults)

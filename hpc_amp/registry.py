@@ -35,6 +35,10 @@ class Registry(Generic[T]):
         """All names, those of this package first."""
         return (*self._own, *sorted(set(self._foreign()) - set(self._own)))
 
+    def own(self) -> tuple[str, ...]:
+        """The names of this package."""
+        return tuple(self._own)
+
     def __contains__(self, name: str) -> bool:
         return name in self._own or name in self._foreign()
 
@@ -44,9 +48,12 @@ class Registry(Generic[T]):
     def get(self, name: str) -> type[T]:
         """The class of that name. Raises KeyError where nothing has it, and RegistryError where
         what has it cannot be used."""
-        if name in self._own:
-            return self._load(name, self._own[name])
-        return self._load(name, self._foreign()[name])
+        return self._load(name, self.place(name))
+
+    def place(self, name: str) -> str:
+        """`package.module:Class` of that name, without importing it. Raises KeyError where nothing
+        has the name."""
+        return self._own[name] if name in self._own else self._foreign()[name]
 
     def _foreign(self) -> dict[str, str]:
         # importlib.metadata is slow to import: `lint` and `--help` do without where they can.

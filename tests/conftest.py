@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+
+# Threads of OpenMP wait for each other in busy loops. Beside other parts of the tests, on the same
+# cores, they cost five times the time of one thread. To be set before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from support import cluster as test_cluster
 from support.environment import in_ci
 from support.stubs import StubHost
+from support.warm import Warm
 
 # A shell lets what it starts in the background ignore Ctrl-C, and all that the tests start inherits
 # that: `tests/run` runs parts of the tests so.
@@ -24,7 +30,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The slow image of tests/cluster/test_containers.py is built early by the part of `make test`
-    that does not use Slurm, and so is there when the other one needs it, at its end."""
+    that does not use Slurm, and so is there when the other one needs it, at its end.
+
+    The part that uses Slurm looks for its tests in tests/cluster alone."""
+    for item in items:
+        if item.get_closest_marker("slurm") and item.path.parent.name != "cluster":
+            raise pytest.UsageError(f"{item.nodeid} uses Slurm: it belongs into tests/cluster")
 
     def turn(item: pytest.Item) -> int:
         if item.path.name != "test_containers.py":
@@ -57,3 +68,11 @@ def _cluster_where_marked(request: pytest.FixtureRequest) -> None:
 def host(tmp_path: Path) -> StubHost:
     """A machine whose schedulers and containers are stubs."""
     return StubHost(tmp_path / "host")
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Runs programs with torch, without the seconds in which they would import it."""
+    made = Warm()
+    yield made
+    made.close()

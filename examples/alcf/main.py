@@ -70,12 +70,13 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 def configuration(flags: argparse.Namespace):
     """The flags as a configuration of the engine."""
     from hpc_amp.config import schema
+    from hpc_amp.tasks.classification.config import ClassificationConfig, Model
 
     epochs = flags.steps
     # Without a scale, gradients below 6e-8 are lost: what the walkthrough wants to show.
     fixed = None if flags.loss_scaling else 1.0
-    return schema.Train(
-        model=schema.Model(name=MODELS[flags.model]),
+    return ClassificationConfig(
+        model=Model(name=MODELS[flags.model]),
         data=schema.Data(
             name="cifar10",
             root=flags.data,
@@ -109,7 +110,7 @@ def main() -> int:
 
     class BestWeights(Observer):
         def begin(self, engine):
-            self.best = -1.0 if engine.best_accuracy is None else engine.best_accuracy
+            self.best = -1.0 if engine.best_value is None else engine.best_value
             if flags.fp16 and not flags.loss_scaling:
                 engine.tracker.say(
                     "WARNING: --fp16 without --loss_scaling loses small gradients to underflow"

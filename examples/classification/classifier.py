@@ -11,11 +11,11 @@ import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
-from hpc_amp.config.schema import Train
 from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import DataError, Networks
-from hpc_amp.tasks.classification import Classification
+from hpc_amp.tasks.classification.config import ClassificationConfig
+from hpc_amp.tasks.classification.task import Classification
 
 Record = Callable[[Tensor, Tensor, Tensor], None]
 """Is given loss, logits and labels of each step."""
@@ -61,7 +61,7 @@ class Classifier(Classification):
 
     def __init__(
         self,
-        train: Train,
+        train: ClassificationConfig,
         world: World,
         device: torch.device,
         *,

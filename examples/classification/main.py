@@ -25,14 +25,15 @@ UNTOUCHED = ("mnist", "fashionmnist")
 def configuration(flags: argparse.Namespace, world_size: int, on_gpu: bool) -> Any:
     """The flags as a configuration of the engine. The course of the learning rate is `rates`."""
     from hpc_amp.config import schema
+    from hpc_amp.tasks.classification.config import ClassificationConfig, Model
 
     precision = flags.precision
     if precision == "auto":
         precision = "fp16" if on_gpu else "fp32"
     momentum = flags.momentum if flags.optimizer == "SGD+M" else 0.0
     untouched = flags.dataname in UNTOUCHED
-    return schema.Train(
-        model=schema.Model(name=flags.arch.replace("vgg", "small_vgg")),
+    return ClassificationConfig(
+        model=Model(name=flags.arch.replace("vgg", "small_vgg")),
         data=schema.Data(
             name=DATA.get(flags.dataname, flags.dataname),
             root=flags.datapath,

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from hpc_amp.train import ArgumentParser, Observer, run_program
 
 if TYPE_CHECKING:
-    from hpc_amp.config.schema import Data, Train
+    from hpc_amp.config.schema import Data
+    from hpc_amp.tasks.dcgan.config import DcganConfig
 
 FOLDERS = ("folder", "imagenet", "lfw", "lsun")
 
@@ -110,11 +111,12 @@ def image_folder(flags: argparse.Namespace) -> Path:
     return divided
 
 
-def settings(flags: argparse.Namespace) -> Train:
+def settings(flags: argparse.Namespace) -> DcganConfig:
     """The flags as a configuration of the engine."""
     import torch
 
-    from hpc_amp.config.schema import Checkpoint, Gan, Precision, Schedule, Train
+    from hpc_amp.config.schema import Checkpoint, Precision, Schedule
+    from hpc_amp.tasks.dcgan.config import DcganConfig, Gan
 
     on_gpu = flags.device == "cuda" or (flags.device == "auto" and torch.cuda.is_available())
     mode = flags.precision or flags.opt_level or ("O1" if on_gpu else "O0")
@@ -130,8 +132,7 @@ def settings(flags: argparse.Namespace) -> Train:
         discriminator_weights=flags.netD,
         evaluation_images=64 if flags.dry_run else 1024,
     )
-    return Train(
-        task="dcgan",
+    return DcganConfig(
         gan=gan,
         data=data_of(flags),
         epochs=flags.niter,

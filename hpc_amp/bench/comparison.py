@@ -108,7 +108,7 @@ def _row(precision: str, runs: tuple[Result, ...], rounds: dict[int, float]) -> 
         data_wait=sum(chain.from_iterable(rank.data_wait for rank in ranks)) / sum(steps),
         communication=_communication(runs),
         loss=_median([run.loss for run in runs]),
-        accuracy=_median([(run.summary or {}).get("accuracy") for run in runs]),
+        accuracy=_median([run.accuracy for run in runs]),
         skipped_steps=max(
             (n for run in runs if (n := (run.summary or {}).get("skipped_steps")) is not None),
             default=None,

@@ -109,7 +109,7 @@ def _row(row: Row) -> dict[str, Any]:
                 "step_seconds": run.step_seconds,
                 "peak_memory_bytes": run.peak_memory,
                 "loss": run.loss,
-                "accuracy": (run.summary or {}).get("accuracy"),
+                "accuracy": run.accuracy,
                 "skipped_steps": (run.summary or {}).get("skipped_steps"),
                 "run_dir": str(run.run_dir),
             }

@@ -47,6 +47,13 @@ class Result:
         return self.state in FINAL or self.state in ("measured", "damaged", "not begun")
 
     @property
+    def accuracy(self) -> float | None:
+        """Of its last evaluation, where its task measures one."""
+        metrics = (self.summary or {}).get("metrics") or {}
+        value = metrics.get("accuracy")
+        return value if type(value) in (int, float) else None
+
+    @property
     def step_seconds(self) -> float:
         """The median over all steps and ranks."""
         return median(second for rank in self.ranks for second in rank.steps)

@@ -257,7 +257,7 @@ def status(target: str, sweeps_dir: Path, as_json: bool) -> None:
 
 @sweep.command()
 @click.argument("target", metavar="SWEEP")
-@click.option("--metric", default="accuracy", show_default=True, help="What to rank by.")
+@click.option("--metric", help="What to rank by. Default: the best metric of the task.")
 @click.option("--highest/--lowest", "highest_first", default=None, help="Which is better.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show only the best N.")
 @json_option
@@ -277,7 +277,7 @@ def status(target: str, sweeps_dir: Path, as_json: bool) -> None:
 @sweeps_dir_option
 def report(
     target: str,
-    metric: str,
+    metric: str | None,
     highest_first: bool | None,
     top: int | None,
     as_json: bool,
@@ -288,8 +288,9 @@ def report(
     """Rank the points of a sweep, best first, as far as they have finished.
 
     A metric is a number of `summary.json` or the newest one in `metrics.jsonl`. Losses, errors and
-    times are better where they are lower; --highest and --lowest say it for others. With --json
-    only that is printed, and no files are written unless --out names a folder.
+    times are better where they are lower, and so is the best metric of a task that says so;
+    --highest and --lowest say it for others. With --json only that is printed, and no files are
+    written unless --out names a folder.
     """
     from hpc_amp.study.output import write_file
     from hpc_amp.sweep.folder import find_sweep

@@ -14,6 +14,7 @@ from pathlib import Path
 from hpc_amp.config.command import launcher_in
 from hpc_amp.config.fabric import RESERVED, find_fabric
 from hpc_amp.config.load import LoadedJob
+from hpc_amp.config.paths import paths_in
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import SYSTEM_LIBRARIES, HostMpi, Site
 from hpc_amp.config.tree import Table
@@ -22,6 +23,7 @@ from hpc_amp.containers.image import read_image
 from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.launchers import get_launcher, launchers_of
 from hpc_amp.schedulers import get_scheduler
+from hpc_amp.trackers.registry import TRACKERS
 
 _PLAIN = re.compile(r"[\w./:=+@%-]+|\.\.\.")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
@@ -30,8 +32,6 @@ _LOADED_FROM = {
     *("/", "/usr", "/bin", "/sbin", "/lib", "/lib64"),
     *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64"),
 }
-_UNUSED = {"classification": ("gan",), "dcgan": ("model", "optimizer", "label_smoothing")}
-"""Keys of `train` that are another task's."""
 _SITE_KEYS = ("gpu_type", "chunk")
 """Keys of a site that only some schedulers use."""
 
@@ -92,6 +92,7 @@ def check_job(loaded: LoadedJob, site: Site | None = None) -> None:
     _check_code(loaded, loaded.job)
     if loaded.job.train:
         _check_task(loaded, loaded.job.train)
+        _check_trackers(loaded, loaded.job.train)
         _check_batch(loaded, loaded.job, loaded.job.train)
         _check_training(loaded, loaded.job, loaded.job.train)
         _check_weights(loaded, loaded.job.train)
@@ -235,14 +236,19 @@ def _missing(path: str, kind: str) -> tuple[str, str]:
 
 
 def _check_task(loaded: LoadedJob, train: Train) -> None:
-    """What was written for another task would be ignored in silence."""
-    section = loaded.tree.get("train")
-    assert isinstance(section, Table)
-    for key in _UNUSED[train.task]:
-        if key in section.entries:
-            hint = "set train.gan instead" if train.task == "dcgan" else "add task: dcgan"
+    """What the task does not use would be ignored in silence."""
+    for key in train.UNUSED:
+        if loaded.tree.has(f"train.{key}"):
+            raise loaded.error(f"train.{key}", f"{train.task} does not use it", "remove it")
+
+
+def _check_trackers(loaded: LoadedJob, train: Train) -> None:
+    for name in train.trackers:
+        if name not in TRACKERS:
             raise loaded.error(
-                f"train.{key}", f"{train.task} does not use it", f"{hint}, or remove it"
+                "train.trackers",
+                f"{name!r} is not one of {', '.join(TRACKERS.names())}",
+                "install the package that adds it, here and in the image of the job",
             )
 
 
@@ -294,10 +300,9 @@ def _check_training(loaded: LoadedJob, job: Job, train: Train) -> None:
 
 
 def _check_weights(loaded: LoadedJob, train: Train) -> None:
-    for key, file in train.first_weights.items():
-        path = os.path.expanduser(file)
-        if not os.path.isfile(path):
-            raise loaded.error(f"train.{key}", *_missing(path, "file"))
+    for place, key, file in paths_in(train, "train"):
+        if key.is_first_weights and not os.path.isfile(os.path.expanduser(file)):
+            raise loaded.error(place, *_missing(os.path.expanduser(file), "file"))
 
 
 def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:

@@ -8,10 +8,10 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from hpc_amp.config.tree import Node, Scalar, Table
-from hpc_amp.config.values import Fixed, PathMark, Registered
+from hpc_amp.config.values import FirstWeights, Fixed, PathMark, Registered
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class Key:
     required: bool
     is_path: bool = False
     """Whether it holds a path, or a list of binds."""
+    is_first_weights: bool = False
+    """Whether that is a file which only a new run reads."""
     fixed: Fixed | None = None
     """Why a run that has begun cannot change it."""
     registered: Registered | None = None
@@ -45,10 +47,14 @@ class Key:
         return keys_of(self.type)[name] if name else None
 
 
-@functools.cache
-def keys_of(section: type[Any]) -> dict[str, Key]:
+def keys_of(section: type) -> dict[str, Key]:
     """The keys of a dataclass by name, in their order. A field that is marked `derived` is none:
     nobody writes it."""
+    return _keys_of(section)
+
+
+@functools.cache
+def _keys_of(section: type[Any]) -> dict[str, Key]:
     hints = typing.get_type_hints(section, include_extras=True)
     keys = {}
     for field in dataclasses.fields(section):
@@ -56,14 +62,44 @@ def keys_of(section: type[Any]) -> dict[str, Key]:
             continue
         kind, optional, marks = _unwrap(hints[field.name])
         is_path = any(isinstance(mark, PathMark) for mark in marks)
+        first_weights = any(isinstance(mark, FirstWeights) for mark in marks)
         fixed = next((mark for mark in marks if isinstance(mark, Fixed)), None)
         registered = next((mark for mark in marks if isinstance(mark, Registered)), None)
         checks = tuple(mark for mark in marks if callable(mark))
         required = field.default is MISSING and field.default_factory is MISSING
         keys[field.name] = Key(
-            field.name, kind, optional, checks, required, is_path, fixed, registered
+            field.name, kind, optional, checks, required, is_path, first_weights, fixed, registered
         )
     return keys
+
+
+def unreadable(section: type, path: str) -> str | None:
+    """What a job file cannot express of a section and those in it, or None: a type hint that no key
+    can have."""
+    try:
+        keys = keys_of(section)
+    except (NameError, TypeError, ValueError) as error:
+        return f"the types of its fields cannot be read: {error}"
+    for name, key in keys.items():
+        where = f"{path}.{name}"
+        if key.is_section:
+            problem = unreadable(key.type, where)
+            if problem is not None:
+                return problem
+        elif not _is_readable(key.type):
+            return f"{where} cannot have the type {key.type}"
+    return None
+
+
+def _is_readable(kind: Any) -> bool:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return True
+    if origin is dict:
+        return arguments == (str, str)
+    if origin in (list, tuple):
+        return bool(arguments) and all(map(_is_readable, arguments))
+    return kind in (str, int, float, bool)
 
 
 def find_key(section: type, path: list[str]) -> Key | None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpc_amp.config.build import build, read_value
-from hpc_amp.config.keys import expand_section
+from hpc_amp.config.keys import expand_section, keys_of
 from hpc_amp.config.overrides import apply_overrides
 from hpc_amp.config.paths import Expansion, expand_path, expand_paths
-from hpc_amp.config.schema import Job
+from hpc_amp.config.schema import Job, Train, as_job, job_class
 from hpc_amp.config.source import read_file
 from hpc_amp.config.tree import Scalar, Table, merge
 from hpc_amp.errors import ConfigError
+from hpc_amp.tasks.registry import TaskError, config_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,17 @@ class JobSource:
 
     path: Path
     text: str
+    written: Table
+    """The file alone."""
     tree: Table
+    """With the overrides."""
+    schema: type[Job] = Job
+    """The keys of the job: `train` has those of its task."""
     overrides: tuple[str, ...] = ()
+
+    def with_overrides(self, overrides: Sequence[str]) -> JobSource:
+        """The same with further overrides, which may choose another task. Raises ConfigError."""
+        return read_tree(self.path, self.text, self.written, (*self.overrides, *overrides))
 
     @property
     def site(self) -> str:
@@ -66,21 +78,64 @@ class JobSource:
         """The job, with `defaults` beneath what was written. Raises ConfigError."""
         tree = self.tree
         if defaults:
-            beneath = expand_section(defaults, Job)
-            tree = _beneath(beneath, tree)
-        tree, expanded = expand_paths(tree, Job)
-        job = build(Job, tree)
+            beneath = expand_section(defaults, self.schema)
+            tree = _beneath(beneath, tree, self.schema)
+        tree, expanded = expand_paths(tree, self.schema)
+        job = as_job(build(self.schema, tree))
         loaded = LoadedJob(job, self.path, self.text, tree, self.overrides, tuple(expanded))
         _one_of_train_and_run(loaded)
         return loaded
 
 
-def read_job(path: Path, overrides: Sequence[str] = ()) -> JobSource:
-    """A job file and its overrides as a tree. Raises ConfigError where they are not YAML."""
+def read_job(path: Path, overrides: Sequence[str] = (), *, code: Path | None = None) -> JobSource:
+    """A job file and its overrides as a tree. `code` is where a task of the user's own is imported
+    from, if not from the folder that the job names. Raises ConfigError where they are not YAML, and
+    where there is no such task."""
     text, tree = read_file(path, "job file")
-    expanded = expand_section(tree, Job)
-    tree = apply_overrides(expanded, overrides, Job)
-    return JobSource(path, text, tree, tuple(overrides))
+    return read_tree(path, text, tree, overrides, code=code)
+
+
+def read_tree(
+    path: Path,
+    text: str,
+    written: Table,
+    overrides: Sequence[str] = (),
+    *,
+    code: Path | None = None,
+) -> JobSource:
+    """`read_job` for the content of a job file."""
+    schema = job_class(_config_of(written, overrides, code))
+    tree = apply_overrides(expand_section(written, schema), overrides, schema)
+    return JobSource(path, text, written, tree, schema, tuple(overrides))
+
+
+_CHOOSES_TASK = re.compile(r"(train|train\.task|code)=")
+
+
+def _config_of(written: Table, overrides: Sequence[str], code: Path | None) -> type[Any]:
+    """The configuration of the job's task. A site cannot choose the task, so file and overrides
+    tell."""
+    chosen = [override for override in overrides if _CHOOSES_TASK.match(override)]
+    tree = apply_overrides(expand_section(written, Job), chosen, Job)
+    train, folder = tree.get("train"), tree.get("code")
+    node = train.get("task") if isinstance(train, Table) else None
+    if not isinstance(node, Scalar) or node.is_null:
+        name, where = Train().task, str(tree.where)
+    else:
+        name, where = node.text, node.where
+    if code is None and isinstance(folder, Scalar) and not folder.is_null:
+        code = Path(expand_path(folder, "code")[0].text)
+    try:
+        return config_class(name, code)
+    except TaskError as error:
+        if code is not None and not code.is_dir():
+            place = folder.where if folder is not None else where
+            raise ConfigError(
+                f"code: there is no folder {code}",
+                where=place,
+                hint=f"it is looked up in {Path.cwd()}",
+            ) from None
+        raise ConfigError(f"train.task: {error.message}", where=where, hint=error.hint) from None
 
 
 def load_job(
@@ -93,15 +148,30 @@ def load_job(
     return read_job(path, overrides).validate(defaults)
 
 
-def _beneath(defaults: Table, tree: Table) -> Table:
-    """Defaults below a job. Those for `train` apply only to a job that trains."""
+def _beneath(defaults: Table, tree: Table, schema: type[Job]) -> Table:
+    """Defaults below a job. Those for `train` apply only to a job that trains, and where its task
+    uses the key."""
     train = tree.get("train")
     if train is None or (isinstance(train, Scalar) and train.is_null):
         entries = {name: node for name, node in defaults.entries.items() if name != "train"}
         defaults = Table(entries, defaults.where)
+    elif isinstance(defaults.get("train"), Table):
+        defaults = _for_task(defaults, schema)
     merged = merge(defaults, tree)
     assert isinstance(merged, Table)
     return merged
+
+
+def _for_task(defaults: Table, schema: type[Job]) -> Table:
+    """A site's defaults without those that the job's task does not have or use."""
+    train, task = defaults.entries["train"], keys_of(schema)["train"].type
+    assert isinstance(train, Table)
+    used = {
+        name: node
+        for name, node in train.entries.items()
+        if name in keys_of(task) and name not in task.UNUSED
+    }
+    return Table({**defaults.entries, "train": Table(used, train.where)}, defaults.where)
 
 
 def _one_of_train_and_run(loaded: LoadedJob) -> None:

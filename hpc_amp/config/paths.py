@@ -12,14 +12,15 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from hpc_amp.config.keys import Key, keys_of
 from hpc_amp.config.tree import Items, Node, Scalar, Table, shown
 from hpc_amp.errors import ConfigError
 
+S = TypeVar("S")
 _DOLLAR = re.compile(r"\\\$|\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))?", re.ASCII)
 
 
@@ -75,6 +76,35 @@ def as_overrides(job: Any, expansions: Iterable[Expansion]) -> list[str]:
         text = json.dumps(list(map(literal, value))) if isinstance(value, list) else literal(value)
         overrides.append(f"{key}={text}")
     return overrides
+
+
+def paths_in(section: Any, path: str = "") -> Iterator[tuple[str, Key, str]]:
+    """The paths in a section and those in it: where each stands, its key, and the path itself.
+    Lists of binds are none, and neither is what the section does not use."""
+    unused = getattr(section, "UNUSED", ())
+    for name, key in keys_of(type(section)).items():
+        value, where = getattr(section, name), f"{path}.{name}" if path else name
+        if value is None or name in unused:
+            continue
+        if key.is_section:
+            yield from paths_in(value, where)
+        elif key.is_path and key.type is str:
+            yield where, key, value
+
+
+def with_paths(section: S, change: Callable[[Key, str], str | None]) -> S:
+    """The section with each path of `paths_in` as `change` gives it."""
+    changed: dict[str, Any] = {}
+    unused = getattr(section, "UNUSED", ())
+    for name, key in keys_of(type(section)).items():
+        value = getattr(section, name)
+        if value is None or name in unused:
+            continue
+        if key.is_section:
+            changed[name] = with_paths(value, change)
+        elif key.is_path and key.type is str:
+            changed[name] = change(key, value)
+    return dataclasses.replace(section, **changed)  # type: ignore[type-var]
 
 
 def _expand_node(node: Node, key: Key, path: str) -> tuple[Node, list[Expansion]]:

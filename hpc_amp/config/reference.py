@@ -3,6 +3,7 @@ the shipped fabric profiles.
 
     python -m hpc_amp.config.reference            # writes both
     python -m hpc_amp.config.reference --check    # exits 1 where one is out of date
+    python -m hpc_amp.config.reference --task my_package.tasks:Segmentation CODE_FOLDER
 
 The rest of both documents is written by hand: only what stands between two marks is replaced.
 """
@@ -16,18 +17,19 @@ import inspect
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from hpc_amp.config import units
 from hpc_amp.config.fabric import Fabric, load_fabric
 from hpc_amp.config.keys import Key, keys_of
-from hpc_amp.config.schema import Job
+from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import Site
 from hpc_amp.config.tree import Table
 from hpc_amp.config.values import run_name
 from hpc_amp.resources import resource_folder
+from hpc_amp.tasks.registry import TASKS, TaskError, config_class
 
 BEGIN = "<!-- keys: made by `python -m hpc_amp.config.reference` from the schema -->"
 END = "<!-- end of keys -->"
@@ -52,8 +54,31 @@ _WORDS: dict[Any, tuple[str, str]] = {
 
 
 def keys_as_markdown(root: type) -> str:
-    """The tables of all keys of a schema class and of its sections."""
-    return "\n\n".join(_sections(root, ""))
+    """The tables of all keys of a schema class and of its sections. Those of a job are followed by
+    the keys that each task of this package adds."""
+    tables = list(_sections(root, ""))
+    if root is Job:
+        for name in TASKS.own():
+            tables += task_as_markdown(name)
+    return "\n\n".join(tables)
+
+
+def task_as_markdown(name: str, code: Path | None = None) -> list[str]:
+    """The tables of the keys that a task adds to `train`. `code` is the folder of the user's own
+    modules. Raises TaskError."""
+    config = config_class(name, code)
+    own = {key for key in keys_of(config) if key not in keys_of(Train)}
+    if not own:
+        return []
+    unused = ", ".join(f"`{key}`" for key in config.UNUSED)
+    lines = [f"### `train` of the task `{name}`", "", inspect.cleandoc(config.__doc__ or "")]
+    if unused:
+        lines += ["", f"It does not use {unused}."]
+    tables = ["\n".join([*lines, "", *_table(config, "train", own)])]
+    for key in keys_of(config).values():
+        if key.name in own and key.is_section:
+            tables += _sections(key.type, f"train.{key.name}")
+    return tables
 
 
 def fabrics_as_markdown(folder: Path) -> str:
@@ -88,7 +113,16 @@ def _with(document: str, begin: str, made: str, end: str) -> str:
 
 
 def main(arguments: Sequence[str], folder: Path) -> int:
-    """Writes the documents in `folder`, or checks them. Returns the exit code."""
+    """Writes the documents in `folder`, or checks them; with a task, prints its keys. Returns the
+    exit code."""
+    if "--task" in arguments:
+        name, *rest = arguments[arguments.index("--task") + 1 :]
+        try:
+            print("\n\n".join(task_as_markdown(name, Path(rest[0]) if rest else None)))
+        except TaskError as error:
+            print(error, file=sys.stderr)
+            return 2
+        return 0
     for name, root in DOCUMENTS.items():
         path = folder / name
         try:
@@ -126,17 +160,19 @@ def _section(section: type, path: str) -> str:
     return "\n".join([*lines, "", *_table(section, path)])
 
 
-def _table(section: type, path: str) -> list[str]:
-    """The lines of the table of a section's keys."""
+def _table(section: type, path: str, only: Collection[str] | None = None) -> list[str]:
+    """The lines of the table of a section's keys, of all or of `only` some."""
     lines = ["| Key | Type | Default | Meaning |", "|---|---|---|---|"]
     meanings = _field_docs(section)
     defaults = {field.name: field for field in dataclasses.fields(section)}
     for name, key in keys_of(section).items():
+        if only is not None and name not in only:
+            continue
         cells = [
             f"`{name}`",
             _type(key, path),
             _default(key, defaults[name]),
-            " ".join([*meanings[name].split(), *_fixed(key)]),
+            " ".join([*meanings.get(name, "").split(), *_fixed(key)]),
         ]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return lines
@@ -211,8 +247,12 @@ def _below(path: str, name: str) -> str:
 
 
 def _field_docs(section: type) -> dict[str, str]:
-    """The string under each field of a dataclass."""
-    return _docs_of_module(section.__module__)[section.__name__]
+    """The string under each field of a dataclass, or of one that it extends."""
+    docs: dict[str, str] = {}
+    for base in reversed(section.__mro__):
+        if dataclasses.is_dataclass(base):
+            docs |= _docs_of_module(base.__module__).get(base.__name__, {})
+    return docs
 
 
 @functools.cache

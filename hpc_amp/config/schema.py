@@ -12,6 +12,7 @@ An `Annotated` type carries a check (see `config.values`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from dataclasses import dataclass, field
@@ -36,7 +37,6 @@ from hpc_amp.config.values import (
     at_least,
     averaging,
     environment_names,
-    image_side,
     no_nul,
     rank_numbers,
     run_name,
@@ -47,8 +47,7 @@ SCHEMA_VERSION = 1
 
 # Why `resume` cannot change a key.
 _FOLDER = Fixed("the run's folder and its job are named by it")
-_NETWORKS = Fixed("the weights in the checkpoints are those of this network")
-_FIRST_WEIGHTS = Fixed("first weights are read when a run begins")
+TaskName = Annotated[Word, Fixed("the checkpoints are those of this task")]
 _SAMPLES = Fixed("the run has learned from these samples, in an order that follows from them")
 
 
@@ -159,31 +158,6 @@ class Restarts:
 
     on_failure: Natural = 0
     """How often a run that failed is started again from its newest checkpoint."""
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Model:
-    """The network of a classification."""
-
-    SHORTHAND: ClassVar[str] = "name"
-
-    name: Word = "resnet18"
-    """`resnet8`, `resnet20`, `resnet56` (narrow, for small images), `resnet18`, `resnet34`,
-    `resnet50`, a network without shortcuts (`fc`, `lenet5`, `conv2`, `conv4`, `conv6`,
-    `small_vgg11`, ...), or any classification model of torchvision (`convnext_tiny`, `vit_b_16`,
-    ...)."""
-    stem: Literal["auto", "small", "imagenet"] = "auto"
-    """First layers of resnet18/34/50. `small`: 3x3 stride 1 without pooling. `auto`: `small` for
-    images up to 64 pixels."""
-    norm: Literal["batch", "group"] = "batch"
-    """Normalisation of the ResNets above. `group` makes the result independent of how a batch is
-    divided among ranks."""
-    width: Count | None = None
-    """Channels of the first stage of the ResNets above. Default: 16 for resnet8/20/56, else 64."""
-    weights: Annotated[Path | None, _FIRST_WEIGHTS] = None
-    """File of weights that the run begins with, such as those of another run: `networks.pt` or
-    `average.pt` of a checkpoint, or a state dict. It must be of this very network. Default: random
-    weights."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -340,8 +314,9 @@ class Checkpoint:
     keep: Annotated[int, at_least(2)] = 3
     """Newest checkpoints that stay. At least 2: the last one may be damaged."""
     keep_best: Natural = 1
-    """Checkpoints of the highest accuracy that stay besides. An evaluation better than all before
-    is saved at once. 0: none."""
+    """Checkpoints with the best results that stay besides. The task names the metric: the highest
+    `accuracy` of a classification, the lowest `frechet_small` of a `dcgan`. An evaluation better
+    than all before is saved at once. 0: none."""
     keep_every: StepInterval | None = None
     """Interval in steps or epochs (`10epochs`) of checkpoints that stay for good."""
     background: bool = True
@@ -376,51 +351,16 @@ class Profile:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Gan:
-    """The two networks of `dcgan`, and how Adam updates them."""
-
-    image_size: Annotated[int, image_side, _NETWORKS] = 64
-    """Side of the images in pixels: 16, 32, 64, ... Images of another size are scaled to it; of
-    `data.augment`, `flip` alone counts."""
-    latent: Annotated[Count, _NETWORKS] = 100
-    """Length of the random vectors that the generator makes images from."""
-    generator_width: Annotated[Count, _NETWORKS] = 64
-    """Channels of the generator before its last layer; each layer before has twice as many."""
-    discriminator_width: Annotated[Count, _NETWORKS] = 64
-    """Channels of the discriminator after its first layer; each further layer has twice as many."""
-    norm: Annotated[Literal["batch", "group"], _NETWORKS] = "batch"
-    """Normalisation of both networks. `group` makes the result independent of how a batch is
-    divided among ranks."""
-    lr: NonNegative = 2e-4
-    """Peak learning rate."""
-    betas: Annotated[tuple[float, float], averaging] = (0.5, 0.999)
-    """Adam's averaging coefficients."""
-    eps: NonNegative = 1e-8
-    """Adam's term for numerical stability. Precision `O3` needs a larger one, such as 1e-4."""
-    pictures: Count = 64
-    """Made-up images in the picture that is written after each evaluation."""
-    evaluation_images: Annotated[int, at_least(2)] = 10_000
-    """Made-up images that an evaluation compares with the test images."""
-    generator_weights: Annotated[Path | None, _FIRST_WEIGHTS] = None
-    """File of weights that the generator begins with: `networks.pt` or `average.pt` of a
-    checkpoint, or a state dict. Default: random weights."""
-    discriminator_weights: Annotated[Path | None, _FIRST_WEIGHTS] = None
-    """The same for the discriminator."""
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
 class Train:
-    """A built-in task."""
+    """The keys that every task has. A task has further ones of its own: the fields of a dataclass
+    that extends this one (see `hpc_amp.tasks.registry`)."""
 
-    task: Annotated[
-        Literal["classification", "dcgan"], Fixed("the checkpoints are those of this task")
-    ] = "classification"
-    """What is trained. `dcgan`: a generator of images and its discriminator, with the settings of
-    `gan`; `model`, `optimizer` and `label_smoothing` are those of a classification."""
-    model: Annotated[Model, _NETWORKS] = field(default_factory=Model)
-    """The network."""
-    gan: Gan = field(default_factory=Gan)
-    """The networks of `dcgan`."""
+    UNUSED: ClassVar[tuple[str, ...]] = ()
+    """Keys of this class that a task does not use. Its job file may not set them."""
+
+    task: TaskName = "classification"
+    """What is trained: `classification`, `dcgan`, a task that another package adds, or
+    `package.module:Class` of [a task of your own](extending-task.md) in `code`."""
     data: Data = field(default_factory=Data)
     """The data set."""
     epochs: Count = 10
@@ -446,8 +386,6 @@ class Train:
     """Keep images and weights in channels-last order, which mixed-precision kernels prefer."""
     clip_norm: Positive | None = None
     """Largest norm of the gradient, taken over all parameters after unscaling."""
-    label_smoothing: Fraction = 0.0
-    """Label smoothing of the cross entropy in training."""
     ema: Fraction | None = None
     """Decay of an exponential moving average of the weights, such as 0.999; it is what is
     evaluated then. With precision `O2` it is an average of the fp32 masters; with `O2` and `O3` it
@@ -459,6 +397,9 @@ class Train:
     there."""
     log_every: Count = 20
     """Steps between two lines of the log and two points of the curves."""
+    trackers: Words = field(default_factory=lambda: ["tensorboard"])
+    """Where the curves go besides `metrics.jsonl`: `tensorboard`, and the names of trackers that
+    other packages add. Each has to be installed in the image of the job too."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     """When the state of the run is saved."""
     timing: Timing | None = None
@@ -472,16 +413,6 @@ class Train:
     do."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """`auto`: CUDA; CPUs, with a warning, only where the node has no NVIDIA device at all."""
-
-    @property
-    def first_weights(self) -> dict[str, str]:
-        """The files of weights that the run begins with, by their keys below `train`."""
-        files = {
-            "model.weights": self.model.weights,
-            "gan.generator_weights": self.gan.generator_weights,
-            "gan.discriminator_weights": self.gan.discriminator_weights,
-        }
-        return {key: file for key, file in files.items() if file is not None}
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -499,8 +430,8 @@ class Job:
         Path | None, Fixed("the run has a copy, `code` in its folder, which may be edited")
     ] = None
     """Folder of your own code. It is copied into the run directory and is the working directory of
-    `run`; later edits do not reach the job. `.git`, `.venv`, `venv`, `node_modules`, `runs` and
-    `__pycache__` stay behind."""
+    `run`; a task of your own is imported from it. Later edits do not reach the job. `.git`,
+    `.venv`, `venv`, `node_modules`, `runs` and `__pycache__` stay behind."""
     job: Resources = field(default_factory=Resources)
     """What is asked of the scheduler."""
     container: Container = field(default_factory=Container)
@@ -510,7 +441,7 @@ class Job:
     restarts: Restarts = field(default_factory=Restarts)
     """What happens after a failure."""
     train: Train | None = None
-    """A built-in task. Either this or `run`."""
+    """Training of a task. Either this or `run`."""
     run: Annotated[list[str], no_nul] | None = None
     """Your own command, as a list of words; each rank runs it with the standard torch.distributed
     variables. A first word `python` means the job's interpreter. [Not a
@@ -525,6 +456,28 @@ class Job:
     def world_size(self) -> int:
         """Training processes of the whole job."""
         return self.job.nodes * self.ranks_per_node
+
+
+def job_class(train: type) -> type[Job]:
+    """A job file's keys where the section `train` has those of a task: a `Job` to read with. The
+    job itself is a `Job` (see `as_job`)."""
+    if train is Train:
+        return Job
+    return _job_class(train)
+
+
+@functools.cache
+def _job_class(train: Any) -> type[Job]:
+    made = dataclasses.make_dataclass(
+        "Job", [("train", train | None, None)], bases=(Job,), kw_only=True, slots=True, frozen=True
+    )
+    made.__module__, made.__doc__ = Job.__module__, Job.__doc__
+    return made
+
+
+def as_job(read: Job) -> Job:
+    """What was read with `job_class`, as a `Job`: two of different tasks can then be compared."""
+    return Job(**{field.name: getattr(read, field.name) for field in dataclasses.fields(Job)})
 
 
 T = TypeVar("T")

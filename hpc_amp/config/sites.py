@@ -16,18 +16,19 @@ from hpc_amp.config.folders import check_known, check_own_name, named_files
 from hpc_amp.config.keys import expand_section
 from hpc_amp.config.load import LoadedJob, read_job
 from hpc_amp.config.paths import expand_paths
-from hpc_amp.config.schema import Job
+from hpc_amp.config.schema import Train, job_class
 from hpc_amp.config.site import Site
 from hpc_amp.config.source import read_file
 from hpc_amp.config.tree import Scalar, Table
 from hpc_amp.errors import ConfigError
 from hpc_amp.schedulers import SCHEDULERS
 from hpc_amp.schedulers.base import Which
+from hpc_amp.tasks.registry import config_class
 
 HERE = "local"
 """The site of a machine without a scheduler."""
 
-_NOT_FOR_SITES = ("name", "site", "code", "run")
+_NOT_FOR_SITES = ("name", "site", "code", "run", "train.task")
 
 
 def load_site(path: Path) -> Site:
@@ -41,18 +42,19 @@ def _site_of(path: Path, tree: Table) -> Site:
     site = build(Site, tree)
     check_own_name(site.name, path, tree)
     check_site(site, tree)
-    defaults = expand_section(site.defaults, Job)
+    schema = job_class(config_class(Train().task))
+    defaults = expand_section(site.defaults, schema)
     for name in _NOT_FOR_SITES:
-        if name in defaults.entries:
+        if defaults.has(name):
             raise ConfigError(
                 f"defaults.{name}: a site cannot choose it",
-                where=defaults.entries[name].where,
+                where=defaults.place(name),
                 hint="it belongs in the job file",
             )
     # Built only to be checked, with its paths as they are written: the job file may have others. A
     # job needs a name, which is the job file's to give.
     named = Table({"name": Scalar("any", "", quoted=True), **defaults.entries}, defaults.where)
-    build(Job, named, prefix="defaults")
+    build(schema, named, prefix="defaults")
     return dataclasses.replace(site, name=path.stem, defaults=defaults)
 
 
@@ -91,12 +93,14 @@ def load_for_site(
     *,
     hostname: str | None = None,
     which: Which = shutil.which,
+    code: Path | None = None,
 ) -> tuple[LoadedJob, Site]:
-    """A job file with its overrides, and the site that it names, whose defaults lie beneath.
+    """A job file with its overrides, and the site that it names, whose defaults lie beneath. `code`
+    is as for `read_job`.
 
     Raises ConfigError.
     """
-    source = read_job(path, overrides)
+    source = read_job(path, overrides, code=code)
     node = source.tree.get("site")
     site = find_site(
         source.site, hostname=hostname, which=which, where=node.where if node else str(path)

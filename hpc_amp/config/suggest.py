@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -9,6 +10,7 @@ from difflib import get_close_matches
 from hpc_amp.config.keys import keys_of
 from hpc_amp.config.tree import Scalar, describe, shown
 from hpc_amp.errors import ConfigError
+from hpc_amp.tasks.registry import TASKS, TaskError, config_class
 
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
@@ -32,6 +34,8 @@ def unknown_key(
     near = nearest(name, valid)
     if elsewhere:
         hint = f"`{name}` belongs {' or '.join(elsewhere)}"
+    elif path == "train" and (tasks := _tasks_with(name)):
+        hint = f"`{name}` is a key of the task {' and of '.join(tasks)}"
     elif near:
         hint = f"did you mean {path}.{near}?" if path else f"did you mean {near}?"
     else:
@@ -47,6 +51,16 @@ def choice_error(path: str, scalar: Scalar, choices: list[str]) -> ConfigError:
         where=scalar.where,
         hint=f"did you mean {near}?" if near else None,
     )
+
+
+def _tasks_with(name: str) -> list[str]:
+    """The tasks that have a key of that name."""
+    found = []
+    for task in TASKS.names():
+        with contextlib.suppress(TaskError):
+            if name in keys_of(config_class(task)):
+                found.append(task)
+    return found
 
 
 def _sections_with(section: type, name: str, path: str) -> Iterator[str]:

@@ -46,6 +46,13 @@ class Table:
         """The entry of that name, or None."""
         return self.entries.get(name)
 
+    def has(self, key_path: str) -> bool:
+        """Whether somebody wrote a key such as `train.batch_size`."""
+        node: Node | None = self
+        for name in key_path.split("."):
+            node = node.get(name) if isinstance(node, Table) else None
+        return node is not None
+
     def place(self, key_path: str) -> str:
         """Where a key such as `train.batch_size` was written; for one that nobody wrote, the place
         of the nearest section above it that somebody did."""

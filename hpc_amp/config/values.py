@@ -25,7 +25,13 @@ class Fixed:
 
 class PathMark:
     """Says of a key that it holds paths: variables of the submitting shell in them are replaced
-    (`config.paths`)."""
+    (`config.paths`). A path of a task is absolute in the job, and its folder is bound into the
+    container."""
+
+
+class FirstWeights(PathMark):
+    """Says of a path that it is a file which is read when a run begins: it has to exist when the
+    job is submitted, and is not needed by a resumed run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,3 +197,7 @@ Word = Annotated[str, printable]
 Words = Annotated[list[str], all_printable]
 Path = Annotated[str, printable, PathMark()]
 Binds = Annotated[list[str], all_printable, PathMark()]
+NETWORK = Fixed("the weights in the checkpoints are those of this network")
+WeightsFile = Annotated[
+    str, printable, FirstWeights(), Fixed("first weights are read when a run begins")
+]

@@ -26,7 +26,7 @@ def check_data(request: Request) -> Findings:
     """Whether `train.data.root` has what the job will look for. The nodes may see file systems that
     this machine does not, so what is missing is an error only where the job runs here."""
     train = request.job.train
-    if train is None:
+    if train is None or "data" in train.UNUSED:
         return
     data, root = train.data, Path(os.path.abspath(train.data.root))
     if data.name == "synthetic":

@@ -30,7 +30,8 @@ from hpc_amp import __version__
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.keys import keys_of
 from hpc_amp.config.load import LoadedJob
-from hpc_amp.config.schema import Job, Train, from_plain, to_plain
+from hpc_amp.config.paths import with_paths
+from hpc_amp.config.schema import Job, Train, job_class, to_plain
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.config.values import Fixed
 from hpc_amp.errors import UsageError
@@ -38,7 +39,7 @@ from hpc_amp.jobs import rundir
 from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.code import copy_package
 from hpc_amp.jobs.events import read_events
-from hpc_amp.jobs.plan import Plan, make_plan, with_first_weights
+from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
 
 _FACTS = ("hpc_amp", "site", "scheduler", "launcher", "python")
@@ -88,10 +89,11 @@ def plan_change(run_dir: Path, overrides: Sequence[str]) -> Change:
     where the run does not tell how it was submitted.
     """
     resolved = rundir.read_resolved(run_dir)
-    before = _job_of(run_dir, resolved)
+    before = rundir.job_of(run_dir, resolved)
     given = _given_at_submission(run_dir, resolved)
     with _working_in(Path(resolved["submitted_from"])):
-        loaded, site = load_for_site(run_dir / "config.yaml", [*given, *overrides])
+        code = run_dir / "code" if before.code is not None else None
+        loaded, site = load_for_site(run_dir / "config.yaml", [*given, *overrides], code=code)
         if site.name != resolved["site"] and not any(o.startswith("site=") for o in overrides):
             raise UsageError(
                 f"{run_dir} was submitted for the site {resolved['site']}, but this machine is one "
@@ -102,7 +104,7 @@ def plan_change(run_dir: Path, overrides: Sequence[str]) -> Change:
         # By the path of the submission: nodes may not know another one to the same folder.
         plan = make_plan(loaded, site, Path(resolved["run_dir"]))
     after = json.loads(json.dumps(rundir.resolved(plan)))
-    changed = list(_differences(Job, before, after["job"], "", None))
+    changed = _changed_keys(before, loaded.job, after["job"])
     _refuse_fixed(changed, loaded)
     facts = [Changed(key, resolved.get(key), after[key]) for key in _FACTS]
     told = [fact for fact in facts if fact.before != fact.after]
@@ -112,18 +114,25 @@ def plan_change(run_dir: Path, overrides: Sequence[str]) -> Change:
 
 def _without_what_was_read(job: Job) -> Job:
     """The job without the files that a run has read when it began: these may be gone."""
-    train = with_first_weights(job.train, lambda file: None) if job.train is not None else None
+    train = job.train
+    if train is not None:
+        train = with_paths(train, lambda key, path: None if key.is_first_weights else path)
     return dataclasses.replace(job, code=None, train=train)
 
 
-def _job_of(run_dir: Path, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """The job of `job.json`, with the defaults of keys that are newer than it."""
-    try:
-        job = from_plain(Job, resolved["job"])
-    except TypeError as error:
-        raise UsageError(f"{run_dir}/job.json is not of this version: {error}") from None
-    plain: dict[str, Any] = json.loads(json.dumps(to_plain(job)))
-    return plain
+def _changed_keys(
+    before: Job, loaded: Job, after: Mapping[str, Any]
+) -> list[tuple[Changed, Fixed | None]]:
+    """What differs. Where the task is another one, that alone: it cannot change."""
+    plain: dict[str, Any] = json.loads(json.dumps(to_plain(before)))
+    if before.train is not None and loaded.train is not None:
+        if before.train.task != loaded.train.task:
+            fixed = keys_of(Train)["task"].fixed
+            return [(Changed("train.task", before.train.task, loaded.train.task), fixed)]
+        schema = job_class(type(loaded.train))
+    else:
+        schema = Job
+    return list(_differences(schema, plain, after, "", None))
 
 
 def _given_at_submission(run_dir: Path, resolved: Mapping[str, Any]) -> list[str]:
@@ -159,6 +168,8 @@ def _differences(
     """What differs between two sections, down to single keys and variables of the environment, each
     with the reason why it cannot change. A section above that is fixed fixes all its keys."""
     for name, key in keys_of(section).items():
+        if name not in after:
+            continue  # the task does not use it
         one, other = before[name], after[name]
         where = f"{path}{name}"
         fixed = key.fixed or why

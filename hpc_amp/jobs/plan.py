@@ -6,15 +6,14 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.config.command import launcher_in
 from hpc_amp.config.fabric import fabric_of
 from hpc_amp.config.load import LoadedJob
-from hpc_amp.config.paths import as_overrides
-from hpc_amp.config.schema import Job, Train
+from hpc_amp.config.paths import as_overrides, paths_in, with_paths
+from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 from hpc_amp.containers import Container, get_container
@@ -173,23 +172,6 @@ def _absolute_program(program: str, workdir: Path) -> str:
     return os.path.abspath(workdir / program)
 
 
-def with_first_weights(train: Train, change: Callable[[str], str | None]) -> Train:
-    """A training whose files of first weights are what `change` makes of their paths."""
-
-    def changed(file: str | None) -> str | None:
-        return None if file is None else change(file)
-
-    if not train.first_weights:
-        return train
-    gan = dataclasses.replace(
-        train.gan,
-        generator_weights=changed(train.gan.generator_weights),
-        discriminator_weights=changed(train.gan.discriminator_weights),
-    )
-    model = dataclasses.replace(train.model, weights=changed(train.model.weights))
-    return dataclasses.replace(train, gan=gan, model=model)
-
-
 def _absolute_paths(job: Job, workdir: Path) -> Job:
     def absolute(path: str) -> str:
         return absolute_path(path, workdir)
@@ -208,8 +190,7 @@ def _absolute_paths(job: Job, workdir: Path) -> Job:
     )
     train = job.train
     if train is not None:
-        data = dataclasses.replace(train.data, root=absolute(train.data.root))
-        train = with_first_weights(dataclasses.replace(train, data=data), absolute)
+        train = with_paths(train, lambda key, path: absolute(path))
     code = absolute(job.code) if job.code is not None else None
     return dataclasses.replace(job, container=container, train=train, code=code)
 
@@ -231,7 +212,9 @@ def _check_paths(
             )
     if not uses_container:
         return
-    own = [str(run_dir), str(workdir), *([job.train.data.root] if job.train is not None else [])]
+    own = [str(run_dir), str(workdir)]
+    if job.train is not None:
+        own += [path for _, key, path in paths_in(job.train) if not key.is_first_weights]
     for folder in own:
         if not _mountable(folder):
             raise ConfigError(

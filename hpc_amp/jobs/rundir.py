@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp import __version__
-from hpc_amp.config.schema import SCHEMA_VERSION, to_plain
+from hpc_amp.config.schema import SCHEMA_VERSION, Job, to_plain
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.code import copy_code, copy_package
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.plan import Plan
+from hpc_amp.tasks.registry import TaskError, job_from_plain
 
 
 def new_run_id() -> str:
@@ -101,6 +102,8 @@ def resolved(plan: Plan) -> dict[str, Any]:
     environment of network and site is added beneath the job's: inside the container it has to win
     over the image's."""
     job = to_plain(plan.job)
+    for key in plan.job.train.UNUSED if plan.job.train is not None else ():
+        del job["train"][key]
     job["container"]["env"] = {**plan.fabric_env, **plan.site.env, **job["container"]["env"]}
     return {
         "schema": SCHEMA_VERSION,
@@ -131,6 +134,19 @@ def read_resolved(run_dir: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("job"), dict):
         raise UsageError(f"{path} is not the description of a run")
     return content
+
+
+def job_of(run_dir: Path, resolved: Mapping[str, Any]) -> Job:
+    """The job of the `job.json` of a run, with the defaults of keys that are newer than it. Raises
+    UsageError where this version, or the task in the run's `code`, has not all its keys."""
+    plain = resolved["job"]
+    code = run_dir / "code" if plain.get("code") is not None else None
+    try:
+        return job_from_plain(plain, code)
+    except TypeError as error:
+        raise UsageError(f"{run_dir}/job.json is not of this version: {error}") from None
+    except TaskError as error:
+        raise UsageError(f"{run_dir}: {error.message}", hint=error.hint) from None
 
 
 def origin(folder: Path, resolved: Mapping[str, Any]) -> Path | None:

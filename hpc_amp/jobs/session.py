@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.config.checks import check_job
-from hpc_amp.config.load import JobSource, LoadedJob, read_job
-from hpc_amp.config.overrides import apply_overrides
-from hpc_amp.config.schema import Job, Resources, from_plain
+from hpc_amp.config.load import LoadedJob, read_job, read_tree
+from hpc_amp.config.schema import Job, Resources
 from hpc_amp.config.site import Site
 from hpc_amp.config.sites import find_site
 from hpc_amp.config.source import parse
@@ -72,7 +71,7 @@ def of_config(config: Path | None, overrides: Sequence[str], command: Sequence[s
         where = "hpc-amp shell"
         tree = parse("name: shell\nrun: [sh]\n", lambda line: where)
         assert isinstance(tree, Table)
-        source = JobSource(Path(where), "", apply_overrides(tree, overrides, Job))
+        source = read_tree(Path(where), "", tree, overrides)
     else:
         source = read_job(config, overrides)
     node = source.tree.get("site")
@@ -86,7 +85,8 @@ def of_config(config: Path | None, overrides: Sequence[str], command: Sequence[s
     plan = make_plan(loaded, site, folder)
     if job.code is not None:
         code = Path(job.code).resolve()
-        plan = dataclasses.replace(plan, workdir=code)
+        job = dataclasses.replace(plan.job, code=str(code))  # a task is imported from there
+        plan = dataclasses.replace(plan, workdir=code, job=job)
     return Session(plan, plan.run_dir, tuple(command), source.text)
 
 
@@ -100,10 +100,7 @@ def of_run(run_dir: Path, overrides: Sequence[str], command: Sequence[str]) -> S
             f"{run_dir} was made by an older hpc-amp ({resolved.get('hpc_amp', 'unknown')})",
             hint="its runs have no shell of this one; name the job file instead of the run",
         )
-    try:
-        job = from_plain(Job, resolved["job"])
-    except TypeError as error:
-        raise UsageError(f"{run_dir}/job.json is not of this version: {error}") from None
+    job = rundir.job_of(run_dir, resolved)
     for override in overrides:
         if not override.startswith("job."):
             raise UsageError(
@@ -134,7 +131,7 @@ def _resources(
     shown = {"name": "run", "run": ["sh"], "job": job.get("job", {})}
     tree = parse(json.dumps(shown, ensure_ascii=False), lambda line: where)
     assert isinstance(tree, Table)
-    source = JobSource(Path(where), "", apply_overrides(tree, overrides, Job))
+    source = read_tree(Path(where), "", tree, overrides)
     return source.validate().job.job, source.tree
 
 

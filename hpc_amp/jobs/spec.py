@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpc_amp import __version__
 from hpc_amp.config.fabric import Fabric
+from hpc_amp.config.paths import paths_in
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
@@ -88,10 +89,7 @@ class Spec(ABC):
             wanted += [*self.site.host_mpi.bind, *([prefix] if prefix else [])]
         own = [self.run_dir, self.workdir]
         if self.job.train is not None:
-            # A folder that a download is to make needs the one that it is made in.
-            root = Path(self.job.train.data.root)
-            own.append(next(path for path in (root, *root.parents) if path.exists()))
-            own += [Path(file).parent for file in self.job.train.first_weights.values()]
+            own += [_folder_of(Path(path)) for _, _, path in paths_in(self.job.train)]
         taken = {source for source in map(_same_inside, wanted) if source is not None}
         for folder in sorted(set(own), key=lambda path: len(path.parts)):
             if str(folder) in SYSTEM_FOLDERS:
@@ -101,6 +99,12 @@ class Spec(ABC):
             wanted.append(str(folder))
             taken.add(str(folder))
         return wanted
+
+
+def _folder_of(path: Path) -> Path:
+    """The folder to bind for a path of a task: that of a file, and for what does not exist yet the
+    one that it will be made in."""
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
 def _same_inside(bind: str) -> str | None:

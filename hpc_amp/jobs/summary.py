@@ -60,10 +60,10 @@ def _results(facts: dict[str, Any]) -> list[tuple[str, str]]:
         name = facts["data"].upper() if facts.get("synthetic") else facts["data"]
         note = " (made-up images: results say nothing about real ones)"
         rows.append(("data", name + (note if facts.get("synthetic") else "")))
-    if facts.get("accuracy") is not None:
-        rows.append(("accuracy", f"{100 * facts['accuracy']:.2f} % of the test images"))
-    else:
-        rows += [(name, f"{value:.4g}") for name, value in (facts.get("metrics") or {}).items()]
+    rows += [(name, f"{value:.4g}") for name, value in (facts.get("metrics") or {}).items()]
+    best = facts.get("best") or {}
+    if best.get("value") is not None:
+        rows.append((f"best {best['metric']}", f"{best['value']:.4g}"))
     if facts.get("images_per_second"):
         rows.append(("speed", f"{facts['images_per_second']:,.0f} images/s"))
     ranks, nodes = facts.get("world_size"), facts.get("nodes")

@@ -8,10 +8,10 @@ import difflib
 import torchvision
 from torch import nn
 
-from hpc_amp.config import schema
 from hpc_amp.models.plain import PLAIN
 from hpc_amp.models.resnet import FAMILY, ResNet, group_norm
 from hpc_amp.tasks.base import ModelError
+from hpc_amp.tasks.classification.config import Model
 
 SMALL_IMAGE = 64
 """Largest side in pixels of what counts as a small image."""
@@ -20,7 +20,7 @@ SMALL_IMAGE = 64
 _SEVERAL_OUTPUTS = ("googlenet", "inception_v3")
 
 
-def build_model(model: schema.Model, *, classes: int, channels: int, image_size: int) -> nn.Module:
+def build_model(model: Model, *, classes: int, channels: int, image_size: int) -> nn.Module:
     """The network that `model` describes, randomly initialised, on the CPU.
 
     It maps images [N, channels, image_size, image_size] to logits [N, classes]. Raises ModelError,
@@ -43,7 +43,7 @@ def _plain(name: str, classes: int, channels: int, image_size: int) -> nn.Module
     return PLAIN[name](classes, channels, image_size)
 
 
-def _resnet(model: schema.Model, classes: int, channels: int, image_size: int) -> ResNet:
+def _resnet(model: Model, classes: int, channels: int, image_size: int) -> ResNet:
     shape = FAMILY[model.name]
     narrow = len(shape["depths"]) == 3
     if narrow and model.stem == "imagenet":
@@ -60,7 +60,7 @@ def _resnet(model: schema.Model, classes: int, channels: int, image_size: int) -
     )
 
 
-def _check_torchvision(model: schema.Model, channels: int) -> None:
+def _check_torchvision(model: Model, channels: int) -> None:
     # The classification models alone: those of torchvision.models.detection etc. want other inputs.
     known = torchvision.models.list_models(module=torchvision.models)
     if model.name not in known:
@@ -76,8 +76,8 @@ def _check_torchvision(model: schema.Model, channels: int) -> None:
         )
 
 
-def _check_settings(model: schema.Model, kind: str) -> None:
-    default = schema.Model()
+def _check_settings(model: Model, kind: str) -> None:
+    default = Model()
     for key in ("stem", "norm", "width"):
         if getattr(model, key) != getattr(default, key):
             raise ModelError(

@@ -107,8 +107,8 @@ def check_binds(node: Node) -> Findings:
 def check_data(node: Node) -> Findings:
     """Whether the data set of a built-in task can be read."""
     train = node.job.get("train")
-    if not train or train["data"]["name"] == "synthetic":
-        return
+    if not train or "data" not in train or train["data"]["name"] == "synthetic":
+        return  # a task that brings its own data does not use the section
     data, root = train["data"], node.at(train["data"]["root"])
     why = "every rank reads its images there"
     if root.is_dir():

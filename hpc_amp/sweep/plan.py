@@ -12,13 +12,12 @@ from typing import Any
 
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import JobSource, LoadedJob, read_job
-from hpc_amp.config.overrides import apply_overrides
-from hpc_amp.config.paths import as_overrides
-from hpc_amp.config.schema import Job
+from hpc_amp.config.paths import as_overrides, paths_in, with_paths
+from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import Site
 from hpc_amp.config.sites import find_site
 from hpc_amp.errors import ConfigError
-from hpc_amp.jobs.plan import Plan, absolute_path, make_plan, with_first_weights
+from hpc_amp.jobs.plan import Plan, absolute_path, make_plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.rundir import new_run_id, resolved
 from hpc_amp.sweep.folder import Group, point_dir
@@ -96,9 +95,7 @@ def plan_sweep(config: Path, space: Space, sweeps_dir: Path) -> SweepPlan:
 
 
 def _load(source: JobSource, settings: Sequence[str], site: Site) -> LoadedJob:
-    tree = apply_overrides(source.tree, settings, Job)
-    overrides = (*source.overrides, *settings)
-    loaded = replace(source, tree=tree, overrides=overrides).validate(site.defaults)
+    loaded = source.with_overrides(settings).validate(site.defaults)
     check_job(loaded, site)
     return loaded
 
@@ -161,14 +158,19 @@ def _what_scripts_depend_on(job: Job) -> tuple[Any, ...]:
         replace(job.container, env={}),
         job.launch,
         job.restarts,
-        (job.train.data.root, _folders(job.train.first_weights)) if job.train is not None else None,
+        _folders(job.train) if job.train is not None else None,
         job.run is None,
     )
 
 
-def _folders(files: dict[str, str]) -> list[str]:
-    """What a container has to see of files."""
-    return sorted({os.path.dirname(file) for file in files.values()})
+def _folders(train: Train) -> list[str]:
+    """What a container has to see of a task's files and folders."""
+    return sorted(
+        {
+            os.path.dirname(path) if key.is_first_weights else path
+            for _, key, path in paths_in(train)
+        }
+    )
 
 
 def _with_sweep_visible(plan: Plan, folder: Path) -> Plan:
@@ -186,9 +188,7 @@ def _resolved_point(
     environment and places."""
     job, train = loaded.job, loaded.job.train
     if train is not None and plan.job.train is not None:
-        # Absolute there.
-        train = replace(train, data=replace(train.data, root=plan.job.train.data.root))
-        train = with_first_weights(train, lambda file: absolute_path(file, plan.submitted_from))
+        train = with_paths(train, lambda key, path: absolute_path(path, plan.submitted_from))
     env = {**plan.fabric_env, **plan.site.env, **job.container.env}
     container = {**common["job"]["container"], "env": env}
     return {
@@ -201,6 +201,8 @@ def _resolved_point(
 
 
 def _fields_of(section: Any) -> dict[str, Any]:
-    """A section of a job for JSON. Much faster than `dataclasses.asdict`, which copies all that is
-    in it."""
-    return {field.name: getattr(section, field.name) for field in fields(section)}
+    """A section of a job for JSON, without what its task does not use. Much faster than
+    `dataclasses.asdict`, which copies all that is in it."""
+    unused = getattr(section, "UNUSED", ())
+    names = (field.name for field in fields(section))
+    return {name: getattr(section, name) for name in names if name not in unused}

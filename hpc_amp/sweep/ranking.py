@@ -50,14 +50,20 @@ class Ranking:
 def rank(
     sweep: Sweep,
     statuses: Sequence[PointStatus],
-    metric: str = "accuracy",
+    metric: str | None = None,
     highest_first: bool | None = None,
 ) -> Ranking:
-    """Rank the finished points. Without `highest_first`, the name of the metric decides: losses,
-    errors and times are better where they are lower. Raises UsageError where points have finished
-    and none has the metric."""
+    """Rank the finished points. Without `metric`, by the one that their task names. Without
+    `highest_first`, the task decides for that metric; for another one its name does: losses, errors
+    and times are better where they are lower. Raises UsageError where points have finished and none
+    has the metric."""
+    best = _best_of_task(statuses)
+    if metric is None:
+        metric = str(best.get("metric", "accuracy"))
     if highest_first is None:
         highest_first = not _LOWER_IS_BETTER.search(metric)
+        if best.get("metric") == metric:
+            highest_first = best.get("direction") == "highest"
     ranked: list[Ranked] = []
     others: list[PointStatus] = []
     known: set[str] = set()
@@ -80,9 +86,22 @@ def rank(
     return Ranking(sweep, metric, highest_first, tuple(ranked), tuple(others))
 
 
+def _best_of_task(statuses: Sequence[PointStatus]) -> dict[str, Any]:
+    """`best` of the first summary that has it: the task's metric and its direction."""
+    for status in statuses:
+        if status.state == "finished" and status.run is not None:
+            best = read_summary(Path(status.run.run_dir)).get("best")
+            if isinstance(best, dict):
+                return best
+    return {}
+
+
 def _value(metric: str, summary: dict[str, Any], lines: Path, known: set[str]) -> float | None:
     """The metric of one run: of its summary, or the last one in `metrics.jsonl`. Adds the names of
     all numbers that it comes across to `known`."""
+    metrics = summary.get("metrics")
+    if isinstance(metrics, dict):
+        summary = {**summary, **metrics}
     known |= _numbers(summary)
     found = _named(metric, summary)
     if found is not None:

@@ -9,10 +9,11 @@ a GAN has two (discriminator, generator).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,22 @@ class Phase:
     optimizer: Optimizer
 
 
+@dataclass(frozen=True, slots=True)
+class Best:
+    """A metric of `Task.summarize`, and which of its values is the best."""
+
+    metric: str
+    direction: Literal["highest", "lowest"]
+
+    def better(self, value: float | None, other: float | None) -> float | None:
+        """The better of two values. None and what is not finite are worse than any number."""
+        if value is None or not math.isfinite(value):
+            return other
+        if other is None:
+            return value
+        return max(value, other) if self.direction == "highest" else min(value, other)
+
+
 class TrainingData(ABC):
     """Training batches by position, so that a resume at any step costs the same.
 
@@ -63,7 +80,16 @@ class TrainingData(ABC):
 class Task(ABC):
     """Base class of all tasks. Constructed on every rank with the same configuration."""
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""
+    """What messages call it. Default: the name of the class."""
+    best: ClassVar[Best | None] = None
+    """The metric that tells the better of two checkpoints. Without one, `checkpoint.keep_best`
+    keeps none."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if not cls.name:
+            cls.name = cls.__name__
 
     def __init__(self, train: Train, world: World, device: torch.device) -> None:
         self.train = train
@@ -74,6 +100,11 @@ class Task(ABC):
     """What the run reports as its data, such as `CIFAR-10`. Set by `prepare_data`."""
     synthetic: bool = False
     """Whether the data is made up. Set by `prepare_data`."""
+
+    @property
+    def title(self) -> str:
+        """What the log calls that which is trained, such as the name of a network."""
+        return self.name
 
     @abstractmethod
     def prepare_data(self) -> TrainingData:

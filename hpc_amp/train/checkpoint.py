@@ -58,18 +58,19 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which checkpoints stay: the newest `last`, the `best` of highest metric, and every one whose
-    step is a multiple of `every` (None: no such)."""
+    """Which checkpoints stay: the newest `last`, the `best` of highest (or `lowest`) metric, and
+    every one whose step is a multiple of `every` (None: no such)."""
 
     last: int = 3
     best: int = 0
     every: int | None = None
+    lowest: bool = False
 
     def keeps(self, steps: Mapping[int, float | None]) -> set[int]:
         """Of these steps, each with its metric where one was measured there, those that stay."""
         kept = set(sorted(steps)[-self.last :])
         measured = [
-            (metric, step)
+            (-metric if self.lowest else metric, step)
             for step, metric in steps.items()
             if metric is not None and math.isfinite(metric)
         ]

@@ -42,7 +42,7 @@ from hpc_amp.train.schedule import RateFactor, rate_factor
 from hpc_amp.train.sentry import Sentry
 from hpc_amp.train.stopping import StopReason, StopWatch
 from hpc_amp.train.timing import StepTimer
-from hpc_amp.train.tracking import Tracker
+from hpc_amp.train.tracking import Tracking
 from hpc_amp.train.update import PhaseUpdate
 
 _EVALUATING_SECONDS = 0.25
@@ -88,7 +88,10 @@ class Engine:
             run.path / "checkpoints",
             run=run.path.name,
             retention=Retention(
-                train.checkpoint.keep, train.checkpoint.keep_best, self._keep_every
+                train.checkpoint.keep,
+                train.checkpoint.keep_best,
+                self._keep_every,
+                lowest=task.best is not None and task.best.direction == "lowest",
             ),
             warn=self._warn,
         )
@@ -119,7 +122,7 @@ class Engine:
         self.step = 0
         self.evaluated_step = -1
         self.metrics: dict[str, float] = {}
-        self.best_accuracy: float | None = None
+        self.best_value: float | None = None
         self.seconds_before = 0.0
         self.started = time.monotonic()
         self._rehearsed = False
@@ -127,8 +130,12 @@ class Engine:
         self.agreement = Agreement(world, watch)
         self._last_save = time.monotonic()
         resumed = self._resume(chosen)
-        self.tracker = Tracker(
-            run, world, start_step=self.step, evaluated=self.evaluated_step == self.step
+        self.tracker = Tracking(
+            run,
+            world,
+            start_step=self.step,
+            evaluated=self.evaluated_step == self.step,
+            trackers=train.trackers,
         )
         self.saver = CheckpointSaver(
             self.store,
@@ -149,7 +156,7 @@ class Engine:
             if self.device.type != "cuda":
                 raise TrainingError(
                     "sync_batchnorm works on GPUs only (torch has no CPU kernel for it); "
-                    "use train.model.norm=group on CPUs"
+                    "use group normalisation on CPUs"
                 )
             converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
             network = converted
@@ -295,16 +302,16 @@ class Engine:
 
     def _evaluate_if_due(self) -> tuple[StopReason, bool]:
         """Evaluate after the step if it is time. Returns a reason to stop that came up meanwhile,
-        and whether the accuracy is the best so far."""
+        and whether its result is the best so far."""
         if self.train.evaluate_every == 0 or self.step in (0, self.evaluated_step):
             return StopReason.NONE, False
         epoch, into = divmod(self.step, self.data.steps_per_epoch)
         whole = into == 0 and epoch % self.train.evaluate_every == 0
         if not whole and self.step < self.total_steps:
             return StopReason.NONE, False
-        before = self.best_accuracy
+        before = self.best_value
         reason = self.evaluate()
-        return reason, self.best_accuracy != before
+        return reason, self.best_value != before
 
     def _evaluation_networks(self) -> dict[str, nn.Module]:
         networks = self.average.networks if self.average is not None else self.networks
@@ -333,9 +340,9 @@ class Engine:
         if not reason:
             self.metrics = self.task.summarize(self._add_over_ranks(sums))
             self.evaluated_step = self.step
-            accuracy = self.metrics.get("accuracy")
-            if accuracy is not None:
-                self.best_accuracy = max(accuracy, self.best_accuracy or 0.0)
+            best = self.task.best
+            if best is not None:
+                self.best_value = best.better(self.metrics.get(best.metric), self.best_value)
             self.report.evaluation()
         self.resume_clocks()
         return reason

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpc_amp.train.ema import WeightAverage
     from hpc_amp.train.pace import Pace
     from hpc_amp.train.schedule import RateFactor
-    from hpc_amp.train.tracking import Tracker
+    from hpc_amp.train.tracking import Tracking
     from hpc_amp.train.update import PhaseUpdate
 
 
@@ -45,10 +45,10 @@ class Training(Protocol):
     """Those of the last evaluation."""
     evaluated_step: int
     """The step of the last evaluation; -1 before the first."""
-    best_accuracy: float | None
+    best_value: float | None
     seconds_before: float
     """Seconds of training in earlier attempts."""
-    tracker: Tracker
+    tracker: Tracking
     pace: Pace
 
     @property

@@ -108,6 +108,17 @@ class Report:
         """The scaler of each loss, by the name of the loss."""
         return {name: s for update in self._engine.updates for name, s in update.scalers.items()}
 
+    def _best(self) -> dict[str, Any] | None:
+        """The metric by which the task compares results, and its best value so far."""
+        best = self._engine.task.best
+        if best is None:
+            return None
+        return {
+            "metric": best.metric,
+            "direction": best.direction,
+            "value": self._engine.best_value,
+        }
+
     def summary(self) -> dict[str, Any]:
         """The facts of the run up to here, for summary.json."""
         engine = self._engine
@@ -115,9 +126,8 @@ class Report:
         return {
             "data": engine.task.data_name,
             "synthetic": engine.task.synthetic,
-            "accuracy": engine.metrics.get("accuracy"),
             "metrics": engine.metrics,
-            "best_accuracy": engine.best_accuracy,
+            "best": self._best(),
             "images_per_second": round(rate, 2),
             "world_size": engine.world.size,
             "nodes": engine.world.nodes,

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.config.schema import Job, from_plain
-
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
@@ -53,11 +51,6 @@ class RunDirectory:
     def stop_file(self) -> Path:
         """A file whose existence asks this attempt to save and stop."""
         return self.attempt_path / "stop"
-
-
-def read_job(path: Path) -> Job:
-    """The job in a `job.json`."""
-    return from_plain(Job, json.loads(path.read_text())["job"])
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import traceback
+from pathlib import Path
 
 import torch
 
@@ -12,10 +14,11 @@ from hpc_amp.config.schema import Job
 from hpc_amp.config.units import parse_duration
 from hpc_amp.distributed import setup
 from hpc_amp.distributed.world import World
+from hpc_amp.tasks.registry import job_from_plain
 from hpc_amp.train.engine import Engine
 from hpc_amp.train.errors import Superseded, TrainingError
 from hpc_amp.train.outcome import write_first_outcome
-from hpc_amp.train.rundir import RunDirectory, read_job
+from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.sentry import Sentry
 from hpc_amp.train.stages import (
     announce,
@@ -33,9 +36,9 @@ _STARTED_BY_MPI = ("OMPI_COMM_WORLD_RANK", "PALS_RANKID", "PMI_RANK")
 
 def run_rank(run: RunDirectory, world: World, watch: StopWatch, sentry: Sentry) -> int:
     """Train the job's task on this rank. Returns the exit status (see `hpc_amp.train.__main__`)."""
-    job = read_job(run.job_file)
     run.attempt_path.mkdir(parents=True, exist_ok=True)
     try:
+        job = _job_of(run)
         engine = _start(job, run, world, watch, sentry)
         sentry.limit(parse_duration(job.launch.timeout))
         reason = engine.fit()
@@ -53,6 +56,17 @@ def run_rank(run: RunDirectory, world: World, watch: StopWatch, sentry: Sentry) 
         return 1
     by_mpi = any(name in os.environ for name in _STARTED_BY_MPI)
     return 75 if reason and not by_mpi else 0
+
+
+def _job_of(run: RunDirectory) -> Job:
+    """The job of `job.json`. A task of the user's own is imported from the run's copy of the code.
+    Raises TaskError."""
+    resolved = json.loads(run.job_file.read_text())
+    code = None
+    if resolved["job"].get("code") is not None:
+        code = Path(resolved["workdir"])
+        sys.path.insert(0, str(code))
+    return job_from_plain(resolved["job"], code)
 
 
 def _end_failed(error: Exception, run: RunDirectory, world: World, sentry: Sentry) -> int:

@@ -16,7 +16,8 @@ from hpc_amp.data.errors import LoaderError
 from hpc_amp.distributed import setup
 from hpc_amp.distributed.world import World, WorldError
 from hpc_amp.tasks.base import DataError, ModelError, Task
-from hpc_amp.tasks.registry import build_task
+from hpc_amp.tasks.build import build_task
+from hpc_amp.tasks.registry import TaskError
 from hpc_amp.train.engine import Engine
 from hpc_amp.train.errors import Superseded, TrainingError
 from hpc_amp.train.heartbeat import dead_ranks
@@ -30,7 +31,7 @@ from hpc_amp.train.settings import SettingError
 from hpc_amp.train.stopping import StopReason, StopWatch
 
 # Errors whose message is for the user; anything else is a defect and shows its traceback.
-_BAD_INPUT = (SettingError, DataError, ModelError, PrecisionError, setup.DeviceError)
+_BAD_INPUT = (SettingError, TaskError, DataError, ModelError, PrecisionError, setup.DeviceError)
 _EXPLAINED = (*_BAD_INPUT, TrainingError, Superseded, WorldError, LoaderError)
 _SENTRY_FIRST = 30.0
 
@@ -67,7 +68,7 @@ def begin(
     if not dist.is_initialized():
         # Later than the sentry, which has more to say about a rank that hangs.
         setup.join(world, device, timeout + _SENTRY_FIRST)
-    made = build_task(train, world, device) if task is None else task(train, world, device)
+    made = (task or build_task)(train, world, device)
     observers = (*observers, *profilers(train, world, run))
     return Engine(made, train, world, device, run, watch, sentry, observers=observers, rate=rate)
 
@@ -77,9 +78,8 @@ def announce(name: str, engine: Engine) -> None:
     train, world, say = engine.train, engine.world, engine.tracker.say
     on = f"{world.size} rank{'s' * (world.size > 1)} on {world.nodes} node{'s' * (world.nodes > 1)}"
     parameters = sum(p.numel() for n in engine.networks.values() for p in n.parameters())
-    what = train.model.name if train.task == "classification" else train.task
     say(
-        f"{name}: {what} ({parameters:,} parameters) on {engine.task.data_name}, "
+        f"{name}: {engine.task.title} ({parameters:,} parameters) on {engine.task.data_name}, "
         f"{on} ({engine.device.type}), precision {engine.policy.mode}, torch {torch.__version__}"
     )
     say(

@@ -72,7 +72,7 @@ def _trainer(engine: Training) -> dict[str, Any]:
         "skipped_updates": {u.phase.name: u.skipped for u in engine.updates},
         "average_updates": engine.average.updates if engine.average is not None else 0,
         "metrics": engine.metrics,
-        "best_accuracy": engine.best_accuracy,
+        "best_value": engine.best_value,
         "evaluated_step": engine.evaluated_step,
         "seconds": engine.seconds,
         "data": engine.task.data_name,
@@ -80,12 +80,12 @@ def _trainer(engine: Training) -> dict[str, Any]:
 
 
 def _facts(engine: Training) -> dict[str, Any]:
-    evaluated = engine.evaluated_step == engine.step
+    evaluated, best = engine.evaluated_step == engine.step, engine.task.best
     return {
         "epoch": engine.step // engine.data.steps_per_epoch,
         "samples": engine.step * engine.train.batch_size,
         "world_size": engine.world.size,
-        "metric": engine.metrics.get("accuracy") if evaluated else None,
+        "metric": engine.metrics.get(best.metric) if evaluated and best is not None else None,
         "config_sha256": config_digest(engine.train),
         "train": to_plain(engine.train),
         "environment": environment(engine.device),
@@ -120,7 +120,7 @@ def restore(engine: Training, checkpoint: Checkpoint) -> list[str]:
         ) from error
     engine.step = trainer["step"]
     engine.metrics = trainer["metrics"]
-    engine.best_accuracy = trainer["best_accuracy"]
+    engine.best_value = trainer.get("best_value", trainer.get("best_accuracy"))
     engine.evaluated_step = trainer["evaluated_step"]
     engine.seconds_before = trainer["seconds"]
     line = f"resumed from {engine.store.path(checkpoint.step)} at step {engine.step}"

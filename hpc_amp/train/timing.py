@@ -172,7 +172,7 @@ class StepTimer:
             "tf32": machine.tf32(device),
             "channels_last": train.channels_last,
             "task": train.task,
-            "model": train.model.name if train.task == "classification" else None,
+            "model": engine.task.title,
             "environment": machine.versions(device),
         }
 

@@ -1,4 +1,4 @@
-"""What rank 0 reports: lines for people, metrics.jsonl, TensorBoard, and the progress file."""
+"""What rank 0 reports: lines for people, metrics.jsonl, trackers, and the progress file."""
 
 from __future__ import annotations
 
@@ -6,33 +6,42 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hpc_amp.distributed.world import World
+from hpc_amp.trackers.registry import TRACKERS
 from hpc_amp.train.rundir import RunDirectory, replace_text, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hpc_amp.trackers.base import Tracker
 
-class Tracker:
+
+class Tracking:
     """Writes on rank 0 and does nothing elsewhere.
 
-    On a resume the curves go on from `start_step`: lines of metrics.jsonl beyond it are cut, and
-    TensorBoard is told to forget its points (`purge_step`), so that no step stands there twice. So
-    is an evaluation of that step, unless it is `evaluated`: it is not in the checkpoint then, and
-    will be done again.
+    `trackers` are names of `hpc_amp.trackers`. On a resume the curves go on from `start_step`:
+    lines of metrics.jsonl beyond it are cut, and trackers are told the first step that is to come,
+    so that no step stands there twice. So is an evaluation of that step, unless it is `evaluated`:
+    it is not in the checkpoint then, and will be done again.
 
     Attempt 0 is none: it only looks at a run, on which an attempt may be at work, and writes
     nothing but lines for people.
 
-    A disk that is full costs reports, not the run.
+    A disk that is full, or a tracker that fails, costs reports, not the run.
     """
 
     def __init__(
-        self, run: RunDirectory, world: World, *, start_step: int, evaluated: bool = True
+        self,
+        run: RunDirectory,
+        world: World,
+        *,
+        start_step: int,
+        evaluated: bool = True,
+        trackers: Sequence[str] = (),
     ) -> None:
         self._speaks = world.is_main
         self._active = world.is_main and run.attempt > 0
@@ -43,33 +52,24 @@ class Tracker:
         if not self._active:
             return
         self._metrics: TextIO | None = None
-        self._board: Any = None
+        self._trackers: dict[str, Tracker] = {}
         again: list[dict[str, Any]] | None = None
         with self._unless_disk_is_full():
             again = _cut_after(run.path / "metrics.jsonl", start_step, evaluated)
         with self._unless_disk_is_full():
             self._metrics = (run.path / "metrics.jsonl").open("a", buffering=1)
-        with self._unless_disk_is_full():
-            purge_step = start_step + 1 if again is None else start_step
-            self._board = self._open_board(run.path / "tensorboard", purge_step)
+        first_step = start_step + 1 if again is None else start_step
+        for name in trackers:
+            with self._unless_it_fails(name):
+                self._trackers[name] = TRACKERS.get(name)(run.path, first_step)
         for line in again or ():
-            self._add_to_board(line)
+            self._to_trackers(line)
 
-    def _open_board(self, folder: Path, purge_step: int) -> Any:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            self.say(f"WARNING: no TensorBoard files will be written: {error}")
-            return None
-        # Also at the beginning: an attempt before may have died before its first checkpoint.
-        return SummaryWriter(str(folder), purge_step=purge_step, flush_secs=10)
-
-    def _add_to_board(self, line: Mapping[str, Any]) -> None:
-        if self._board is not None:
-            with self._unless_disk_is_full():
-                for name, value in line.items():
-                    if name not in ("step", "time"):
-                        self._board.add_scalar(name, value, line["step"])
+    def _to_trackers(self, line: Mapping[str, Any]) -> None:
+        values = {name: value for name, value in line.items() if name not in ("step", "time")}
+        for name, tracker in list(self._trackers.items()):
+            with self._unless_it_fails(name):
+                tracker.scalars(line["step"], values)
 
     def say(self, line: str) -> None:
         """A line for people, on standard output."""
@@ -78,18 +78,18 @@ class Tracker:
                 print(f"[{time.strftime('%H:%M:%S')}] {line}", flush=True)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Points of curves at `step`: a line of metrics.jsonl and TensorBoard scalars."""
+        """Points of curves at `step`: a line of metrics.jsonl, and for the trackers."""
         if not self._active:
             return
         line = {"step": step, "time": round(time.time(), 3), **values}
         if self._metrics is not None:
             with self._unless_disk_is_full():
                 self._metrics.write(json.dumps(line) + "\n")
-        self._add_to_board(line)
+        self._to_trackers(line)
 
     def pictures(self, step: int, images: Tensor | None) -> None:
-        """Images [N, C, H, W] from 0 to 1 made at `step`, as one picture: in TensorBoard, and in
-        samples/step-XXXXXXXX.png."""
+        """Images [N, C, H, W] from 0 to 1 made at `step`, as one picture: in
+        samples/step-XXXXXXXX.png, and for the trackers."""
         if not self._active or images is None:
             return
         from torchvision.utils import make_grid, save_image
@@ -100,9 +100,9 @@ class Tracker:
             folder = self._run.path / "samples"
             folder.mkdir(exist_ok=True)
             save_image(grid, folder / f"step-{step:08d}.png")
-        if self._board is not None:
-            with self._unless_disk_is_full():
-                self._board.add_image("samples", grid, step)
+        for name, tracker in list(self._trackers.items()):
+            with self._unless_it_fails(name):
+                tracker.picture(step, "samples", grid)
 
     def progress(self, **facts: Any) -> None:
         """Overwrite the progress file of this attempt, which `status` reads. It follows within a
@@ -122,9 +122,27 @@ class Tracker:
         try:
             yield
         except OSError as error:
-            if not self._complained:
-                self.say(f"WARNING: reports are incomplete: {error}; training goes on")
-            self._complained = True
+            self._complain(error)
+
+    def _complain(self, error: OSError) -> None:
+        if not self._complained:
+            self.say(f"WARNING: reports are incomplete: {error}; training goes on")
+        self._complained = True
+
+    @contextlib.contextmanager
+    def _unless_it_fails(self, name: str) -> Iterator[None]:
+        """A tracker that fails is left out from then on. It may be anybody's and raise anything."""
+        try:
+            yield
+        except OSError as error:
+            self._complain(error)
+        except Exception as error:
+            self._trackers.pop(name, None)
+            text = " ".join(str(error).split())
+            self.say(
+                f"WARNING: the tracker {name} is not used: {type(error).__name__}: {text}; "
+                "training goes on"
+            )
 
     def close(self) -> None:
         """Flush and close everything."""
@@ -135,9 +153,9 @@ class Tracker:
         if self._metrics is not None:
             with self._unless_disk_is_full():
                 self._metrics.close()
-        if self._board is not None:
-            with self._unless_disk_is_full():
-                self._board.close()
+        for name, tracker in self._trackers.items():
+            with self._unless_it_fails(name):
+                tracker.close()
 
 
 def _cut_after(path: Path, step: int, evaluated: bool) -> list[dict[str, Any]] | None:

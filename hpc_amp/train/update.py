@@ -151,6 +151,5 @@ def _check_eps(config: Optimizer, policy: PrecisionPolicy) -> None:
     if torch.tensor(config.eps, dtype=policy.weight_dtype) == 0:
         raise SettingError(
             f"precision {policy.mode} computes Adam's steps in fp16, where eps {config.eps:g} is 0 "
-            "and the weights become NaN; set train.optimizer.eps (of a dcgan train.gan.eps) to "
-            "1e-4, or use O2"
+            "and the weights become NaN; set the eps of the task's optimizer to 1e-4, or use O2"
         )

@@ -83,7 +83,7 @@ def uninterrupted(train: Callable[..., Run]) -> Callable[..., Ending]:
 
 def ending(run: Run) -> Ending:
     """All that a resume could change."""
-    names = ("outcome", "weights_sha256", "loss_scale", "skipped_steps", "steps", "accuracy")
+    names = ("outcome", "weights_sha256", "loss_scale", "skipped_steps", "steps", "metrics")
     facts = {name: run.summary[name] for name in names}
     return {**facts, **{name: curve(run.path, name) for name in CURVES}}
 

@@ -8,6 +8,7 @@ status (negative for a signal), or null while it lives.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -20,7 +21,8 @@ import torch.utils.tensorboard  # noqa: F401
 
 from chaos import mishaps
 from hpc_amp.distributed.ending import end_with_parent
-from hpc_amp.tasks import classification, registry  # noqa: F401
+from hpc_amp.tasks import registry
+from hpc_amp.tasks.classification import task  # noqa: F401
 from hpc_amp.train import __main__ as program
 from hpc_amp.train import session  # noqa: F401
 
@@ -55,7 +57,7 @@ def become_rank(request: dict[str, Any]) -> None:
     os.dup2(said, 2)
     os.environ.update(request["environ"])
     if request["task"] is not None:
-        registry._TASKS["classification"] = ("chaos.tasks", request["task"])
+        registry.TASKS._own["classification"] = f"chaos.tasks:{request['task']}"
     rank = int(request["environ"]["RANK"])
     for mishap in request["mishaps"]:
         if mishap["rank"] in (rank, None):
@@ -64,4 +66,6 @@ def become_rank(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # a collection in a fork would copy what it looks at
     main()
+    os._exit(0)  # taking torch apart takes seconds

@@ -21,7 +21,7 @@ from support.cluster import Cluster, site_parameters
 from support.environment import REPOSITORY
 from support.standins import CobaltStandIn, PbsStandIn, StandIn
 from support.stubs import REPORT, Report, read_reports
-from support.waiting import wait_until
+from support.waiting import size_of, wait_for_news, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -103,11 +103,14 @@ class System:
     def wait_for(self, run_dir: Path, *states: str, seconds: float = 600) -> dict[str, Any]:
         """Until the run is in one of `states`. The limit only ends what would hang."""
         deadline = time.monotonic() + seconds
-        while (entry := self.status(run_dir))["state"] not in states:
+        while True:
+            known = size_of(run_dir / "state.jsonl")
+            entry = self.status(run_dir)
+            if entry["state"] in states:
+                return entry
             if time.monotonic() > deadline or entry["state"] in ("failed", "lost", "finished"):
                 pytest.fail(f"{entry}\n{events(run_dir)}\n{log(run_dir)}")
-            time.sleep(0.3)
-        return entry
+            wait_for_news(run_dir / "state.jsonl", known)
 
     def wait_until_running(self, name: str, attempt: int = 1) -> None:
         wait_until(lambda: len(self.places(name, attempt)) == RANKS, f"all ranks of {name}")
@@ -125,6 +128,14 @@ class System:
         cluster = Cluster(self.cluster.image, self.cluster.binds, self.environ)
         shown = cluster.run(sys.executable, "-c", script, self.name, *sorted(ids), cwd=self.work)
         return json.loads(shown.stdout)
+
+    def wait_until_gone(self, run_dir: Path) -> None:
+        """Until the scheduler knows of no job of the run. Each question starts a Python."""
+        wait_until(lambda: not self.queue(run_dir), "the run's jobs to leave the queue", pause=0.5)
+
+    def wait_until_lost(self, run_dir: Path) -> None:
+        """Until a job was killed without a word."""
+        wait_until(lambda: self.status(run_dir)["state"] == "lost", "the job to be killed", pause=1)
 
 
 def events(run_dir: Path) -> list[dict[str, Any]]:
@@ -209,7 +220,7 @@ def test_a_job_of_ones_own(system: System) -> None:
         assert [place["variables"]["LOCAL_RANK"] for place in places] == ["0", "1", "0", "1"]
         assert hosts[0] == hosts[1] == places[0]["variables"]["MASTER_ADDR"]
         assert hosts[2] == hosts[3] != hosts[0]
-    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
+    system.wait_until_gone(run_dir)
     assert gone(places)
 
 
@@ -248,7 +259,7 @@ def test_a_failure(system: System) -> None:
     expected = {"local": ("1",), "slurm_srun": ("3", "143", "137")}.get(system.site, ("3",))
     assert ended["reason"] in [f"exit status {status}" for status in expected]
     assert states(run_dir) == ["submitted", "started", "failed"]
-    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
+    system.wait_until_gone(run_dir)
 
     system.hpc_amp("resume", str(run_dir), check=True)
     _wait_for_failure(system, run_dir, attempt=2)
@@ -256,11 +267,12 @@ def test_a_failure(system: System) -> None:
 
 
 def _wait_for_failure(system: System, run_dir: Path, attempt: int = 1) -> dict[str, Any]:
-    wait_until(
-        lambda: (one := system.status(run_dir))["state"] == "failed" and one["attempt"] == attempt,
-        f"attempt {attempt} to fail",
-    )
-    return system.status(run_dir)
+    what = f"attempt {attempt} to fail"
+    wait_until(lambda: states(run_dir).count("failed") == attempt, what)
+    wait_until(lambda: system.status(run_dir)["state"] == "failed", what, pause=1)
+    entry = system.status(run_dir)
+    assert entry["attempt"] == attempt
+    return entry
 
 
 def test_a_failure_is_retried(system: System) -> None:
@@ -278,7 +290,7 @@ def test_a_stop_at_a_checkpoint_goes_on_until_the_bound(system: System) -> None:
     stopped = system.wait_for(run_dir, "checkpointed")
     assert (stopped["attempt"], stopped["reason"]) == (2, "job.max_restarts reached")
     assert_another_job_where_there_is_no_requeue(system, run_dir)
-    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
+    system.wait_until_gone(run_dir)
 
     system.hpc_amp("resume", str(run_dir))
     assert system.wait_for(run_dir, "finished")["attempt"] == 3
@@ -308,7 +320,7 @@ def test_cancel(system: System) -> None:
     system.hpc_amp("cancel", str(run_dir))
 
     assert system.status(run_dir)["state"] == "cancelled"
-    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
+    system.wait_until_gone(run_dir)
     wait_until(lambda: gone(places), "the ranks to end")
     assert states(run_dir)[:3] == ["submitted", "started", "cancelled"]
     assert "started" not in states(run_dir)[3:]
@@ -348,7 +360,7 @@ def test_a_chain_goes_on_where_nodes_cannot_submit(system: System) -> None:
     assert states(run_dir) == ["submitted", "started", "continued", "started", "finished"]
     started = [event["job_id"] for event in events(run_dir) if event["state"] == "started"]
     assert started == chain[:2]
-    wait_until(lambda: not system.queue(run_dir), "the last links to leave the queue")
+    system.wait_until_gone(run_dir)
     assert system.status(run_dir)["state"] == "finished"
 
 
@@ -375,7 +387,7 @@ def test_cancelling_ends_a_whole_chain(system: System) -> None:
     assert len(system.queue(run_dir)) == 3
     system.hpc_amp("cancel", str(run_dir))
 
-    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
+    system.wait_until_gone(run_dir)
     assert states(run_dir) == ["submitted", "started", "cancelled"]
 
 
@@ -384,7 +396,7 @@ def test_a_failure_ends_a_whole_chain(system: System) -> None:
     run_dir = system.act("broken", "exit:3", chain=2)
 
     _wait_for_failure(system, run_dir)
-    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
+    system.wait_until_gone(run_dir)
     assert states(run_dir) == ["submitted", "started", "failed"]
 
 
@@ -402,7 +414,7 @@ def test_a_job_that_overruns_its_limit_can_be_resumed(system: System) -> None:
         walltime = "15s"  # the second attempt makes sure that the first is silent
     try:
         run_dir = system.act("overrun", "hang", "ok", walltime=walltime, stop_margin="1s")
-        wait_until(lambda: system.status(run_dir)["state"] == "lost", "the job to be killed")
+        system.wait_until_lost(run_dir)
     finally:
         if system.site == "cobalt_stand_in":
             system.server.config(minute=60.0)

@@ -56,7 +56,7 @@ def measured(cluster: Cluster, folder: Path) -> dict[str, dict[str, Any]]:
             pytest.fail(f"{now}\n{logs(folder)}")
         return now == {"measured"}
 
-    wait_until(ended, "all runs to be measured")
+    wait_until(ended, "all runs to be measured", pause=1)
     return runs_of(cluster, folder)
 
 
@@ -90,7 +90,9 @@ def test_a_study_survives_the_end_of_its_command_and_of_a_job(
         stdout=subprocess.DEVNULL,
     )
     wait_until(lambda: list((tmp_path / "studies").glob("tiny/*/study.json")), "the study")
-    second = wait_until(lambda: _job_ids(cluster, tmp_path)[1:], "the second job's id")[0]
+    second = wait_until(lambda: _job_ids(cluster, tmp_path)[1:], "the second job's id", pause=0.5)[
+        0
+    ]
     command.kill()
     command.wait()
     before = runs_of(cluster, tmp_path)
@@ -101,7 +103,9 @@ def test_a_study_survives_the_end_of_its_command_and_of_a_job(
     log = Path(victim) / "logs" / "job.log"
     wait_until(lambda: log.exists() and "samples, " in log.read_text(), "its training to begin")
     cluster.run("scancel", "--batch", "--signal=KILL", second, cwd=tmp_path)
-    ended = wait_until(lambda: _ended(cluster, tmp_path, second), "the second job to end")
+    ended = wait_until(
+        lambda: _ended(cluster, tmp_path, second), "the second job to end", pause=0.5
+    )
     assert ended == "lost", logs(tmp_path)
 
     cluster.hpc_amp("scale", "continue", "tiny", cwd=tmp_path)

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 from support.cluster import SCRIPTS, Cluster
+from support.waiting import size_of, wait_for_news
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
@@ -118,10 +119,14 @@ class Run:
     def wait_for_end(self) -> dict[str, Any]:
         """The end of the run, which nobody has helped."""
         final = ("finished", "failed", "checkpointed", "cancelled", "lost")
-        self.wait_until(lambda: self.status()["state"] in final, "the end")
-        entry = self.status()
-        assert entry["state"] == "finished", f"{entry}\n{self.states}\n{self.log}"
-        return entry
+        deadline = time.monotonic() + 400  # which only ends what would hang
+        while True:
+            known = size_of(self.path / "state.jsonl")
+            entry = self.status()
+            if entry["state"] in final or time.monotonic() > deadline:
+                assert entry["state"] == "finished", f"{entry}\n{self.states}\n{self.log}"
+                return entry
+            wait_for_news(self.path / "state.jsonl", known)
 
     def save_and_stop(self) -> None:
         """The end of a run that has no end, after which all of it is there."""

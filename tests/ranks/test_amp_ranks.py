@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from support.warm import Warm
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -287,23 +287,16 @@ def two_losses_with_bucket_views(rank: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+def results(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """By scenario: what each rank wrote down."""
-    from support.environment import REPOSITORY, clean_environ
     from support.ports import free_ports
 
     folder = tmp_path_factory.mktemp("ranks")
     (port,) = free_ports(1)
-    environ = clean_environ(OMP_NUM_THREADS="1")
-    environ["PYTHONPATH"] += f":{REPOSITORY / 'tests'}"
-    ranks = []
-    for rank in range(RANKS):
-        command = [sys.executable, __file__, str(folder), str(rank), str(port)]
-        with (folder / f"said-{rank}").open("w") as said:
-            ranks.append(subprocess.Popen(command, env=environ, stdout=said, stderr=said))
-    statuses = [rank.wait() for rank in ranks]
-    if any(statuses):
-        pytest.fail("\n".join((folder / f"said-{rank}").read_text() for rank in range(RANKS)))
+    ranks = [warm.start(__file__, folder, str(rank), str(port)) for rank in range(RANKS)]
+    ended = [rank.wait() for rank in ranks]
+    if any(end.returncode for end in ended):
+        pytest.fail("\n".join(end.stdout + end.stderr for end in ended))
     noted = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
     return {name: [of[name] for of in noted] for name in noted[0]}
 

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from support.dcgan import GAN, TRAIN
 from support.environment import REPOSITORY, clean_environ
+from support.ports import free_ports
 from support.training import curve
+from support.warm import Warm
 
 pytestmark = pytest.mark.ranks
 
@@ -36,7 +38,8 @@ FP16: dict[str, Any] = {
 
 TRAINING = """
 import json, sys
-from hpc_amp.config.schema import Train, from_plain
+from hpc_amp.config.schema import from_plain
+from hpc_amp.tasks.dcgan.config import DcganConfig
 from hpc_amp.train import Observer, fit, run_program
 
 class Stop(Observer):
@@ -50,7 +53,7 @@ class Stop(Observer):
 
 def main():
     for folder, train, stop in json.load(open(sys.argv[1])):
-        fit(from_plain(Train, train), folder, observers=[Stop(stop)])
+        fit(from_plain(DcganConfig, train), folder, observers=[Stop(stop)])
     return 0
 
 run_program(main)
@@ -58,21 +61,32 @@ run_program(main)
 """Trainings one after another in the same processes: importing torch takes seconds."""
 
 
-def torchrun(ranks: int, *command: str | Path, cwd: Path | None = None) -> str:
-    """Start ranks and return what they say; fails where one fails."""
-    launcher = [sys.executable]
-    if ranks > 1:
-        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    environ = clean_environ(OMP_NUM_THREADS="1")
+def torchrun(*command: str | Path) -> str:
+    """Start two ranks as a user does, and return what they say; fails where one fails."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = subprocess.run(
-        [*launcher, *command], env=environ, cwd=cwd, text=True, capture_output=True, check=False
-    )
+        [*launcher, "--nproc-per-node=2", *command],
+        env=clean_environ(OMP_NUM_THREADS="1"), text=True, capture_output=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
+def run(warm: Warm, ranks: int, *command: str | Path, cwd: Path | None = None) -> str:
+    """The same for any number of ranks, without the seconds in which they import torch."""
+    world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
+    started = []
+    for rank in range(ranks):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), **world} if ranks > 1 else {}
+        started.append(warm.start(*command, cwd=cwd, environ=place))
+    ended = [rank.wait() for rank in started]
+    assert not any(rank.returncode for rank in ended), ended
+    return "".join(rank.stdout for rank in ended)
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run directories of trainings on one and two ranks, one of which was stopped twice."""
     made = tmp_path_factory.mktemp("dcgan")
     script = made / "training.py"
@@ -85,7 +99,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for ranks, trainings in plans.items():
         plan = made / f"plan-{ranks}.json"
         plan.write_text(json.dumps(trainings))
-        torchrun(ranks, script, plan)
+        run(warm, ranks, script, plan)
     return made
 
 
@@ -126,25 +140,25 @@ def test_a_resume_on_two_ranks_is_bit_exact(folder: Path) -> None:
 SMALL = ("--imageSize", "16", "--nz", "4", "--ngf", "4", "--ndf", "4", "--device", "cpu")
 
 
-def test_the_example_runs_one_step_on_request(tmp_path: Path) -> None:
-    said = torchrun(1, SCRIPT, *SMALL, "--dry-run", "--precision", "fp16", cwd=tmp_path)
+def test_the_example_runs_one_step_on_request(warm: Warm, tmp_path: Path) -> None:
+    said = run(warm, 1, SCRIPT, *SMALL, "--dry-run", "--precision", "fp16", cwd=tmp_path)
     assert "finished at step 1 of 1" in said
     assert "D(x) 0." in said
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["precision"], summary["synthetic"], summary["world_size"]) == ("fp16", True, 1)
 
 
-def test_the_example_runs_on_two_ranks_and_is_resumed_where_it_is_asked_to(tmp_path: Path) -> None:
+def test_the_example_runs_on_two_ranks_and_is_resumed_where_it_is_asked_to(
+    warm: Warm, tmp_path: Path
+) -> None:
     flags = (*SMALL, "--batchSize", "1024", "--outf", str(tmp_path))
-    said = torchrun(2, SCRIPT, *flags, "--ngpu", "2", "--niter", "1")
+    said = torchrun(SCRIPT, *flags, "--ngpu", "2", "--niter", "1")
     assert said.count("finished at step 4 of 4") == 1, "one rank speaks"
     assert "2 ranks on 1 node" in said
-    refused = subprocess.run(
-        [sys.executable, SCRIPT, *flags], env=clean_environ(), text=True, capture_output=True
-    )
+    refused = warm.run(SCRIPT, *flags)
     assert refused.returncode == 2
     assert f"{tmp_path} has checkpoints: add --resume" in refused.stderr.splitlines()[-1]
-    said = torchrun(1, SCRIPT, *flags, "--niter", "2", "--resume")
+    said = run(warm, 1, SCRIPT, *flags, "--niter", "2", "--resume")
     assert "at step 4 (saved by 2 ranks)" in said
     assert "finished at step 8 of 8" in said
     assert [step for step, _ in curve(tmp_path, "eval/frechet_small")] == [4, 8]
@@ -158,7 +172,11 @@ def test_the_example_is_a_job_too(tmp_path: Path) -> None:
     settings = ["site=local", "job.gpus_per_node=0", "job.ranks_per_node=2", "job.cpus_per_gpu=1"]
     settings += [f"runs_dir={tmp_path / 'runs'}", f"run={json.dumps([*words, '--outf', 'out'])}"]
     job = "examples/dcgan/job.yaml"
-    said = torchrun(1, "-m", "hpc_amp", "run", job, *settings, cwd=REPOSITORY)
-    assert "finished at step 4 of 4" in said
+    done = subprocess.run(
+        [sys.executable, "-m", "hpc_amp", "run", job, *settings],
+        cwd=REPOSITORY, env=clean_environ(OMP_NUM_THREADS="1"), text=True, capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "finished at step 4 of 4" in done.stdout
     (pictures,) = (tmp_path / "runs").rglob("samples")
     assert [path.name for path in pictures.iterdir()] == ["step-00000004.png"]

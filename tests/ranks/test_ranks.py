@@ -7,15 +7,14 @@ the tests then look at what is in the run directories.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.environment import REPOSITORY, clean_environ
+from support.environment import REPOSITORY
 from support.ports import free_ports
 from support.training import curve
+from support.warm import Warm
 
 from hpc_amp.config.schema import Job, from_plain, to_plain
 
@@ -62,7 +61,8 @@ GAN: dict[str, Any] = {
 class Runs:
     """The runs of this module: `plan` collects attempts, `launch` lets ranks work on them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, warm: Warm, folder: Path) -> None:
+        self.warm = warm
         self.folder = folder
         self.entries: list[dict[str, Any]] = []
 
@@ -92,15 +92,12 @@ class Runs:
         file = self.folder / "plan.json"
         file.write_text(json.dumps(self.entries))
         worker = REPOSITORY / "tests" / "support" / "rank_worker.py"
-        ranks = []
-        for rank in range(size):
-            command = [sys.executable, worker, file, str(rank)]
-            with self.said(rank).open("w") as said:
-                environ = clean_environ(OMP_NUM_THREADS="1")
-                environ["PYTHONPATH"] += f":{REPOSITORY / 'tests'}"
-                ranks.append(subprocess.Popen(command, env=environ, stdout=said, stderr=said))
-        statuses = [rank.wait() for rank in ranks]
-        if any(statuses):
+        ended = [
+            rank.wait() for rank in [self.warm.start(worker, file, str(r)) for r in range(size)]
+        ]
+        for rank, end in enumerate(ended):
+            self.said(rank).write_text(end.stdout + end.stderr)
+        if any(end.returncode for end in ended):
             pytest.fail("\n".join(self.said(rank).read_text() for rank in range(size)))
 
     def said(self, rank: int) -> Path:
@@ -122,8 +119,8 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    made = Runs(tmp_path_factory.mktemp("runs"))
+def runs(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    made = Runs(warm, tmp_path_factory.mktemp("runs"))
     for size in (1, 2, 4):
         made.plan(f"parity-{size}", COMMON, size)
     made.plan("parity-halves", {**COMMON, "accumulate": 2}, 1)
@@ -183,7 +180,7 @@ def test_a_run_stopped_four_times_ends_as_the_one_that_was_not(runs: Runs, size:
     signal to one rank, by a deadline and by the stop file, three times of them in one epoch."""
     whole, stopped = f"whole-{size}", f"stopped-{size}"
     expected, seen = runs.summary(whole), runs.summary(stopped)
-    for name in ("weights_sha256", "loss_scale", "skipped_steps", "steps", "accuracy"):
+    for name in ("weights_sha256", "loss_scale", "skipped_steps", "steps", "metrics"):
         assert seen[name] == expected[name], name
     assert seen["outcome"] == "finished"
     assert runs.curves(stopped) == runs.curves(whole)

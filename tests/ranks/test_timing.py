@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.environment import clean_environ
 from support.ports import free_ports
+from support.warm import Warm
 
 from hpc_amp.study.timing import read_allreduce, read_rank
 
@@ -20,12 +18,13 @@ RANKS = 3
 
 PROGRAM = """
 import json, sys
-from hpc_amp.config.schema import Train, from_plain
+from hpc_amp.config.schema import from_plain
+from hpc_amp.tasks.classification.config import ClassificationConfig
 from hpc_amp.train import fit, run_program
 
 def main():
     for name, train in json.loads(sys.argv[1]).items():
-        fit(from_plain(Train, train), name)
+        fit(from_plain(ClassificationConfig, train), name)
     return 0
 
 run_program(main)
@@ -47,26 +46,23 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which three ranks have trained them all, one after the other."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "program.py").write_text(PROGRAM)
     (port,) = free_ports(1)
     world = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_PORT": str(port)}
+    world["MASTER_ADDR"] = "127.0.0.1"
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "program.py", json.dumps(RUNS)],
+        warm.start(
+            *("program.py", json.dumps(RUNS)),
             cwd=folder,
-            env=clean_environ(
-                **world, RANK=str(rank), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
-                OMP_NUM_THREADS="1",
-            ),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            environ={**world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(RANKS)
-    ]  # fmt: skip
-    outputs = [rank.communicate()[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * RANKS, "\n".join(outputs)
+    ]
+    ended = [rank.wait() for rank in ranks]
+    assert [rank.returncode for rank in ended] == [0] * RANKS, ended
     return folder
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.config.schema import Gan
-from hpc_amp.tasks.dcgan import Dcgan
+from hpc_amp.tasks.dcgan.config import DcganConfig
+from hpc_amp.tasks.dcgan.task import Dcgan
 from hpc_amp.train.engine import Engine
 from support.training import engine
 
@@ -35,5 +35,5 @@ def dcgan(folder: Path, *, gan: dict[str, Any] | None = None, **train: Any) -> E
     plain = {**TRAIN, **train}
     name = plain.pop("task")
     made: Engine = engine(folder, Dcgan, gan={**GAN, **(gan or {})}, **plain)
-    assert name == Dcgan.name and isinstance(made.train.gan, Gan)
+    assert name == Dcgan.name and isinstance(made.train, DcganConfig)
     return made

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from support.environment import REPOSITORY, clean_environ
+from support.warm import Warm
 
 EXAMPLES = REPOSITORY / "examples"
 
@@ -30,15 +31,24 @@ def modules_of(example: str) -> Iterator[None]:
                 del sys.modules[name]
 
 
+NOWHERE = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
+
+
+def train_example(
+    warm: Warm, example: str, words: Sequence[str], folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """`run_example` for one that trains, in a process that has torch already."""
+    return warm.run(EXAMPLES / example / "main.py", *words, cwd=folder, environ=NOWHERE)
+
+
 def run_example(
     example: str, words: Sequence[str], folder: Path, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """`python main.py WORDS` in a folder, without a terminal and without a network."""
-    nowhere = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
     return subprocess.run(
         [sys.executable, str(EXAMPLES / example / "main.py"), *words],
         cwd=folder,
-        env=clean_environ(OMP_NUM_THREADS="1", **nowhere, **environ),
+        env=clean_environ(OMP_NUM_THREADS="1", **NOWHERE, **environ),
         stdin=subprocess.DEVNULL,
         text=True,
         capture_output=True,

@@ -22,7 +22,8 @@ from typing import Any
 import torch._dynamo
 import torch.utils.tensorboard  # noqa: F401
 
-from hpc_amp.tasks import classification, registry  # noqa: F401
+from hpc_amp.tasks import registry
+from hpc_amp.tasks.classification import task  # noqa: F401
 from hpc_amp.train import agreement, engine
 from hpc_amp.train.__main__ import main
 
@@ -63,7 +64,7 @@ def attempt(entry: dict[str, Any]) -> None:
     PlannedAgreement.stop_file = folder / "stop"
     engine.Agreement = PlannedAgreement  # type: ignore[misc]
     if entry["task"] == "gan":
-        registry._TASKS["classification"] = ("support.gan", "TinyGan")
+        registry.TASKS._own["classification"] = "support.gan:TinyGan"
     status = main([entry["job"]])
     noted = {"status": status, "pid": os.getpid(), "exchanges": PlannedAgreement.steps}
     (folder / f"rank{RANK}.json").write_text(json.dumps(noted))

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from hpc_amp.config.schema import Train, from_plain
 from hpc_amp.data.order import generator
 from hpc_amp.distributed.world import World
-from hpc_amp.tasks.base import Networks, Phase, Task, TrainingData
+from hpc_amp.tasks.base import Best, Networks, Phase, Task, TrainingData
+from hpc_amp.tasks.classification.config import ClassificationConfig
+from hpc_amp.tasks.dcgan.config import DcganConfig
 from hpc_amp.train.engine import Engine
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.stopping import StopReason, StopWatch
@@ -45,6 +47,7 @@ class Regression(Task):
     """Learns the mean of its inputs, with dropout so that the global random stream matters."""
 
     name: ClassVar[str] = "regression"
+    best: ClassVar[Best | None] = Best("accuracy", "highest")
     data_name = "vectors"
 
     def prepare_data(self) -> TrainingData:
@@ -85,7 +88,7 @@ def settings(**train: Any) -> Train:
         if isinstance(plain[key], str):
             plain[key] = {SHORT[key]: plain[key]}
     plain["checkpoint"] = {"keep_best": 0, **plain["checkpoint"]}
-    return from_plain(Train, plain)
+    return from_plain(DcganConfig if "gan" in plain else ClassificationConfig, plain)
 
 
 def engine(

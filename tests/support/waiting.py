@@ -22,3 +22,19 @@ def wait_until(condition: Callable[[], Any], what: str, pause: float = 0.02) -> 
 def wait_for_file(path: Path) -> None:
     """Until it is there."""
     wait_until(path.exists, str(path))
+
+
+def size_of(file: Path) -> int:
+    """In bytes; 0 where it is not there."""
+    return file.stat().st_size if file.exists() else 0
+
+
+def wait_for_news(file: Path, known: int, seconds: float = 5.0) -> None:
+    """Until the file is not `known` bytes long any more, but no longer than `seconds`.
+
+    Between two calls of `hpc-amp status`: each starts a Python, and so a loop around it would take
+    a core from the job that it waits for. What a run comes to stands in its state.jsonl first.
+    """
+    deadline = time.monotonic() + seconds
+    while size_of(file) == known and time.monotonic() < deadline:
+        time.sleep(0.05)

@@ -65,7 +65,7 @@ def measure(
     facts |= {"peak_memory_bytes": 2**30, **changes}
     seconds = steps if isinstance(steps, list) else [steps] * 30
     write_timing(run_dir, [rank_file(rank, 1, seconds, **facts) for rank in range(4)])
-    summary = {"accuracy": 0.5, "skipped_steps": 0, "synthetic": False}
+    summary = {"metrics": {"accuracy": 0.5}, "skipped_steps": 0, "synthetic": False}
     (run_dir / "summary.json").write_text(json.dumps(summary))
     lines = [{"step": 50, "train/loss": 2.0}, {"step": 50, "eval/loss": 1.5}]
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -11,12 +11,14 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support.environment import REPOSITORY, file_size_limit
 from support.training import Regression, engine, fit_until
 
+from hpc_amp.tasks.base import Best
 from hpc_amp.train.checkpoint import Checkpoint, CheckpointStore, Retention
 from hpc_amp.train.manifest import MANIFEST, DamagedCheckpoint
 from hpc_amp.train.state import config_digest
@@ -134,6 +136,54 @@ def test_the_best_stays_where_a_stop_put_its_evaluation_off(
     later = engine(tmp_path, attempt=3, epochs=4, checkpoint=checkpoint).store
     assert later.load(5).facts["metric"] == 0.9
     assert later.load(5).trainer["step"] == 5
+
+
+class Wrong(Accurate):
+    """Worst after five steps by the metric of `Accurate`, but that is not what counts."""
+
+    best = Best("error", "lowest")
+
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        return {"accuracy": 0.1, "error": 0.2} if self.steps() == 5 else super().summarize(sums)
+
+
+class Unmeasured(Regression):
+    best = None
+
+
+def test_the_task_names_the_metric_and_its_direction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = {"every": "1steps", "keep": 2, "keep_best": 1}
+    made = engine(tmp_path / "lowest", Wrong, epochs=3, checkpoint=checkpoint)
+    monkeypatch.setattr(Accurate, "steps", lambda task: made.step, raising=False)
+    monkeypatch.setattr(Accurate, "summarize", lambda task, sums: {"accuracy": 0.9, "error": 0.5})
+    made.fit()
+    assert made.store.steps() == [5, 14, 15]
+    assert made.report.summary()["best"] == {
+        "metric": "error", "direction": "lowest", "value": 0.2,
+    }  # fmt: skip
+
+    without = engine(tmp_path / "none", Unmeasured, epochs=3, checkpoint=checkpoint)
+    without.fit()
+    assert without.store.steps() == [14, 15]
+    assert without.report.summary()["best"] is None
+
+
+@pytest.mark.parametrize(
+    ("direction", "values", "best"),
+    [
+        ("highest", [0.1, None, 0.3, 0.2], 0.3),
+        ("lowest", [0.2, math.nan, 0.1, 0.3], 0.1),
+        ("lowest", [None, math.inf], None),
+        ("highest", [-2.0, -1.0], -1.0),
+    ],
+)
+def test_the_best_of_some_values(direction: Any, values: list[Any], best: float | None) -> None:
+    found = None
+    for value in values:
+        found = Best("x", direction).better(value, found)
+    assert found == best
 
 
 def test_of_two_that_are_as_good_the_newer_stays(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import torch
 
 from hpc_amp.config import schema
 from hpc_amp.distributed.world import World
-from hpc_amp.tasks.registry import build_task
+from hpc_amp.tasks.build import build_task
+from hpc_amp.tasks.classification.config import ClassificationConfig
 
 CPU = torch.device("cpu")
 
@@ -27,7 +28,7 @@ def task(world: World | None = None, **train: object):
         "data": {"name": "synthetic", "synthetic": {"train": 512, "test": 101, "image_size": 16}},
         "batch_size": 64,
     }
-    config = schema.from_plain(schema.Train, {**settings, **train})
+    config = schema.from_plain(ClassificationConfig, {**settings, **train})
     return build_task(config, world or World(), CPU)
 
 

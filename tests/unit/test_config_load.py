@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from hpc_amp.config.load import load_job, read_job
-from hpc_amp.config.schema import Augment, Data, Job, Model, Train, from_plain, to_plain
+from hpc_amp.config.schema import Augment, Data, Job, to_plain
 from hpc_amp.config.source import parse
 from hpc_amp.errors import ConfigError
+from hpc_amp.tasks.classification.config import ClassificationConfig, Model
+from hpc_amp.tasks.registry import job_from_plain
 
 
 @pytest.fixture(autouse=True)
@@ -34,12 +36,12 @@ TRAIN = "name: x\ntrain:\n"
 
 def test_a_small_job_has_the_defaults_of_the_schema():
     assert load(RUN).job == Job(name="x", run=["python", "a.py"])
-    assert load("name: x\ntrain: {}\n").job == Job(name="x", train=Train())
+    assert load("name: x\ntrain: {}\n").job == Job(name="x", train=ClassificationConfig())
 
 
 def test_a_job_survives_the_way_through_json():
     job = load(TRAIN + "  model: resnet20\n  optimizer: {betas: [0.8, 0.9]}\n").job
-    assert from_plain(Job, to_plain(job)) == job
+    assert job_from_plain(to_plain(job)) == job
 
 
 def test_the_file_is_kept_as_given():
@@ -120,7 +122,7 @@ def test_null_is_a_value_or_the_defaults_of_a_section():
         "name: x\njob:\ncontainer: {env: , bind: ~}\ncode: null\nrun: null\n"
         "train:\n  data: {augment: , workers: null}\n"
     ).job
-    assert job == Job(name="x", train=Train(data=Data(augment=Augment())))
+    assert job == Job(name="x", train=ClassificationConfig(data=Data(augment=Augment())))
 
 
 def test_an_anchor_can_serve_two_sections():
@@ -188,7 +190,7 @@ CASES = {
     RUN + "nodes: 3": "job.yaml:3: unknown key nodes; `nodes` belongs under job",
     RUN + "image: x": "job.yaml:3: unknown key image; `image` belongs under container",
     RUN + "job:\n  name: y": "job.yaml:4: unknown key job.name; `name` belongs at the top level or "
-    "under train.model or under train.data or under train.optimizer or under train.schedule",
+    "under train.data or under train.optimizer or under train.schedule or under train.model",
     TRAIN + "  walltime: 1h": "job.yaml:3: unknown key train.walltime; `walltime` belongs under "
     "job",
     RUN + "zzz: 3": f"job.yaml:3: unknown key zzz; the keys at the top level are {TOP_KEYS}",

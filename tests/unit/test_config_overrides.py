@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hpc_amp.config.load import load_job
-from hpc_amp.config.schema import Model
 from hpc_amp.errors import ConfigError
+from hpc_amp.tasks.classification.config import Model
 
 TEXT = """\
 name: x

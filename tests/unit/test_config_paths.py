@@ -13,7 +13,7 @@ from hpc_amp.config.checks import check_job
 from hpc_amp.config.keys import keys_of
 from hpc_amp.config.load import load_job
 from hpc_amp.config.paths import as_overrides, expand_path, literal
-from hpc_amp.config.schema import Job
+from hpc_amp.config.schema import job_class
 from hpc_amp.config.site import Site
 from hpc_amp.config.sites import find_site, load_for_site, load_site
 from hpc_amp.config.tree import Scalar
@@ -24,6 +24,7 @@ from hpc_amp.jobs.submit import prepare
 from hpc_amp.study.draft import Wishes, draft_study
 from hpc_amp.sweep.plan import plan_sweep
 from hpc_amp.sweep.points import read_space
+from hpc_amp.tasks.registry import TASKS, config_class
 
 RUN = "name: x\nrun: [python]\njob: {gpus_per_node: 0}\n"
 
@@ -55,8 +56,14 @@ def paths_in(section, prefix=""):
             yield f"{prefix}{name}"
 
 
+def job_paths():
+    """The keys of a job with any of the built-in tasks, and the task of each."""
+    schemas = {name: job_class(config_class(name)) for name in TASKS.names()}
+    return {key: name for name, schema in schemas.items() for key in paths_in(schema)}
+
+
 def test_the_schema_says_which_keys_hold_paths():
-    assert set(paths_in(Job)) == {
+    assert set(job_paths()) == {
         *("site", "runs_dir", "code", "train.data.root"),
         *("container.image", "container.bind", "container.python"),
         *("train.model.weights", "train.gan.generator_weights", "train.gan.discriminator_weights"),
@@ -64,9 +71,10 @@ def test_the_schema_says_which_keys_hold_paths():
     assert set(paths_in(Site)) == {"bind", "host_mpi.prefix", "host_mpi.bind"}
 
 
-@pytest.mark.parametrize("key", sorted({*paths_in(Job)} - {"container.bind", "site"}))
+@pytest.mark.parametrize("key", sorted({*job_paths()} - {"container.bind", "site"}))
 def test_every_key_with_a_path_is_expanded(key, shell):
-    run = "name: x\ntrain: {}\n" if key.startswith("train.") else RUN
+    train = f"name: x\ntrain: {{task: {job_paths()[key]}}}\n"
+    run = train if key.startswith("train.") else RUN
     value = load(run, f"{key}=$SCRATCH/a").job
     for name in key.split("."):
         value = getattr(value, name)

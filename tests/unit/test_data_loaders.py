@@ -18,6 +18,7 @@ import pytest
 import torch
 from PIL import Image
 from support.environment import REPOSITORY, clean_environ
+from support.warm import Warm
 
 from hpc_amp.data import loaders as module
 from hpc_amp.data.errors import DataError, LoaderError
@@ -205,8 +206,8 @@ def test_a_kernel_without_memory_files(paths: list[str], monkeypatch: pytest.Mon
     assert numbers(next(Loaders(1, side=6, largest=5).load(batches(paths, 5)))) == [0, 1, 2, 3, 4]
 
 
-def red_of(path: str, folder: Path, *options: str, before: str = "", **environ: str) -> list[str]:
-    """What a program prints that says `once`, and then the red of an image from a loader."""
+def program_with_loaders(path: str, folder: Path, before: str = "") -> Path:
+    """One that says `once`, and then the red of an image from a loader."""
     (folder / "programs").mkdir()
     program = folder / "programs" / "program.py"
     program.write_text(
@@ -215,38 +216,48 @@ def red_of(path: str, folder: Path, *options: str, before: str = "", **environ: 
         f"pixels = next(Loaders(1, 6, 1).load([Batch([({path!r}, '')])]))\n"
         "print(pixels[0, 0, 0, 0].item())\n"
     )
-    ended = subprocess.run(
-        [sys.executable, *options, program],
-        cwd=folder,
-        env={**clean_environ(), **environ},
-        capture_output=True,
-        text=True,
-    )
+    return program
+
+
+def check_red(ended: subprocess.CompletedProcess[str]) -> None:
     assert ended.returncode == 0, ended.stderr
-    return ended.stdout.split()
+    assert ended.stdout.split() == ["once", "20"]
 
 
-def test_a_program_without_a_guard_around_its_main(paths: list[str], tmp_path: Path) -> None:
+def test_a_program_without_a_guard_around_its_main(
+    warm: Warm, paths: list[str], tmp_path: Path
+) -> None:
     """multiprocessing would run it again in every process that it starts."""
-    assert red_of(paths[5], tmp_path) == ["once", "20"]
+    check_red(warm.run(program_with_loaders(paths[5], tmp_path), cwd=tmp_path))
 
 
-def test_a_loader_imports_what_its_rank_imports(paths: list[str], tmp_path: Path) -> None:
+def test_a_loader_imports_what_its_rank_imports(
+    warm: Warm, paths: list[str], tmp_path: Path
+) -> None:
     """Python looks beside the program, which need not lie in the working directory."""
     (tmp_path / "signal.py").write_text("raise RuntimeError('not this one')")
-    assert red_of(paths[5], tmp_path) == ["once", "20"]
+    check_red(warm.run(program_with_loaders(paths[5], tmp_path), cwd=tmp_path))
 
 
-def test_paths_that_are_no_text_are_passed_over(paths: list[str], tmp_path: Path) -> None:
+def test_paths_that_are_no_text_are_passed_over(
+    warm: Warm, paths: list[str], tmp_path: Path
+) -> None:
     """As Python does: many programs put a Path into sys.path, and never notice."""
     before = "import sys, pathlib; sys.path.insert(0, pathlib.Path(__file__).parent)"
-    assert red_of(paths[5], tmp_path, before=before) == ["once", "20"]
+    check_red(warm.run(program_with_loaders(paths[5], tmp_path, before), cwd=tmp_path))
 
 
 @pytest.mark.parametrize("option", ["-I", "-E"])
 def test_a_rank_that_ignores_its_environment(paths: list[str], tmp_path: Path, option: str) -> None:
     """With which no Python would start, for one."""
-    assert red_of(paths[5], tmp_path, option, PYTHONHOME="/no/such") == ["once", "20"]
+    ended = subprocess.run(
+        [sys.executable, option, program_with_loaders(paths[5], tmp_path)],
+        cwd=tmp_path,
+        env={**clean_environ(), "PYTHONHOME": "/no/such"},
+        capture_output=True,
+        text=True,
+    )
+    check_red(ended)
 
 
 def test_a_loader_needs_no_torch() -> None:

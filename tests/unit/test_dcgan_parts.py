@@ -14,12 +14,12 @@ from support.dcgan import GAN, TRAIN, dcgan
 from support.training import CPU, settings
 from torch import nn
 
-from hpc_amp.data.gan import GanTraining
 from hpc_amp.distributed.world import World
-from hpc_amp.models.dcgan import Discriminator, Generator
 from hpc_amp.models.weights import load_weights
 from hpc_amp.tasks.base import ModelError
-from hpc_amp.tasks.registry import build_task
+from hpc_amp.tasks.build import build_task
+from hpc_amp.tasks.dcgan.data import GanTraining
+from hpc_amp.tasks.dcgan.networks import Discriminator, Generator
 from hpc_amp.train.settings import SettingError, check_settings
 from hpc_amp.train.state import weights_digest
 

@@ -7,8 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from support.documents import (
     programs_of,
 )
 from support.environment import REPOSITORY, clean_environ
+from support.warm import Warm
 
 from hpc_amp.cli.app import app
 from hpc_amp.errors import HpcAmpError
@@ -72,25 +71,20 @@ def test_blocks_are_read_as_they_are_shown() -> None:
 
 # ---- Python --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("block", of_kind("python"))
-def test_python_runs(block: Block, project: Path) -> None:
+def test_python_runs(block: Block, project: Path, warm: Warm) -> None:
     if block.not_run is not None:
         compile(block.text, block.place, "exec")
         return
     setup = f"from support.setups.{block.setup} import *\n" if block.setup else ""
     Path("block.py").write_text(setup + block.text)
 
-    ended = subprocess.run(
-        [sys.executable, "block.py"],
-        env={**clean_environ(), "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}"},
-        capture_output=True,
-        text=True,
-    )
+    ended = warm.run("block.py")
 
     assert ended.returncode == 0, f"{block.place}:\n{ended.stderr}"
 
 
 # ---- configurations ------------------------------------------------------------------------------
-@pytest.mark.parametrize("block", of_kind("yaml"))
+@pytest.mark.parametrize("block", [one for one in of_kind("yaml") if not one.values[0].not_run])
 def test_configurations_are_valid(block: Block, project: Path) -> None:
     content = yaml.safe_load(block.text)
     if isinstance(content, list):

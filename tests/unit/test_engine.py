@@ -55,7 +55,7 @@ def ending(made: Engine) -> dict[str, Any]:
     facts = made.report.summary()
     assert made.average is None or made.average.updates > 0
     averaged = [] if made.average is None else list(made.average.networks["model"].parameters())
-    kept = ("weights_sha256", "loss_scale", "skipped_steps", "steps", "best_accuracy")
+    kept = ("weights_sha256", "loss_scale", "skipped_steps", "steps", "best")
     return {
         **{name: facts[name] for name in kept},
         "metrics": made.metrics,
@@ -323,7 +323,7 @@ def test_the_best_so_far_is_saved_at_once_and_stays(
     made.fit()
     assert saved == [5, 15, 30], "better than all before, and the end"
     assert made.store.steps() == [15, 30]
-    assert made.best_accuracy == 0.7
+    assert made.best_value == 0.7
     assert made.store.load(15).facts["metric"] == 0.7
 
 

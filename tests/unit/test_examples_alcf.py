@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from support.examples import modules_of, run_example
+from support.examples import modules_of, run_example, train_example
 from support.training import curve
+from support.warm import Warm
 
-from hpc_amp.config.schema import Data, Train
+from hpc_amp.config.schema import Data
 from hpc_amp.distributed.world import World
 from hpc_amp.models import build_model
+from hpc_amp.tasks.classification.config import ClassificationConfig
 from hpc_amp.train.schedule import rate_factor
 from hpc_amp.train.settings import check_settings
 
@@ -29,8 +31,8 @@ def alcf() -> Iterator[Any]:
         yield main
 
 
-def configured(alcf: Any, *words: str) -> Train:
-    train: Train = alcf.configuration(alcf.parse([*words]))
+def configured(alcf: Any, *words: str) -> ClassificationConfig:
+    train: ClassificationConfig = alcf.configuration(alcf.parse([*words]))
     check_settings(train, World())
     return train
 
@@ -185,11 +187,13 @@ def broken_torch(folder: Path) -> Path:
     return Path(f"{folder / 'broken'}:{REPOSITORY}")
 
 
-def test_it_runs_without_a_terminal_and_keeps_weights_that_load_anywhere(tmp_path: Path) -> None:
+def test_it_runs_without_a_terminal_and_keeps_weights_that_load_anywhere(
+    warm: Warm, tmp_path: Path
+) -> None:
     """It asked the terminal for its size, which ends every batch job; and its checkpoints had names
     with `module.` in front, and were looked for in another place than they were written."""
     words = ["-n", "2", "-m", "lenet", "--synthetic", "--lr", "0.02"]
-    ended = run_example("alcf", words, tmp_path)
+    ended = train_example(warm, "alcf", words, tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     folder = tmp_path / "weights" / "lenet"
     kept = sorted(folder.glob("weights.*.pt"))
@@ -197,12 +201,12 @@ def test_it_runs_without_a_terminal_and_keeps_weights_that_load_anywhere(tmp_pat
     state = torch.load(kept[-1], weights_only=True)
     assert set(state) == {"net", "acc", "epoch"}
     assert kept[-1].name == f"weights.{state['epoch']:03d}.{100 * state['acc']:.2f}.pt"
-    from hpc_amp.config.schema import Model
+    from hpc_amp.tasks.classification.config import Model
 
     network = build_model(Model(name="lenet5"), classes=10, channels=3, image_size=32)
     network.load_state_dict(state["net"])
 
-    again = run_example("alcf", [*words[:1], "3", *words[2:]], tmp_path)
+    again = train_example(warm, "alcf", [*words[:1], "3", *words[2:]], tmp_path)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "resumed from" in again.stdout
     assert "at step 64" in again.stdout

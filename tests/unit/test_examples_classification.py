@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.examples import EXAMPLES, modules_of, run_example
+from support.examples import EXAMPLES, modules_of, run_example, train_example
 from support.training import curve
+from support.warm import Warm
 from torch import nn
 
-from hpc_amp.config.schema import Data, Synthetic, Train
+from hpc_amp.config.schema import Data, Synthetic
 from hpc_amp.distributed.world import World
 from hpc_amp.models import build_model
+from hpc_amp.tasks.classification.config import ClassificationConfig
 from hpc_amp.train import fit
 from hpc_amp.train.settings import check_settings
 
@@ -50,8 +52,12 @@ def parsed(trainer: Any, *words: str) -> argparse.Namespace:
     return flags
 
 
-def configured(trainer: Any, *words: str, world_size: int = 1, on_gpu: bool = False) -> Train:
-    train: Train = trainer.main.configuration(parsed(trainer, *words), world_size, on_gpu)
+def configured(
+    trainer: Any, *words: str, world_size: int = 1, on_gpu: bool = False
+) -> ClassificationConfig:
+    train: ClassificationConfig = trainer.main.configuration(
+        parsed(trainer, *words), world_size, on_gpu
+    )
     check_settings(train, World())
     return train
 
@@ -516,11 +522,11 @@ def test_weights_are_saved_at_the_beginning_at_the_end_and_after_epochs(
 # -- as a program ----------------------------------------------------------------------------------
 
 
-def test_the_program_trains_to_the_end_and_evaluates(tmp_path: Path) -> None:
+def test_the_program_trains_to_the_end_and_evaluates(warm: Warm, tmp_path: Path) -> None:
     """There was an `exit()` before the training."""
     words = ["-a", "fc", "--dataname", "synthetic", "-b", "256", "--epochs", "1", "-w", "0",
              "--lr", "0.01", "--print-freq-ts", "2"]  # fmt: skip
-    ended = run_example("classification", words, tmp_path)
+    ended = train_example(warm, "classification", words, tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     (log,) = (tmp_path / "history" / "logs" / "synthetic" / "fc").glob("*.txt")
     assert ended.stdout == f"log: {log.relative_to(tmp_path)}\n", "the rest is for --logterminal"
@@ -529,9 +535,8 @@ def test_the_program_trains_to_the_end_and_evaluates(tmp_path: Path) -> None:
     assert "test: batch 2\ntest: batch 4\n" in text
     assert "finished at step 16 of 16" in text
     (out,) = (tmp_path / "history" / "checkpoints" / "synthetic" / "fc").iterdir()
-    again = run_example(
-        "classification", [*words, "-e", "--resume", str(out), "--logterminal"], tmp_path
-    )
+    words += ["-e", "--resume", str(out), "--logterminal"]
+    again = train_example(warm, "classification", words, tmp_path)
     assert again.returncode == 0, again.stdout + again.stderr
     accuracy = curve(out, "eval/accuracy")[-1][1]
     assert f"accuracy {accuracy:.4f}" in again.stdout

@@ -14,17 +14,17 @@ from support.training import CPU
 
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import load_job
-from hpc_amp.config.schema import Train
 from hpc_amp.distributed.world import World
 from hpc_amp.errors import ConfigError
 from hpc_amp.tasks.base import DataError
-from hpc_amp.tasks.registry import build_task
+from hpc_amp.tasks.build import build_task
+from hpc_amp.tasks.dcgan.config import DcganConfig
 from hpc_amp.train.settings import SettingError, check_settings
 
 EXAMPLE = REPOSITORY / "examples" / "dcgan"
 
 
-def main_amp(monkeypatch: pytest.MonkeyPatch, *flags: str) -> Train:
+def main_amp(monkeypatch: pytest.MonkeyPatch, *flags: str) -> DcganConfig:
     """The settings that it makes of flags."""
     monkeypatch.setattr("sys.argv", ["main_amp.py", *flags])
     spec = importlib.util.spec_from_file_location("main_amp", EXAMPLE / "main_amp.py")
@@ -137,10 +137,16 @@ def test_the_job_files_are_valid(path: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("task: dcgan\n  model: resnet8", "train.model: dcgan does not use it; set train.gan"),
+        (
+            "task: dcgan\n  model: resnet8",
+            "unknown key train.model; `model` is a key of the task",
+        ),
         ("task: dcgan\n  optimizer: {lr: 1}", "train.optimizer: dcgan does not use it"),
-        ("task: dcgan\n  label_smoothing: 0.1", "train.label_smoothing: dcgan does not use it"),
-        ("gan: {lr: 1}", "train.gan: classification does not use it; add task: dcgan"),
+        (
+            "task: dcgan\n  label_smoothing: 0.1",
+            "unknown key train.label_smoothing; `label_smoothing` is a",
+        ),
+        ("gan: {lr: 1}", "unknown key train.gan; `gan` is a key of the task dcgan"),
         ("task: dcgan\n  gan: {image_size: 40}", "40 is not a power of two from 16 on"),
         ("task: dcgan\n  batch_size: 9\njob: {gpus_per_node: 2}", "9 does not divide by world"),
     ],

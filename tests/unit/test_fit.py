@@ -19,9 +19,12 @@ from PIL import Image
 from support.environment import clean_environ
 from support.training import Regression, curve
 from support.training import settings as any_device
+from support.warm import Warm
 
-from hpc_amp.config.schema import Data, Gan, Model, Optimizer, Precision, Schedule, Train
+from hpc_amp.config.schema import Data, Optimizer, Precision, Schedule
 from hpc_amp.distributed.world import World
+from hpc_amp.tasks.classification.config import ClassificationConfig, Model
+from hpc_amp.tasks.dcgan.config import DcganConfig, Gan
 from hpc_amp.train import Observer, evaluate, fit
 from hpc_amp.train.errors import TrainingError
 from hpc_amp.train.settings import SettingError, check_settings
@@ -40,7 +43,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_PORT", "0")
 
 
-def settings(**train: Any) -> Train:
+def settings(**train: Any) -> ClassificationConfig:
     """A small configuration, for the CPU on every machine."""
     return any_device(device="cpu", **train)
 
@@ -69,9 +72,11 @@ def test_no_loader_is_left_of_it(tmp_path: Path, task: str) -> None:
                 )
     data = Data(name="imagefolder", root=str(tmp_path), image_size=8, in_memory=False, workers=1)
     model, gan = Model(name="resnet8", width=8), Gan(image_size=16, evaluation_images=8)
-    train = Train(
-        task=task, data=data, model=model, gan=gan, device="cpu", batch_size=4, max_steps=1
-    )
+    configs = {
+        "classification": ClassificationConfig(data=data, model=model),
+        "dcgan": DcganConfig(data=data, gan=gan),
+    }
+    train = replace(configs[task], device="cpu", batch_size=4, max_steps=1)
     descriptors = len(os.listdir("/proc/self/fd"))
     gc.disable()
     try:
@@ -206,31 +211,37 @@ def reports(folder: Path) -> list[Path]:
     ("train", "message"),
     [
         (
-            Train(precision=Precision(mode="fp61")),
+            ClassificationConfig(precision=Precision(mode="fp61")),
             "train.precision.mode: 'fp61' is not one of fp32",
         ),  # type: ignore[arg-type]
-        (Train(batch_size=0), "train.batch_size: 0 is too small: it must be at least 1"),
         (
-            Train(optimizer=Optimizer(lr="0.1")),
+            ClassificationConfig(batch_size=0),
+            "train.batch_size: 0 is too small: it must be at least 1",
+        ),
+        (
+            ClassificationConfig(optimizer=Optimizer(lr="0.1")),
             "train.optimizer.lr: '0.1' is not of the type float",
         ),  # type: ignore[arg-type]
-        (Train(schedule=Schedule(warmup=2.0)), "train.schedule.warmup: 2.0 is outside 0 to 1"),
-        (Train(epochs=True), "train.epochs: True is not of the type int"),
-        (Train(seed=None), "train.seed: None is not of the type int"),  # type: ignore[arg-type]
+        (
+            ClassificationConfig(schedule=Schedule(warmup=2.0)),
+            "train.schedule.warmup: 2.0 is outside 0 to 1",
+        ),
+        (ClassificationConfig(epochs=True), "train.epochs: True is not of the type int"),
+        (ClassificationConfig(seed=None), "train.seed: None is not of the type int"),  # type: ignore[arg-type]
     ],
 )
-def test_values_that_no_key_can_have_are_refused(train: Train, message: str) -> None:
+def test_values_that_no_key_can_have_are_refused(train: ClassificationConfig, message: str) -> None:
     """Nothing else would see them: a precision without autocast, for one, trains in fp32."""
     with pytest.raises(SettingError, match=f"^{message}"):
         check_settings(train, World())
 
 
 def test_whole_numbers_may_stand_for_numbers_and_none_where_it_is_a_value() -> None:
-    check_settings(Train(optimizer=Optimizer(lr=1), clip_norm=None, ema=0), World())
+    check_settings(ClassificationConfig(optimizer=Optimizer(lr=1), clip_norm=None, ema=0), World())
 
 
 def test_a_batch_has_to_divide_among_the_ranks() -> None:
-    train = replace(Train(), batch_size=100, accumulate=2)
+    train = replace(ClassificationConfig(), batch_size=100, accumulate=2)
     with pytest.raises(SettingError, match="100 does not divide by 3 ranks x 2 parts; 96 or 102"):
         check_settings(train, World(size=3, local_size=3))
 
@@ -265,29 +276,30 @@ run_program(main)
     ],
 )
 def test_a_program_ends_with_a_status_and_a_line(
-    tmp_path: Path, what: str, status: int, said: str
+    warm: Warm, tmp_path: Path, what: str, status: int, said: str
 ) -> None:
-    ended = run_program(tmp_path, what)
+    ended = run_program(warm, tmp_path, what)
     assert (ended.returncode, ended.stdout, ended.stderr) == (status, "", said)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_defect_keeps_its_traceback_and_a_job_hears_of_it(tmp_path: Path) -> None:
+def test_a_defect_keeps_its_traceback_and_a_job_hears_of_it(warm: Warm, tmp_path: Path) -> None:
     attempt = tmp_path / "attempts" / "1"
     attempt.mkdir(parents=True)
-    ended = run_program(tmp_path, "defect", HPC_AMP_OUTCOME_FILE=str(attempt / "outcome.json"))
+    ended = run_program(
+        warm, tmp_path, "defect", HPC_AMP_OUTCOME_FILE=str(attempt / "outcome.json")
+    )
     assert ended.returncode == 1
     assert ended.stderr.endswith("KeyError: 'a defect'\n")
     outcome = json.loads((attempt / "outcome.json").read_text())
     assert (outcome["outcome"], outcome["reason"]) == ("failed", "KeyError: 'a defect'")
 
 
-def run_program(folder: Path, what: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def run_program(
+    warm: Warm, folder: Path, what: str, **environ: str
+) -> subprocess.CompletedProcess[str]:
     (folder / "program.py").write_text(PROGRAM)
-    return subprocess.run(
-        [sys.executable, "program.py", what, "out"],
-        cwd=folder, env=clean_environ(**environ), text=True, capture_output=True, timeout=300,
-    )  # fmt: skip
+    return warm.run("program.py", what, "out", cwd=folder, environ=environ)
 
 
 def test_the_package_does_not_import_torch_by_itself() -> None:

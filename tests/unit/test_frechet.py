@@ -12,10 +12,10 @@ from support.dcgan import GAN, TRAIN, dcgan
 from support.training import CPU, curve, settings
 from torch import Tensor
 
-from hpc_amp.data.gan import prepare_unlabelled, signed_images
 from hpc_amp.distributed.world import World
-from hpc_amp.tasks.dcgan import Dcgan
-from hpc_amp.tasks.frechet import FeatureNetwork, frechet_distance, moments
+from hpc_amp.tasks.dcgan.data import prepare_unlabelled, signed_images
+from hpc_amp.tasks.dcgan.frechet import FeatureNetwork, frechet_distance, moments
+from hpc_amp.tasks.dcgan.task import Dcgan
 
 
 @pytest.fixture(autouse=True)

@@ -14,13 +14,14 @@ import pytest
 from support.environment import REPOSITORY, require_program
 
 from hpc_amp.config.fabric import find_fabric
-from hpc_amp.config.schema import Container, Job, Launch, Resources, Restarts, Train
+from hpc_amp.config.schema import Container, Job, Launch, Resources, Restarts
 from hpc_amp.config.site import Site
 from hpc_amp.containers import get_container
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
 from hpc_amp.launchers import get_launcher
 from hpc_amp.schedulers import get_scheduler
+from hpc_amp.tasks.classification.config import ClassificationConfig
 
 GOLDEN = REPOSITORY / "tests" / "golden"
 CASES = [
@@ -69,7 +70,7 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
             mpi="hybrid" if launcher == "mpiexec" else "none",
         ),
         restarts=Restarts(on_failure=1),
-        train=None if single else Train(),
+        train=None if single else ClassificationConfig(),
         run=["python", "train.py", "--lr", "0.1"] if single else None,
     )
     site = Site(

@@ -63,6 +63,7 @@ def test_finished(host: StubHost) -> None:
 
 def test_an_own_program_gets_a_summary(host: StubHost) -> None:
     run_dir = host.create({"run": ["true"], "job": {"nodes": 2}})
+    begun = time.time()
 
     host.run(run_dir, nodes="n1,n2")
 
@@ -74,7 +75,7 @@ def test_an_own_program_gets_a_summary(host: StubHost) -> None:
         "nodes": 2,
         "seconds": summary["seconds"],
     }
-    assert 0 <= summary["seconds"] < 30
+    assert 0 <= summary["seconds"] <= time.time() - begun + 1  # it counts whole seconds
 
 
 def test_every_event_names_attempt_and_job(host: StubHost) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import ast
 import difflib
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.environment import clean_environ
+from support.warm import Warm
 
 from hpc_amp.migrate.finding import Finding
 from hpc_amp.migrate.scan import scan
@@ -308,28 +306,22 @@ def test_native_code_gets_new_names_and_no_reproach() -> None:
     assert left(findings) == []
 
 
-def run(script: str, folder: Path, *arguments: str) -> str:
+def run(warm: Warm, script: str, folder: Path, *arguments: str) -> str:
     (folder / "script.py").write_text(script)
-    result = subprocess.run(
-        [sys.executable, "-W", "error::FutureWarning", "script.py", *arguments],
-        cwd=folder,
-        env=clean_environ(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES=""),
-        capture_output=True,
-        text=True,
-    )
+    result = warm.run("script.py", *arguments, cwd=folder, strict=True)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2"])
-def test_the_migrated_gan_trains(tmp_path: Path, level: str) -> None:
-    said = run(migrated(GAN)[1], tmp_path, "--opt_level", level)
+def test_the_migrated_gan_trains(warm: Warm, tmp_path: Path, level: str) -> None:
+    said = run(warm, migrated(GAN)[1], tmp_path, "--opt_level", level)
 
     assert "step 1 D" in said
     assert (tmp_path / "gan.pt").exists()
 
 
-def test_the_migrated_classifier_trains_without_apex(tmp_path: Path) -> None:
+def test_the_migrated_classifier_trains_without_apex(warm: Warm, tmp_path: Path) -> None:
     new = migrated(CLASSIFIER)[1]
     # What was left to a person, done as the findings say.
     for old, instead in (
@@ -344,10 +336,10 @@ def test_the_migrated_classifier_trains_without_apex(tmp_path: Path) -> None:
         new = new.replace(old, instead)
 
     assert left(migrated(new)[0]) == []
-    assert "epoch 1 loss" in run(new, tmp_path)
+    assert "epoch 1 loss" in run(warm, new, tmp_path)
 
 
-def test_the_migrated_native_script_runs_without_a_deprecation(tmp_path: Path) -> None:
-    assert float(run(migrated(NATIVE)[1], tmp_path)) > 0
+def test_the_migrated_native_script_runs_without_a_deprecation(warm: Warm, tmp_path: Path) -> None:
+    assert float(run(warm, migrated(NATIVE)[1], tmp_path)) > 0
     with pytest.raises(AssertionError, match="deprecated"):
-        run(NATIVE, tmp_path)
+        run(warm, NATIVE, tmp_path)

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torchvision
 
-from hpc_amp.config.schema import Model
 from hpc_amp.models import build_model
+from hpc_amp.tasks.classification.config import Model
 
 
 def build(classes: int = 10, channels: int = 3, image_size: int = 32, **model: object):

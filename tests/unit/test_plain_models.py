@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from hpc_amp.config.schema import Model
 from hpc_amp.models import build_model
 from hpc_amp.models.plain import PLAIN
 from hpc_amp.tasks.base import ModelError
+from hpc_amp.tasks.classification.config import Model
 
 
 def build(name: str, image_size: int = 32, channels: int = 3, **model: object) -> nn.Module:

@@ -21,13 +21,14 @@ from support.environment import REPOSITORY, clean_environ
 from support.ports import free_ports
 from support.stubs import StubHost, events
 
-from hpc_amp.config.schema import Data, Job, Resources, Train, to_plain
+from hpc_amp.config.schema import Data, Job, Resources, to_plain
 from hpc_amp.doctor.catalogue import CATALOGUE
 from hpc_amp.jobs.code import MAIN
 from hpc_amp.jobs.events import read_events
 from hpc_amp.preflight import gpu_checks, meeting, network_checks, node_checks
 from hpc_amp.preflight.meeting import Meeting, snapshot
 from hpc_amp.preflight.node import Finding, Findings, Node
+from hpc_amp.tasks.classification.config import ClassificationConfig
 
 SCRIPT = REPOSITORY / "hpc_amp" / "host" / "preflight.sh"
 Check = Callable[[Node], Findings]
@@ -154,9 +155,9 @@ def test_a_working_directory_that_is_not_inside(place: Place) -> None:
 
 
 def test_data(place: Place) -> None:
-    place.more = {"train": Train()}
+    place.more = {"train": ClassificationConfig()}
     assert "rank 0 downloads" in place.found(node_checks.check_data)["data"].what
-    plain = to_plain(Train())
+    plain = to_plain(ClassificationConfig())
     for changes, status in (
         ({"name": "imagefolder"}, "error"),
         ({"name": "cifar10", "download": False}, "error"),
@@ -213,7 +214,7 @@ def test_py_path(place: Place, tmp_path: Path) -> None:
 def test_img_python(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_checks, "_find", lambda name, folders: None)
     assert place.found(node_checks.check_imports)["img.python"].status == "good"
-    place.more = {"train": Train()}
+    place.more = {"train": ClassificationConfig()}
     found = place.found(node_checks.check_imports)["img.python"]
     assert found.status == "error" and found.what.endswith("has no torch")
 
@@ -316,7 +317,7 @@ H100 = {"index": 0, "name": "NVIDIA H100", "code": 0, "free": 80 * 2**30, "total
 @pytest.fixture
 def gpu_place(place: Place) -> Place:
     place.resources["gpus_per_node"] = 2
-    place.more = {"train": Train()}
+    place.more = {"train": ClassificationConfig()}
     for name in ("nvidiactl", "nvidia-uvm"):
         place.write(f"dev/{name}")
     place.write("proc/driver/nvidia/version", "NVRM version: Kernel Module  535.104.05  Sat\n")
@@ -346,7 +347,7 @@ def test_gpus_in_order(gpu_place: Place) -> None:
         (
             "data",
             node_checks.check_data,
-            {"train": Train(data=Data(name="imagefolder", root="/absent"))},
+            {"train": ClassificationConfig(data=Data(name="imagefolder", root="/absent"))},
         ),
     ],
 )
@@ -398,9 +399,9 @@ def test_a_small_job_on_a_large_gpu_is_at_work_too(gpu_place: Place) -> None:
 def test_no_gpu_at_all(gpu_place: Place) -> None:
     (gpu_place.root / "dev" / "nvidiactl").unlink()
     assert gpu_place.found(gpu_checks.check_gpus)["gpu.count"].status == "warning"
-    gpu_place.more = {"train": Train(device="cuda")}
+    gpu_place.more = {"train": ClassificationConfig(device="cuda")}
     assert gpu_place.found(gpu_checks.check_gpus)["gpu.count"].status == "error"
-    gpu_place.more = {"train": Train(device="cpu")}
+    gpu_place.more = {"train": ClassificationConfig(device="cpu")}
     assert gpu_place.found(gpu_checks.check_gpus) == {}
     gpu_place.more = {}
     gpu_place.write("dev/kfd")

@@ -16,10 +16,11 @@ from support.stubs import StubHost
 from support.waiting import wait_until
 
 from hpc_amp.config.keys import keys_of
-from hpc_amp.config.schema import Job
+from hpc_amp.config.schema import job_class
 from hpc_amp.jobs import change
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.schedulers.local import scheduler as local
+from hpc_amp.tasks.registry import TASKS, config_class
 
 
 def job(**more: Any) -> dict[str, Any]:
@@ -222,7 +223,8 @@ def fixed_keys(section: type, path: str = "", above: bool = False) -> Iterator[s
 
 
 def test_which_keys_are_fixed() -> None:
-    assert set(fixed_keys(Job)) == FIXED
+    schemas = [job_class(config_class(name)) for name in TASKS.names()]
+    assert {key for schema in schemas for key in fixed_keys(schema)} == FIXED
 
 
 def test_what_cannot_change_is_refused_with_the_reason(host: StubHost) -> None:

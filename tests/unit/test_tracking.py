@@ -13,13 +13,15 @@ from support.training import curve
 
 from hpc_amp.distributed.world import World
 from hpc_amp.train.rundir import RunDirectory
-from hpc_amp.train.tracking import Tracker
+from hpc_amp.train.tracking import Tracking
 
 
-def track(folder: Path, steps: range, *, attempt: int = 1, rank: int = 0) -> Tracker:
+def track(folder: Path, steps: range, *, attempt: int = 1, rank: int = 0) -> Tracking:
     run = RunDirectory(folder, attempt)
     run.attempt_path.mkdir(parents=True, exist_ok=True)
-    tracker = Tracker(run, World(rank=rank, size=2), start_step=steps.start - 1)
+    tracker = Tracking(
+        run, World(rank=rank, size=2), start_step=steps.start - 1, trackers=["tensorboard"]
+    )
     for step in steps:
         tracker.scalars(step, {"train/loss": step + attempt / 10})
     tracker.close()
@@ -62,12 +64,12 @@ def test_an_evaluation_that_is_not_in_the_checkpoint_is_forgotten(tmp_path: Path
     """It will be done again. The loss of the same step stays."""
     run = RunDirectory(tmp_path, 1)
     run.attempt_path.mkdir(parents=True)
-    tracker = Tracker(run, World(), start_step=0)
+    tracker = Tracking(run, World(), start_step=0, trackers=["tensorboard"])
     for step in (1, 2, 3):
         tracker.scalars(step, {"train/loss": 0.5})
     tracker.scalars(3, {"eval/error": 0.25})
     tracker.close()
-    Tracker(run, World(), start_step=3, evaluated=False).close()
+    Tracking(run, World(), start_step=3, evaluated=False, trackers=["tensorboard"]).close()
     assert curve(tmp_path, "train/loss") == shown(tmp_path) == [(1, 0.5), (2, 0.5), (3, 0.5)]
     assert curve(tmp_path, "eval/error") == []
 
@@ -105,7 +107,7 @@ def test_lines_reach_the_file_at_once(tmp_path: Path) -> None:
     """A run that is killed keeps what it has reported."""
     run = RunDirectory(tmp_path, 1)
     run.attempt_path.mkdir(parents=True)
-    tracker = Tracker(run, World(), start_step=0)
+    tracker = Tracking(run, World(), start_step=0, trackers=["tensorboard"])
     tracker.scalars(1, {"train/loss": 0.5})
     tracker.progress(step=1)
     assert curve(tmp_path, "train/loss") == [(1, 0.5)]
@@ -120,8 +122,9 @@ def test_without_tensorboard_there_is_a_warning_and_the_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.delitem(sys.modules, "hpc_amp.trackers.tensorboard", raising=False)
     track(tmp_path, range(1, 3))
-    assert "WARNING: no TensorBoard files" in capsys.readouterr().out
+    assert "WARNING: the tracker tensorboard is not used: " in capsys.readouterr().out
     assert len(curve(tmp_path, "train/loss")) == 2
 
 
@@ -130,9 +133,10 @@ def test_a_full_disk_costs_reports_not_the_run(
 ) -> None:
     # TensorBoard's writer would fail in a thread of its own, which pytest reports anywhere.
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.delitem(sys.modules, "hpc_amp.trackers.tensorboard", raising=False)
     run = RunDirectory(tmp_path, 1)
     run.attempt_path.mkdir(parents=True)
-    tracker = Tracker(run, World(), start_step=0)
+    tracker = Tracking(run, World(), start_step=0, trackers=["tensorboard"])
     tracker.scalars(1, {"train/loss": 0.5})
     with file_size_limit(len((tmp_path / "metrics.jsonl").read_bytes()) + 5):
         for step in (2, 3):
@@ -149,11 +153,12 @@ def test_a_disk_that_is_full_at_the_start_costs_no_more(
 ) -> None:
     """The lines beyond the checkpoint cannot be cut then. Nothing of the attempt to do so stays."""
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.delitem(sys.modules, "hpc_amp.trackers.tensorboard", raising=False)
     track(tmp_path, range(1, 9))
     run = RunDirectory(tmp_path, 2)
     run.attempt_path.mkdir()
     with file_size_limit(100):
-        tracker = Tracker(run, World(), start_step=6)
+        tracker = Tracking(run, World(), start_step=6, trackers=["tensorboard"])
         tracker.scalars(7, {"train/loss": 0.5})
     assert "WARNING: reports are incomplete" in capsys.readouterr().out
     tracker.close()

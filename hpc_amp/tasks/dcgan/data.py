@@ -15,19 +15,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hpc_amp.config import schema
 from hpc_amp.data.images import Normalization
 from hpc_amp.data.memory import arrange
 from hpc_amp.data.order import generator
 from hpc_amp.data.prepare import Prepared, evaluation_batch_size, prepare
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import TrainingData
+from hpc_amp.tasks.dcgan.config import DcganConfig
 
 Batch = tuple[Tensor, Tensor]
 """Images, float32 [B, C, S, S] from -1 to 1, and latent vectors, float32 [B, latent]."""
 
 
-def prepare_unlabelled(train: schema.Train, world: World, device: torch.device) -> Prepared:
+def prepare_unlabelled(train: DcganConfig, world: World, device: torch.device) -> Prepared:
     """The data that `train.data` names, for images of `train.gan.image_size`. Images may be
     mirrored, but are neither cropped nor blanked: the generator would learn the borders. Raises
     DataError as `prepare` does."""
@@ -44,7 +44,7 @@ class GanTraining(TrainingData):
         self,
         labelled: TrainingData,
         normalization: Normalization,
-        train: schema.Train,
+        train: DcganConfig,
         world: World,
     ) -> None:
         self.labelled = labelled
@@ -71,7 +71,7 @@ class GanTraining(TrainingData):
         self.labelled.close()
 
 
-def signed_images(images: Tensor, normalization: Normalization, train: schema.Train) -> Tensor:
+def signed_images(images: Tensor, normalization: Normalization, train: DcganConfig) -> Tensor:
     """`images` that came through `normalization`, as float32 from -1 to 1 of `train.gan.image_size`
     pixels. Rounding makes the step back to pixel values exact."""
     mean, std = (value[:, None, None] for value in (normalization.mean, normalization.std))
@@ -82,7 +82,7 @@ def signed_images(images: Tensor, normalization: Normalization, train: schema.Tr
     return arrange(pixels.div_(127.5).sub_(1.0), train.channels_last)
 
 
-def evaluation_latents(train: schema.Train, world: World, device: torch.device) -> Iterator[Tensor]:
+def evaluation_latents(train: DcganConfig, world: World, device: torch.device) -> Iterator[Tensor]:
     """This rank's part of the latent vectors of an evaluation, in batches. They are the same in
     every evaluation."""
     latents = fixed_latents(train, "evaluation", train.gan.evaluation_images)
@@ -92,7 +92,7 @@ def evaluation_latents(train: schema.Train, world: World, device: torch.device) 
             yield part.to(device)
 
 
-def fixed_latents(train: schema.Train, purpose: str, count: int) -> Tensor:
+def fixed_latents(train: DcganConfig, purpose: str, count: int) -> Tensor:
     """Latent vectors [count, latent] that depend on the seed and the purpose alone."""
     stream = generator(train.seed, "latent vectors", purpose)
     return torch.randn(count, train.gan.latent, generator=stream)

@@ -13,7 +13,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hpc_amp.config.schema import Optimizer
-from hpc_amp.data.gan import (
+from hpc_amp.data.prepare import Prepared
+from hpc_amp.tasks.base import Best, Networks, Phase, Task, TrainingData
+from hpc_amp.tasks.dcgan.config import DcganConfig
+from hpc_amp.tasks.dcgan.data import (
     Batch,
     GanTraining,
     evaluation_latents,
@@ -21,10 +24,8 @@ from hpc_amp.data.gan import (
     prepare_unlabelled,
     signed_images,
 )
-from hpc_amp.data.prepare import Prepared
-from hpc_amp.models.dcgan import Discriminator, Generator
-from hpc_amp.tasks.base import Networks, Phase, Task, TrainingData
-from hpc_amp.tasks.frechet import FeatureNetwork, add_over_ranks, frechet_distance, moments
+from hpc_amp.tasks.dcgan.frechet import FeatureNetwork, add_over_ranks, frechet_distance, moments
+from hpc_amp.tasks.dcgan.networks import Discriminator, Generator
 
 REAL, MADE = "real", "made"
 
@@ -38,6 +39,8 @@ class Dcgan(Task):
     """
 
     name: ClassVar[str] = "dcgan"
+    best: ClassVar[Best] = Best("frechet_small", "lowest")
+    train: DcganConfig
     data: Prepared
     judged: dict[str, Tensor]
     """What the discriminator thought of the images of the newest batch, by the name of the loss:
@@ -128,7 +131,7 @@ class Dcgan(Task):
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """`frechet_small`: how far the made-up images are from the test images, as
-        `hpc_amp.tasks.frechet` measures it. A collective call."""
+        `hpc_amp.tasks.dcgan.frechet` measures it. A collective call."""
         real, made = add_over_ranks(torch.stack(list(self._moments.values())), self.world)
         return {"frechet_small": frechet_distance(real, made)}
 

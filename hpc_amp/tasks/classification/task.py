@@ -12,14 +12,22 @@ from torch import Tensor, nn
 from hpc_amp.data.memory import Batch
 from hpc_amp.data.prepare import Prepared, prepare
 from hpc_amp.models import build_model
-from hpc_amp.tasks.base import Networks, Phase, Task, TrainingData
+from hpc_amp.tasks.base import Best, Networks, Phase, Task, TrainingData
+from hpc_amp.tasks.classification.config import ClassificationConfig
 
 
 class Classification(Task):
     """One network, one optimizer, cross entropy. A batch is images [B, C, H, W], labels [B]."""
 
     name: ClassVar[str] = "classification"
+    best: ClassVar[Best] = Best("accuracy", "highest")
+    train: ClassificationConfig
     data: Prepared
+
+    @property
+    def title(self) -> str:
+        """The name of the network."""
+        return self.train.model.name
 
     def prepare_data(self) -> TrainingData:
         """Find, download or make the images."""

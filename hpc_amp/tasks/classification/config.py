@@ -1,0 +1,44 @@
+"""The keys of `train` that a classification adds. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from hpc_amp.config.schema import Train
+from hpc_amp.config.values import NETWORK, Count, Fraction, WeightsFile, Word
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Model:
+    """The network of a classification."""
+
+    SHORTHAND: ClassVar[str] = "name"
+
+    name: Word = "resnet18"
+    """`resnet8`, `resnet20`, `resnet56` (narrow, for small images), `resnet18`, `resnet34`,
+    `resnet50`, a network without shortcuts (`fc`, `lenet5`, `conv2`, `conv4`, `conv6`,
+    `small_vgg11`, ...), or any classification model of torchvision (`convnext_tiny`, `vit_b_16`,
+    ...)."""
+    stem: Literal["auto", "small", "imagenet"] = "auto"
+    """First layers of resnet18/34/50. `small`: 3x3 stride 1 without pooling. `auto`: `small` for
+    images up to 64 pixels."""
+    norm: Literal["batch", "group"] = "batch"
+    """Normalisation of the ResNets above. `group` makes the result independent of how a batch is
+    divided among ranks."""
+    width: Count | None = None
+    """Channels of the first stage of the ResNets above. Default: 16 for resnet8/20/56, else 64."""
+    weights: WeightsFile | None = None
+    """File of weights that the run begins with, such as those of another run: `networks.pt` or
+    `average.pt` of a checkpoint, or a state dict. It must be of this very network. Default: random
+    weights."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class ClassificationConfig(Train):
+    """Image classification with cross entropy."""
+
+    model: Annotated[Model, NETWORK] = field(default_factory=Model)
+    """The network."""
+    label_smoothing: Fraction = 0.0
+    """Label smoothing of the cross entropy in training."""

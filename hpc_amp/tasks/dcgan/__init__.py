@@ -1,0 +1,2 @@
+"""DCGAN (Radford, Metz & Chintala, 2016): a generator of images and a discriminator that judges
+them."""

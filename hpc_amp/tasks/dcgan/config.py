@@ -1,0 +1,61 @@
+"""The keys of `train` that a DCGAN adds. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from hpc_amp.config.schema import TaskName, Train
+from hpc_amp.config.values import (
+    NETWORK,
+    Count,
+    NonNegative,
+    WeightsFile,
+    at_least,
+    averaging,
+    image_side,
+)
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Gan:
+    """The two networks, and how Adam updates them."""
+
+    image_size: Annotated[int, image_side, NETWORK] = 64
+    """Side of the images in pixels: 16, 32, 64, ... Images of another size are scaled to it; of
+    `data.augment`, `flip` alone counts."""
+    latent: Annotated[Count, NETWORK] = 100
+    """Length of the random vectors that the generator makes images from."""
+    generator_width: Annotated[Count, NETWORK] = 64
+    """Channels of the generator before its last layer; each layer before has twice as many."""
+    discriminator_width: Annotated[Count, NETWORK] = 64
+    """Channels of the discriminator after its first layer; each further layer has twice as many."""
+    norm: Annotated[Literal["batch", "group"], NETWORK] = "batch"
+    """Normalisation of both networks. `group` makes the result independent of how a batch is
+    divided among ranks."""
+    lr: NonNegative = 2e-4
+    """Peak learning rate."""
+    betas: Annotated[tuple[float, float], averaging] = (0.5, 0.999)
+    """Adam's averaging coefficients."""
+    eps: NonNegative = 1e-8
+    """Adam's term for numerical stability. Precision `O3` needs a larger one, such as 1e-4."""
+    pictures: Count = 64
+    """Made-up images in the picture that is written after each evaluation."""
+    evaluation_images: Annotated[int, at_least(2)] = 10_000
+    """Made-up images that an evaluation compares with the test images."""
+    generator_weights: WeightsFile | None = None
+    """File of weights that the generator begins with: `networks.pt` or `average.pt` of a
+    checkpoint, or a state dict. Default: random weights."""
+    discriminator_weights: WeightsFile | None = None
+    """The same for the discriminator."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class DcganConfig(Train):
+    """A generator of images and its discriminator."""
+
+    UNUSED: ClassVar[tuple[str, ...]] = ("optimizer",)
+
+    task: TaskName = "dcgan"
+    gan: Gan = field(default_factory=Gan)
+    """The networks, and how Adam updates them."""

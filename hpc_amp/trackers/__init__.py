@@ -1,0 +1,1 @@
+"""Where the curves of a training go, besides `metrics.jsonl`."""

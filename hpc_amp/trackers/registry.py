@@ -1,0 +1,13 @@
+"""Trackers by name. Never imports torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpc_amp.registry import Registry
+
+TRACKERS: Registry[Any] = Registry(
+    "hpc_amp.trackers",
+    "hpc_amp.trackers.base:Tracker",
+    {"tensorboard": "hpc_amp.trackers.tensorboard:TensorBoard"},
+)
