@@ -25,7 +25,7 @@ from hpc_amp.config.load import read_job
 from hpc_amp.config.overrides import apply_overrides
 from hpc_amp.config.schema import Job
 from hpc_amp.config.sites import find_site
-from hpc_amp.errors import UsageError
+from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.jobs import render, rundir
 from hpc_amp.jobs.code import copy_package
 from hpc_amp.jobs.plan import Plan, make_plan
@@ -92,7 +92,15 @@ def _plan(config: Path, overrides: list[str], folder: Path) -> Plan:
     loaded = source.validate(site.defaults)
     check_job(loaded, site)
     where = Path(os.path.expanduser(folder)) / loaded.job.name / rundir.new_run_id()
-    return make_plan(loaded, site, where)
+    plan = make_plan(loaded, site, where)
+    if plan.container.entered_by:
+        raise ConfigError(
+            f"container.runtime: {plan.container.title} is entered by options of "
+            f"{plan.container.entered_by}, which submitit does not give",
+            where=loaded.where("container.runtime"),
+            hint="choose another runtime",
+        )
+    return plan
 
 
 def _write(plan: Plan) -> None:

@@ -93,7 +93,7 @@ def validate(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
         "site": plan.site.name,
         "scheduler": plan.scheduler.name,
         "launcher": plan.launcher.name,
-        "container": plan.job.container.image if plan.container.binaries else None,
+        "container": plan.job.container.image if plan.container.uses_image else None,
         "nodes": plan.job.job.nodes,
         "world_size": plan.job.world_size,
     }

@@ -15,8 +15,8 @@ from hpc_amp.cli.options import json_option
 
 if TYPE_CHECKING:
     from hpc_amp.config.site import Site
+    from hpc_amp.containers import Container
     from hpc_amp.containers.inspect import Report
-    from hpc_amp.containers.runtime import Runtime
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,8 +41,7 @@ base_option = click.option(
 
 
 def _making_options(command: F) -> F:
-    """Options of everything that makes an image (`hpc_amp.containers.places.Making`), and whose
-    site it is made for."""
+    """Options of everything that makes an image, and whose site it is made for."""
     folder = click.Path(path_type=Path)
     for option in (
         click.option(
@@ -123,7 +122,7 @@ def ngc(
     force: bool,
 ) -> None:
     """NVIDIA's PyTorch image, and more packages on top."""
-    from hpc_amp.containers import definition as definitions
+    from hpc_amp.containers.apptainer import definition as definitions
     from hpc_amp.containers.ngc import OLDEST_TORCH, table
 
     place, name = definitions.ngc_base(tag, digest)
@@ -172,7 +171,7 @@ def debian(
     force: bool,
 ) -> None:
     """A small image for CPUs, all from Debian's packages."""
-    from hpc_amp.containers import definition as definitions
+    from hpc_amp.containers.apptainer import definition as definitions
 
     words = ["debian"]
     for option, value in (("--base", base), ("--mirror", mirror)):
@@ -236,12 +235,10 @@ def build(
     Temporary files and caches stay off your home folder and out of memory; the space is checked
     first; IMAGE appears when it is whole.
     """
-    from hpc_amp.containers.build import Build, build_image
-
-    making["size"] = _bytes(making["size"])
-    wanted = Build(definition=definition_file, image=image, fakeroot=fakeroot, **making)
+    making |= {"size": _bytes(making["size"]), "fakeroot": fakeroot}
+    making |= {"definition": definition_file, "image": image}
     site, runtime = _site_and_runtime(site_name)
-    made = _interruptible(lambda: build_image(wanted, runtime, site, say=_say))
+    made = _interruptible(lambda: runtime.build(site=site, say=_say, **making))
     _done(made)
 
 
@@ -257,12 +254,10 @@ def pull(uri: str, file: Path | None, arch: str | None, site_name: str, **making
     NVIDIA's public images need no login. For private ones set NGC_API_KEY; for other registries
     APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD. They are written nowhere.
     """
-    from hpc_amp.containers.pull import Pull, pull_image
-
-    making["size"] = _bytes(making["size"])
-    wanted = Pull(uri=uri, image=file, architecture=_architecture(arch), **making)
+    making |= {"size": _bytes(making["size"]), "architecture": _architecture(arch)}
+    making |= {"uri": uri, "image": file}
     site, runtime = _site_and_runtime(site_name)
-    made = _interruptible(lambda: pull_image(wanted, runtime, site, say=_say))
+    made = _interruptible(lambda: runtime.pull(site=site, say=_say, **making))
     _done(made)
 
 
@@ -293,12 +288,12 @@ def _bytes(size: str | None) -> float | None:
         raise UsageError(f"--size: {error}") from None
 
 
-def _site_and_runtime(name: str) -> tuple[Site, Runtime]:
+def _site_and_runtime(name: str) -> tuple[Site, Container]:
     from hpc_amp.config.sites import find_site
-    from hpc_amp.containers.runtime import find_runtime
+    from hpc_amp.containers import image_runtime
 
     site = find_site(name)
-    return site, find_runtime(site.runtime)
+    return site, image_runtime(site)
 
 
 def _interruptible(work: Callable[[], Path]) -> Path:
@@ -323,9 +318,10 @@ def _say(text: str) -> None:
 def inspect(image: str, as_json: bool) -> None:
     """Show what is in an image, and what it lacks for hpc-amp."""
     from hpc_amp.config.sites import find_site
+    from hpc_amp.containers import image_runtime
     from hpc_amp.containers.inspect import inspect_image
 
-    report = inspect_image(image, find_site("auto").runtime)
+    report = inspect_image(image, image_runtime(find_site("auto")))
     if as_json:
         click.echo(json.dumps(report.to_plain(), indent=1))
     else:
@@ -334,7 +330,7 @@ def inspect(image: str, as_json: bool) -> None:
 
 def _describe(report: Report) -> str:
     from hpc_amp.containers.inspect import SUPPORT
-    from hpc_amp.containers.runtime import gib
+    from hpc_amp.containers.storage import gib
 
     size = f", {gib(report.size)}" if report.size is not None else ""
     release = f", NGC {report.ngc_release}" if report.ngc_release else ""

@@ -9,25 +9,24 @@ from __future__ import annotations
 import json
 import os
 import re
-from pathlib import Path
 
+from hpc_amp.config.bind import Bind, parse_bind
 from hpc_amp.config.command import launcher_in
 from hpc_amp.config.fabric import RESERVED, find_fabric
 from hpc_amp.config.load import LoadedJob
-from hpc_amp.config.paths import paths_in
+from hpc_amp.config.paths import missing_path, paths_in
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import SYSTEM_LIBRARIES, HostMpi, Site
 from hpc_amp.config.tree import Table
 from hpc_amp.config.units import parse_duration
-from hpc_amp.containers.image import read_image
+from hpc_amp.containers import CONTAINERS, container_of
 from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.launchers import get_launcher, launchers_of
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.trackers.registry import TRACKERS
 
 _PLAIN = re.compile(r"[\w./:=+@%-]+|\.\.\.")
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
-# Folders that every program of an image is loaded from. Apptainer lets the host's hide them.
+# Folders that every program of an image is loaded from. Runtimes let the host's hide them.
 _LOADED_FROM = {
     *("/", "/usr", "/bin", "/sbin", "/lib", "/lib64"),
     *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64"),
@@ -88,7 +87,7 @@ def check_job(loaded: LoadedJob, site: Site | None = None) -> None:
     _check_run(loaded, loaded.job)
     if site is not None:
         _check_on_site(loaded, loaded.job, site)
-    _check_container(loaded, loaded.job)
+    _check_container(loaded, loaded.job, site)
     _check_code(loaded, loaded.job)
     if loaded.job.train:
         _check_task(loaded, loaded.job.train)
@@ -163,41 +162,24 @@ def _check_on_site(loaded: LoadedJob, job: Job, site: Site) -> None:
         )
 
 
-def _check_container(loaded: LoadedJob, job: Job) -> None:
-    runtime, image = job.container.runtime, job.container.image
+def _check_container(loaded: LoadedJob, job: Job, site: Site | None) -> None:
+    name, image = container_of(job, site), job.container.image
+    container = CONTAINERS.get(name)()
     for bind in job.container.bind:
         hidden = _hides(bind)
         if hidden:
             raise loaded.error("container.bind", *hidden)
-    if image is None:
-        if runtime in ("apptainer", "singularity"):
-            raise loaded.error(
-                "container.runtime",
-                f"{runtime} needs an image, and container.image is null",
-                "name a .sif file, or use runtime: none",
-            )
-        return
-    if _URI.fullmatch(image):
-        file = re.sub(r"[^A-Za-z0-9._-]+", "-", image.rstrip("/").rpartition("/")[2]) or "image"
-        raise loaded.error(
-            "container.image",
-            f"{image} is a URI, which every node would download again",
-            f"pull it once with `hpc-amp container pull {image} {file}.sif` and write "
-            f"image: {file}.sif",
-        )
-    if runtime == "none":
-        return  # a quick way to try a job without its container
-    if not os.path.exists(image):
-        raise loaded.error("container.image", *_missing(image, "file or folder"))
-    if not os.access(image, os.R_OK):
-        raise loaded.error(
-            "container.image", f"{image} cannot be read", "check its permissions with ls -l"
-        )
-    if os.path.isfile(image):
+    if image is not None:
         try:
-            read_image(image)
+            container.check_image(image)
         except UsageError as error:
             raise loaded.error("container.image", error.message, error.hint) from None
+    elif container.uses_image and job.container.runtime != "auto":
+        raise loaded.error(
+            "container.runtime",
+            f"{name} needs an image, and container.image is null",
+            f"name {container.image_forms}, or use runtime: none",
+        )
 
 
 def _hides(bind: str) -> tuple[str, str] | None:
@@ -214,8 +196,8 @@ def _hides(bind: str) -> tuple[str, str] | None:
 
 def _ends(bind: str) -> tuple[str, str]:
     """Source and destination of a bind."""
-    source, destination = (*bind.split(":"), "")[:2]
-    source, inside = (os.path.normpath(path) for path in (source, destination or source))
+    found = parse_bind(bind) or Bind(bind, bind)
+    source, inside = map(os.path.normpath, (found.source, found.destination))
     return source, inside.replace("//", "/")
 
 
@@ -226,13 +208,7 @@ def _check_code(loaded: LoadedJob, job: Job) -> None:
         raise loaded.error(
             "code", f"{job.code} is not a folder", "name the folder that holds your code"
         )
-    raise loaded.error("code", *_missing(job.code, "folder"))
-
-
-def _missing(path: str, kind: str) -> tuple[str, str]:
-    """Message and hint for a path that does not exist."""
-    hint = "check the path" if os.path.isabs(path) else f"it is looked up in {Path.cwd()}"
-    return f"there is no {kind} {path}", hint
+    raise loaded.error("code", *missing_path(job.code, "folder"))
 
 
 def _check_task(loaded: LoadedJob, train: Train) -> None:
@@ -302,7 +278,7 @@ def _check_training(loaded: LoadedJob, job: Job, train: Train) -> None:
 def _check_weights(loaded: LoadedJob, train: Train) -> None:
     for place, key, file in paths_in(train, "train"):
         if key.is_first_weights and not os.path.isfile(os.path.expanduser(file)):
-            raise loaded.error(place, *_missing(os.path.expanduser(file), "file"))
+            raise loaded.error(place, *missing_path(os.path.expanduser(file), "file"))
 
 
 def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:

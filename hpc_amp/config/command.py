@@ -6,11 +6,16 @@ and every such group would take itself for the whole job.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hpc_amp.containers import CONTAINERS
+from hpc_amp.containers.base import Wrapper
 from hpc_amp.lint.shell import ASSIGNMENT, read_shell
+from hpc_amp.registry import RegistryError
 
 # Launchers of MPI or of a scheduler.
 _MPI_LAUNCHERS = {
@@ -38,26 +43,13 @@ _MODULE_COMMANDS = {"accelerate.commands.accelerate_cli": "launch", "accelerate"
 _ONLY_TELLS = {"--help", "-h", "--version", "-V", "--usage", "--check-build", "-cb"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Wrapper:
-    """A program that starts the program behind its own options."""
-
-    values: frozenset[str] = frozenset()
-    """Its options whose value is the next word."""
-    words: int = 0
-    """How many words stand between its options and the program."""
+def _wrapper(values: str = "", words: int = 0, first: tuple[str, ...] = ()) -> Wrapper:
+    return Wrapper(frozenset(values.split()), words, first)
 
 
-def _wrapper(values: str = "", words: int = 0) -> _Wrapper:
-    return _Wrapper(frozenset(values.split()), words)
-
-
-_CONTAINER = _wrapper(
-    "-B --bind --mount --env --env-file --pwd --cwd -H --home -W --workdir -S --scratch -o "
-    "--overlay --network --security",
-    words=2,
+_RUN = _wrapper(
+    "-n --name -p --prefix --cwd --with --project --directory --extra", words=1, first=("run",)
 )
-_RUN = _wrapper("-n --name -p --prefix --cwd --with --project --directory --extra", words=1)
 _WRAPPERS = {
     **dict.fromkeys(("nohup", "setsid", "unbuffer", "builtin"), _wrapper()),
     "command": _wrapper(),
@@ -72,15 +64,11 @@ _WRAPPERS = {
     ),
     "taskset": _wrapper(words=1),
     "chrt": _wrapper(words=1),
-    "nsys": _wrapper("-o -t -s -c -f --output --trace --sample --capture-range", words=1),
+    "nsys": _wrapper(
+        "-o -t -s -c -f --output --trace --sample --capture-range", 1, ("profile", "launch")
+    ),
     "strace": _wrapper("-e -o -s -p -P -u"),
-    **dict.fromkeys(("apptainer", "singularity"), _CONTAINER),
     **dict.fromkeys(("conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi"), _RUN),
-}
-_FIRST_WORD = {
-    "nsys": ("profile", "launch"),
-    **dict.fromkeys(("apptainer", "singularity"), ("exec",)),
-    **dict.fromkeys(("conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi"), ("run",)),
 }
 _ENV_VALUES = {"-u", "--unset", "-C", "--chdir"}
 _SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "mksh"}
@@ -129,7 +117,7 @@ def launcher_in(words: Sequence[str], depth: int = 0) -> Launcher | None:
         elif name == "env":
             rest = _behind_env(rest[1:])
         elif name in _WRAPPERS:
-            rest = _behind_wrapper(name, rest[1:])
+            rest = _behind_wrapper(name, _WRAPPERS[name], rest[1:])
         elif name in _SHELLS:
             text, _ = _of_shell(rest[1:])
             return _in_text(text, depth)
@@ -137,6 +125,8 @@ def launcher_in(words: Sequence[str], depth: int = 0) -> Launcher | None:
             return _in_text(" ".join(rest[1:]), depth)
         elif _PYTHON.fullmatch(name):
             return _in_python(rest)
+        elif name in _runtimes():
+            rest = _behind_wrapper(name, _runtimes()[name], rest[1:])
         else:
             return _launcher(name, rest[1:])
     return None
@@ -222,9 +212,19 @@ def _behind_env(words: list[str]) -> list[str]:
     return words[at:]
 
 
-def _behind_wrapper(name: str, words: list[str]) -> list[str]:
+@functools.cache
+def _runtimes() -> Mapping[str, Wrapper]:
+    """How a user could start a command in a container. A runtime of another package that cannot be
+    imported is left out: who chooses it sees the error."""
+    found: dict[str, Wrapper] = {}
+    for name in CONTAINERS.names():
+        with contextlib.suppress(RegistryError):
+            found.update(CONTAINERS.get(name).wraps)
+    return found
+
+
+def _behind_wrapper(name: str, wrapper: Wrapper, words: list[str]) -> list[str]:
     """What a wrapper starts; nothing where it only tells something (`command -v srun`)."""
-    wrapper, wanted = _WRAPPERS[name], _FIRST_WORD.get(name)
     at, between = 0, wrapper.words
     while at < len(words):
         word = words[at]
@@ -236,7 +236,7 @@ def _behind_wrapper(name: str, words: list[str]) -> list[str]:
         if word.startswith("-"):
             at += 2 if word in wrapper.values else 1
         elif between:
-            if wanted is not None and between == wrapper.words and word not in wanted:
+            if wrapper.first and between == wrapper.words and word not in wrapper.first:
                 return []
             between -= 1
             at += 1

@@ -36,6 +36,12 @@ class Expansion:
         return f"{self.key}: {self.written} is {self.value}"
 
 
+def missing_path(path: str, kind: str) -> tuple[str, str]:
+    """Message and hint for a path that does not exist."""
+    hint = "check the path" if os.path.isabs(path) else f"it is looked up in {os.getcwd()}"
+    return f"there is no {kind} {path}", hint
+
+
 def expand_paths(table: Table, section: type, path: str = "") -> tuple[Table, list[Expansion]]:
     """`table`, a section of a tree with shorthands expanded, with the variables in all its paths
     replaced, and what was replaced. `path` is the key path of the section.

@@ -97,11 +97,12 @@ class Container:
 
     SHORTHAND: ClassVar[str] = "image"
 
-    runtime: Literal["auto", "apptainer", "singularity", "none"] = "auto"
-    """`auto`: none without an image, else whichever of the two is installed on the nodes."""
+    runtime: Annotated[str, Registered("hpc_amp.containers:CONTAINERS")] = "auto"
+    """`auto`: none without an image, else Apptainer or Singularity, whichever is installed on the
+    nodes. What another runtime needs is in [containers](containers.md#runtimes)."""
     image: Path | None = None
-    """Path of a `.sif` file or a sandbox folder on a file system that every node sees. Not a URI:
-    pull it once, then name the file. Default: no container."""
+    """The image: for Apptainer the path of a `.sif` file or a sandbox folder, on a file system that
+    every node sees. Not a URI: pull it once, then name the file. Default: no container."""
     bind: Binds = field(default_factory=list)
     """Host paths to see inside, as `path`, `source:destination` or `source:destination:ro`. The
     run directory, the working directory and the data are bound by themselves."""
@@ -110,9 +111,9 @@ class Container:
     value: it never passes through a shell. What hpc-amp sets itself is refused: `RANK`,
     `WORLD_SIZE`, `MASTER_ADDR` and the like, and names that begin with `HPC_AMP_`."""
     args: Words = field(default_factory=list)
-    """More options for `exec`, such as `--rocm`."""
+    """More options for the runtime, such as Apptainer's `--rocm`."""
     gpu: bool | None = None
-    """Give the image NVIDIA's driver (`--nv`). Default: where the job has GPUs."""
+    """Give the image NVIDIA's driver (Apptainer: `--nv`). Default: where the job has GPUs."""
     python: Path | None = None
     """Python interpreter of the job. Default: `python3` in a container, the one that runs
     `hpc-amp` without."""

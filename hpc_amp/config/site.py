@@ -100,9 +100,9 @@ class Site:
     fabric: Word | None = None
     """[Profile](#fabric-profiles) of the network between nodes: `ib`, `slingshot`, ... Default:
     none."""
-    runtime: Literal["auto", "apptainer", "singularity", "none"] = "auto"
-    """What `container.runtime: auto` means here for a job with an image. `auto`: whichever of the
-    two is installed on the nodes."""
+    runtime: Annotated[str, Registered("hpc_amp.containers:CONTAINERS")] = "auto"
+    """What `container.runtime: auto` means here for a job with an image. `auto`: Apptainer or
+    Singularity, whichever is installed on the nodes."""
     hosts: Words = field(default_factory=list)
     """Patterns for the login nodes' full names, such as `login*.perlmutter.nersc.gov`. Where one
     fits, `site: auto` chooses this site."""
@@ -135,7 +135,7 @@ class Site:
     network: `{host}-ib0`, `ic-{host}`, `{host}.hsn.example.org`. `{host}` is the node's short name.
     Default: the name as the scheduler has it."""
     container_args: Words = field(default_factory=list)
-    """More options for every `apptainer exec`, such as `--fakeroot`."""
+    """More options of the runtime for every container, such as Apptainer's `--fakeroot`."""
     defaults: Table = field(default_factory=lambda: Table({}, "no site file"))
     """Keys of a [job file](config.md) that hold here unless the job says otherwise, in the same
     form: `job: {queue: gpu}`. Those below `train` reach only jobs that train."""

@@ -1,23 +1,46 @@
-"""How a command runs inside an image: apptainer, singularity, or no container at all."""
+"""How a command runs inside an image: which container runtimes there are."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_amp.containers.apptainer import BINARIES, ExecContainer
 from hpc_amp.containers.base import Container
-from hpc_amp.containers.none import NoContainer
+from hpc_amp.registry import Registry
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
     from hpc_amp.config.site import Site
 
-__all__ = ["Container", "get_container"]
+__all__ = ["CONTAINERS", "Container", "container_of", "get_container", "image_runtime"]
+
+# `auto` is a runtime like the others: what runs images on most clusters.
+CONTAINERS: Registry[Container] = Registry(
+    "hpc_amp.containers",
+    "hpc_amp.containers.base:Container",
+    {
+        "auto": "hpc_amp.containers.apptainer:Either",
+        "apptainer": "hpc_amp.containers.apptainer:Apptainer",
+        "singularity": "hpc_amp.containers.apptainer:Singularity",
+        "pyxis": "hpc_amp.containers.pyxis:Pyxis",
+        "none": "hpc_amp.containers.none:NoContainer",
+    },
+)
 
 
-def get_container(job: Job, site: Site) -> Container:
-    """The container of `job`: none without an image."""
-    runtime = job.container.runtime if job.container.runtime != "auto" else site.runtime
-    if job.container.image is None or runtime == "none":
-        return NoContainer()
-    return ExecContainer(BINARIES[runtime])
+def container_of(job: Job, site: Site | None) -> str:
+    """The name of the runtime that job and site choose."""
+    if job.container.runtime == "auto" and site is not None:
+        return site.runtime
+    return job.container.runtime
+
+
+def get_container(job: Job, site: Site | None) -> Container:
+    """The container of a job: none without an image."""
+    name = "none" if job.container.image is None else container_of(job, site)
+    return CONTAINERS.get(name)()
+
+
+def image_runtime(site: Site) -> Container:
+    """The runtime of the images of a site. One whose jobs use none may still have the usual one."""
+    container = CONTAINERS.get(site.runtime)()
+    return container if container.uses_image else CONTAINERS.get("auto")()

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.containers.image import Image, machine, read_image
+from hpc_amp.containers.base import Container
+from hpc_amp.containers.image import Image, machine
 from hpc_amp.containers.ngc import (
     OLDEST_PYTHON,
     OLDEST_TORCH,
@@ -19,8 +20,7 @@ from hpc_amp.containers.ngc import (
     table,
     version,
 )
-from hpc_amp.containers.runtime import Runtime, explain, find_runtime
-from hpc_amp.errors import HpcAmpError
+from hpc_amp.errors import HpcAmpError, UsageError
 from hpc_amp.resources import resource_folder
 
 _TIMEOUT = 600
@@ -95,10 +95,12 @@ class Report:
         return {**asdict(self), "usable": self.usable}
 
 
-def inspect_image(where: str, runtime_name: str = "auto") -> Report:
+def inspect_image(where: str, container: Container) -> Report:
     """Look at an image and, where this machine can run it, into it. Raises UsageError for what is
     no image, HpcAmpError where nothing runs in it."""
-    image = read_image(where)
+    image = container.read_image(where)
+    if image is None:
+        raise UsageError(f"{where} is no file that could be looked into")
     here = machine()
     if image.architecture not in (None, here):
         wrong = Lack(
@@ -108,8 +110,7 @@ def inspect_image(where: str, runtime_name: str = "auto") -> Report:
             True,
         )
         return _report(image, looked_inside=False, lacks=[wrong])
-    runtime = find_runtime(runtime_name)
-    facts = _ask(image, runtime)
+    facts = _ask(image, container)
     return _describe(image, facts, driver_here())
 
 
@@ -125,11 +126,11 @@ def _report(image: Image, **more: Any) -> Report:
     )
 
 
-def _ask(image: Image, runtime: Runtime) -> dict[str, Any]:
+def _ask(image: Image, container: Container) -> dict[str, Any]:
     """What the probe says inside. Python is started without any shell: an image's bash may do all
     kinds of things first."""
-    command = [runtime.program, "exec", "--cleanenv", "--pwd", "/", *runtime.no_eval]
-    command += [str(image.path), "python3", "-B", "-s", "-"]
+    command = container.words_here(str(image.path), clean=True)
+    command += ["python3", "-B", "-s", "-"]
     try:
         ended = subprocess.run(
             command,
@@ -148,7 +149,7 @@ def _ask(image: Image, runtime: Runtime) -> dict[str, Any]:
         if line.startswith(_MARK):
             facts: dict[str, Any] = json.loads(line[len(_MARK) :])
             return facts
-    said, cause = explain((ended.stderr + b"\n" + ended.stdout).decode(errors="replace"))
+    said, cause = container.explain((ended.stderr + b"\n" + ended.stdout).decode(errors="replace"))
     if re.search(r'"?python3"?.*(executable file not found|no such file)', said, re.IGNORECASE):
         return {"python": None, "environ": {}}
     raise HpcAmpError(

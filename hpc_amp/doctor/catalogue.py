@@ -27,7 +27,7 @@ CATALOGUE = (
     Check(
         "rt.found",
         ("login", "node"),
-        "Apptainer or Singularity is there and runs; setuid or user namespaces; /dev/fuse",
+        "the container runtime is there and runs; setuid or user namespaces, and /dev/fuse",
     ),
     Check("rt.flags", ("login",), "options of the container that this version has, and that hide"),
     Check("rt.start", ("node", "image"), "the container starts"),

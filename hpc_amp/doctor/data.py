@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 
 from hpc_amp.config.schema import Data
-from hpc_amp.containers.runtime import file_system
+from hpc_amp.containers.storage import IN_MEMORY, file_system
 from hpc_amp.doctor.job import Request, own_place
-from hpc_amp.doctor.machine import IN_MEMORY
 from hpc_amp.finding import Finding, Findings
 
 # What the job looks for below the root, any of them (`hpc_amp.data.sources`), and what it may be

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.sites import find_site, load_for_site
-from hpc_amp.containers.image import machine, read_image
-from hpc_amp.containers.runtime import Runtime, find_runtime
+from hpc_amp.containers import CONTAINERS, image_runtime
+from hpc_amp.containers.image import machine
 from hpc_amp.doctor.data import check_data
 from hpc_amp.doctor.image_inside import look_inside
 from hpc_amp.doctor.job import (
@@ -17,12 +17,11 @@ from hpc_amp.doctor.job import (
     check_elsewhere,
     check_folders,
     check_image,
-    check_options,
     check_scheduler,
     check_secrets,
     from_config_error,
 )
-from hpc_amp.doctor.machine import check_leaks, check_places, check_runtime, check_tmp
+from hpc_amp.doctor.machine import check_leaks, check_tmp
 from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
 from hpc_amp.finding import Finding
 from hpc_amp.jobs import rundir
@@ -37,14 +36,14 @@ def examine_machine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
         site = find_site()
     except ConfigError as error:
         found.append(from_config_error(error))
-        wanted = "auto"
+        container = CONTAINERS.get("auto")()
     else:
         text = f"{site.name} ({site.scheduler})"
         more = f": {site.description}" if site.description else ""
         found.append(Finding("site", "good", text + more))
-        wanted = site.runtime
-    found += check_runtime(wanted, needed=False)
-    found += [*check_places(environ), *check_tmp(), *check_leaks(environ)]
+        container = image_runtime(site)
+    found += container.check_here(needed=False)
+    found += [*container.check_places(environ), *check_tmp(), *check_leaks(container, environ)]
     return found
 
 
@@ -61,28 +60,32 @@ def examine_job(
     found = [Finding("site", "good", f"{site.name} ({site.scheduler})")]
     plan, wrong = _plan(request)
     found += wrong
-    runtime = _runtime_here(request)
+    container = request.container
     if request.image is not None:
         elsewhere = ""
         if not request.here:
             elsewhere = "the nodes may have it"
             if site.setup.strip() or loaded.job.job.setup.strip():
                 elsewhere = "the job's setup may load it on the nodes"
-        found += check_runtime(_wanted(request), needed=request.here, elsewhere=elsewhere)
-        found += check_options(request, runtime)
+        found += container.check_here(needed=request.here, elsewhere=elsewhere)
+        found += container.check_options(request.options, ranks=request.job.world_size)
     found += [*check_image(request), *check_folders(request), *check_data(request)]
-    found += check_places(environ)
-    found += [*check_tmp(), *check_leaks(environ), *check_scheduler(request)]
+    others = container if container.uses_image else image_runtime(site)
+    found += others.check_places(environ)
+    found += [*check_tmp(), *check_leaks(others, environ), *check_scheduler(request)]
     found += check_secrets(request)
     found = _without_repetitions(found)
     if request.image is not None and not quick:
-        found += _inside(request, runtime, plan)
+        found += _inside(request, plan)
     return [*found, *check_elsewhere(request, {finding.id for finding in found})]
 
 
 def examine_image(image: str, *, runtime_name: str = "auto") -> list[Finding]:
     """An image by itself, inside. Raises UsageError for what is none."""
-    shown = read_image(image)
+    container = CONTAINERS.get(runtime_name)()
+    shown = container.read_image(image)
+    if shown is None:
+        raise UsageError(f"{image} is no file that could be looked into")
     text = f"{shown.path} ({shown.kind})"
     found = [Finding("img.local", "good", text)]
     foreign = shown.architecture not in (None, machine())
@@ -93,7 +96,7 @@ def examine_image(image: str, *, runtime_name: str = "auto") -> list[Finding]:
         return [*found, Finding("img.arch", "error", what, why, fix)]
     if shown.architecture:
         found.append(Finding("img.arch", "good", f"{shown.architecture}, like this machine"))
-    return [*found, *look_inside(image, find_runtime(runtime_name))]
+    return [*found, *look_inside(image, container)]
 
 
 def _plan(request: Request) -> tuple[Plan | None, list[Finding]]:
@@ -130,31 +133,20 @@ def _without_repetitions(found: list[Finding]) -> list[Finding]:
     ]
 
 
-def _wanted(request: Request) -> str:
-    runtime = request.job.container.runtime
-    return runtime if runtime != "auto" else request.site.runtime
-
-
-def _runtime_here(request: Request) -> Runtime | None:
-    try:
-        return find_runtime(_wanted(request))
-    except HpcAmpError:
-        return None
-
-
-def _inside(request: Request, runtime: Runtime | None, plan: Plan | None) -> list[Finding]:
+def _inside(request: Request, plan: Plan | None) -> list[Finding]:
     """A look inside the image, where this machine can have one."""
-    why_not = ""
+    container, why_not = request.container, ""
     try:
-        image = read_image(str(request.image))
+        image = container.read_image(str(request.image))
+        if image is not None and image.architecture not in (None, machine()):
+            why_not = f"the image is for {image.architecture}, and this machine is {machine()}"
+        else:
+            container.words_here(str(request.image))
     except UsageError:
         why_not = "the image cannot be read"
-    else:
-        if runtime is None:
-            why_not = "this machine has no program that runs it"
-        elif image.architecture not in (None, machine()):
-            why_not = f"the image is for {image.architecture}, and this machine is {machine()}"
-    if why_not or runtime is None:
+    except HpcAmpError as error:
+        why_not = error.message
+    if why_not:
         ids = ("img.python", "img.meta", "usersite", "env.masked")
         return [Finding(id, "unknown", f"inside the image: {why_not}", where="image") for id in ids]
     job = request.job
@@ -165,7 +157,7 @@ def _inside(request: Request, runtime: Runtime | None, plan: Plan | None) -> lis
     return list(
         look_inside(
             str(request.image),
-            runtime,
+            container,
             python=plan.python if plan is not None else "python3",
             binds=binds,
             env=env,

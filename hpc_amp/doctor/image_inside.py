@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.containers.image import read_image
+from hpc_amp.containers.base import Container
 from hpc_amp.containers.inspect import SUPPORT, driver_here
 from hpc_amp.containers.ngc import OLDEST_PYTHON, OLDEST_TORCH, support, table, version
-from hpc_amp.containers.runtime import Runtime, explain
 from hpc_amp.finding import Finding, Findings, Status
 from hpc_amp.resources import resource_folder
 
@@ -52,7 +51,7 @@ print("hpc-amp-doctor " + json.dumps(more))
 
 def look_inside(
     image: str,
-    runtime: Runtime,
+    container: Container,
     *,
     python: str = "python3",
     binds: Sequence[str] = (),
@@ -62,20 +61,14 @@ def look_inside(
 ) -> Findings:
     """What runs in it, and with which packages. `binds` and `python` are the job's, `env` is what
     the job sets inside, `gpus` how many the job wants on a node."""
-    path = str(read_image(image).path.resolve())
-    words = [runtime.program, "exec", *runtime.no_eval, "--pwd", "/"]
     driver = driver_here()
-    if driver is not None:
-        words.append("--nv")
-    for bind in binds:
-        if os.path.exists(bind.split(":")[0]):
-            words += ["-B", bind]
+    words = container.words_here(image, binds=binds, gpu=driver is not None)
     probe = (resource_folder("containers") / "probe.py").read_text() + _ASK_MORE
     try:
         ended = subprocess.run(
-            [*words, path, python, "-B", "-"],
+            [*words, python, "-B", "-"],
             input=probe.encode(),
-            env={**_plain(os.environ), "PYTHONNOUSERSITE": "1"},
+            env={**_plain(os.environ, container), "PYTHONNOUSERSITE": "1"},
             capture_output=True,
             timeout=_TIMEOUT,
             cwd="/",
@@ -88,7 +81,9 @@ def look_inside(
         return
     facts, more = _lines(ended.stdout)
     if not facts:
-        said, cause = explain((ended.stderr + b"\n" + ended.stdout).decode(errors="replace"))
+        said, cause = container.explain(
+            (ended.stderr + b"\n" + ended.stdout).decode(errors="replace")
+        )
         what = f"nothing runs in the image (status {ended.returncode}): {said}"
         arch = "architecture" in said or "exec format error" in said
         why = "every rank would end like this"
@@ -98,10 +93,9 @@ def look_inside(
     yield from judge(facts, more, env or {}, trains=trains, gpus=gpus, driver=driver)
 
 
-def _plain(environ: Mapping[str, str]) -> dict[str, str]:
+def _plain(environ: Mapping[str, str], container: Container) -> dict[str, str]:
     """As the launch script has it."""
-    gone = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "LC_ALL"}
-    gone |= {"APPTAINERENV_LD_LIBRARY_PATH", "SINGULARITYENV_LD_LIBRARY_PATH"}
+    gone = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "LC_ALL", *container.handled}
     return {name: value for name, value in environ.items() if name not in gone}
 
 

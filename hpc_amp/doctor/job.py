@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
@@ -15,10 +14,10 @@ from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.units import format_duration, parse_duration
-from hpc_amp.containers.image import go_name, machine, read_image
-from hpc_amp.containers.runtime import Runtime, file_system, gib
+from hpc_amp.containers import Container, get_container
+from hpc_amp.containers.image import go_name, machine
+from hpc_amp.containers.storage import IN_MEMORY, file_system, gib
 from hpc_amp.doctor.catalogue import CATALOGUE
-from hpc_amp.doctor.machine import IN_MEMORY
 from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
 from hpc_amp.finding import Finding, Findings
 from hpc_amp.schedulers import Scheduler, get_scheduler
@@ -56,11 +55,14 @@ class Request:
         return get_scheduler(self.site.scheduler)
 
     @property
+    def container(self) -> Container:
+        """The job's container runtime."""
+        return get_container(self.job, self.site)
+
+    @property
     def image(self) -> str | None:
-        """The image, if the job has one."""
-        container = self.job.container
-        runtime = container.runtime if container.runtime != "auto" else self.site.runtime
-        return None if runtime == "none" else container.image
+        """The image, if the job runs in one."""
+        return self.job.container.image if self.container.uses_image else None
 
     @property
     def options(self) -> list[str]:
@@ -90,12 +92,16 @@ def check_image(request: Request) -> Findings:
     """Whether it is a whole image, on a file system that all nodes see."""
     if request.image is None:
         return
-    where = os.path.abspath(request.image)
     try:
-        image = read_image(request.image if "://" in request.image else where)
+        image = request.container.read_image(request.image)
     except UsageError as error:
         why = "every node starts the image by itself"
         yield Finding("img.local", "error", error.message, why, error.hint or "")
+        return
+    if image is None:
+        title = request.container.title
+        what = f"{request.image} is no file: whether {title} gets it, only the nodes can tell"
+        yield Finding("img.local", "unknown", what)
         return
     path = image.path
     kind = file_system(path)
@@ -148,64 +154,6 @@ def check_architecture(request: Request, architecture: str | None) -> Findings:
         yield Finding("img.arch", "warning", what, why, "choose a queue or constraint of theirs")
     else:
         yield Finding("img.arch", "good", f"{architecture}, like the nodes")
-
-
-# ---- the container's options ---------------------------------------------------------------------
-
-# Options and the first version of Apptainer that has them. SingularityCE has its own numbers.
-_SINCE = {"--no-eval": (1, 1), "--unsquash": (1, 1), "--sharens": (1, 3), "--no-env": (1, 5)}
-_HIDES = {"--cleanenv", "-e", "--containall", "-C", "--compat"}
-
-
-def check_options(request: Request, runtime: Runtime | None) -> Findings:
-    """Options that this version does not have, and those that hide what the ranks need."""
-    if request.image is None:
-        return
-    good = True
-    names = [word.partition("=")[0] for word in request.options]
-    hides = sorted(_HIDES & set(names))
-    if hides and request.job.world_size > 1:
-        good = False
-        what = f"{', '.join(hides)} keeps the launcher's variables out of the container"
-        why = "every rank takes itself for the only one, and trains alone"
-        fix = "leave it out of container.args; PYTHONNOUSERSITE and the like are set anyway"
-        yield Finding("rt.flags", "error", what, why, fix)
-    if "--writable-tmpfs" in names or "--containall" in names or "-C" in names:
-        good = False
-        what = "--writable-tmpfs and --containall have 64 MB for files, in memory"
-        why = "caches of compilers and data loaders fill them"
-        yield Finding("rt.flags", "warning", what, why, "bind a folder for what is written")
-    for name in names:
-        if name not in _SINCE or runtime is None or runtime.flavour != "apptainer":
-            continue
-        if runtime.version and runtime.version < _SINCE[name]:
-            good = False
-            since = ".".join(map(str, _SINCE[name]))
-            what = f"{name} came with Apptainer {since}, and here is {runtime.text}"
-            fix = "leave it out, or load a newer module in job.setup"
-            yield Finding("rt.flags", "error", what, "the container does not start", fix)
-    if good:
-        says = "an unknown version" if runtime is None else runtime.text
-        yield Finding("rt.flags", "good", f"no option of job or site that {says} has not")
-    yield from _check_values(request.options)
-
-
-def _check_values(options: list[str]) -> Findings:
-    """`--env A=1,B=x,y` is split at commas, and what does not fit is dropped, with status 0."""
-    values = [word[len("--env=") :] for word in options if word.startswith("--env=")]
-    values += [after for word, after in itertools.pairwise(options) if word == "--env"]
-    bad = [
-        value
-        for value in values
-        if ("," in value and value.count("=") > 1) or re.search(r"`|\$\(|\n", value)
-    ]
-    if bad:
-        names = ", ".join(value.partition("=")[0] for value in bad)
-        what = f"--env {names}: the runtime splits values at commas and evaluates them as shell"
-        fix = "write them into container.env, where any text is itself"
-        yield Finding("env.value", "error", what, "parts of it get lost, in silence", fix)
-    else:
-        yield Finding("env.value", "good", "values pass no shell and no comma splits them")
 
 
 # ---- folders -------------------------------------------------------------------------------------

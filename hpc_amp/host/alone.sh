@@ -19,9 +19,8 @@ enter() {
   set -u
   export PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1
   export OMP_NUM_THREADS=${job[cpus_per_rank]}
-  # shellcheck source=../containers/apptainer/host.sh
-  source "$run_dir/src/hpc_amp/host/containers/${job[container]}.sh"
-  enter_container
+  # shellcheck source=container.sh
+  source "$run_dir/src/hpc_amp/host/container.sh"
 }
 
 # be_one_process: the world of a session.

@@ -2,14 +2,15 @@
 # Sourced by a launch script before the lines of `setup`: defines what ends the script and what it
 # records, and prepares the shell. Needs `run_dir` and the settings of the script in `job`:
 #
-#   name scheduler launcher container       names; `container` is none, or the programs that may run it
+#   name scheduler launcher container       names of the run and of the parts that it is made of
 #   program                                 task, or own: a program of the user's
 #   nodes ranks_per_node cpus_per_rank step_cpus
 #   walltime stop_margin grace launch_timeout     in seconds
 #   max_restarts retries                    how often a run goes on, and how often a failure is tried again
 #   limited                                 no: nothing ends the job at its time limit
 #   forward_USR1 ...                        the signal to send to the launcher, where it is to get one
-#   ask_grace preflight mpi address python image       see run.sh
+#   ask_grace preflight mpi address         see run.sh
+#   python binaries container_by_step       see container.sh
 set -eo pipefail
 cd "$run_dir"
 trap : USR1 USR2 # a warning before this script listens must not end it: the clock says the same

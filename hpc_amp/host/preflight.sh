@@ -49,7 +49,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 shift
 if [ -n "$image" ]; then
-  [ -x "$1" ] || finding rt.found "$1 does not exist" "the container is started with it" \
+  [ $# -eq 0 ] || [ -x "$(command -v "$1")" ] || finding rt.found "$1 does not exist" "the container is started with it" \
     "ask for nodes that have it, or for the module that finds it on every node"
   if [ ! -e "$image" ]; then
     finding img.local "the image $image does not exist" "every node starts it by itself" \
@@ -60,10 +60,11 @@ if [ -n "$image" ]; then
   fi
 fi
 [ -z "$findings" ] || give_up
+[ $# -gt 0 ] || exit 0 # the inside is a step of its own
 
-# What the script has set here for the ranks, to be compared with what the image makes of it. Nothing
-# that may hold a password: a difference is shown in the log.
-HPC_AMP_OUTSIDE=$(env | grep -E '^(NCCL|GLOO|FI|UCX|OMPI_MCA|PMIX_MCA|MPICH|TORCH|TORCHINDUCTOR|TRITON|CUDA|OMP|MKL)_[A-Za-z0-9_]*=')
+# shellcheck source=outside.sh
+source "$(dirname "${BASH_SOURCE[0]}")/outside.sh"
+HPC_AMP_OUTSIDE=$(outside_settings)
 export HPC_AMP_OUTSIDE
 said=$("$@" 2>&1)
 status=$?

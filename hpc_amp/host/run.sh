@@ -49,9 +49,8 @@ export MASTER_PORT=$((61000 + (port_seed * 13 + attempt) % 4536))
 export HPC_AMP_MASTER_ADDR=$MASTER_ADDR HPC_AMP_MASTER_PORT=$MASTER_PORT HPC_AMP_JOB_ID=$job_id
 
 # ---- container and launcher ----------------------------------------------------------------------
-# shellcheck source=../containers/apptainer/host.sh
-source "$run_dir/src/hpc_amp/host/containers/${job[container]}.sh"
-enter_container
+# shellcheck source=container.sh
+source "$run_dir/src/hpc_amp/host/container.sh"
 [ -z "$container_says" ] || echo "$container_says"
 prepare_launch() { :; }
 # shellcheck source=../launchers/mpirun.sh
@@ -68,8 +67,27 @@ if [ "${job[preflight]}" = yes ]; then
   preflight=(bash -c '[ -r "$1" ] || { echo "hpc-amp: preflight: run.dir: $1 is not there on $(uname -n)" >&2; exit; }; exec bash "$@"'
     bash "$run_dir/src/hpc_amp/host/preflight.sh" "$run_dir/attempts/$attempt" "$container_image"
     ${container_binds[@]+"${container_binds[@]}"}
-    -- "${container[@]}" "$python" "${program[@]}" --preflight "$run_dir/attempts/$attempt")
-  on_each_node "${preflight[@]}" </dev/null || true
+    --)
+  inside=("${container[@]}" "$python" "${program[@]}" --preflight "$run_dir/attempts/$attempt")
+  if [ "${job[container_by_step]:-}" = yes ]; then
+    # The step is inside as a whole, so the outside of the nodes is another step.
+    on_each_node "${preflight[@]}" </dev/null || true
+    if ! compgen -G "attempts/$attempt/preflight-*.json" >/dev/null; then
+      # shellcheck source=outside.sh
+      source "$run_dir/src/hpc_amp/host/outside.sh"
+      HPC_AMP_OUTSIDE=$(outside_settings) || true
+      export HPC_AMP_OUTSIDE
+      said=$(on_each_node "${inside[@]}" 2>&1 </dev/null) || true
+      [ -z "$said" ] || printf '%s\n' "$said" >&2
+      # Where nothing could start, what the step has said tells why.
+      # shellcheck disable=SC2016 # the inner shell expands it
+      compgen -G "attempts/$attempt/preflight*.json" >/dev/null ||
+        "${preflight[@]}" bash -c 'echo "$1"; exit 1' bash "$said" >/dev/null 2>&1
+      unset HPC_AMP_OUTSIDE
+    fi
+  else
+    on_each_node "${preflight[@]}" "${inside[@]}" </dev/null || true
+  fi
   # The first node has heard of the others. Where nothing could start on it, another may say why.
   verdict=$(cat "attempts/$attempt"/preflight.json "attempts/$attempt"/preflight-*.json 2>/dev/null |
     sed -nE 's/^ "failed": "(.+)",$/\1/p' | head -n 1) || true

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc_amp.config.bind import parse_bind
 from hpc_amp.config.command import launcher_in
 from hpc_amp.config.fabric import fabric_of
 from hpc_amp.config.load import LoadedJob
@@ -23,8 +24,6 @@ from hpc_amp.jobs.setup_lines import check_setup
 from hpc_amp.jobs.spec import Spec
 from hpc_amp.launchers import Launcher, get_launcher, launchers_of
 from hpc_amp.schedulers import Scheduler, get_scheduler
-
-_UNMOUNTABLE = "',', ':', '^', and a blank or a backslash at the end cannot stand in a mount"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,8 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
     job = loaded.job
     workdir = Path.cwd().resolve()
     run_dir = run_dir.resolve()
-    job = _absolute_paths(job, workdir)
+    container = get_container(job, site)
+    job = _absolute_paths(job, workdir, container)
     scheduler = get_scheduler(site.scheduler)
     expanded = tuple(map(str, (*site.expanded, *loaded.expanded)))
     remarks = (*expanded, *remarks_on(loaded, site))
@@ -80,7 +80,6 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
             f"the {job.world_size} ranks run here together",
         )
         job = _on_one_node(job)
-    container = get_container(job, site)
     method: str = job.launch.method if job.launch.method != "auto" else site.launcher
     if method == "auto":
         method = scheduler.default_launcher(job)
@@ -105,10 +104,11 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
             where=loaded.where("launch.mpi"),
             hint="use launch.method srun, mpirun or mpiexec",
         )
-    _check_paths(loaded, job, run_dir, workdir, uses_container=container.binaries != ())
+    _check_entry(loaded, container, scheduler, launcher)
+    _check_paths(loaded, job, run_dir, workdir, container)
     check_setup(loaded, site)
-    default_python = "python3" if container.binaries else sys.executable
-    return Plan(
+    default_python = "python3" if container.uses_image else sys.executable
+    plan = Plan(
         job=job,
         site=site,
         scheduler=scheduler,
@@ -125,6 +125,8 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         overrides=(*loaded.overrides, *as_overrides(loaded.job, loaded.expanded)),
         submitted_from=workdir,
     )
+    container.check(plan)
+    return plan
 
 
 def _umask() -> int:
@@ -145,6 +147,28 @@ def _refuse_step_in_step(loaded: LoadedJob, launcher: str) -> None:
             "has",
             "write launch: single: then the batch script itself starts the command",
         )
+
+
+def _check_entry(
+    loaded: LoadedJob, container: Container, scheduler: Scheduler, launcher: Launcher
+) -> None:
+    """Refuse a container that options of a step launcher enter where no such step is made."""
+    needed = container.entered_by
+    if not needed:
+        return
+    by_steps = launcher.makes_steps or launcher.starts_agents
+    if scheduler.step_launcher == needed and by_steps:
+        return
+    if scheduler.step_launcher == needed:
+        problem, hint = f"the launcher is {launcher.name}", f"use launch: {needed}"
+    else:
+        problem = f"{scheduler.title} has none"
+        hint = "choose another runtime, or leave container.runtime out"
+    raise ConfigError(
+        f"container.runtime: {container.title} is entered by options of {needed}, and {problem}",
+        where=loaded.where("container.runtime"),
+        hint=hint,
+    )
 
 
 def _on_one_node(job: Job) -> Job:
@@ -172,7 +196,7 @@ def _absolute_program(program: str, workdir: Path) -> str:
     return os.path.abspath(workdir / program)
 
 
-def _absolute_paths(job: Job, workdir: Path) -> Job:
+def _absolute_paths(job: Job, workdir: Path, runtime: Container) -> Job:
     def absolute(path: str) -> str:
         return absolute_path(path, workdir)
 
@@ -182,10 +206,12 @@ def _absolute_paths(job: Job, workdir: Path) -> Job:
         source = os.path.abspath(workdir / source) if source else ""
         return f"{source}{colon}{rest}" if rest else source
 
-    container = job.container
+    container, image = job.container, job.container.image
+    if image is not None and runtime.is_path(image):
+        image = absolute(image)
     container = dataclasses.replace(
         container,
-        image=absolute(container.image) if container.image is not None else None,
+        image=image,
         bind=[absolute_bind(bind) for bind in container.bind],
     )
     train = job.train
@@ -196,7 +222,7 @@ def _absolute_paths(job: Job, workdir: Path) -> Job:
 
 
 def _check_paths(
-    loaded: LoadedJob, job: Job, run_dir: Path, workdir: Path, *, uses_container: bool
+    loaded: LoadedJob, job: Job, run_dir: Path, workdir: Path, container: Container
 ) -> None:
     """Refuse paths that cannot be carried all the way: search paths split at `:`, no scheduler
     takes a control character, and scripts and job.json are UTF-8."""
@@ -210,41 +236,40 @@ def _check_paths(
                 f"{what} {text!r} has a colon, a control character or a byte that is not UTF-8",
                 hint="search paths and mounts cannot carry it; work in another folder",
             )
-    if not uses_container:
+    if not container.uses_image:
         return
     own = [str(run_dir), str(workdir)]
     if job.train is not None:
         own += [path for _, key, path in paths_in(job.train) if not key.is_first_weights]
     for folder in own:
-        if not _mountable(folder):
+        if not container.mountable(folder):
             raise ConfigError(
-                f"{folder!r} cannot be bound into a container: {_UNMOUNTABLE}",
+                f"{folder!r} cannot be bound into a container: {container.unmountable}",
                 hint="work in another folder",
             )
-    for bind in job.container.bind:
-        source, *rest = bind.split(":")
-        destination = rest[0] if rest else source
-        if len(rest) > 2 or not destination.startswith("/"):
-            raise ConfigError(
-                f"container.bind: {bind!r} is not a bind",
-                where=loaded.where("container.bind"),
-                hint="write source, source:/destination or source:/destination:ro",
-            )
-        if not _mountable(source) or not _mountable(destination):
-            raise ConfigError(
-                f"container.bind: {bind!r} cannot be mounted: {_UNMOUNTABLE}",
-                where=loaded.where("container.bind"),
-                hint="bind a folder with another name, such as one above it",
-            )
-        if not os.path.exists(source):
-            raise ConfigError(
-                f"container.bind: {source} does not exist",
-                where=loaded.where("container.bind"),
-                hint="a missing source stops the container before anything runs",
-            )
+    for text in job.container.bind:
+        message, hint = _wrong_bind(text, container)
+        if message:
+            where = loaded.where("container.bind")
+            raise ConfigError(f"container.bind: {message}", where=where, hint=hint)
 
 
-def _mountable(path: str) -> bool:
-    """Whether `-B` carries a path: Apptainer's parser splits at `,`, `:` and `^`, trims blanks, and
-    takes a backslash before the colon for an escape (`ParseBindPath`; seen with 1.4.5)."""
-    return not set(",:^") & set(path) and path == path.rstrip() and not path.endswith("\\")
+def _wrong_bind(text: str, container: Container) -> tuple[str, str]:
+    """What keeps a bind from working, and what to do; empty where nothing does."""
+    bind = parse_bind(text)
+    if bind is None or not bind.destination.startswith("/"):
+        return f"{text!r} is not a bind", (
+            "write source, source:/destination or source:/destination:ro"
+        )
+    if not container.mountable(bind.source) or not container.mountable(bind.destination):
+        return f"{text!r} cannot be mounted: {container.unmountable}", (
+            "bind a folder with another name, such as one above it"
+        )
+    problem = container.check_bind(bind)
+    if problem is not None:
+        return f"{text!r} cannot be mounted: {problem}", "write it in another form"
+    if not os.path.exists(bind.source):
+        return f"{bind.source} does not exist", (
+            "a missing source stops the container before anything runs"
+        )
+    return "", ""

@@ -73,7 +73,7 @@ def _without_additions(plan: Plan) -> Plan:
 def template_context(plan: Plan, *, session: bool = False) -> dict[str, Any]:
     """What the templates in `jobs/` know of a job. `session`: its script is not a batch script."""
     job = plan.job
-    sources = [bind.split(":")[0] for bind in plan.binds] if plan.container.binaries else []
+    sources = [bind.split(":")[0] for bind in plan.binds] if plan.container.uses_image else []
     return {
         "marker": verbatim(plan.scheduler.marker),
         "directives": [verbatim(line) for line in plan.scheduler.directives(plan)],
@@ -96,7 +96,7 @@ def template_context(plan: Plan, *, session: bool = False) -> dict[str, Any]:
             if lines.strip()
         ],
         "image": quote(job.container.image or ""),
-        "container_binaries": [verbatim(name) for name in plan.container.binaries],
+        "uses_image": plan.container.uses_image,
         "container_options": _option_lines(plan.container.options(plan)),
         "bind_sources": [quote(source) for source in sources],
         "node_launch": plan.launcher.node_command(plan, verbatim('"$@"')),
@@ -138,6 +138,8 @@ def _settings(plan: Plan, *, session: bool) -> list[dict[str, str]]:
     ]
     if plan.container.binaries:
         groups[-1]["binaries"] = " ".join(plan.container.binaries)
+    if plan.container.entered_by:
+        groups[-1]["container_by_step"] = "yes"
     if plan.site.address is not None:
         groups[-1]["address"] = plan.site.address
     if request.grace is None:
@@ -145,6 +147,7 @@ def _settings(plan: Plan, *, session: bool) -> list[dict[str, str]]:
         if plan.launcher.longest_grace is not None:
             groups[2]["longest_grace"] = _grace(plan)
     groups.append({f"forward_{got}": sent for got, sent in plan.launcher.forwards(plan).items()})
+    groups.append(plan.container.settings(plan))
     groups.append(plan.launcher.settings(plan))
     return [{key: str(value) for key, value in group.items()} for group in groups if group]
 
@@ -174,4 +177,10 @@ def _option_lines(options: list[str]) -> list[ShellText]:
             lines.append([word])
         else:
             lines[-1].append(word)
-    return [words(line) for line in lines]
+    return [verbatim(" ".join(map(_array_word, line))) for line in lines]
+
+
+def _array_word(word: str) -> ShellText:
+    """A word of an array. A comma is quoted, lest it be taken for a separator."""
+    quoted = quote(word)
+    return verbatim(f"'{word}'") if "," in word and quoted == word else quoted

@@ -119,7 +119,7 @@ def resolved(plan: Plan) -> dict[str, Any]:
         "host_mpi": to_plain(plan.site.host_mpi),
         "gpu_order": plan.site.gpu_order,
         "whole_nodes": plan.whole_nodes,
-        "binds": plan.binds if plan.container.binaries else [],
+        "binds": plan.binds if plan.container.uses_image else [],
         "job": job,
     }
 

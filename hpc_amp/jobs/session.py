@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -192,13 +191,7 @@ def _container_words(session: Session, plan: Plan) -> list[str]:
     if command[0] in ("python", "python3"):
         command[0] = plan.python
     inside = ["env", *(f"{name}={value}" for name, value in variables.items()), *command]
-    if not plan.container.binaries:
-        return inside
-    runtime = next(filter(shutil.which, plan.container.binaries), plan.container.binaries[0])
-    # Only where it makes a difference: the oldest programs do not know it.
-    no_eval = ["--no-eval"] if any(re.search(r'[$`"\\]', word) for word in inside) else []
-    options = plan.container.options(plan)
-    return [runtime, "exec", *options, *no_eval, plan.job.container.image or "", *inside]
+    return plan.container.command(plan, inside)
 
 
 # ---- running it ----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp import __version__
+from hpc_amp.config.bind import parse_bind
 from hpc_amp.config.fabric import Fabric
 from hpc_amp.config.paths import paths_in
 from hpc_amp.config.schema import Job
@@ -65,6 +66,12 @@ class Spec(ABC):
         return ranks * self.job.job.cpus_per_gpu
 
     @property
+    def gpu_inside(self) -> bool:
+        """Whether the container needs the node's GPU driver."""
+        wanted = self.job.container.gpu
+        return self.job.job.gpus_per_node > 0 if wanted is None else wanted
+
+    @property
     def walltime(self) -> int:
         """Time limit of an attempt in seconds."""
         return parse_duration(self.job.job.walltime)
@@ -107,7 +114,9 @@ def _folder_of(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def _same_inside(bind: str) -> str | None:
+def _same_inside(text: str) -> str | None:
     """The folder of a bind that leaves it where it is and writable; None for any other bind."""
-    source, destination, options = (*bind.split(":"), "", "")[:3]
-    return source if destination in ("", source) and options != "ro" else None
+    bind = parse_bind(text)
+    if bind is None or bind.destination != bind.source or bind.read_only:
+        return None
+    return bind.source

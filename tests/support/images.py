@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_amp.containers.definition import SUITE
+from hpc_amp.containers.apptainer.definition import SUITE
 from support.cluster import Cluster
 from support.registry import Registry
 

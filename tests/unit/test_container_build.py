@@ -17,9 +17,9 @@ from support.container import MAKES, FakeRuntime, fake_runtime, sif
 from support.environment import REPOSITORY, clean_environ
 from support.waiting import wait_until
 
-from hpc_amp.containers import places as places_module
-from hpc_amp.containers.pull import file_name, lock
-from hpc_amp.containers.runtime import explain, find_runtime, run
+from hpc_amp.containers.apptainer import places as places_module
+from hpc_amp.containers.apptainer.program import explain, find_runtime, run
+from hpc_amp.containers.apptainer.pull import file_name, lock
 
 DEFINITION = "Bootstrap: docker\nFrom: debian:trixie-slim\n\n%post\n    true\n"
 NGC = "docker://nvcr.io/nvidia/pytorch:25.06-py3"
@@ -481,9 +481,7 @@ def test_a_program_is_what_it_says(
     tmp_path: Path, text: str, flavour: str, no_eval: list[str]
 ) -> None:
     fake = fake_runtime(tmp_path, name="singularity", version=text)
-    found = find_runtime(
-        "auto", which=lambda name: str(fake.bin / name) if name[0] == "s" else None
-    )
+    found = find_runtime(which=lambda name: str(fake.bin / name) if name[0] == "s" else None)
     assert (found.flavour, found.no_eval) == (flavour, no_eval)
 
 

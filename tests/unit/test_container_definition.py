@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from support.environment import REPOSITORY, require_program
 
 from hpc_amp.cli.container import container
-from hpc_amp.containers.definition import Definition, debian, ngc
+from hpc_amp.containers.apptainer.definition import Definition, debian, ngc
 from hpc_amp.errors import UsageError
 
 SHIPPED = REPOSITORY / "containers"

@@ -18,7 +18,8 @@ from hpc_amp.cli.app import app
 from hpc_amp.cli.container import container
 from hpc_amp.containers import inspect as inspection
 from hpc_amp.containers import ngc
-from hpc_amp.containers.image import machine, read_image
+from hpc_amp.containers.apptainer.image import read_image
+from hpc_amp.containers.image import machine
 from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
 
 OTHER = ("04", "arm64") if machine() == "amd64" else ("02", "amd64")

@@ -15,14 +15,14 @@ from support.environment import REPOSITORY, working_directory
 from support.stubs import StubHost
 
 from hpc_amp.config.sites import load_for_site
-from hpc_amp.containers.runtime import Runtime
+from hpc_amp.containers import CONTAINERS
 from hpc_amp.doctor import catalogue, data, examine, image_inside, job, machine, network
 from hpc_amp.errors import ConfigError, SchedulerError
 from hpc_amp.finding import Finding, to_text
 from hpc_amp.jobs.status import RunStatus
 from hpc_amp.schedulers.slurm import limits
 
-APPTAINER = Runtime("/usr/bin/apptainer", "apptainer", "apptainer version 1.4.5")
+AUTO = CONTAINERS.get("auto")()
 
 
 def request(
@@ -80,7 +80,7 @@ def root_of(folder: Path, **values: str) -> Path:
 
 def test_no_runtime() -> None:
     def found(**how: Any) -> Finding:
-        return one(machine.check_runtime("auto", which=lambda name: None, **how), "rt.found")
+        return one(AUTO.check_here(which=lambda name: None, **how), "rt.found")
 
     assert found(needed=True).status == "error"
     assert found(needed=False).status == "warning"
@@ -98,7 +98,7 @@ def test_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def found(**values: str) -> Finding:
         root = root_of(tmp_path / f"root{len(list(tmp_path.iterdir()))}", **values)
-        return one(machine.check_runtime("auto", needed=True, which=which, root=root), "rt.found")
+        return one(AUTO.check_here(needed=True, which=which, root=root), "rt.found")
 
     good = found(user__max_user_namespaces="1000")
     assert good.status == "good" and "apptainer version 1.4.5, user namespaces" in good.what
@@ -115,7 +115,7 @@ def test_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_fuse(tmp_path: Path) -> None:
     which = program(tmp_path, "apptainer version 1.4.5")
-    found = one(machine.check_runtime("auto", needed=True, which=which, root=tmp_path), "rt.found")
+    found = one(AUTO.check_here(needed=True, which=which, root=tmp_path), "rt.found")
     assert found.status == "warning" and "/dev/fuse cannot be used" in found.what
 
 
@@ -123,16 +123,16 @@ def test_cache(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "cache").mkdir(parents=True)
     environ = {"HOME": str(home), "APPTAINER_CACHEDIR": str(home / "cache")}
-    assert "in your home folder" in one(machine.check_places(environ), "cache").what
+    assert "in your home folder" in one(AUTO.check_places(environ), "cache").what
     environ["APPTAINER_CACHEDIR"] = "/no/such/folder"
-    found = one(machine.check_places(environ), "cache")
+    found = one(AUTO.check_places(environ), "cache")
     assert found.status == "warning" and "no folder that can be written to" in found.what
     environ["APPTAINER_CACHEDIR"] = str(tmp_path)
-    assert one(machine.check_places(environ), "cache").status == "good"
-    if machine.file_system(Path("/dev/shm")) == "tmpfs":
+    assert one(AUTO.check_places(environ), "cache").status == "good"
+    if job.file_system(Path("/dev/shm")) == "tmpfs":
         environ = {"HOME": str(home), "SINGULARITY_TMPDIR": "/dev/shm"}
         assert "SINGULARITY_TMPDIR=/dev/shm is in memory" in (
-            one(machine.check_places(environ), "cache").what
+            one(AUTO.check_places(environ), "cache").what
         )
 
 
@@ -154,7 +154,7 @@ def test_tmp(tmp_path: Path) -> None:
     ],
 )
 def test_env_leak(environ: dict[str, str], status: str, text: str) -> None:
-    found = one(machine.check_leaks(environ), "env.leak")
+    found = one(machine.check_leaks(AUTO, environ), "env.leak")
     assert found.status == status and text in found.what
 
 
@@ -238,12 +238,11 @@ def test_img_arch(
 def test_rt_flags(tmp_path: Path, args: list[str], status: str, text: str) -> None:
     container = {"image": str(sif(tmp_path / "i.sif")), "args": args}
     wanted = request(tmp_path, {"container": container, "job": {"nodes": 2}})
-    runtime = Runtime("/usr/bin/apptainer", "apptainer", "apptainer version 1.2.5")
+    which = program(tmp_path, "apptainer version 1.2.5")
 
-    found = one(job.check_options(wanted, runtime), "rt.flags")
+    found = one(AUTO.check_options(wanted.options, ranks=2, which=which), "rt.flags")
 
     assert found.status == status and text in found.what
-    assert list(job.check_options(request(tmp_path, {}), runtime)) == []
 
 
 @pytest.mark.parametrize(
@@ -257,9 +256,9 @@ def test_rt_flags(tmp_path: Path, args: list[str], status: str, text: str) -> No
 )
 def test_env_value(tmp_path: Path, args: list[str], status: str) -> None:
     container = {"image": str(sif(tmp_path / "i.sif")), "args": args}
-    found = one(
-        job.check_options(request(tmp_path, {"container": container}), APPTAINER), "env.value"
-    )
+    wanted = request(tmp_path, {"container": container})
+    which = program(tmp_path, "apptainer version 1.4.5")
+    found = one(AUTO.check_options(wanted.options, ranks=1, which=which), "env.value")
     assert found.status == status
 
 

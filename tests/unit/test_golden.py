@@ -27,6 +27,7 @@ GOLDEN = REPOSITORY / "tests" / "golden"
 CASES = [
     *itertools.product(["slurm"], ["srun", "torchrun", "single"], ["apptainer", "none"]),
     ("slurm", "mpirun", "apptainer"),
+    *itertools.product(["slurm"], ["srun", "torchrun"], ["pyxis"]),
     *itertools.product(["local"], ["torchrun", "single"], ["apptainer", "none"]),
     *itertools.product(["pbs", "cobalt"], ["mpirun", "mpiexec", "single"], ["apptainer"]),
     *itertools.product(["pbs", "cobalt"], ["mpirun"], ["none"]),
@@ -58,8 +59,8 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
             setup="module load apptainer\n",
         ),
         container=Container(
-            image="/projects/images/pytorch 25.sif",
-            runtime=runtime,  # type: ignore[arg-type]
+            image="/projects/images/pytorch 25." + ("sqsh" if runtime == "pyxis" else "sif"),
+            runtime=runtime,
             bind=["/scratch", "/projects/data:/data:ro"],
             env={"HYDRA_FULL_ERROR": "1"},
             args=["--cleanenv"] if single else [],
@@ -92,7 +93,7 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
         run_dir=Path("/projects/me/runs/golden/20261127-223455-kqzf"),
         workdir=Path("/projects/me"),
         fabric=find_fabric("slingshot") if scheduler == "pbs" else None,
-        python="python3" if runtime == "apptainer" else "/projects/venv/bin/python",
+        python="/projects/venv/bin/python" if runtime == "none" else "python3",
         version="0.0.0",
     )
 

@@ -1,5 +1,5 @@
 """Apptainer and Singularity."""
 
-from hpc_amp.containers.apptainer.container import BINARIES, ExecContainer
+from hpc_amp.containers.apptainer.container import Apptainer, Either, Singularity
 
-__all__ = ["BINARIES", "ExecContainer"]
+__all__ = ["Apptainer", "Either", "Singularity"]

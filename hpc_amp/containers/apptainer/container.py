@@ -6,37 +6,153 @@ job sets its own environment inside (`hpc_amp.distributed.exec`), where no image
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from hpc_amp.containers.base import Container
+from hpc_amp.containers.apptainer import doctor
+from hpc_amp.containers.apptainer.image import read_image
+from hpc_amp.containers.apptainer.program import PREFIXES, explain, find_runtime
+from hpc_amp.containers.base import Container, Which, Wrapper
+from hpc_amp.containers.image import URI, Image
+from hpc_amp.errors import UsageError
+from hpc_amp.finding import Findings
 
 if TYPE_CHECKING:
+    from hpc_amp.config.site import Site
+    from hpc_amp.containers.apptainer.places import Say
     from hpc_amp.jobs.spec import Spec
 
-
-# The programs that may run an image, by what job or site want.
-BINARIES = {
-    "auto": ("apptainer", "singularity"),
-    "apptainer": ("apptainer",),
-    "singularity": ("singularity",),
-}
+_OPTIONS = (
+    "-B --bind --mount --env --env-file --pwd --cwd -H --home -W --workdir -S --scratch -o "
+    "--overlay --network --security"
+)
+_EXEC = Wrapper(frozenset(_OPTIONS.split()), words=2, first=("exec",))
 
 
-class ExecContainer(Container):
+class Apptainer(Container):
     """Runs the image's own software on the node's kernel, network and GPUs."""
 
     name = "apptainer"
+    title = "Apptainer"
+    binaries: ClassVar[tuple[str, ...]] = ("apptainer",)
+    image_forms = "a .sif file or a sandbox folder"
+    unmountable = "',', ':', '^', and a blank or a backslash at the end cannot stand in a mount"
+    wraps: ClassVar[Mapping[str, Wrapper]] = {"apptainer": _EXEC, "singularity": _EXEC}
+    handled = tuple(f"{prefix}ENV_LD_LIBRARY_PATH" for prefix in PREFIXES)
 
-    def __init__(self, binaries: tuple[str, ...]) -> None:
-        self.binaries = binaries
+    def check_image(self, image: str) -> None:
+        """A file or a folder, but no URI: that would be downloaded by every node."""
+        if URI.fullmatch(image):
+            file = re.sub(r"[^A-Za-z0-9._-]+", "-", image.rstrip("/").rpartition("/")[2]) or "image"
+            raise UsageError(
+                f"{image} is a URI, which every node would download again",
+                hint=f"pull it once with `hpc-amp container pull {image} {file}.sif` and write "
+                f"image: {file}.sif",
+            )
+        super().check_image(image)
+
+    def read_image(self, image: str) -> Image:
+        """A SIF file, an older image, or a root folder."""
+        return read_image(image)
+
+    def mountable(self, path: str) -> bool:
+        """Apptainer's parser splits at `,`, `:` and `^`, trims blanks, and takes a backslash before
+        the colon for an escape (`ParseBindPath`; seen with 1.4.5)."""
+        return not set(",:^") & set(path) and path == path.rstrip() and not path.endswith("\\")
 
     def options(self, plan: Spec) -> list[str]:
         """`--pwd` is always given: a working directory that is not in the image is dropped in
         silence otherwise. Mounts are explicit, one `-B` each."""
-        config = plan.job.container
-        gpu = config.gpu if config.gpu is not None else plan.job.job.gpus_per_node > 0
-        words = ["--nv"] if gpu else []
+        words = ["--nv"] if plan.gpu_inside else []
         for bind in plan.binds:
             words += ["-B", bind]
         words += ["--pwd", str(plan.run_dir)]
-        return [*words, *plan.site.container_args, *config.args]
+        return [*words, *plan.site.container_args, *plan.job.container.args]
+
+    def command(self, plan: Spec, inside: Sequence[str]) -> list[str]:
+        """`--no-eval` only where it makes a difference: the oldest programs do not know it."""
+        runtime = next(filter(shutil.which, self.binaries), self.binaries[0])
+        no_eval = ["--no-eval"] if any(re.search(r'[$`"\\]', word) for word in inside) else []
+        image = plan.job.container.image or ""
+        return [runtime, "exec", *self.options(plan), *no_eval, image, *inside]
+
+    def words_here(
+        self,
+        image: str,
+        *,
+        binds: Sequence[str] = (),
+        gpu: bool = False,
+        clean: bool = False,
+        which: Which = shutil.which,
+    ) -> list[str]:
+        """Raises HpcAmpError where the program is not here, or does not run."""
+        runtime = find_runtime(self.binaries, which=which)
+        cleanenv = ["--cleanenv"] if clean else []
+        words = [runtime.program, "exec", *cleanenv, *runtime.no_eval, "--pwd", "/"]
+        words += ["--nv"] if gpu else []
+        for bind in binds:
+            if os.path.exists(bind.split(":")[0]):
+                words += ["-B", bind]
+        return [*words, str(read_image(image).path.resolve())]
+
+    def explain(self, output: str) -> tuple[str, str | None]:
+        """By the causes that are known of both programs."""
+        return explain(output)
+
+    def check_here(
+        self,
+        *,
+        needed: bool,
+        elsewhere: str = "",
+        which: Which = shutil.which,
+        root: Path = Path("/"),
+    ) -> Findings:
+        """Also whether it can start containers, and without unpacking them."""
+        return doctor.check_here(
+            self.binaries, needed=needed, elsewhere=elsewhere, which=which, root=root
+        )
+
+    def check_options(
+        self, options: Sequence[str], *, ranks: int, which: Which = shutil.which
+    ) -> Findings:
+        """Options that this version does not have, and those that hide what the ranks need."""
+        return doctor.check_options(self.binaries, options, ranks=ranks, which=which)
+
+    def check_places(self, environ: Mapping[str, str]) -> Findings:
+        """Its folders for caches and temporary files."""
+        return doctor.check_places(environ)
+
+    def check_leaks(self, environ: Mapping[str, str]) -> Findings:
+        """Its variables that set variables and binds in every container."""
+        return doctor.check_leaks(environ, self.handled)
+
+    def pull(self, *, site: Site, say: Say, **wanted: Any) -> Path:
+        """See `Pull`."""
+        from hpc_amp.containers.apptainer.pull import Pull, pull_image
+
+        return pull_image(Pull(**wanted), find_runtime(self.binaries), site, say=say)
+
+    def build(self, *, site: Site, say: Say, **wanted: Any) -> Path:
+        """See `Build`."""
+        from hpc_amp.containers.apptainer.build import Build, build_image
+
+        return build_image(Build(**wanted), find_runtime(self.binaries), site, say=say)
+
+
+class Singularity(Apptainer):
+    """The same under its older name."""
+
+    name = "singularity"
+    title = "Singularity"
+    binaries = ("singularity",)
+
+
+class Either(Apptainer):
+    """Whichever of the two the nodes have."""
+
+    title = "Apptainer or Singularity"
+    binaries = ("apptainer", "singularity")

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.config.site import Site
-from hpc_amp.containers.build import estimate as estimate_size
-from hpc_amp.containers.build import going_on
-from hpc_amp.containers.image import machine, read_image
-from hpc_amp.containers.places import (
+from hpc_amp.containers.apptainer.build import estimate as estimate_size
+from hpc_amp.containers.apptainer.build import going_on
+from hpc_amp.containers.apptainer.credentials import credentials
+from hpc_amp.containers.apptainer.image import read_image
+from hpc_amp.containers.apptainer.places import (
     Making,
     Say,
     check_output,
@@ -26,8 +27,8 @@ from hpc_amp.containers.places import (
     places,
     whole,
 )
-from hpc_amp.containers.registry import credentials
-from hpc_amp.containers.runtime import Runtime, explain, refuse_many_ranks, run
+from hpc_amp.containers.apptainer.program import Runtime, explain, refuse_many_ranks, run
+from hpc_amp.containers.image import machine
 from hpc_amp.errors import HpcAmpError, UsageError
 
 TRANSPORTS = ("docker", "docker-archive", "oci", "oci-archive", "oras", "library", "https", "http")

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpc_amp.config.site import Site
-from hpc_amp.containers.runtime import PREFIXES, file_system, gib, in_home
+from hpc_amp.containers.apptainer.program import PREFIXES
+from hpc_amp.containers.storage import file_system, gib, in_home
 from hpc_amp.errors import HpcAmpError, UsageError
 
 Say = Callable[[str], None]

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.config.site import Site
-from hpc_amp.containers.image import read_image
-from hpc_amp.containers.ngc import REPOSITORY, table
-from hpc_amp.containers.places import (
+from hpc_amp.containers.apptainer.credentials import credentials
+from hpc_amp.containers.apptainer.image import read_image
+from hpc_amp.containers.apptainer.places import (
     Making,
     Say,
     check_output,
@@ -21,8 +21,9 @@ from hpc_amp.containers.places import (
     places,
     whole,
 )
-from hpc_amp.containers.registry import credentials
-from hpc_amp.containers.runtime import Runtime, explain, gib, refuse_many_ranks, run
+from hpc_amp.containers.apptainer.program import Runtime, explain, refuse_many_ranks, run
+from hpc_amp.containers.ngc import REPOSITORY, table
+from hpc_amp.containers.storage import gib
 from hpc_amp.errors import HpcAmpError, UsageError
 
 NGC_SIZE = 10 * 2**30

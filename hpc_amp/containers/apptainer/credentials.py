@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from hpc_amp.containers.runtime import PREFIXES
+from hpc_amp.containers.apptainer.program import PREFIXES
 
 NGC_HOST = "nvcr.io"
 NGC_USER = "$oauthtoken"

@@ -16,10 +16,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from hpc_amp.containers.apptainer import BINARIES
 from hpc_amp.errors import HpcAmpError, UsageError
 from hpc_amp.signals import handling, interrupt
 
@@ -51,11 +49,12 @@ class Runtime:
 
 
 def find_runtime(
-    wanted: str = "auto", *, which: Callable[[str], str | None] = shutil.which
+    names: Sequence[str] = ("apptainer", "singularity"),
+    *,
+    which: Callable[[str], str | None] = shutil.which,
 ) -> Runtime:
-    """The container program on PATH. Raises HpcAmpError where there is none, or it does not run."""
-    # A site whose jobs use none may still have one.
-    names = BINARIES["auto" if wanted == "none" else wanted]
+    """The first of the programs that is on PATH. Raises HpcAmpError where none is, or it does not
+    run."""
     program = next(filter(None, map(which, names)), None)
     if program is None:
         raise HpcAmpError(
@@ -312,34 +311,3 @@ def explain(output: str) -> tuple[str, str | None]:
 
 def _plain(line: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip()
-
-
-# ---- places --------------------------------------------------------------------------------------
-
-
-def in_home(path: Path, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a place is in the home folder, where quotas are small."""
-    home = environ.get("HOME")
-    return bool(home) and home != "/" and path.resolve().is_relative_to(Path(home or "").resolve())
-
-
-def file_system(path: Path) -> str:
-    """The type of the file system of a path, such as `tmpfs`; empty where it cannot be told."""
-    best, kind = "", ""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return ""
-    target = str(path.resolve())
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        mount = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), before.split(" ")[4])
-        inside = target == mount or target.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, after.split(" ")[0]
-    return kind
-
-
-def gib(size: float) -> str:
-    """A size for people."""
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

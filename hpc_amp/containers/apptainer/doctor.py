@@ -1,0 +1,182 @@
+"""What `hpc-amp doctor` finds out about Apptainer and Singularity on this machine."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpc_amp.containers.apptainer.program import PREFIXES, Runtime, find_runtime
+from hpc_amp.containers.base import Which, not_found
+from hpc_amp.containers.storage import IN_MEMORY, file_system, in_home
+from hpc_amp.errors import HpcAmpError
+from hpc_amp.finding import Finding, Findings
+
+
+def check_here(
+    binaries: Sequence[str],
+    *,
+    needed: bool,
+    elsewhere: str = "",
+    which: Which = shutil.which,
+    root: Path = Path("/"),
+) -> Findings:
+    """See `Container.check_here`."""
+    try:
+        runtime = find_runtime(binaries, which=which)
+    except HpcAmpError as error:
+        hint = error.hint or ""
+        yield not_found(error.message, needed=needed, elsewhere=elsewhere, hint=hint)
+        return
+    how = "setuid" if _is_setuid(runtime) else "user namespaces"
+    if how == "user namespaces" and os.geteuid() != 0:
+        hindrance = _no_namespaces(root)
+        if hindrance:
+            what = f"{runtime.text} is not setuid, and {hindrance}"
+            why = "it can start no container for an ordinary user then"
+            fix = "ask for user namespaces, or for the setuid package (apptainer-suid)"
+            yield Finding("rt.found", "error", what, why, fix)
+            return
+    fuse = root / "dev" / "fuse"
+    if how == "user namespaces" and not os.access(fuse, os.R_OK | os.W_OK):
+        what = f"{runtime.text} is not setuid, and /dev/fuse cannot be used"
+        why = "it unpacks a .sif file into a folder at every start then, which takes minutes"
+        fix = "ask for the module `fuse` and permissions on /dev/fuse, or use a sandbox folder"
+        yield Finding("rt.found", "warning", what, why, fix)
+        return
+    yield Finding("rt.found", "good", f"{runtime.text}, {how}, {runtime.program}")
+
+
+def _is_setuid(runtime: Runtime) -> bool:
+    prefix = Path(runtime.program).resolve().parents[1]
+    names = [f"libexec/{name}/bin/starter-suid" for name in ("apptainer", "singularity")]
+    names += [f"lib/*/{name}/bin/starter-suid" for name in ("apptainer", "singularity")]
+    starters = [path for name in names for path in prefix.glob(name)]
+    return any(path.stat().st_mode & stat.S_ISUID for path in starters)
+
+
+def _no_namespaces(root: Path) -> str:
+    """What keeps ordinary users from making namespaces; empty where nothing does."""
+    for name, what in (
+        ("user.max_user_namespaces", "user namespaces are switched off"),
+        ("kernel.unprivileged_userns_clone", "user namespaces are for root alone"),
+    ):
+        try:
+            value = (root / "proc" / "sys" / name.replace(".", "/")).read_text().strip()
+        except OSError:
+            continue
+        if value == "0":
+            return f"{what} ({name} is 0)"
+    return ""
+
+
+def check_places(environ: Mapping[str, str]) -> Findings:
+    """Where the runtime puts what it downloads and unpacks."""
+    bad = []
+    for prefix in PREFIXES:
+        for name in (f"{prefix}_CACHEDIR", f"{prefix}_TMPDIR"):
+            text = environ.get(name)
+            if not text:
+                continue
+            path = Path(text)
+            if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
+                bad.append(f"{name}={text} is no folder that can be written to")
+            elif in_home(path, environ):
+                bad.append(f"{name}={text} is in your home folder")
+            elif file_system(path) in IN_MEMORY:
+                bad.append(f"{name}={text} is in memory")
+            elif name.endswith("TMPDIR") and os.statvfs(path).f_flag & os.ST_NOEXEC:
+                bad.append(f"{name}={text} is mounted noexec")
+    if bad:
+        why = "an image of 10 GB takes 30 while it is pulled or built; quotas and memory end it"
+        fix = "name folders on a large file system; hpc-amp container pull has --cache-dir"
+        yield Finding("cache", "warning", "; ".join(bad), why, fix)
+    else:
+        yield Finding("cache", "good", "no cache in the home folder or in memory")
+
+
+def check_leaks(environ: Mapping[str, str], handled: Sequence[str]) -> Findings:
+    """Variables that set variables and binds in every container, less those which are `handled`."""
+    why = "a shell start-up file or a module that sets it does so on the nodes, too"
+    for prefix in PREFIXES:
+        names = [
+            name
+            for name in environ
+            if name.startswith(f"{prefix}ENV_") and name not in handled and environ[name]
+        ]
+        if names:
+            what = f"{', '.join(sorted(names))} set variables in every container"
+            fix = "unset them; container.env sets variables without a shell evaluating them"
+            yield Finding("env.leak", "warning", what, why, fix)
+        for name in (f"{prefix}_BIND", f"{prefix}_BINDPATH"):
+            sources = [part.split(":")[0] for part in environ.get(name, "").split(",") if part]
+            missing = [source for source in sources if not os.path.exists(source)]
+            if missing:
+                what = f"{name} names {', '.join(missing)}, which does not exist here"
+                fix = f"take it out of {name}: a missing source stops every container"
+                yield Finding("env.leak", "warning", what, why, fix)
+
+
+# Options and the first version of Apptainer that has them. SingularityCE has its own numbers.
+_SINCE = {"--no-eval": (1, 1), "--unsquash": (1, 1), "--sharens": (1, 3), "--no-env": (1, 5)}
+_HIDES = {"--cleanenv", "-e", "--containall", "-C", "--compat"}
+
+
+def check_options(
+    binaries: Sequence[str], options: Sequence[str], *, ranks: int, which: Which = shutil.which
+) -> Findings:
+    """Options that this version does not have, and those that hide what the ranks need."""
+    runtime: Runtime | None
+    try:
+        runtime = find_runtime(binaries, which=which)
+    except HpcAmpError:
+        runtime = None
+    good = True
+    names = [word.partition("=")[0] for word in options]
+    hides = sorted(_HIDES & set(names))
+    if hides and ranks > 1:
+        good = False
+        what = f"{', '.join(hides)} keeps the launcher's variables out of the container"
+        why = "every rank takes itself for the only one, and trains alone"
+        fix = "leave it out of container.args; PYTHONNOUSERSITE and the like are set anyway"
+        yield Finding("rt.flags", "error", what, why, fix)
+    if "--writable-tmpfs" in names or "--containall" in names or "-C" in names:
+        good = False
+        what = "--writable-tmpfs and --containall have 64 MB for files, in memory"
+        why = "caches of compilers and data loaders fill them"
+        yield Finding("rt.flags", "warning", what, why, "bind a folder for what is written")
+    for name in names:
+        if name not in _SINCE or runtime is None or runtime.flavour != "apptainer":
+            continue
+        if runtime.version and runtime.version < _SINCE[name]:
+            good = False
+            since = ".".join(map(str, _SINCE[name]))
+            what = f"{name} came with Apptainer {since}, and here is {runtime.text}"
+            fix = "leave it out, or load a newer module in job.setup"
+            yield Finding("rt.flags", "error", what, "the container does not start", fix)
+    if good:
+        says = "an unknown version" if runtime is None else runtime.text
+        yield Finding("rt.flags", "good", f"no option of job or site that {says} has not")
+    yield from _check_values(options)
+
+
+def _check_values(options: Sequence[str]) -> Findings:
+    """`--env A=1,B=x,y` is split at commas, and what does not fit is dropped, with status 0."""
+    values = [word[len("--env=") :] for word in options if word.startswith("--env=")]
+    values += [after for word, after in itertools.pairwise(options) if word == "--env"]
+    bad = [
+        value
+        for value in values
+        if ("," in value and value.count("=") > 1) or re.search(r"`|\$\(|\n", value)
+    ]
+    if bad:
+        names = ", ".join(value.partition("=")[0] for value in bad)
+        what = f"--env {names}: the runtime splits values at commas and evaluates them as shell"
+        fix = "write them into container.env, where any text is itself"
+        yield Finding("env.value", "error", what, "parts of it get lost, in silence", fix)
+    else:
+        yield Finding("env.value", "good", "values pass no shell and no comma splits them")

@@ -1,0 +1,26 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
+# Pyxis: srun itself enters the container, so that the words before a command are options of srun.
+
+enter_container() {
+  # What begins with `/` is a file; the others are images of registries, which each node imports.
+  [[ $image != /* ]] || container_paths
+  container_says="container: Pyxis, $image"
+  container_environment
+  # These would take the place of options, and the host's libraries that of the image's.
+  unset "${!PYXIS_CONTAINER_@}" LD_LIBRARY_PATH
+  # Enroot mounts the driver for these, whatever the image says.
+  export NVIDIA_VISIBLE_DEVICES=void
+  if [ "${job[gpu]}" = yes ]; then
+    NVIDIA_VISIBLE_DEVICES=all
+    export NVIDIA_DRIVER_CAPABILITIES=${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}
+  fi
+  container=(--container-image="$image" "${container_options[@]}")
+  if [ -n "${session:-}" ]; then
+    # A shell is a step already: the container is another one beside it.
+    [ -n "${SLURM_JOB_ID:-}" ] || fail "Pyxis starts containers in jobs of Slurm only, and this is none"
+    local step=(srun --overlap --nodes=1 --ntasks=1 --mpi=none --cpu-bind=none)
+    [ -z "${SLURMD_NODENAME:-}" ] || step+=(--nodelist="$SLURMD_NODENAME")
+    [ ! -t 0 ] || step+=(--pty)
+    container=("${step[@]}" "${container[@]}")
+  fi
+}

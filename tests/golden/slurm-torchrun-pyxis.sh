@@ -1,0 +1,65 @@
+#!/bin/bash -l
+#SBATCH --job-name=golden
+#SBATCH --chdir=/projects/me/runs/golden/20261127-223455-kqzf
+#SBATCH --output=/projects/me/runs/golden/20261127-223455-kqzf/logs/job.log
+#SBATCH --open-mode=append
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=32
+#SBATCH --gpus-per-node=a100:4
+#SBATCH --time=02:00:00
+#SBATCH --partition=gpu
+#SBATCH --account='my project'
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+#SBATCH --qos=premium
+#
+# golden: written by hpc-amp 0.0.0. Edit a copy and submit it by hand if you like.
+# What is the same for every run (attempts, restarts, checks) is in src/hpc_amp/host.
+# shellcheck disable=SC1091,SC2016,SC2034,SC2154,SC2317 # of what is sourced and what that uses
+
+run_dir=/projects/me/runs/golden/20261127-223455-kqzf
+declare -A job=( # times in seconds
+  [name]=golden [scheduler]=slurm [launcher]=torchrun [container]=pyxis [program]=task
+  [nodes]=2 [ranks_per_node]=4 [cpus_per_rank]=8 [step_cpus]=32
+  [walltime]=7200 [limited]=yes [stop_margin]=120 [grace]=30 [launch_timeout]=600 [ask_grace]=yes [longest_grace]=30
+  [max_restarts]=10 [retries]=1 [preflight]=yes [mpi]=no
+  [python]=python3 [container_by_step]=yes [address]='{host}-ib0'
+  [gpu]=yes
+)
+source "$run_dir/src/hpc_amp/host/begin.sh" || exit 2
+
+# Settings of the site.
+export NCCL_SOCKET_IFNAME=hsn0,hsn1
+
+setup_begins job.setup "$LINENO"
+module load apptainer
+setup_ends
+
+image='/projects/images/pytorch 25.sqsh'
+container_options=(
+  '--container-mounts=/scratch:/scratch,/projects/data:/data:ro,.:.,/projects/me:/projects/me'
+  --container-workdir=/projects/me/runs/golden/20261127-223455-kqzf
+  --no-container-mount-home
+  --no-container-remap-root
+  --no-container-entrypoint
+)
+bind_sources=(/scratch /projects/data . /projects/me)
+
+# Once on each node, before any rank starts.
+on_each_node() {
+  timeout --kill-after=10 "${job[launch_timeout]}" \
+    srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=2 --ntasks-per-node=1 \
+    --cpus-per-task=32 --distribution=block:block --mpi=none --kill-on-bad-exit=0 \
+    "$@"
+}
+
+# Starts the ranks. A check of them has a time limit in front.
+launch() {
+  exec "$@" srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=2 --ntasks-per-node=1 \
+    --cpus-per-task=32 --distribution=block:block --mpi=none --kill-on-bad-exit=1 \
+    --wait=60 \
+    "${container[@]}" /bin/sh -c 'exec "$0" -m torch.distributed.run --nnodes="$HPC_AMP_NNODES" --nproc-per-node="$HPC_AMP_PPN" --master-addr="$HPC_AMP_MASTER_ADDR" --master-port="$HPC_AMP_MASTER_PORT" --max-restarts=0 --node-rank="$SLURM_NODEID" "$@"' "$python" "${program[@]}"
+}
+
+source "$run_dir/src/hpc_amp/host/run.sh"
