@@ -53,6 +53,14 @@ def check_site(site: Site, tree: Table) -> None:
         if getattr(site, key) and key not in scheduler.site_keys:
             instead = scheduler.instead_of_key.get(key, "use directives")
             raise error(key, f"{scheduler.title} does not use it", instead)
+    for name, value in site.options.items():
+        if name not in scheduler.site_options:
+            known = ", ".join(scheduler.site_options) or "it has none"
+            raise error("options", f"{scheduler.title} has no option {name}", f"known are: {known}")
+        try:
+            scheduler.site_options[name](value)
+        except ValueError as problem:
+            raise error("options", f"{name}: {problem}", "see docs/sites.md") from None
     if site.launcher != "auto" and not scheduler.works_with(get_launcher(site.launcher)):
         raise error(
             "launcher",

@@ -87,8 +87,9 @@ class Resources:
     max_restarts: Natural = 10
     """How often a run that stopped at a checkpoint may go on by itself in a new attempt."""
     chain: Natural = 0
-    """PBS and Cobalt, which do not requeue: jobs to submit beforehand, each waiting for the one
-    before, where a compute node cannot submit the next one itself. 0: it submits it itself."""
+    """PBS, Cobalt and Grid Engine, where a run goes on in another job: jobs to submit beforehand,
+    each waiting for the one before, where a compute node cannot submit the next one itself. 0: it
+    submits it itself."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

@@ -87,7 +87,7 @@ class Site:
     """One line for `hpc-amp doctor`: which machine, and where its documentation is."""
     scheduler: Annotated[str, Registered("hpc_amp.schedulers:SCHEDULERS")]
     """`slurm`: `sbatch` and friends. `pbs`: PBS Professional and OpenPBS. `cobalt`: Argonne's.
-    `local`: the machine at hand, without any scheduler."""
+    `gridengine`: Grid Engine. `local`: the machine at hand, without any scheduler."""
     launcher: Annotated[str, Registered("hpc_amp.launchers:LAUNCHERS", ("auto",))] = "auto"
     """What `launch.method: auto` means here. `auto`: `srun` on Slurm; elsewhere `single` for one
     rank, `torchrun` on one node, `mpirun` on several."""
@@ -108,8 +108,9 @@ class Site:
     fits, `site: auto` chooses this site."""
     gpu_request: Word = "auto"
     """How GPUs are asked for. Slurm: `--gpus-per-node=4` or `--gres=gpu:4`. PBS: `ngpus=4` in each
-    chunk. `none`: not at all, where whole nodes are given or `directives` say it. `auto`:
-    `gpus-per-node` on Slurm, `ngpus` on PBS, `none` on Cobalt."""
+    chunk. Grid Engine: `gpu` asks for those of a node, `gpu-per-slot` divides them by its slots.
+    `none`: not at all, where whole nodes are given or `directives` say it. `auto`: `gpus-per-node`
+    on Slurm, `ngpus` on PBS, `gpu` on Grid Engine, `none` on Cobalt."""
     gpu_order: Literal["as-is", "reversed"] = "as-is"
     """`reversed`: the first rank of a node takes its last GPU, where that is the one next to the
     first cores."""
@@ -117,6 +118,12 @@ class Site:
     """PBS: more resources of each chunk, such as `system=polaris`."""
     gpu_type: Annotated[str, gpu_type_name] | None = None
     """Slurm: type of GPU to ask for. `a100` asks with `gpu:a100:4`. Default: any."""
+    options: dict[str, str] = field(default_factory=dict)
+    """What only this site's scheduler has to know, by name. Grid Engine: `parallel_environment` of
+    jobs on several nodes (default: `mpi`), `one_node_environment` of those on one (default: the
+    same), `slots_per_node` that the environment's rule gives (default: what the job's ranks need),
+    and the names of the resources for GPUs, `gpu_resource` (default: `gpu`), and for memory,
+    `memory_resource`."""
     bind: Binds = field(default_factory=list)
     """Host paths that every container of this site sees: file systems, fabric libraries."""
     env: Annotated[dict[str, str], environment_names] = field(default_factory=dict)

@@ -21,6 +21,8 @@ CONTAINERS: Registry[Container] = Registry(
         "auto": "hpc_amp.containers.apptainer:Either",
         "apptainer": "hpc_amp.containers.apptainer:Apptainer",
         "singularity": "hpc_amp.containers.apptainer:Singularity",
+        "charliecloud": "hpc_amp.containers.charliecloud:Charliecloud",
+        "podman": "hpc_amp.containers.podman:Podman",
         "pyxis": "hpc_amp.containers.pyxis:Pyxis",
         "none": "hpc_amp.containers.none:NoContainer",
     },

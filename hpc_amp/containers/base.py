@@ -20,6 +20,9 @@ and sets
     container_image   the path of the image, for the check on every node; may stay empty
     container_binds   host paths that have to exist on every node, an array; may stay empty
     container_says    one line for the log; may stay empty
+
+It may define the function `leave_container` too, which is called when a launch has failed, for
+containers that are left behind.
 """
 
 from __future__ import annotations

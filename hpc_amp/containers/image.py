@@ -86,6 +86,24 @@ def root_folder(path: Path) -> Image:
     return Image(path, "sandbox", _elf_architecture(shell), None)
 
 
+def squashfs_file(path: Path, file: BinaryIO, hint: str) -> Image:
+    """A squashfs file as an image; `hint` says how to make one. Raises UsageError for what is none,
+    or only a part of one."""
+    head = file.read(96)
+    size = os.fstat(file.fileno()).st_size
+    if head[:4] != b"hsqs":
+        sif = head[32:41] == b"SIF_MAGIC"
+        what = "a SIF file" if sif else "something else"
+        raise UsageError(f"{path} is not a squashfs file: it is {what}", hint=hint)
+    used = int.from_bytes(head[40:48], "little")  # bytes_used of the superblock
+    if len(head) < 96 or size < used:
+        raise UsageError(
+            f"the image {path} is cut off: {size} of {used} bytes are here",
+            hint="the import or the copy broke off; make it again",
+        )
+    return Image(path, "squashfs", None, size)
+
+
 def _inside(root: Path, name: str) -> Path | None:
     """A file of a sandbox, with symbolic links as they lead inside; None where there is none."""
     rest = [part for part in name.split("/") if part]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ class Program:
 
 def main(arguments: list[str]) -> NoReturn:
     """Resolve this rank and become the command. Exits with 2 and one line where it cannot."""
+    # A container runtime may have been started with signals blocked, which is inherited.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         if len(arguments) >= 2 and arguments[0] == "--job":
             _run_job(Path(arguments[1]), arguments[2:])

@@ -12,6 +12,7 @@ from typing import Any
 from hpc_amp.containers.base import Container
 from hpc_amp.containers.inspect import SUPPORT, driver_here
 from hpc_amp.containers.ngc import OLDEST_PYTHON, OLDEST_TORCH, support, table, version
+from hpc_amp.errors import HpcAmpError
 from hpc_amp.finding import Finding, Findings, Status
 from hpc_amp.resources import resource_folder
 
@@ -62,7 +63,11 @@ def look_inside(
     """What runs in it, and with which packages. `binds` and `python` are the job's, `env` is what
     the job sets inside, `gpus` how many the job wants on a node."""
     driver = driver_here()
-    words = container.words_here(image, binds=binds, gpu=driver is not None)
+    try:
+        words = container.words_here(image, binds=binds, gpu=driver is not None)
+    except HpcAmpError as error:
+        yield Finding("rt.start", "unknown", error.message, where="image")
+        return
     probe = (resource_folder("containers") / "probe.py").read_text() + _ASK_MORE
     try:
         ended = subprocess.run(

@@ -273,7 +273,7 @@ def check_scheduler(
         fix = "try again; the site's status page may say more"
         yield Finding("sched", "error", error.message, why, error.hint or fix)
         return
-    found = list(scheduler.check_limits(request.job))
+    found = list(scheduler.check_limits(request.job, request.site))
     margin = parse_duration(request.job.job.stop_margin)
     if request.job.train is not None and margin < 30:
         what = f"job.stop_margin is {format_duration(margin)}"

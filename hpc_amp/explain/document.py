@@ -11,22 +11,20 @@ import sys
 from pathlib import Path
 
 from hpc_amp.explain.failures import Failure, known_failures
+from hpc_amp.schedulers import SCHEDULERS
 
 BEGIN = "<!-- failures: made by `python -m hpc_amp.explain.document` -->"
 END = "<!-- end of failures -->"
 _TITLES = {
-    "cobalt": "Cobalt",
     "container": "Containers: Apptainer, Singularity, enroot",
     "gpu": "GPUs and drivers",
     "hpc_amp": "hpc-amp's own messages",
     "launch": "Launchers and MPI",
     "nccl": "NCCL and the network",
-    "pbs": "PBS",
     "process": "Processes that were killed",
     "python": "Python and its packages",
     "rendezvous": "How ranks find each other",
     "shell": "Shell scripts",
-    "slurm": "Slurm",
     "storage": "File systems",
     "training": "Training",
 }
@@ -47,7 +45,10 @@ def table() -> str:
     parts = []
     for area, failures in sections.items():
         rows = [f"| `{f.id}` | {_cell(f.cause)} | {_cell(f.fix)} |" for f in failures]
-        head = f"### {_TITLES.get(area, area)}\n\n| failure | cause | fix |\n|---|---|---|\n"
+        title = _TITLES.get(area, area.capitalize())
+        if area in SCHEDULERS:
+            title = SCHEDULERS.get(area).title
+        head = f"### {title}\n\n| failure | cause | fix |\n|---|---|---|\n"
         parts.append(head + "\n".join(rows))
     return "\n\n".join(parts)
 

@@ -38,6 +38,9 @@ container_environment() {
   unset PYTHONPATH PYTHONHOME
 }
 
+# leave_container: for a runtime whose containers may outlive a launch that failed.
+leave_container() { :; }
+
 # shellcheck source=/dev/null
 source "$run_dir/src/hpc_amp/host/containers/${job[container]}.sh"
 enter_container

@@ -12,6 +12,8 @@ exit() {
   [ "$BASHPID" = $$ ] || builtin exit "$status" # of a subshell
   trap - EXIT
   "$at_exit" "$status"
+  # A scheduler may take some statuses for an order.
+  case " ${reserved_statuses:-} " in *" $status "*) status=1 ;; esac
   trap '' HUP INT TERM USR1 USR2 # it has no traps, and would die by a signal that comes now
   exec /bin/sh -c 'exit "$1"' sh "$status"
 }

@@ -117,5 +117,6 @@ if ! ended_from_outside; then
   status=0
   run_child launch_pid ranks </dev/null || status=$?
 fi
+[ "$status" -eq 0 ] || leave_container || true
 # shellcheck source=outcome.sh
 source "$run_dir/src/hpc_amp/host/outcome.sh"

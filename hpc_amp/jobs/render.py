@@ -59,6 +59,14 @@ def _check_directives(plan: Plan, script: str) -> None:
         line = lines[finding.line - 1]
         if line.removeprefix(f"{grammar.marker} ") not in ours:
             raise ConfigError(f"the directive `{line}`: {finding.message}", hint=finding.fix)
+    # Some schedulers read the whole script. A value may have lines of its own.
+    written = len(plan.scheduler.directives(plan))
+    for directive in grammar.read(lines).directives[written:]:
+        raise ConfigError(
+            f"{plan.scheduler.title} would take a line of the script for a directive: "
+            f"{lines[directive.line - 1]!r}",
+            hint=f"no line of setup or of a value may begin with {grammar.marker}",
+        )
 
 
 def _without_additions(plan: Plan) -> Plan:

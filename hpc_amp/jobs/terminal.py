@@ -80,6 +80,7 @@ def run(how: Interactive) -> tuple[int, bool]:
     pressed while this terminal was not a node's."""
     _find(how)
     interrupted = False
+    told = 0
     process: subprocess.Popen[bytes] | None = None
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -88,14 +89,18 @@ def run(how: Interactive) -> tuple[int, bool]:
         interrupted = True
 
     def forward(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        told = number
         if process is not None:
-            process.send_signal(number)
+            process.send_signal(how.end_signal or number)
 
     handlers = {signal.SIGINT: note, signal.SIGQUIT: note}
     handlers |= {signal.SIGTERM: forward, signal.SIGHUP: forward}
     with _kept_settings(), handling(handlers):
         process = subprocess.Popen(how.command, env=dict(how.environ))
         status = process.wait()
+    if told and status == 0:
+        status = 128 + told  # some commands end as if all were well
     return (128 - status if status < 0 else status), interrupted
 
 

@@ -26,6 +26,7 @@ RULES: dict[str, Severity] = {
     "value-cut": "error",
     "backslash-lost": "error",
     "quotes-kept": "error",
+    "quote-takes-the-rest": "error",
     "typographic-character": "error",
     "line-continuation": "error",
     # Options and their values

@@ -91,7 +91,9 @@ def _lost(directive: Directive, grammar: Grammar, report: Report) -> None:
             directive.line,
             f"`#` begins a comment even in the middle of a word: the value ends as "
             f"`{shown(split.words[-1].text)}`",
-            "put the value in quotes, or a backslash before `#`",
+            "put the value in quotes, or a backslash before `#`"
+            if grammar.quotes_keep_hash
+            else f"give the option on {grammar.command}'s command line: no quotes keep the `#`",
         )
     for word in split.words:
         if word.lost:

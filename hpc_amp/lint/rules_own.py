@@ -9,6 +9,7 @@ from hpc_amp.schedulers.grammar import Header, Options
 _CHECKS = {
     "slurm": "hpc_amp.lint.rules_slurm:check_slurm",
     "pbs": "hpc_amp.lint.rules_pbs:check_pbs",
+    "gridengine": "hpc_amp.lint.rules_gridengine:check_gridengine",
     "cobalt": "hpc_amp.lint.rules_cobalt:check_cobalt",
 }
 

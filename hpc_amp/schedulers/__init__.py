@@ -19,6 +19,7 @@ SCHEDULERS: Registry[Scheduler] = Registry(
         "slurm": "hpc_amp.schedulers.slurm:Slurm",
         "pbs": "hpc_amp.schedulers.pbs:Pbs",
         "cobalt": "hpc_amp.schedulers.cobalt:Cobalt",
+        "gridengine": "hpc_amp.schedulers.gridengine:GridEngine",
         "local": "hpc_amp.schedulers.local:Local",
     },
 )

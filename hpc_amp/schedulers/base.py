@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import submitit
 
     from hpc_amp.config.schema import Job
+    from hpc_amp.config.site import Site
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.launchers.base import Launcher
@@ -46,6 +47,8 @@ class Interactive:
     """Comes when the terminal is the node's."""
     typed: str = ""
     """For a command that opens a login shell: what to type into it."""
+    end_signal: int | None = None
+    """What ends the command where this one is told to end. Default: the same signal."""
     hides_interrupts: bool = False
     """Whether its exit status may be 0 where Ctrl-C has ended it before the script started."""
 
@@ -95,6 +98,9 @@ class Scheduler(ABC):
     one uses."""
     instead_of_key: ClassVar[Mapping[str, str]] = {}
     """What to do instead of such a key that it does not use. Default: use directives."""
+    site_options: ClassVar[Mapping[str, Callable[[str], None]]] = {}
+    """The names that a site's `options` may have, each with a check of its value, which raises
+    ValueError."""
     chains: ClassVar[bool] = False
     """Whether a run goes on in another job, since the same one cannot be requeued. Then jobs can
     wait for one another (`job.chain`)."""
@@ -228,7 +234,7 @@ class Scheduler(ABC):
             hint="hpc-amp submit and hpc-amp sweep run jobs there",
         )
 
-    def check_limits(self, job: Job) -> Iterator[Finding]:
+    def check_limits(self, job: Job, site: Site) -> Iterator[Finding]:
         """What `doctor` finds about a job where the scheduler tells its limits; ids are `sched`."""
         yield from ()
 

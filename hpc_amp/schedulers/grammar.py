@@ -138,6 +138,8 @@ class Grammar(ABC):
     """Whether quotes keep words together."""
     has_comments: ClassVar[bool] = False
     """Whether a `#` begins a comment behind the options of a directive."""
+    quotes_keep_hash: ClassVar[bool] = True
+    """Whether a `#` inside quotes begins no comment."""
     backslash: ClassVar[Literal["lost", "joins", "kept"]] = "lost"
     """What a backslash at the end of a directive does: it is lost, it joins the next line, or it is
     a word."""

@@ -1,6 +1,6 @@
 """What a user can count on, the same on every scheduler: the real Slurm (srun, and mpirun in its
-allocation), the stand-ins of Cobalt and PBS with the real Open MPI across the cluster's nodes, and
-this machine. One configuration; only `site` differs."""
+allocation), the real Grid Engine, the stand-ins of Cobalt and PBS with the real Open MPI across the
+cluster's nodes, and this machine. One configuration; only `site` differs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 import yaml
 from support import standins
-from support.cluster import Cluster, site_parameters
+from support.cluster import Cluster, gridengine_environ, site_parameters
 from support.environment import REPOSITORY
 from support.standins import CobaltStandIn, PbsStandIn, StandIn
 from support.stubs import REPORT, Report, read_reports
 from support.waiting import size_of, wait_for_news, wait_until
+
+from hpc_amp.schedulers import get_scheduler
 
 pytestmark = pytest.mark.cluster
 
@@ -40,10 +42,17 @@ SITES = {
     "slurm_mpirun": {"scheduler": "slurm", "launcher": "mpirun", "env": OPEN_MPI},
     "cobalt_stand_in": {"scheduler": "cobalt", "env": OPEN_MPI},
     "pbs_stand_in": {"scheduler": "pbs", "gpu_request": "none", "env": OPEN_MPI},
+    "gridengine": {
+        "scheduler": "gridengine",
+        "options": {"slots_per_node": "8"},
+        # mpirun asks Grid Engine for its processes on other nodes.
+        "env": {name: value for name, value in OPEN_MPI.items() if "ROOT" in name},
+    },
     "local": {"scheduler": "local"},
 }
-QUEUES = ["slurm_srun", "slurm_mpirun", "cobalt_stand_in", "pbs_stand_in"]
 STAND_INS = ["cobalt_stand_in", "pbs_stand_in"]
+CHAINS = [*STAND_INS, "gridengine"]
+NODES = ("n1", "n2", "n3", "n4")
 
 
 @dataclass
@@ -60,6 +69,40 @@ class System:
     def name(self) -> str:
         """What status calls it."""
         return SITES[self.site]["scheduler"]
+
+    @property
+    def chains(self) -> bool:
+        """Whether a run goes on in another job."""
+        return get_scheduler(self.name).chains
+
+    @contextlib.contextmanager
+    def silence(self) -> Iterator[None]:
+        """The scheduler does not answer."""
+        if self.server is None:
+            port, self.environ["SGE_QMASTER_PORT"] = self.environ["SGE_QMASTER_PORT"], "6999"
+            yield
+            self.environ["SGE_QMASTER_PORT"] = port
+        else:
+            self.server.config(down=True)
+            yield
+            self.server.config(down=False)
+
+    @contextlib.contextmanager
+    def nodes_cannot_submit(self) -> Iterator[None]:
+        """Jobs are taken from the login node alone."""
+        if self.server is None:
+            self._qconf("-ds", ",".join(NODES))
+            yield
+            self._qconf("-as", ",".join(NODES))
+        else:
+            self.server.config(may_submit_from_nodes=False)
+            yield
+            self.server.config(may_submit_from_nodes=True)
+
+    def _qconf(self, *options: str) -> None:
+        Cluster(self.cluster.image, self.cluster.binds, self.environ).run(
+            "qconf", *options, cwd=self.work
+        )
 
     def hpc_amp(self, *args: str, check: bool = True) -> str:
         cluster = Cluster(self.cluster.image, self.cluster.binds, self.environ)
@@ -170,6 +213,9 @@ def start(cluster: Cluster, site: str, folder: Path) -> System:
         (server.home / ".profile").write_text(f'PATH="{server.bin}:{programs}:$PATH"\n')
         environ |= server.environ(PATH=f"{server.bin}:{cluster.environ['PATH']}")
         work = server.work
+    elif site == "gridengine":
+        environ |= gridengine_environ(cluster)
+        work.mkdir()
     else:
         work.mkdir()
     environ["HPC_AMP_SITES"] = str(sites)
@@ -275,6 +321,15 @@ def _wait_for_failure(system: System, run_dir: Path, attempt: int = 1) -> dict[s
     return entry
 
 
+@only("gridengine")
+def test_a_status_that_is_an_order_to_the_scheduler(system: System) -> None:
+    """Grid Engine keeps a job that ends with 100 in the queue."""
+    run_dir = system.act("order", "exit:100")
+
+    assert _wait_for_failure(system, run_dir)["reason"] == "exit status 100"
+    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
+
+
 def test_a_failure_is_retried(system: System) -> None:
     run_dir = system.act("retried", "exit:3", "ok", restarts=1)
 
@@ -302,7 +357,7 @@ def test_a_stop_at_a_checkpoint_goes_on_until_the_bound(system: System) -> None:
 
 def assert_another_job_where_there_is_no_requeue(system: System, run_dir: Path) -> None:
     started = [event["job_id"] for event in events(run_dir) if event["state"] == "started"]
-    if system.server is not None:
+    if system.chains:
         assert len(set(started)) == len(started)
         queued = [event["job_id"] for event in events(run_dir) if event["state"] == "queued"]
         assert queued == started
@@ -328,16 +383,12 @@ def test_cancel(system: System) -> None:
     assert not system.places("cancelled", 2)
 
 
-@only(*STAND_INS)
+@only(*CHAINS)
 def test_the_scheduler_does_not_answer(system: System) -> None:
-    assert system.server is not None
     run_dir = system.act("silent", "wait")
     system.wait_until_running("silent")
-    system.server.config(down=True)
-    try:
+    with system.silence():
         assert system.status(run_dir)["state"] == "unknown"
-    finally:
-        system.server.config(down=False)
     (system.work / "out-silent" / "go").touch()
     system.wait_for(run_dir, "finished")
 
@@ -345,16 +396,12 @@ def test_the_scheduler_does_not_answer(system: System) -> None:
 # ---- chains --------------------------------------------------------------------------------------
 
 
-@only(*STAND_INS)
+@only(*CHAINS)
 def test_a_chain_goes_on_where_nodes_cannot_submit(system: System) -> None:
-    assert system.server is not None
-    system.server.config(may_submit_from_nodes=False)
-    try:
+    with system.nodes_cannot_submit():
         run_dir = system.act("chain", "exit:75", "ok", chain=3)
         chain = (run_dir / "chain").read_text().split()
         assert system.wait_for(run_dir, "finished")["attempt"] == 2
-    finally:
-        system.server.config(may_submit_from_nodes=True)
 
     assert len(chain) == 4
     assert states(run_dir) == ["submitted", "started", "continued", "started", "finished"]
@@ -364,22 +411,19 @@ def test_a_chain_goes_on_where_nodes_cannot_submit(system: System) -> None:
     assert system.status(run_dir)["state"] == "finished"
 
 
-@only(*STAND_INS)
+@only(*CHAINS)
 def test_without_a_chain_the_run_waits_to_be_resumed(system: System) -> None:
-    assert system.server is not None
-    system.server.config(may_submit_from_nodes=False)
-    try:
+    with system.nodes_cannot_submit():
         run_dir = system.act("alone", "exit:75", "ok")
         stopped = system.wait_for(run_dir, "checkpointed")
-    finally:
-        system.server.config(may_submit_from_nodes=True)
 
     assert "could not submit the next job" in stopped["reason"]
+    wait_until(lambda: not system.queue(run_dir), "the queue to be empty")
     system.hpc_amp("resume", str(run_dir))
     assert system.wait_for(run_dir, "finished")["attempt"] == 2
 
 
-@only(*STAND_INS)
+@only(*CHAINS)
 def test_cancelling_ends_a_whole_chain(system: System) -> None:
     run_dir = system.act("chained", "hang", chain=2)
     system.wait_until_running("chained")
@@ -391,7 +435,7 @@ def test_cancelling_ends_a_whole_chain(system: System) -> None:
     assert states(run_dir) == ["submitted", "started", "cancelled"]
 
 
-@only(*STAND_INS)
+@only(*CHAINS)
 def test_a_failure_ends_a_whole_chain(system: System) -> None:
     run_dir = system.act("broken", "exit:3", chain=2)
 
@@ -403,11 +447,11 @@ def test_a_failure_ends_a_whole_chain(system: System) -> None:
 # ---- time limits ---------------------------------------------------------------------------------
 
 
-@only(*STAND_INS)
+@only(*CHAINS)
 def test_a_job_that_overruns_its_limit_can_be_resumed(system: System) -> None:
     """Killed without a warning, and perhaps without a signal."""
-    assert system.server is not None
     if system.site == "cobalt_stand_in":
+        assert system.server is not None
         system.server.config(minute=1.0)
         walltime = "5m"
     else:
@@ -417,16 +461,19 @@ def test_a_job_that_overruns_its_limit_can_be_resumed(system: System) -> None:
         system.wait_until_lost(run_dir)
     finally:
         if system.site == "cobalt_stand_in":
+            assert system.server is not None
             system.server.config(minute=60.0)
     lost = system.status(run_dir)
     wait_until(lambda: gone(system.places("overrun", 1)), "the ranks to end")
     if system.site == "cobalt_stand_in":
         assert lost["reason"] == "Cobalt ended it at its time limit"
+    elif system.site == "gridengine":
+        assert "Grid Engine ended it at its time limit" in lost["reason"]
     system.hpc_amp("resume", str(run_dir))
     assert system.wait_for(run_dir, "finished")["attempt"] == 2
 
 
-@only(*STAND_INS)
+@only(*CHAINS)
 def test_the_deadline_alone_makes_a_run_go_on(system: System) -> None:
     """No signal reaches the ranks: they stop by the clock, and the script submits the next job."""
     run_dir = system.submit(

@@ -1,5 +1,6 @@
-"""`hpc-amp shell` as somebody at a terminal uses it: on the real Slurm with the real Apptainer,
-with the stand-ins of PBS and Cobalt, whose jobs run on the same nodes, and on this machine."""
+"""`hpc-amp shell` as somebody at a terminal uses it: on the real Slurm and the real Grid Engine
+with the real Apptainer, with the stand-ins of PBS and Cobalt, whose jobs run on the same nodes, and
+on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.cluster import Cluster, site_parameters
+from support.cluster import Cluster, gridengine_environ, site_parameters
 from support.environment import REPOSITORY
 from support.standins import CobaltStandIn, PbsStandIn, StandIn
 from support.stubs import REPORT, Report, read_reports
@@ -32,9 +33,10 @@ SITES: dict[str, dict[str, Any]] = {
     "slurm": {"scheduler": "slurm", "gpu_order": "reversed"},
     "pbs": {"scheduler": "pbs", "gpu_request": "none"},
     "cobalt": {"scheduler": "cobalt"},
+    "gridengine": {"scheduler": "gridengine", "gpu_request": "none"},
     "here": {"scheduler": "local"},
 }
-QUEUES = ["slurm", "pbs", "cobalt"]
+QUEUES = ["slurm", "pbs", "cobalt", "gridengine"]
 STAND_INS = {"pbs": PbsStandIn, "cobalt": CobaltStandIn}
 NODES = ("n1", "n2", "n3", "n4")
 PROMPT = r"\(demo\) \S+:\S+[#$] "
@@ -77,9 +79,23 @@ class Place:
             return {job["name"] for job in self.server.jobs().values() if job["state"] not in "FC"}
         if self.site == "here":
             return set()
+        if self.site == "gridengine":
+            return self.queue_of_gridengine()
         shown = self.run("squeue", "-h", "-t", "PD,R,S,CF", "-o", "%Z %j").stdout
         rows = (line.split(" ") for line in shown.splitlines())
         return {name for folder, name in rows if Path(folder).is_relative_to(self.work)}
+
+    def queue_of_gridengine(self) -> set[str]:
+        shown = self.run("qstat", "-j", "*", errors="replace").stdout.split("=" * 60)
+        facts = [
+            dict(line.partition(":")[::2] for line in job.splitlines() if ":" in line)
+            for job in shown
+        ]
+        return {
+            job["job_name"].strip()
+            for job in facts
+            if Path(job.get("cwd", "/").strip()).is_relative_to(self.work)
+        }
 
     def folders(self) -> list[Path]:
         """What sessions have left behind."""
@@ -104,6 +120,8 @@ def place(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> I
             work = server.work
         else:
             work.mkdir()
+            if site == "gridengine":
+                environ |= gridengine_environ(cluster)
         environ["HPC_AMP_SITES"] = str(sites)
         gpus = 2 if site == "slurm" else 0
         job = {
@@ -137,6 +155,8 @@ def full(place: Place) -> list[str]:
     """Make the queue wait. Returns what a session needs to wait in it, too."""
     if place.site == "slurm":
         return ["job.directives=[--begin=now+1hour]"]
+    if place.site == "gridengine":
+        return ["job.directives=[-l gpu=1000]"]
     assert place.server is not None
     place.server.script("#!/bin/sh\nsleep 1000\n", "occupy.sh")
     options = {
@@ -158,6 +178,7 @@ WAITS = {
     "slurm": r"srun: job \d+ queued and waiting for resources",
     "pbs": r"qsub: waiting for job \S+ to start",
     "cobalt": r"Wait for job \d+ to start",
+    "gridengine": "",  # qrsh waits and says nothing
 }
 
 
@@ -197,7 +218,9 @@ def test_a_shell(place: Place) -> None:
     left_nothing(place)
 
 
-@only("slurm", "cobalt", "here")  # qsub of PBS tells the node the size at the start only
+@only(
+    "slurm", "cobalt", "gridengine", "here"
+)  # qsub of PBS tells the node the size at the start only
 def test_the_window_may_change_its_size(place: Place) -> None:
     with place.terminal(rows=33, columns=99) as terminal:
         terminal.wait_for(PROMPT)
@@ -284,7 +307,7 @@ def test_ctrl_c_reaches_a_command(place: Place) -> None:
     left_nothing(place)
 
 
-@only("slurm", "here")
+@only("slurm", "gridengine", "here")
 def test_pipes(place: Place) -> None:
     program = "import sys; print(sys.stdin.read().upper(), end=''); sys.exit(5)"
 
@@ -294,7 +317,7 @@ def test_pipes(place: Place) -> None:
     left_nothing(place)
 
 
-@only("slurm", "here")
+@only("slurm", "gridengine", "here")
 def test_ctrl_c_in_a_pipe(place: Place) -> None:
     program = "import time; print('go', flush=True); time.sleep(1000)"
     words = [sys.executable, "-m", "hpc_amp", "shell", "--", "python", "-c", program]
@@ -357,13 +380,15 @@ def test_closing_the_window_ends_the_job(place: Place) -> None:
     left_nothing(place)
 
 
-@only("slurm", "pbs")
+@only("slurm", "pbs", "gridengine")
 def test_a_job_that_is_ended_from_outside(place: Place) -> None:
     with place.terminal() as terminal:
         terminal.wait_for(PROMPT)
         if place.server is not None:
             (job_id,) = place.server.jobs()
             place.server.run("qdel", job_id)
+        elif place.site == "gridengine":
+            place.run("qdel", "demo")
         else:
             place.run("scancel", "--name=demo", "--state=RUNNING")
         assert terminal.end() != 0
@@ -378,8 +403,14 @@ def test_a_request_that_is_refused(place: Place) -> None:
         "slurm": "job.queue=nosuchqueue",
         "pbs": "job.queue=nosuchqueue",
         "cobalt": "job.directives=[--attrs a=b=c]",
+        "gridengine": "job.queue=nosuchqueue",
     }
-    said = {"slurm": "nosuchqueue|nvalid partition", "pbs": "Unknown queue", "cobalt": "Improperly"}
+    said = {
+        "slurm": "nosuchqueue|nvalid partition",
+        "pbs": "Unknown queue",
+        "cobalt": "Improperly",
+        "gridengine": "unknown queue",
+    }
 
     with place.terminal(refused[place.site]) as terminal:
         assert terminal.end() != 0
@@ -393,12 +424,19 @@ def test_a_request_that_is_refused(place: Place) -> None:
 OWN = re.compile(
     r"SLURM_.*|SLURMD_.*|PBS_.*|COBALT_.*|SRUN_.*|HPC_AMP_.*|_|SHLVL|PWD|OLDPWD|TERM|COLUMNS|LINES"
     r"|MASTER_PORT|TRITON_CACHE_DIR|TORCHINDUCTOR_CACHE_DIR|PYTHONPATH|SSH_TTY|ENVIRONMENT"
+    r"|SGE_.*|QRSH_.*|JOB_.*|REQ.*|PE_HOSTFILE|TMP|HOSTNAME|QUEUE|ARC|NHOSTS|NQUEUES|NSLOTS|RESTARTED"
     r"|APPTAINER_.*|SINGULARITY_.*|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK|GPU_DEVICE_ORDINAL|COLORTERM"
 )
 
 
 def comparable(report: Report) -> dict[str, str]:
-    return {name: value for name, value in report.environ.items() if not OWN.fullmatch(name)}
+    """What a rank and a session have in common. A batch job of Grid Engine adds the folder of its
+    commands to PATH where a login shell does not know them."""
+    commands = f":{report.environ.get('SGE_BINARY_PATH', '')}"
+    values = {name: value for name, value in report.environ.items() if not OWN.fullmatch(name)}
+    if len(commands) > 1 and "USER_PATH" in values:
+        values["USER_PATH"] = values["USER_PATH"].replace(commands, "")
+    return values
 
 
 @only(*QUEUES)

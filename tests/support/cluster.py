@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.environment import LOGOUT, REPOSITORY, clean_environ
+from support.environment import LOGOUT, REPOSITORY, clean_environ, in_ci
 
 SCRIPTS = REPOSITORY / "tests" / "cluster"
 
@@ -70,6 +70,23 @@ def site_parameters(
         pytest.param(name, marks=slurm if sites[name]["scheduler"] == "slurm" else [])
         for name in (sites if names is None else names)
     ]
+
+
+def gridengine_environ(cluster: Cluster) -> dict[str, str]:
+    """What a shell that submits to the cluster's Grid Engine has besides: its variables, and its
+    commands before others of the same names. Skips the test where the cluster has none."""
+    settings = cluster.environ.get("HPC_AMP_GRIDENGINE")
+    if settings is None:
+        (pytest.fail if in_ci() else pytest.skip)("the test cluster has no Grid Engine")
+    shown = subprocess.run(
+        ["bash", "-c", 'source "$0" && env -0', settings],
+        env={"PATH": cluster.environ["PATH"]},
+        text=True,
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
+    pairs = (entry.partition("=") for entry in shown.split("\0"))
+    return {name: value for name, _, value in pairs if name == "PATH" or name.startswith("SGE_")}
 
 
 def complaints() -> str | None:

@@ -81,6 +81,19 @@ def test_exit_codes_and_signals_are_the_program_s_own() -> None:
     assert execute("--", "sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
 
 
+def test_signals_that_were_blocked_outside_reach_the_program() -> None:
+    """What serves the container's files has them blocked, and so has all that it starts."""
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGTERM); print('went on')"
+    result = subprocess.run(
+        ["env", "--block-signal=TERM", sys.executable, "-m", "hpc_amp.distributed.exec", "--",
+         "python", "-c", program],
+        env=clean_environ(), text=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+
+    assert result.returncode == -signal.SIGTERM, result.stderr
+    assert result.stdout == ""
+
+
 def test_a_job_brings_command_environment_and_folder(tmp_path: Path) -> None:
     env = {"PLAIN": "a b", "RANK": "99", "TEXT": "$(x)\n'\"", "PYTHONPATH": "/more"}
     job = write_job(tmp_path, run=["python", "-c", SHOW, "x y"], container={"env": env})

@@ -27,19 +27,28 @@ GOLDEN = REPOSITORY / "tests" / "golden"
 CASES = [
     *itertools.product(["slurm"], ["srun", "torchrun", "single"], ["apptainer", "none"]),
     ("slurm", "mpirun", "apptainer"),
+    *itertools.product(["slurm"], ["srun"], ["charliecloud", "podman"]),
     *itertools.product(["slurm"], ["srun", "torchrun"], ["pyxis"]),
     *itertools.product(["local"], ["torchrun", "single"], ["apptainer", "none"]),
     *itertools.product(["pbs", "cobalt"], ["mpirun", "mpiexec", "single"], ["apptainer"]),
     *itertools.product(["pbs", "cobalt"], ["mpirun"], ["none"]),
+    *itertools.product(["gridengine"], ["mpirun", "single"], ["apptainer"]),
 ]
 
 
+IMAGES = {
+    "charliecloud": "/projects/images/pytorch 25.sqfs",
+    "pyxis": "/projects/images/pytorch 25.sqsh",
+    "podman": "nvcr.io/nvidia/pytorch:25.06-py3",
+}
 DIRECTIVES = {
     "slurm": ["--qos=premium"],
     "pbs": ["-l filesystems=home:eagle", "-M me@example.org"],
     "cobalt": ["--attrs filesystems=home"],
+    "gridengine": ["-l os=el9"],
     "local": [],
 }
+OPTIONS = {"gridengine": {"slots_per_node": "32", "memory_resource": "mem_free"}}
 
 
 def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
@@ -59,9 +68,10 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
             setup="module load apptainer\n",
         ),
         container=Container(
-            image="/projects/images/pytorch 25." + ("sqsh" if runtime == "pyxis" else "sif"),
+            image=IMAGES.get(runtime, "/projects/images/pytorch 25.sif"),
             runtime=runtime,
-            bind=["/scratch", "/projects/data:/data:ro"],
+            # ch-run has no read-only binds.
+            bind=["/scratch", f"/projects/data:/data{'' if runtime == 'charliecloud' else ':ro'}"],
             env={"HYDRA_FULL_ERROR": "1"},
             args=["--cleanenv"] if single else [],
         ),
@@ -80,6 +90,7 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
         gpu_type="a100" if scheduler == "slurm" else None,
         env={"NCCL_SOCKET_IFNAME": "hsn0,hsn1"},
         address="{host}-ib0" if scheduler in ("slurm", "pbs") else None,
+        options=OPTIONS.get(scheduler, {}),
         chunk=["system=polaris"] if scheduler == "pbs" else [],
         launcher_args=["--verbose"] if launcher == "mpiexec" else [],
         skip_directives=["--mem"] if launcher == "torchrun" else [],

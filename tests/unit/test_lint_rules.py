@@ -36,6 +36,10 @@ def cobalt(*directives: str) -> str:
     return "#!/bin/bash\n" + "".join(f"#COBALT {one}\n" for one in directives) + "./a.out\n"
 
 
+def gridengine(*directives: str) -> str:
+    return "#!/bin/bash\n" + "".join(f"#$ {one}\n" for one in directives) + "./a.out\n"
+
+
 # Rule: [(script, line of the finding)], [script without it]. A script here has no other finding.
 EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
     "byte-order-mark": (
@@ -340,6 +344,18 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
             (cobalt("-n 2 -t 60", "-A proj\u00e9t -q \u00fc"), 3),
         ],
         [cobalt("-n 2 -t 60") + "echo \u00e9\n", slurm("--job-name=\u00e9"), pbs("-A \u00e9")],
+    ),
+    "quote-takes-the-rest": (
+        [
+            (gridengine("-j y -N 'a' -cwd"), 2),
+            (gridengine("-cwd", '-A "a b" -j y # why'), 3),
+            (gridengine("-j y") + "cat <<X\n#$ -A 'a' -r y\nX\n", 5),
+        ],
+        [
+            gridengine("-j y -N 'a'", '-A "a b"  # why', "-cwd"),
+            gridengine("-v A='x',B='y'"),
+            slurm("--comment='a b' -N 2"),
+        ],
     ),
     "attrs-twice": (
         [(cobalt("-n 2 -t 60", "--attrs a=1", "--attrs b=2"), 4)],

@@ -97,7 +97,7 @@ REFUSED = [
     ),
     (
         {"container": {"runtime": "pyxsi"}},
-        "'pyxsi' is not one of auto, apptainer, singularity, pyxis, ",
+        "'pyxsi' is not one of auto, apptainer, ",
     ),
 ]
 

@@ -40,7 +40,7 @@ JOB: dict[str, Any] = {
     "train": {"batch_size": 512, "data": "synthetic"},
 }
 
-# Like tests/stubs, but the queue knows the working directory of a job (%Z), as the real one does,
+# Like tests/stubs, but the queue knows the script of a job (%o), as the real one does,
 # and a file makes sbatch misbehave: `limit` is how many jobs it takes, `dies` makes it kill the
 # command that called it, before or after it has taken the job.
 _SBATCH = """#!/bin/bash
@@ -59,7 +59,7 @@ cd {state}
 [ "${{*:1:5}}" = "-h -u $(id -u) --states=all -o" ] || exit 1
 case $6 in
   "%i|%T|%r") cat queue ;;
-  "%i|%Z") cat folders ;;
+  "%i|%o") cat folders ;;
   *) exit 1 ;;
 esac
 """

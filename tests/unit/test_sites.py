@@ -61,7 +61,7 @@ def nothing(name):
 def test_every_shipped_site_loads_and_is_found_by_its_name():
     files = site_files()
     assert set(files) == {
-        *("local", "slurm", "pbs", "cobalt", "slurm-slingshot"),
+        *("local", "slurm", "pbs", "cobalt", "gridengine", "slurm-slingshot"),
         *("thetagpu", "polaris", "aurora", "perlmutter"),
     }
     for name in files:
@@ -79,11 +79,11 @@ def test_a_site_has_the_defaults_of_its_class():
 
 CASES = {
     "description: x": "a.yaml: scheduler is missing; add a line scheduler: ...",
-    "scheduler: slrm": "a.yaml:1: scheduler: 'slrm' is not one of slurm, pbs, cobalt, local; "
-    "did you mean slurm?",
+    "scheduler: slrm": "a.yaml:1: scheduler: 'slrm' is not one of slurm, pbs, cobalt, gridengine, "
+    "local; did you mean slurm?",
     "scheduler: slurm\nmodules: x": "a.yaml:2: unknown key modules; the keys at the top level are "
     "name, description, scheduler, launcher, launcher_args, srun_mpi, host_mpi, fabric, runtime, "
-    "hosts, gpu_request, gpu_order, chunk, gpu_type, bind, env, setup, directives, "
+    "hosts, gpu_request, gpu_order, chunk, gpu_type, options, bind, env, setup, directives, "
     "skip_directives, address, container_args, defaults",
     "scheduler: slurm\nhost: [a]": "a.yaml:2: unknown key host; did you mean hosts?",
     "scheduler: slurm\nname: b": "a.yaml:2: name: 'b' is not the file's name; leave the key out, "
@@ -398,6 +398,7 @@ class TestShippedSitesAsScripts:
         "slurm": ["--gpus-per-node=1", "--nodes=2"],
         "pbs": ["-l select=2:ncpus=1:mpiprocs=1:ngpus=1", "-l place=scatter"],
         "cobalt": ["-n 2", "-t 60"],
+        "gridengine": ["-pe mpi 2", "-l h_rt=3600"],
     }
     LAUNCHED = {  # noqa: RUF012  on one node, on two
         "thetagpu": ("torch.distributed.run", "mpirun -n"),
@@ -408,6 +409,7 @@ class TestShippedSitesAsScripts:
         "slurm": ("srun ", "srun "),
         "pbs": ("python", "mpirun -n"),
         "cobalt": ("python", "mpirun -n"),
+        "gridengine": ("python", "mpirun -n"),
     }
 
     def script(self, site, *overrides):
@@ -419,7 +421,7 @@ class TestShippedSitesAsScripts:
 
     def header(self, script):
         lines = script.splitlines()[1:]
-        end = next(i for i, line in enumerate(lines) if not re.match(r"#[A-Z]+ ", line))
+        end = next(i for i, line in enumerate(lines) if not re.match(r"#([A-Z]+|\$) ", line))
         return [line.partition(" ")[2] for line in lines[:end]]
 
     def test_every_site_is_looked_at(self):

@@ -167,7 +167,12 @@ def test_a_submission_without_an_end_is_not_known(tmp_path: Path, squeue: Queue)
 
 
 _FOUND = [
-    ("slurm", "squeue", "7|{0}/points/0001\n41_[1-2]|{0}\n41_0|{0}\n9|/elsewhere\n", "41"),
+    (
+        "slurm",
+        "squeue",
+        "7|{0}/points/0001/launch.sh\n41_[1-2]|{0}/array-1.sh\n41_0|{0}/array-1.sh\n9|sleep\n",
+        "41",
+    ),
     (
         "pbs",
         "qstat",
@@ -212,7 +217,8 @@ def test_the_queue_knows_of_a_point_whose_answer_nobody_heard(
         out.write('{"time": 1000, "state": "submitted", "scheduler": "slurm"}\n')
     squeue = tmp_path / "squeue"
     squeue.write_text(
-        f"#!/bin/sh\ncase $* in *%Z) echo '50|{run_dir}' ;; *) echo '50|PENDING|' ;; esac\n"
+        f"#!/bin/sh\ncase $* in *%o) echo '50|{run_dir}/launch.sh' ;;\n"
+        "*) echo '50|PENDING|' ;; esac\n"
     )
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

@@ -511,7 +511,7 @@ def test_a_command_that_is_killed_during_a_submission(host: StubHost) -> None:
     squeue.unlink()
     squeue.write_text(
         "#!/bin/sh\n"
-        f'case "$*" in *%Z*) echo "4242_[0-1]|{folder}" ;;\n'
+        f'case "$*" in *%o*) echo "4242_[0-1]|{folder}/array-1.sh" ;;\n'
         "*) printf '4242_%s|PENDING|Priority\\n' 0 1 ;; esac\n"
     )
     squeue.chmod(0o755)

@@ -26,7 +26,7 @@ JOB: dict[str, Any] = {
     "job": {"gpus_per_node": 0, "walltime": "10m"},
     "train": {"data": "synthetic"},
 }
-# A queue that knows the working directory of a job (%Z), as the real one does. `lines` is what goes
+# A queue that knows the script of a job (%o), as the real one does. `lines` is what goes
 # wrong after the job has been taken, `first` what goes wrong before.
 _SBATCH = """#!/bin/bash
 {first}
@@ -40,7 +40,7 @@ _SQUEUE = """#!/bin/bash
 [ ! -e {state}/silent ] || {{ echo "slurm_load_jobs error: Unable to contact" >&2; exit 1; }}
 case "$*" in
   *"%i|%T|%r") cat {state}/queue ;;
-  *"%i|%Z") cat {state}/folders ;;
+  *"%i|%o") cat {state}/folders ;;
   *) exit 1 ;;
 esac
 """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from hpc_amp.config.bind import Bind, parse_bind
 from hpc_amp.containers.base import Container, Which
-from hpc_amp.containers.image import URI, Image, image_at
+from hpc_amp.containers.image import URI, Image, image_at, squashfs_file
 from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.finding import Finding, Findings
 
@@ -202,20 +202,6 @@ def _contradictions(options: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _read_squashfs(path: Path, file: BinaryIO) -> Image:
-    head = file.read(96)
-    size = os.fstat(file.fileno()).st_size
-    if head[:4] != b"hsqs":
-        what = (
-            "a SIF file, which Apptainer runs" if head[32:41] == b"SIF_MAGIC" else "something else"
-        )
-        raise UsageError(
-            f"{path} is not a squashfs file: it is {what}",
-            hint=f"import the image: enroot import -o {path.stem}.sqsh docker://...",
-        )
-    used = int.from_bytes(head[40:48], "little")  # bytes_used of the superblock
-    if len(head) < 96 or size < used:
-        raise UsageError(
-            f"the image {path} is cut off: {size} of {used} bytes are here",
-            hint="the import or the copy broke off; make it again",
-        )
-    return Image(path, "squashfs", None, size)
+    return squashfs_file(
+        path, file, f"import the image: enroot import -o {path.stem}.sqsh docker://..."
+    )

@@ -49,6 +49,6 @@ class SlurmArrays(Arrays):
         return job_id.partition("_")[0]
 
     def find(self, folder: Path, script: Path) -> list[str]:
-        """By the working directory, which those of points have not."""
+        """By the folder of the script: those of points lie below."""
         jobs = self.scheduler.queued().items()
-        return [self.array_of(job_id) for job_id, path in jobs if path == folder]
+        return [self.array_of(job_id) for job_id, path in jobs if path.parent == folder]

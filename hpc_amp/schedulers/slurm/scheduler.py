@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import submitit
 
     from hpc_amp.config.schema import Job
+    from hpc_amp.config.site import Site
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
 
@@ -189,8 +190,8 @@ class Slurm(Scheduler):
         return SlurmArrays(self)
 
     def queued(self) -> dict[str, Path]:
-        """Working directories of jobs."""
-        command = ["squeue", "-h", "-u", str(os.getuid()), "--states=all", "-o", "%i|%Z"]
+        """Scripts of jobs. A session has no script in the run, but the same working directory."""
+        command = ["squeue", "-h", "-u", str(os.getuid()), "--states=all", "-o", "%i|%o"]
         rows = (line.strip().partition("|") for line in output_of(command).splitlines())
         return {job_id: Path(path) for job_id, _, path in rows if path}
 
@@ -213,7 +214,7 @@ class Slurm(Scheduler):
 
         return functions.executor(plan, self.directives)
 
-    def check_limits(self, job: Job) -> Iterator[Finding]:
+    def check_limits(self, job: Job, site: Site) -> Iterator[Finding]:
         """The limits of the job's partition."""
         from hpc_amp.schedulers.slurm import limits
 

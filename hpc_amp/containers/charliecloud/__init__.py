@@ -1,0 +1,5 @@
+"""Charliecloud."""
+
+from hpc_amp.containers.charliecloud.container import Charliecloud
+
+__all__ = ["Charliecloud"]

@@ -1,0 +1,160 @@
+"""Charliecloud's `ch-run`: a command in a folder or a SquashFS file, with no privilege at all.
+
+`ch-run` passes the environment of the node on as it is, and evaluates nothing in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from hpc_amp.config.bind import parse_bind
+from hpc_amp.containers.base import Container, Which, Wrapper
+from hpc_amp.containers.image import Image, image_at, squashfs_file
+from hpc_amp.errors import HpcAmpError
+from hpc_amp.finding import Finding, Findings
+
+if TYPE_CHECKING:
+    from hpc_amp.config.bind import Bind
+    from hpc_amp.jobs.spec import Spec
+
+_VALUES = (
+    "-b --bind -c --cd -g --gid -m --mount -s --storage -u --uid --join-ct --join-pid --join-tag"
+)
+# ch-run does not start without the variable, which a batch job may not have.
+_WITH_USER = ("env", f"USER={os.environ.get('USER') or os.getuid()}")
+_ERROR = re.compile(r"(?:ch-run\[\d+\]: error: )(.*?)(?: \(\w+\.c:\d+.*\))?$")
+
+
+class Charliecloud(Container):
+    """Runs the image's own software on the node's kernel, network and devices."""
+
+    name = "charliecloud"
+    title = "Charliecloud"
+    binaries = ("ch-run",)
+    image_forms = "a folder or a SquashFS file"
+    unmountable = "':' cannot stand in a mount"
+    wraps: Mapping[str, Wrapper] = {"ch-run": Wrapper(frozenset(_VALUES.split()), words=1)}  # type: ignore[misc]
+
+    def read_image(self, image: str) -> Image:
+        """The root folder of a system, or a SquashFS file."""
+        return image_at(image, _squashfs)
+
+    def mountable(self, path: str) -> bool:
+        """`--bind` splits at the first colon."""
+        return ":" not in path
+
+    def check_bind(self, bind: Bind) -> str | None:
+        """`ch-run` has no read-only mounts, and would take `:ro` for a part of the name."""
+        return "ch-run cannot mount a folder read-only" if bind.read_only else None
+
+    def options(self, plan: Spec) -> list[str]:
+        """GPUs need none: the devices are those of the node, and NVIDIA's libraries are put into
+        the image beforehand (`ch-fromhost --nvidia`)."""
+        words = []
+        for text in plan.binds:
+            bind = parse_bind(text)
+            if bind is not None:
+                words.append(f"--bind={bind.source}:{bind.destination}")
+        words.append(f"--cd={plan.run_dir}")
+        return [*words, *plan.site.container_args, *plan.job.container.args]
+
+    def command(self, plan: Spec, inside: Sequence[str]) -> list[str]:
+        """Words that begin with a dash are options of `ch-run` up to `--`."""
+        return ["ch-run", *self.options(plan), plan.job.container.image or "", "--", *inside]
+
+    def words_here(
+        self,
+        image: str,
+        *,
+        binds: Sequence[str] = (),
+        gpu: bool = False,
+        clean: bool = False,
+        which: Which = shutil.which,
+    ) -> list[str]:
+        """With the variables of the image, where it says them in `/ch/environment`. Raises
+        HpcAmpError where there is no `ch-run`, or an old one in an image without folders for the
+        binds: those are made when a job begins, not when somebody looks."""
+        program = which("ch-run")
+        if program is None:
+            raise HpcAmpError(
+                "no ch-run on this machine's PATH",
+                hint="load its module (module load charliecloud), or do this on a node that has it",
+            )
+        root = self.read_image(image).path.resolve()
+        words = [*_WITH_USER, program]
+        words += ["--unset-env=*"] if clean else []
+        words += ["--set-env"] if (root / "ch" / "environment").is_file() else []
+        wanted = [bind for bind in map(parse_bind, binds) if bind and os.path.exists(bind.source)]
+        words += [f"--bind={bind.source}:{bind.destination}" for bind in wanted]
+        missing = [bind.destination for bind in wanted if not _has_place(root, bind.destination)]
+        if missing and "--write-fake" in _ask(program, "--help"):
+            words.append("--write-fake")
+        elif missing and root.is_dir():
+            raise HpcAmpError(
+                f"the image has no {', '.join(missing)} to bind to, which the job will make"
+            )
+        return [*words, "--cd=/", str(root), "--"]
+
+    def explain(self, output: str) -> tuple[str, str | None]:
+        """The last error of `ch-run` itself, without its process and its source line."""
+        found = [match[1] for line in output.splitlines() if (match := _ERROR.match(line.strip()))]
+        return (found[-1], None) if found else super().explain(output)
+
+    def check_here(
+        self,
+        *,
+        needed: bool,
+        elsewhere: str = "",
+        which: Which = shutil.which,
+        root: Path = Path("/"),
+    ) -> Findings:
+        """Its version alone says nothing of what it is the version of."""
+        program = which("ch-run")
+        if program is None:
+            yield from super().check_here(
+                needed=needed, elsewhere=elsewhere, which=which, root=root
+            )
+            return
+        version = _ask(program, "--version") or "of an unknown version"
+        yield Finding("rt.found", "good", f"Charliecloud {version}, {program}")
+
+    def check_options(
+        self, options: Sequence[str], *, ranks: int, which: Which = shutil.which
+    ) -> Findings:
+        """Options that keep from the ranks what they need."""
+        hiding = [word for word in options if word.startswith("--unset-env=") and "*" in word]
+        if hiding and ranks > 1:
+            what = f"{', '.join(hiding)} may keep the launcher's variables out of the container"
+            why = "a rank without them takes itself for the only one, and trains alone"
+            fix = "name single variables"
+            yield Finding("rt.flags", "warning", what, why, fix)
+        else:
+            yield Finding("rt.flags", "good", "no option that keeps variables from the ranks")
+
+
+def _ask(program: str, option: str) -> str:
+    """What ch-run says, which it does on either of its outputs; empty where it does not run."""
+    try:
+        ended = subprocess.run(
+            [*_WITH_USER, program, option], text=True, capture_output=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return f"{ended.stdout}{ended.stderr}".strip() if ended.returncode == 0 else ""
+
+
+def _has_place(root: Path, destination: str) -> bool:
+    """Whether an image has a folder to bind to, or `/tmp` of the node will have it. A file cannot
+    be asked."""
+    inside = root / destination.lstrip("/")
+    return root.is_dir() and (inside.exists() or destination.startswith("/tmp/"))
+
+
+def _squashfs(path: Path, file: BinaryIO) -> Image:
+    return squashfs_file(path, file, "make a folder or a squashfs file of the image: ch-convert")

@@ -1,0 +1,41 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
+# Charliecloud's ch-run.
+
+enter_container() {
+  local version said
+  container_program
+  container_paths
+  container_environment # ch-run binds TMPDIR of the host to /tmp, and takes the variable away
+  export USER=${USER:-$(id -un)} # ch-run does not start without, and a batch job may have none
+  version=$("$runtime" --version 2>&1) || fail "$runtime does not run on $HOSTNAME: $version"
+  container_says="container: Charliecloud $version, $image"
+  container=("$runtime" --unset-env=LD_LIBRARY_PATH) # which names folders of the host
+
+  if [ ! -d "$image" ]; then
+    # ch-run itself serves the files of a SquashFS image, and a signal would end that while the rank
+    # still saves. So signals are blocked in it; the rank takes them again (hpc_amp.distributed.exec).
+    container=("$(command -v env)" "--block-signal=HUP,INT,TERM,USR1,USR2" "${container[@]}")
+    "${container[@]:0:2}" true 2>/dev/null ||
+      fail "a SquashFS image needs the env of coreutils 8.31 or newer on $HOSTNAME: use a folder"
+  fi
+
+  # An image may have a file of variables, which ch-run reads when it is asked to.
+  said=$("${container[@]}" "$image" -- /bin/sh -c '[ ! -f /ch/environment ] || echo yes' 2>&1) ||
+    fail "$runtime does not start $image on $HOSTNAME: $said"
+  [ "$said" != yes ] || container+=(--set-env)
+  container+=("${container_options[@]}")
+
+  # A bind needs a place in the image. Newer versions lay a writable file system over the image, in
+  # memory; with older ones ch-run has to make folders in the image itself.
+  if said=$("${container[@]}" "$image" -- true 2>&1); then
+    container+=("$image" --)
+  elif "${container[@]}" --write-fake "$image" -- true 2>/dev/null; then
+    container+=(--write-fake "$image" --)
+  elif [ -d "$image" ] && "${container[@]}" --write "$image" -- true 2>/dev/null &&
+    "${container[@]}" "$image" -- true 2>/dev/null; then
+    echo "$runtime has made folders in $image to bind to"
+    container+=("$image" --)
+  else
+    fail "$runtime does not start $image on $HOSTNAME: $said"
+  fi
+}

@@ -1,0 +1,135 @@
+"""How Grid Engine's qsub reads directives. Tried on Son of Grid Engine 8.1.9;
+tests/unit/test_gridengine.py has the verdicts.
+
+qsub reads every line of the script that begins with `#$`, whatever stands before it, a here
+document included. `#` ends a line, also inside quotes. Quotes are taken off, and from the first one
+on blanks do not part words any more, up to the end of the line: `-N "a" -j y` names a job `a -j y`.
+A backslash is an ordinary character. Of an option that is repeated the last counts, but resources
+(`-l`) and variables (`-v`) add up, name by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import ClassVar
+
+from hpc_amp.errors import ConfigError
+from hpc_amp.schedulers.grammar import Grammar, Header, Option, Options, Requested
+from hpc_amp.schedulers.options import OptionTable
+from hpc_amp.schedulers.words import Split, Word
+
+_FLAGS = "clear cwd h hard help notify soft terse V verify"
+_WITH_VALUE = """
+@ a ac A ar b binding c C ckpt dc display dl e hold_jid hold_jid_ad i j js jsv l m M masterq N now o
+p P pe pty q R r S sc shell sync t tc v w wd
+"""
+# Grid Engine fills these in, in the paths of logs and of the working directory.
+_OWN_VARIABLE = r"\$(?:HOME|USER|JOB_ID|JOB_NAME|HOSTNAME|TASK_ID)\b|\$\$"
+_PATHS = frozenset({"o", "e", "i", "wd"})
+_BLANKS = " \t\r"
+
+
+def _spelled(names: str) -> dict[str, str]:
+    return {f"-{name}": name for name in names.split()}
+
+
+class GridEngineGrammar(Grammar):
+    """An option is a whole word behind one dash."""
+
+    name = "gridengine"
+    title = "Grid Engine"
+    command = "qsub"
+    marker = "#$"
+    refuses_crlf = False
+
+    has_comments = True
+    quotes_keep_hash = False
+    backslash = "kept"
+
+    options = OptionTable(_spelled(_WITH_VALUE), _spelled(_FLAGS))
+    complete = True
+    whole_words = True
+    values: ClassVar[Mapping[str, int]] = {"pe": 2}
+    lines_apart = True
+    paths = _PATHS
+
+    keys: ClassVar[Mapping[str, str]] = {
+        "l h_rt": "job.walltime",
+        "q": "job.queue",
+        "P": "job.account",
+    }
+
+    job_number = "JOB_ID"
+    first_node = '$(head -n1 "$PE_HOSTFILE" | cut -d" " -f1)'
+
+    def split(self, text: str, line: int = 1) -> Split:
+        """As qsub does."""
+        text, mark, comment = text.partition("#")
+        quote = re.search("[\"']", text)
+        is_open = quote is not None and text.count(quote[0]) % 2 == 1
+        cut = mark != "" and (is_open or text[-1:] not in ("", *_BLANKS))
+        # The word that the first quote stands in goes on to the end of the line.
+        before = text if quote is None else re.sub(rf"[^{_BLANKS}]*$", "", text[: quote.start()])
+        words = [Word(word, line) for word in re.findall(rf"[^{_BLANKS}]+", before)]
+        if quote is not None:
+            rest = re.sub("[\"']", "", text[len(before) :]).rstrip(_BLANKS)
+            words.append(Word(rest, line, quoted=True))
+        return Split(tuple(words), comment=mark + comment if mark else None, cut=cut)
+
+    def goes_on(self, line: str, number: int) -> bool:
+        """To the end of the script."""
+        return True
+
+    def is_meant(self, header: Header) -> bool:
+        """A comment may begin like this, too. An option does not look like one."""
+        first = (one.split.words[0].text for one in header.directives if one.split.words)
+        return any(word.startswith("-") for word in first)
+
+    def entries(self, option: Option) -> list[tuple[str, str]] | None:
+        """Resources and variables."""
+        if option.name not in ("l", "v"):
+            return None
+        items = (option.value or "").split(",")
+        return [(item.partition("=")[0], item) for item in items]
+
+    def without_own_variables(self, option: Option) -> str:
+        """Of paths."""
+        value = option.value or ""
+        return re.sub(_OWN_VARIABLE, "", value) if option.name in _PATHS else value
+
+    def requested(self, options: Options) -> Requested:
+        """How many nodes slots make is the parallel environment's to say; a job without one has a
+        single slot."""
+        resources = [name for option in options.all("l") for name, _ in self.entries(option) or ()]
+        return Requested(
+            nodes=None if options.all("pe") else 1,
+            gpus=any("gpu" in name for name in resources),
+        )
+
+
+GRAMMAR = GridEngineGrammar()
+
+
+def names_of(line: str) -> set[str]:
+    """What a directive sets: its options, as they are written. A resource counts as one of its own
+    (`-l h_rt`), and so does a variable (`-v NAME`)."""
+    names = set()
+    for option in GRAMMAR.parse_line(line).options:
+        entries = GRAMMAR.entries(option)
+        if entries is None:
+            names.add(option.spelling)
+        else:
+            names |= {f"{option.spelling} {name}" for name, _ in entries}
+    return names
+
+
+def written(value: str) -> str:
+    """A value as a directive carries it. Raises ConfigError where none can."""
+    found = re.search(r"[\"'#\x00-\x1f\x7f]", value)
+    if found is not None:
+        raise ConfigError(
+            f"Grid Engine cannot carry {value!r}: in a directive {found[0]!r} is not part of a "
+            "value, whether it is quoted or not"
+        )
+    return f'"{value}"' if value == "" or re.search(r"[ \t]", value) else value

@@ -1,0 +1,112 @@
+# shellcheck shell=bash disable=SC2034,SC2153,SC2154 # variables of what sources this
+# Grid Engine.
+
+# Grid Engine would start the job again after an exit status of 99, and after one of 100 it would keep
+# it in the queue in an error state.
+reserved_statuses="99 100"
+
+scheduler_begins() {
+  [ -n "${SGE_JOB_SPOOL_DIR:-}" ] || fail "this script runs under Grid Engine: qsub $run_dir/launch.sh"
+  job_id=$JOB_ID
+  [ "${SGE_TASK_ID:-undefined}" = undefined ] || job_id=$JOB_ID.$SGE_TASK_ID
+  umask "${HPC_AMP_UMASK:-$(umask)}"
+  # Where a login shell does not know the commands, the job does.
+  command -v qstat >/dev/null || PATH=$PATH:${SGE_BINARY_PATH:-}
+}
+
+# job_line JOB_ID: state, date and time of a job, or of a task of one; nothing where the queue has none
+# of that id. Fails where the queue does not answer.
+job_line() {
+  local said
+  # Other users' names do not matter, and not every node knows this one's.
+  said=$(timeout 60 qstat -g d -u '*') || return 1
+  # Only jobs that run have a queue, before the slots and the task.
+  awk -v id="$1" '
+    $1 ~ /^[0-9]+$/ {
+      task = $8 ~ /@/ ? $10 : $9
+      if ((task == "" ? $1 : $1 "." task) == id) print $5, $6, $7
+    }' <<<"$said"
+}
+
+# job_state JOB_ID HOST: running or ended; nothing where Grid Engine does not say.
+job_state() {
+  local line
+  line=$(job_line "$1" 2>/dev/null) || return 0
+  case ${line%% *} in
+    *d*) ;; # its script may be at work
+    "" | *q*) echo ended ;; # also one that waits to be started once more
+    *) echo running ;;
+  esac
+}
+
+# gone JOB_ID: whether Grid Engine says that this job is not in its queue, or can never start.
+gone() {
+  local line
+  line=$(job_line "$1" 2>/dev/null) || return 1
+  case ${line%% *} in
+    "" | *E*) ;;
+    *) return 1 ;;
+  esac
+}
+
+# may_start_again: whether the scheduler, after a SIGTERM, may start this job once more without saying
+# so before.
+may_start_again() {
+  return 0 # after `qmod -rj` or the loss of a node
+}
+
+# read_allocation: what the scheduler gave this job: `hosts`, `deadline` and `port_seed`.
+read_allocation() {
+  local line start
+  # Without a parallel environment there is no file.
+  hosts=$HOSTNAME
+  if [ -n "${PE_HOSTFILE:-}" ]; then
+    hosts=$(awk 'NF && !seen[$1]++ { print $1 }' "$PE_HOSTFILE") || fail "no host file at $PE_HOSTFILE"
+  fi
+  # The time limit as it really is: qsub's command line may have changed it.
+  limit=$(timeout 20 qstat -j "$JOB_ID" 2>/dev/null |
+    sed -nE 's/^hard resource_list: *(.*,)?h_rt=([0-9:]+)(,.*)?$/\2/p') || limit=
+  limit=$(awk -F: 'NF { for (i = 1; i <= NF; i++) s = s * 60 + $i; print s }' <<<"$limit")
+  line=$(job_line "$job_id" 2>/dev/null) || line=
+  start=$(date -d "${line#* }" +%s 2>/dev/null) || start=$began
+  if [ "$start" -gt "$began" ] || [ "$start" -lt $((began - 600)) ]; then
+    start=$began # the clocks of master and node differ
+  fi
+  [ -z "$limit" ] || deadline=$((start + limit))
+  port_seed=${job_id/./} # tasks of an array share a number
+}
+
+# use_first_nodes N: mpirun asks Grid Engine for the nodes, too.
+use_first_nodes() { use_first_lines "$1" PE_HOSTFILE; }
+
+# own_jobs: the ids of this run's jobs that are in the queue and wait for no other one. Fails where the
+# queue does not answer.
+own_jobs() {
+  local said numbers
+  said=$(timeout 60 qstat -u "${USER:-*}") || return 1
+  numbers=$(awk '$1 ~ /^[0-9]+$/ && !seen[$1]++ { printf "%s%s", sep, $1; sep = "," }' <<<"$said")
+  [ -n "$numbers" ] || return 0
+  # A job that has ended meanwhile is left out.
+  folder=$run_dir awk '
+    /^=+$/ { look() }
+    { name = $0; sub(/:.*/, "", name); value = $0; sub(/^[^:]*: */, "", value) }
+    name == "job_number" { id = value }
+    name == "cwd" { cwd = value }
+    name == "jid_predecessor_list" { waits = 1 }
+    END { look() }
+    function look() {
+      if (id != "" && !waits && cwd == ENVIRON["folder"]) print id
+      id = cwd = ""; waits = 0
+    }' <<<"$(timeout 60 qstat -j "$numbers" 2>/dev/null)"
+}
+
+next_job_id='s/^Your job ([0-9]+) .*/\1/p'
+# shellcheck source=links.sh
+source "$run_dir/src/hpc_amp/host/links.sh"
+
+# is_refused WHAT-QSUB-SAID: whether it would say the same again. A limit that has been reached may be
+# so no longer.
+is_refused() {
+  ! grep -qiE 'jobs? (is|are) allowed|quota' <<<"$1" || return 1
+  grep -qiE 'denied|rejected|unknown|no suitable queues|not allowed|invalid|not found' <<<"$1"
+}

@@ -1,0 +1,63 @@
+#!/bin/bash -l
+#$ -N golden
+#$ -S /bin/bash
+#$ -wd /projects/me/runs/golden/20261127-223455-kqzf
+#$ -j y
+#$ -o /projects/me/runs/golden/20261127-223455-kqzf/logs/job.log
+#$ -r y
+#$ -v HPC_AMP_UMASK=022
+#$ -l h_rt=7200
+#$ -pe mpi 64
+#$ -l gpu=4
+#$ -l mem_free=2048M
+#$ -q gpu
+#$ -P "my project"
+#$ -l os=el9
+#
+# golden: written by hpc-amp 0.0.0. Edit a copy and submit it by hand if you like.
+# What is the same for every run (attempts, restarts, checks) is in src/hpc_amp/host.
+# shellcheck disable=SC1091,SC2016,SC2034,SC2154,SC2317 # of what is sourced and what that uses
+
+run_dir=/projects/me/runs/golden/20261127-223455-kqzf
+declare -A job=( # times in seconds
+  [name]=golden [scheduler]=gridengine [launcher]=mpirun [container]=apptainer [program]=task
+  [nodes]=2 [ranks_per_node]=4 [cpus_per_rank]=8 [step_cpus]=32
+  [walltime]=7200 [limited]=yes [stop_margin]=120 [grace]=60 [launch_timeout]=600 [ask_grace]=yes
+  [max_restarts]=10 [retries]=1 [preflight]=yes [mpi]=no
+  [python]=python3 [binaries]=apptainer
+  [forward_USR1]=USR1 [forward_USR2]=USR2
+)
+source "$run_dir/src/hpc_amp/host/begin.sh" || exit 2
+
+# Settings of the site.
+export NCCL_SOCKET_IFNAME=hsn0,hsn1
+
+setup_begins job.setup "$LINENO"
+module load apptainer
+setup_ends
+
+image='/projects/images/pytorch 25.sif'
+container_options=(
+  --nv
+  -B /scratch
+  -B /projects/data:/data:ro
+  -B .
+  -B /projects/me
+  --pwd /projects/me/runs/golden/20261127-223455-kqzf
+)
+bind_sources=(/scratch /projects/data . /projects/me)
+
+# Once on each node, before any rank starts.
+on_each_node() {
+  timeout --kill-after=10 "${job[launch_timeout]}" \
+    mpirun -n "$HPC_AMP_NNODES" --hostfile "attempts/$attempt/hosts" --map-by ppr:1:node --bind-to none "${carried[@]}" \
+    "$@"
+}
+
+# Starts the ranks. A check of them has a time limit in front.
+launch() {
+  exec "$@" mpirun -n "$HPC_AMP_WORLD_SIZE" --hostfile "attempts/$attempt/hosts" --map-by ppr:4:node --bind-to none "${carried[@]}" \
+    "${container[@]}" "$python" "${program[@]}"
+}
+
+source "$run_dir/src/hpc_amp/host/run.sh"

@@ -1,0 +1,65 @@
+#!/bin/bash -l
+#SBATCH --job-name=golden
+#SBATCH --chdir=/projects/me/runs/golden/20261127-223455-kqzf
+#SBATCH --output=/projects/me/runs/golden/20261127-223455-kqzf/logs/job.log
+#SBATCH --open-mode=append
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=8
+#SBATCH --gpus-per-node=a100:4
+#SBATCH --mem=65536M
+#SBATCH --time=02:00:00
+#SBATCH --partition=gpu
+#SBATCH --account='my project'
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+#SBATCH --qos=premium
+#
+# golden: written by hpc-amp 0.0.0. Edit a copy and submit it by hand if you like.
+# What is the same for every run (attempts, restarts, checks) is in src/hpc_amp/host.
+# shellcheck disable=SC1091,SC2016,SC2034,SC2154,SC2317 # of what is sourced and what that uses
+
+run_dir=/projects/me/runs/golden/20261127-223455-kqzf
+declare -A job=( # times in seconds
+  [name]=golden [scheduler]=slurm [launcher]=srun [container]=charliecloud [program]=task
+  [nodes]=2 [ranks_per_node]=4 [cpus_per_rank]=8 [step_cpus]=8
+  [walltime]=7200 [limited]=yes [stop_margin]=120 [grace]=30 [launch_timeout]=600 [ask_grace]=yes
+  [max_restarts]=10 [retries]=1 [preflight]=yes [mpi]=no
+  [python]=python3 [binaries]=ch-run [address]='{host}-ib0'
+  [forward_USR1]=USR1 [forward_USR2]=USR2
+)
+source "$run_dir/src/hpc_amp/host/begin.sh" || exit 2
+
+# Settings of the site.
+export NCCL_SOCKET_IFNAME=hsn0,hsn1
+
+setup_begins job.setup "$LINENO"
+module load apptainer
+setup_ends
+
+image='/projects/images/pytorch 25.sqfs'
+container_options=(
+  --bind=/scratch:/scratch
+  --bind=/projects/data:/data
+  --bind=.:.
+  --bind=/projects/me:/projects/me
+  --cd=/projects/me/runs/golden/20261127-223455-kqzf
+)
+bind_sources=(/scratch /projects/data . /projects/me)
+
+# Once on each node, before any rank starts.
+on_each_node() {
+  timeout --kill-after=10 "${job[launch_timeout]}" \
+    srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=2 --ntasks-per-node=1 \
+    --cpus-per-task=8 --distribution=block:block --mpi=none --kill-on-bad-exit=0 \
+    --label "$@"
+}
+
+# Starts the ranks. A check of them has a time limit in front.
+launch() {
+  exec "$@" srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=8 --ntasks-per-node=4 \
+    --cpus-per-task=8 --distribution=block:block --mpi=none --kill-on-bad-exit=1 \
+    --wait=60 --label "${container[@]}" "$python" "${program[@]}"
+}
+
+source "$run_dir/src/hpc_amp/host/run.sh"
