@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 import tty
 from collections.abc import Callable, Iterator
@@ -91,8 +92,14 @@ def run(how: Interactive) -> tuple[int, bool]:
     def forward(number: int, frame: FrameType | None) -> None:
         nonlocal told
         told = number
-        if process is not None:
-            process.send_signal(how.end_signal or number)
+        if process is None:
+            return
+        process.send_signal(how.end_signal or number)
+        if how.end_signal is not None:
+            # Who closes a window sends its signal to the command, too, which may undo this one.
+            again = threading.Timer(1.0, process.send_signal, (how.end_signal,))
+            again.daemon = True
+            again.start()
 
     handlers = {signal.SIGINT: note, signal.SIGQUIT: note}
     handlers |= {signal.SIGTERM: forward, signal.SIGHUP: forward}
