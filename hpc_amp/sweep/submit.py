@@ -109,6 +109,8 @@ def submit(sweep: Sweep, parts: Sequence[Part]) -> list[str]:
             # A signal waits until what the scheduler has taken is on record: `continue` would
             # submit it once more.
             with uninterrupted():
+                # Before there is a job: whatever ends this command, the sweep's name finds it.
+                before = rundir.point_latest(sweep.folder)
                 record_submitted(sweep, part)
                 unclear = False
                 try:
@@ -122,8 +124,8 @@ def submit(sweep: Sweep, parts: Sequence[Part]) -> list[str]:
                 finally:
                     if not unclear:
                         record_queued(sweep, part, job_ids)
-                    if job_ids or unclear:
-                        rundir.point_latest(sweep.folder)
+                    if not (job_ids or unclear):
+                        rundir.restore_latest(sweep.folder, before)
         except UnclearError as error:
             raise UnclearError(
                 f"{error.message}; whether the job is in the queue is not known",

@@ -137,7 +137,7 @@ class Sentry(threading.Thread):
         if self._closed:
             return
         reason = (
-            f"rank {self.rank} could not save in time in step {self.step} ({self.phase}); "
+            f"rank {self.rank} could not save in time in step {self.step or 0} ({self.phase}); "
             "the run goes on from its newest checkpoint"
         )
         cause = max(self.watch.look(), StopReason.DEADLINE)
@@ -158,8 +158,8 @@ class Sentry(threading.Thread):
         seconds = now - self._moved
         silent = self._silent_ranks()
         reason = (
-            f"no progress for {seconds:.0f} s in step {self.step} ({self.phase}), seen by rank "
-            f"{self.rank}"
+            f"no progress for {seconds:.0f} s in step {self.step or 0} ({self.phase}), "
+            f"seen by rank {self.rank}"
         )
         if silent:
             reason += "; silent: " + ", ".join(text for text, _ in silent)

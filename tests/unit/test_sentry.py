@@ -237,6 +237,15 @@ def test_it_leaves_before_the_grace_ends(
     assert "rank 0 could not save in time in step 5 (training)" in found["reason"]
 
 
+def test_the_reason_before_the_first_step(run: RunDirectory, clock: Clock) -> None:
+    watch = StopWatch(stop_file=None, stop_at=None, end_at=None)
+    made = Sentry(run, watch, rank=0, grace=30, leave=leave)
+    clock.events[10] = lambda: made.watch.note(signal.SIGTERM)
+    with pytest.raises(Left, match="75"):
+        made.run()
+    assert "rank 0 could not save in time in step 0 (starting)" in outcome(run)["reason"]
+
+
 @pytest.mark.parametrize(("stop_at", "latest"), [(60, 90), (10, 85)])
 def test_it_leaves_before_the_job_ends(
     run: RunDirectory, clock: Clock, stop_at: float, latest: float

@@ -132,6 +132,17 @@ def test_a_refused_sweep_leaves_nothing_behind(host: StubHost) -> None:
     assert files_below(host.work / "sweeps") == []
 
 
+def test_a_refused_sweep_leaves_the_name_to_the_one_before(host: StubHost) -> None:
+    host.write_job(JOB)
+    assert host.hpc_amp("sweep", "job.yaml", "train.seed=0,1").returncode == 0
+    before = find_sweep("test", host.work / "sweeps").folder
+    host.fail("sbatch", "Invalid account")
+
+    assert host.hpc_amp("sweep", "job.yaml", "train.seed=2,3").returncode == 1
+
+    assert find_sweep("test", host.work / "sweeps").folder == before
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -505,7 +516,7 @@ def test_a_command_that_is_killed_during_a_submission(host: StubHost) -> None:
     )
     squeue.chmod(0o755)
 
-    result = host.hpc_amp("sweep", "continue", str(folder))
+    result = host.hpc_amp("sweep", "continue", "test")  # by name: no folder was told
 
     assert (result.returncode, "2 points are under way" in result.stdout) == (0, True)
     assert read_submitted(read_sweep(folder))[0].job_ids == ("4242",)
