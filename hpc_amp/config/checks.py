@@ -55,8 +55,9 @@ def check_site(site: Site, tree: Table) -> None:
             raise error(key, f"{scheduler.title} does not use it", instead)
     for name, value in site.options.items():
         if name not in scheduler.site_options:
-            known = ", ".join(scheduler.site_options) or "it has none"
-            raise error("options", f"{scheduler.title} has no option {name}", f"known are: {known}")
+            known = ", ".join(scheduler.site_options)
+            instead = f"known are: {known}" if known else "leave it out: it has none"
+            raise error("options", f"{scheduler.title} has no option {name}", instead)
         try:
             scheduler.site_options[name](value)
         except ValueError as problem:

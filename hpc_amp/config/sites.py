@@ -74,16 +74,18 @@ def find_site(
     """The site of a name, of a path (it has a `/` or ends in `.yaml`), or `auto`.
 
     `auto` is the first site with a pattern in `hosts` that fits this machine's full name, else the
-    generic one of the scheduler that is installed and configured here, else `local`. `where` is the
-    place that gave the name, for errors. Raises ConfigError for an unknown name and for a site file
-    with an error.
+    generic one of the scheduler that is installed and configured here, else `local`. The name of a
+    scheduler without a site file is a site too. `where` is the place that gave the name, for
+    errors. Raises ConfigError for an unknown name and for a site file with an error.
     """
     if "/" in name or name.endswith((".yaml", ".yml")):
         return load_site(Path(name))
     files = site_files()
     if name == "auto":
         return _site_of_this_machine(files, hostname, which)
-    check_known(name, files, key="site", what="site", where=where)
+    if name not in files and name in SCHEDULERS:
+        return _plain_site(name)
+    check_known(name, {*files, *SCHEDULERS.names()}, key="site", what="site", where=where)
     return load_site(files[name])
 
 
@@ -118,12 +120,14 @@ def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: W
                 return load_site(path)
     for scheduler in SCHEDULERS:
         if scheduler.is_configured(which):
-            return (
-                load_site(files[scheduler.name])
-                if scheduler.name in files
-                else Site(name=scheduler.name, scheduler=scheduler.name)
-            )
+            name = scheduler.name
+            return load_site(files[name]) if name in files else _plain_site(name)
     return load_site(files[HERE])
+
+
+def _plain_site(scheduler: str) -> Site:
+    """The site of a scheduler for which nobody has written a file."""
+    return Site(name=scheduler, scheduler=scheduler)
 
 
 def _host_names() -> list[str]:

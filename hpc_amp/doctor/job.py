@@ -268,7 +268,7 @@ def check_scheduler(
         yield Finding("sched", "error", what, why, fix)
         return
     try:
-        scheduler.query(["0"])
+        scheduler.query([scheduler.absent_job])
     except HpcAmpError as error:
         fix = "try again; the site's status page may say more"
         yield Finding("sched", "error", error.message, why, error.hint or fix)

@@ -90,7 +90,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
             where=loaded.where("launch.method"),
             hint=f"use one of: auto, {', '.join(launchers_of(scheduler))}",
         )
-    if launcher.starts_agents and not scheduler.step_launcher and job.job.nodes > 1:
+    if job.job.nodes > 1 and not launcher.reaches_nodes(scheduler.step_launcher):
         raise ConfigError(
             f"launch.method {method}: it reaches one node only, and job.nodes is {job.job.nodes}",
             where=loaded.where("launch.method"),

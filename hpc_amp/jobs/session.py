@@ -156,16 +156,33 @@ def lines_to_copy(session: Session, *, here: bool, environ: Mapping[str, str]) -
         request = dataclasses.replace(session.request, run_dir=folder)
         script = folder / _SCRIPT
         how = plan.scheduler.interactive(request, script, environ, terminal=True)
-        words = how.command
-        if not how.typed:  # the script is its last word, and what runs it stands before
-            words = words[: -len(script_command(script))]
-            words = words[:-1] if words[-1] == "--" else [*words, "bash", "-l"]
-        lines.append(f"# a node of the job's kind: {shlex.join(words)}")
+        words = how.command if how.typed else _for_a_shell(how.command, script)
+        if words:
+            lines.append(f"# a node of the job's kind: {shlex.join(words)}")
     for name, value in {**plan.fabric_env, **plan.site.env}.items():
         lines.append(f"export {name}={shlex.quote(value)}")
     for text in (plan.site.setup, plan.job.job.setup):
         lines += text.rstrip().splitlines()
     return [*lines, shlex.join(_container_words(session, plan))]
+
+
+def _for_a_shell(command: Sequence[str], script: Path) -> list[str]:
+    """A command that runs the script on a new node, with a login shell in place of the script.
+    Empty where the script runs on this machine."""
+    here = run_here(script, {}).command
+    for runs in (script_command(script), here, [str(script)]):
+        # Some schedulers hand the words to a shell.
+        for end in (runs, [shlex.quote(word) for word in runs]):
+            before = list(command[: -len(end)])
+            if [*before, *end] == list(command):
+                return _and_a_shell(before)
+    return []
+
+
+def _and_a_shell(before: list[str]) -> list[str]:
+    if before and before[-1] == "--":
+        return before[:-1]
+    return [*before, "bash", "-l"] if before else []
 
 
 def _container_words(session: Session, plan: Plan) -> list[str]:

@@ -57,6 +57,11 @@ class Launcher(ABC):
         of the launcher's name beside its module, or nothing."""
         return code_beside(self, f"{self.name}.sh")
 
+    def reaches_nodes(self, step_launcher: str) -> bool:
+        """Whether it starts ranks on several nodes, under a scheduler with that `step_launcher`.
+        Default: where it has a `node_command` of its own. `validate` refuses other jobs."""
+        return type(self).node_command is not Launcher.node_command
+
     @abstractmethod
     def command(self, plan: Spec) -> ShellText:
         """The launch as one simple bash command, possibly over several lines."""

@@ -30,6 +30,10 @@ class Torchrun(Launcher):
         30 s later; a scheduler that starts the agents itself sends it to them itself."""
         return {} if plan.step_launcher else {"TERM": "TERM", "INT": "TERM"}
 
+    def reaches_nodes(self, step_launcher: str) -> bool:
+        """Only the scheduler itself starts an agent on another node."""
+        return step_launcher != ""
+
     def command(self, plan: Spec) -> ShellText:
         """The agents, through the scheduler's step launcher where it has one, directly on this
         machine otherwise. The node's number has to be expanded on the node, so a shell there puts

@@ -143,6 +143,10 @@ class Meeting:
             what = f"MASTER_ADDR {address} is not an address of the first node"
             fix = "see `address` of the site, and launch.args for what moves rank 0"
             return Finding("net.name", "error", what, "rank 0 listens there", fix)
+        if isinstance(error, socket.gaierror):
+            what = f"MASTER_ADDR {address} is a name that is not known: {error.strerror}"
+            fix = "see `address` of the site, and /etc/hosts, in the image too"
+            return Finding("net.name", "error", what, "rank 0 listens there", fix)
         what = f"port {port} of {address} cannot be had: {error.strerror}"
         fix = "see who has it (ss -ltnp); another attempt takes another port"
         return Finding("net.port", "error", what, "the ranks meet there", fix)

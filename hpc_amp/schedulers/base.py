@@ -122,6 +122,9 @@ class Scheduler(ABC):
     ask_seconds: ClassVar[float] = 15.0
     """Seconds between two questions about a job that somebody waits for. Files of the run tell
     nearly everything; the questions find jobs that have vanished."""
+    absent_job: ClassVar[str] = "0"
+    """What has the form of a job's id and is none. `doctor` asks for it (`query`), to see whether
+    the scheduler answers."""
     leftover_files: ClassVar[str] = ""
     """A regular expression for the names of files that the scheduler itself writes into the working
     directory of a job."""
@@ -253,7 +256,8 @@ class Scheduler(ABC):
 
     @abstractmethod
     def cancel(self, job_id: str) -> None:
-        """End a job. No error where it has ended already."""
+        """End a job. No error where it has ended already. Raises SchedulerError where the
+        scheduler does not answer: a run is noted as cancelled where nothing is raised."""
 
     def release(self, job_id: str) -> None:
         """Let a job start that was submitted `held`."""

@@ -262,6 +262,38 @@ def test_what_cannot_narrow_a_job_is_refused_before_anything_is_submitted(
     assert not list(spool.queue.iterdir())
 
 
+def test_the_line_to_copy_for_a_shell(spool: SpoolHost) -> None:
+    """A session runs on this machine, so no command that gets a node stands before it."""
+    spool.write_job({**JOB, "run": ["true"]})
+
+    (line,) = spool.hpc_amp("shell", "job.yaml", "--print").splitlines()
+
+    assert line.startswith("env ") and line.endswith(" bash --norc")
+
+
+def test_a_site_needs_no_file(spool: SpoolHost) -> None:
+    spool.write_job({**JOB, "run": ["true"]})
+
+    assert "site spool, spool, " in spool.hpc_amp("validate", "job.yaml", "site=spool")
+    assert "did you mean spool?" in spool.hpc_amp("validate", "job.yaml", "site=spol", status=2)
+
+
+def test_doctor_asks_for_a_job_with_an_id_of_the_scheduler(spool: SpoolHost) -> None:
+    """Some do not answer a question about `0`, if ids have another form."""
+    module = spool.packages / "spool.py"
+    asked = '        found = {}\n        assert list(job_ids) == ["s-0"], job_ids\n'
+    text = module.read_text().replace("        found = {}\n", asked)
+    module.write_text(
+        text.replace("    ask_seconds =", '    absent_job = "s-0"\n    ask_seconds =')
+    )
+    assert module.read_text().count("s-0") == 2
+    spool.write_job({**JOB, "run": ["true"]})
+
+    found = json.loads(spool.hpc_amp("doctor", "job.yaml", "--json"))
+
+    assert "Spool answers" in json.dumps(found)
+
+
 def test_a_site_of_an_unknown_scheduler_is_one_line(spool: SpoolHost) -> None:
     (spool.work / "spool.yaml").write_text("scheduler: spoool\n")
     spool.write_job({**JOB, "run": ["true"]})

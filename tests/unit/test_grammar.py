@@ -9,40 +9,27 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.documents import blocks_of
+from support.environment import REPOSITORY
 
 from hpc_amp.schedulers import SCHEDULERS, grammars
 from hpc_amp.schedulers.grammar import Grammar
 from hpc_amp.schedulers.options import OptionTable, spellings
 from hpc_amp.schedulers.words import Split, plain_words
 
-PACKAGE = """
-from hpc_amp.schedulers.grammar import Grammar
+PAGE = REPOSITORY / "docs" / "extending-scheduler.md"
+SCHEDULER = """
 from hpc_amp.schedulers.local import Local
-from hpc_amp.schedulers.options import OptionTable, spellings
-from hpc_amp.schedulers.words import quoted_words
-
-
-class LakeGrammar(Grammar):
-    name = "lake"
-    title = "Lake"
-    command = "lsub"
-    marker = "#LAKE"
-    has_comments = True
-    complete = True
-    options = OptionTable(spellings("n/nodes t/time"), spellings("x/exclusive"))
-    first_node = '"$LAKE_FIRST"'
-
-    def split(self, text, line=1):
-        return quoted_words(text, line, escapes_in_quotes=True, has_comments=True)
+from lake_grammar import GRAMMAR, directives
 
 
 class Lake(Local):
     name = "lake"
     title = "Lake"
-    grammar = LakeGrammar()
+    grammar = GRAMMAR
 
     def directives(self, plan):
-        return ["--nodes=1", *plan.site.directives]
+        return directives(plan)
 
     def check(self, plan):
         pass
@@ -55,7 +42,11 @@ def environ(tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "packages"
     info = folder / "lake-1.dist-info"
     info.mkdir(parents=True)
-    (folder / "lake.py").write_text(PACKAGE)
+    python = [
+        block.text for block in blocks_of(PAGE.read_text(), PAGE.name) if "LakeGr" in block.text
+    ]
+    (folder / "lake_grammar.py").write_text(python[0])
+    (folder / "lake.py").write_text(SCHEDULER)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lake\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[hpc_amp.schedulers]\nlake = lake:Lake\n")
     return {**os.environ, "PYTHONPATH": str(folder)}
@@ -103,7 +94,9 @@ def test_the_renderer_refuses_what_a_scheduler_of_another_package_would(
     assert refused.returncode == 2
     assert "the directive `#LAKE --tyme=5`: Lake has no option `--tyme`" in refused.stderr
     assert rendered.returncode == 0, rendered.stderr
-    assert "#LAKE --time=5" in rendered.stdout.splitlines()
+    lines = rendered.stdout.splitlines()
+    assert "#LAKE --time=5" in lines and "#LAKE --nodes=1" in lines
+    assert "#LAKE --time=3600" not in lines
 
 
 def test_a_grammar_has_the_name_of_its_scheduler() -> None:

@@ -78,3 +78,15 @@ def test_a_name_that_is_not_there(tmp_path: Path, packages: Path) -> None:
 
     assert refused.returncode == 2
     assert "did you mean together?" in refused.stderr
+
+
+def test_several_nodes_are_refused_before_anything_is_submitted(
+    tmp_path: Path, packages: Path
+) -> None:
+    """The example has no `node_command`, so nothing would be checked or started elsewhere."""
+    (tmp_path / "job.yaml").write_text(JOB)
+
+    refused = hpc_amp(tmp_path, packages, "validate", "job.yaml", "site=slurm", "job.nodes=2")
+
+    assert refused.returncode == 2
+    assert "launch.method together: it reaches one node only" in refused.stderr

@@ -683,6 +683,18 @@ def test_a_port_that_is_taken(place: Place) -> None:
     assert nodes.report()["failed"].startswith("net.port: port ")
 
 
+def test_a_first_node_whose_name_is_not_known(place: Place) -> None:
+    """As in an image without an /etc/hosts: no other port would help."""
+    nodes = Nodes(place, 1)
+    place.environ["HPC_AMP_MASTER_ADDR"] = "no-such-node.invalid"
+
+    nodes.meeting("n1").first([GOOD], 0.1)
+
+    assert nodes.report()["failed"].startswith(
+        "net.name: MASTER_ADDR no-such-node.invalid is a name that is not known: "
+    )
+
+
 def test_a_first_node_that_is_not_the_first(place: Place) -> None:
     nodes = Nodes(place, 2)
     place.environ["HPC_AMP_MASTER_ADDR"] = "192.0.2.1"  # for documentation: nobody's
