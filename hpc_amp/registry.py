@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 
 class RegistryError(Exception):
-    """A registered class that cannot be imported, or is none of its kind. The message says which
-    package it belongs to."""
+    """A registered class that cannot be imported, is none of its kind, or lacks methods. The
+    message says which package it belongs to."""
 
 
 class Registry(Generic[T]):
@@ -76,6 +76,11 @@ class Registry(Generic[T]):
             raise RegistryError(
                 f"{name!r} of the group {self.group} is {place}, which does not extend "
                 f"{self._base.replace(':', '.')}"
+            )
+        lacking = sorted(getattr(found, "__abstractmethods__", ()))
+        if lacking:
+            raise RegistryError(
+                f"{name!r} of the group {self.group} is {place}, which lacks: {', '.join(lacking)}"
             )
         return found
 

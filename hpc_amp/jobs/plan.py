@@ -19,6 +19,7 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 from hpc_amp.containers import Container, get_container
 from hpc_amp.errors import ConfigError
+from hpc_amp.jobs.host_code import check_host_code
 from hpc_amp.jobs.remarks import remarks_on
 from hpc_amp.jobs.setup_lines import check_setup
 from hpc_amp.jobs.spec import Spec
@@ -72,6 +73,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
     container = get_container(job, site)
     job = _absolute_paths(job, workdir, container)
     scheduler = get_scheduler(site.scheduler)
+    check_host_code(scheduler, container)
     expanded = tuple(map(str, (*site.expanded, *loaded.expanded)))
     remarks = (*expanded, *remarks_on(loaded, site))
     if scheduler.one_machine and job.job.nodes > 1:

@@ -302,3 +302,25 @@ def test_a_site_of_an_unknown_scheduler_is_one_line(spool: SpoolHost) -> None:
 
     assert "did you mean spool" in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("taken", "instead", "said"),
+    [
+        ("go_on() {", "goes_on() {", "the host code of the scheduler spool does not define the "),
+        ("def cancel(", "def cancels(", "is spool:Spool, which lacks: cancel"),
+    ],
+)
+def test_what_lacks_a_part_is_one_line(
+    spool: SpoolHost, taken: str, instead: str, said: str
+) -> None:
+    """Not a traceback, nor a job that ends without a word."""
+    module = spool.packages / "spool.py"
+    text = module.read_text()
+    assert text.count(taken) == 1
+    module.write_text(text.replace(taken, instead))
+    spool.write_job({**JOB, "run": ["true"]})
+
+    refused = spool.hpc_amp("validate", "job.yaml", status=2)
+
+    assert said in refused and refused.count("\n") == 1
