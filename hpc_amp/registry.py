@@ -23,11 +23,15 @@ class Registry(Generic[T]):
 
     `own` maps names to `package.module:Class`. An entry point of `group` adds one under its own
     name; it cannot replace one of `own`. `base` is `package.module:Class` of the class that all of
-    them extend.
+    them extend, and `attributes` are those of its attributes that have no default. A `name` among
+    them is the one under which an entry point adds the class.
     """
 
-    def __init__(self, group: str, base: str, own: Mapping[str, str]) -> None:
+    def __init__(
+        self, group: str, base: str, own: Mapping[str, str], *, attributes: tuple[str, ...] = ()
+    ) -> None:
         self.group = group
+        self._attributes = attributes
         self._base = base
         self._own = dict(own)
 
@@ -77,10 +81,17 @@ class Registry(Generic[T]):
                 f"{name!r} of the group {self.group} is {place}, which does not extend "
                 f"{self._base.replace(':', '.')}"
             )
-        lacking = sorted(getattr(found, "__abstractmethods__", ()))
+        lacking = [one for one in self._attributes if not hasattr(found, one)]
+        lacking += sorted(getattr(found, "__abstractmethods__", ()))
         if lacking:
             raise RegistryError(
                 f"{name!r} of the group {self.group} is {place}, which lacks: {', '.join(lacking)}"
+            )
+        own_name = getattr(found, "name", name) if "name" in self._attributes else name
+        if own_name != name and name not in self._own:
+            raise RegistryError(
+                f"{name!r} of the group {self.group} is {place}, whose `name` is {own_name!r}: "
+                "the two have to be the same"
             )
         return found
 

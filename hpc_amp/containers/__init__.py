@@ -26,6 +26,7 @@ CONTAINERS: Registry[Container] = Registry(
         "pyxis": "hpc_amp.containers.pyxis:Pyxis",
         "none": "hpc_amp.containers.none:NoContainer",
     },
+    attributes=("name", "title"),
 )
 
 

@@ -22,6 +22,7 @@ LAUNCHERS: Registry[Launcher] = Registry(
         "torchrun": "hpc_amp.launchers.torchrun:Torchrun",
         "single": "hpc_amp.launchers.single:Single",
     },
+    attributes=("name",),
 )
 
 

@@ -22,6 +22,7 @@ SCHEDULERS: Registry[Scheduler] = Registry(
         "gridengine": "hpc_amp.schedulers.gridengine:GridEngine",
         "local": "hpc_amp.schedulers.local:Local",
     },
+    attributes=("name", "title", "grace"),
 )
 
 

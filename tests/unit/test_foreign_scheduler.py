@@ -309,6 +309,8 @@ def test_a_site_of_an_unknown_scheduler_is_one_line(spool: SpoolHost) -> None:
     [
         ("go_on() {", "goes_on() {", "the host code of the scheduler spool does not define the "),
         ("def cancel(", "def cancels(", "is spool:Spool, which lacks: cancel"),
+        ("    title = ", "    titel = ", "is spool:Spool, which lacks: title"),
+        ('name = "spool"', 'name = "spol"', "is spool:Spool, whose `name` is 'spol': the two have"),
     ],
 )
 def test_what_lacks_a_part_is_one_line(
