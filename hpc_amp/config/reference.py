@@ -201,7 +201,7 @@ def _type(key: Key, path: str) -> str:
         many = "list of [paths](config.md#paths)"
         return many if origin is list else "[path](config.md#paths)"
     if key.registered is not None:
-        return _either([f"`{choice}`" for choice in key.registered.choices])
+        return _either([f"`{choice}`" for choice in key.registered.own_choices])
     if origin is Literal:
         return _either([f"`{choice}`" for choice in arguments])
     if origin is list:

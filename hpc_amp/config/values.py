@@ -53,6 +53,11 @@ class Registered:
         """All values, in the order in which they are shown."""
         return [*self.more, *(name for name in self.registry.names() if name not in self.more)]
 
+    @property
+    def own_choices(self) -> list[str]:
+        """The values without those that other packages add."""
+        return [*self.more, *(name for name in self.registry.own() if name not in self.more)]
+
 
 def at_least(minimum: float) -> Callable[[float], None]:
     """A check that a number is not below `minimum`."""

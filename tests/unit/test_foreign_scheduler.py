@@ -326,3 +326,17 @@ def test_what_lacks_a_part_is_one_line(
     refused = spool.hpc_amp("validate", "job.yaml", status=2)
 
     assert said in refused and refused.count("\n") == 1
+
+
+def test_the_reference_has_no_names_of_other_packages(spool: SpoolHost) -> None:
+    """Its pages are the same, whatever is installed where they are made."""
+    program = (
+        "from hpc_amp.config.values import Registered\n"
+        "found = Registered('hpc_amp.schedulers:SCHEDULERS')\n"
+        "print('spool' in found.choices, 'spool' in found.own_choices)"
+    )
+    environ = clean_environ(PYTHONPATH=f"{REPOSITORY}:{spool.packages}")
+
+    said = subprocess.run([sys.executable, "-c", program], env=environ, stdout=-1, text=True)
+
+    assert said.stdout.split() == ["True", "False"]
