@@ -608,3 +608,38 @@ def test_a_job_that_is_gone_is_cancelled(says: Callable[..., Callable[[], list[s
     says("qdel", 'denied: job "424242" does not exist\n', "", 1)
 
     GridEngine().cancel("424242")
+
+
+# ---- the host code -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "ends", "found"),
+    [
+        ("echo 'job_number: 41'; echo 'cwd: FOLDER'", 0, "41"),
+        ("echo 'Following jobs do not exist: 41' >&2; exit 1", 0, ""),
+        ("echo 'error: unable to send message to qmaster' >&2; exit 1", 1, ""),
+    ],
+)
+def test_a_queue_that_stops_to_answer_is_not_an_empty_one(
+    tmp_path: Path, said: str, ends: int, found: str
+) -> None:
+    """Else the run would be submitted once more, beside the job that it has."""
+    host_code = tmp_path / "src" / "hpc_amp" / "host"
+    host_code.parent.mkdir(parents=True)
+    host_code.symlink_to(REPOSITORY / "hpc_amp" / "host")
+    qstat = tmp_path / "qstat"
+    details = said.replace("FOLDER", str(tmp_path))
+    qstat.write_text(
+        f'#!/bin/sh\nif [ "$1" = -j ]; then {details}; else echo "41 0.5 name user qw"; fi\n'
+    )
+    qstat.chmod(0o755)
+    script = REPOSITORY / "hpc_amp" / "schedulers" / "gridengine" / "host.sh"
+
+    ended = subprocess.run(
+        ["bash", "-ec", f'run_dir={tmp_path}; source "{script}"; own_jobs || exit 1'],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        text=True, capture_output=True,
+    )  # fmt: skip
+
+    assert (ended.returncode, ended.stdout.strip()) == (ends, found)

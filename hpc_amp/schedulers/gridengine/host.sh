@@ -86,7 +86,8 @@ own_jobs() {
   said=$(timeout 60 qstat -u "${USER:-*}") || return 1
   numbers=$(awk '$1 ~ /^[0-9]+$/ && !seen[$1]++ { printf "%s%s", sep, $1; sep = "," }' <<<"$said")
   [ -n "$numbers" ] || return 0
-  # A job that has ended meanwhile is left out.
+  # A job that has ended meanwhile is left out, and named with a status of 1.
+  said=$(timeout 60 qstat -j "$numbers" 2>&1) || grep -q '^job_number:\|do not exist' <<<"$said" || return 1
   folder=$run_dir awk '
     /^=+$/ { look() }
     { name = $0; sub(/:.*/, "", name); value = $0; sub(/^[^:]*: */, "", value) }
@@ -97,7 +98,7 @@ own_jobs() {
     function look() {
       if (id != "" && !waits && cwd == ENVIRON["folder"]) print id
       id = cwd = ""; waits = 0
-    }' <<<"$(timeout 60 qstat -j "$numbers" 2>/dev/null)"
+    }' <<<"$said"
 }
 
 next_job_id='s/^Your job ([0-9]+) .*/\1/p'
