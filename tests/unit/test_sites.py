@@ -22,9 +22,9 @@ from hpc_amp.config.sites import (
     site_files,
 )
 from hpc_amp.errors import ConfigError
-from hpc_amp.schedulers import SCHEDULERS
 from hpc_amp.jobs.plan import make_plan
 from hpc_amp.jobs.render import render
+from hpc_amp.schedulers import SCHEDULERS
 from hpc_amp.schedulers.cobalt import Cobalt
 from hpc_amp.schedulers.pbs import Pbs
 from hpc_amp.schedulers.slurm import Slurm
