@@ -8,6 +8,7 @@
 #   group              what the runs of a group have in common, for messages: a point, a precision
 #   checkpoints        keep, or drop: nobody resumes the runs
 set -u
+umask "${HPC_AMP_UMASK:-$(umask)}" # where the scheduler gives jobs another one than the user's
 # shellcheck source=exit.sh
 source "$run_dir/src/hpc_amp/host/exit.sh" || exit 2
 leave() { :; }
