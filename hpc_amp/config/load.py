@@ -123,7 +123,13 @@ def _config_of(written: Table, overrides: Sequence[str], code: Path | None) -> t
         name, where = Train().task, str(tree.where)
     else:
         name, where = node.text, node.where
-    if code is None and isinstance(folder, Scalar) and not folder.is_null:
+    # A NUL is refused later, with its key.
+    if (
+        code is None
+        and isinstance(folder, Scalar)
+        and not folder.is_null
+        and "\0" not in folder.text
+    ):
         code = Path(expand_path(folder, "code")[0].text)
     try:
         return config_class(name, code)

@@ -27,11 +27,11 @@ def measured(host: StubHost, *words: str) -> dict[str, Any]:
 def test_small_images_on_a_cpu(host: StubHost) -> None:
     """The same file with fewer pixels, so that it is known to be right before a GPU is at hand."""
     report = measured(
-        host, "--precisions", "bf16", "--repeats", "1", "--warmup", "1", "--steps", "2",
+        host, "--precisions", "fp32", "--repeats", "1", "--warmup", "1", "--steps", "2",
         "job.gpus_per_node=0", "train.batch_size=4", "train.data.synthetic.image_size=32",
         "train.data.synthetic.train=16", "train.data.synthetic.test=8",
     )  # fmt: skip
-    assert [row["precision"] for row in report["precisions"]] == ["bf16"]
+    assert [row["precision"] for row in report["precisions"]] == ["fp32"]
     assert report["conditions"]["model"] == "resnet50"
     assert report["conditions"]["channels_last"] is True
 
