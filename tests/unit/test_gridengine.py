@@ -654,7 +654,9 @@ def test_a_point_of_a_sweep_has_the_users_permissions(host: StubHost) -> None:
     """Grid Engine gives jobs the umask of its daemon."""
     site = host.folder / "ge-test.yaml"
     site.write_text("scheduler: gridengine\n")
-    config = host.write_job({"name": "test", "site": str(site), "run": ["true"], "job": {"walltime": "1h"}})
+    config = host.write_job(
+        {"name": "test", "site": str(site), "run": ["true"], "job": {"walltime": "1h"}}
+    )
     with working_directory(host.work):
         space = read_space(["container.env.A=1,2"], zipped=False, table=None)
         planned = plan_sweep(config, space, Path("sweeps"))
