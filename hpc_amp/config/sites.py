@@ -74,8 +74,9 @@ def find_site(
     """The site of a name, of a path (it has a `/` or ends in `.yaml`), or `auto`.
 
     `auto` is the first site with a pattern in `hosts` that fits this machine's full name, else the
-    generic one of the scheduler that is installed and configured here, else `local`. `where` is the
-    place that gave the name, for errors. Raises ConfigError for an unknown name and for a site file
+    generic one of the scheduler that is installed and configured here, else `local`. The generic
+    one has the scheduler's name, and may have no file. `where` is the place that gave the name, for
+    errors. Raises ConfigError for an unknown name and for a site file
     with an error.
     """
     if "/" in name or name.endswith((".yaml", ".yml")):
@@ -83,6 +84,8 @@ def find_site(
     files = site_files()
     if name == "auto":
         return _site_of_this_machine(files, hostname, which)
+    if name not in files and name in SCHEDULERS:
+        return _generic(name, files)
     check_known(name, files, key="site", what="site", where=where)
     return load_site(files[name])
 
@@ -118,12 +121,15 @@ def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: W
                 return load_site(path)
     for scheduler in SCHEDULERS:
         if scheduler.is_configured(which):
-            return (
-                load_site(files[scheduler.name])
-                if scheduler.name in files
-                else Site(name=scheduler.name, scheduler=scheduler.name)
-            )
+            return _generic(scheduler.name, files)
     return load_site(files[HERE])
+
+
+def _generic(scheduler: str, files: dict[str, Path]) -> Site:
+    """The site of a scheduler's name: without a file, one with all defaults."""
+    if scheduler in files:
+        return load_site(files[scheduler])
+    return Site(name=scheduler, scheduler=scheduler)
 
 
 def _host_names() -> list[str]:
