@@ -123,8 +123,11 @@ def load(place: str) -> Any:
 
 
 def code_beside(thing: object, name: str) -> str:
-    """The text of the file `name` in the folder of the module of an object's class; empty where
-    there is none."""
-    module = importlib.import_module(type(thing).__module__)
-    path = Path(module.__file__ or "").parent / name
-    return path.read_text() if path.is_file() else ""
+    """The text of the file `name` in the folder of the module of an object's class, or of the
+    nearest class that this one extends; empty where no folder has such a file."""
+    for cls in type(thing).__mro__:
+        module = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        path = Path(module or "").parent / name
+        if module is not None and path.is_file():
+            return path.read_text()
+    return ""

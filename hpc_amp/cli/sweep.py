@@ -354,7 +354,7 @@ def continue_(target: str, max_parallel: int | None, sweeps_dir: Path, as_json: 
     from dataclasses import replace
 
     from hpc_amp.sweep.control import nothing_to_continue, unfinished
-    from hpc_amp.sweep.folder import find_sweep, refuse_elsewhere
+    from hpc_amp.sweep.folder import find_sweep, refuse_elsewhere, refuse_older
     from hpc_amp.sweep.status import point_statuses
     from hpc_amp.sweep.submit import check_bound, parts_of
     from hpc_amp.sweep.unsettled import settle
@@ -370,6 +370,7 @@ def continue_(target: str, max_parallel: int | None, sweeps_dir: Path, as_json: 
         statuses = point_statuses(found)
         wanted = unfinished(statuses)
         if wanted:
+            refuse_older(found)
             parts = parts_of(found, wanted, _at_once(found))
             _begin(found, parts, held, as_json=as_json, is_new=False)
             return

@@ -187,7 +187,7 @@ def _check_container(loaded: LoadedJob, job: Job, site: Site | None) -> None:
         raise loaded.error(
             "container.runtime",
             f"{name} needs an image, and container.image is null",
-            f"name {container.image_forms}, or use runtime: none",
+            f"set container.image to {container.image_forms}, or use runtime: none",
         )
 
 

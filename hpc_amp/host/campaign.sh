@@ -8,6 +8,7 @@
 #   group              what the runs of a group have in common, for messages: a point, a precision
 #   checkpoints        keep, or drop: nobody resumes the runs
 set -u
+umask "${HPC_AMP_UMASK:-$(umask)}" # where the scheduler gives jobs another one than the user's
 # shellcheck source=exit.sh
 source "$run_dir/src/hpc_amp/host/exit.sh" || exit 2
 leave() { :; }
@@ -29,10 +30,12 @@ fail() {
 use_first_nodes() { export HPC_AMP_FIRST_NODES=$1; }
 
 # use_first_lines N VARIABLE: for a scheduler whose programs read the nodes in a file that VARIABLE names:
-# let it name one that has the first N nodes alone. A node may stand there once a process.
+# let it name one that has the first N nodes alone. A node may stand there once a process. A job without
+# such a file has one node, or the launch script of the run says that the file is missing.
 use_first_lines() {
   local number=$1 variable=$2
-  all_nodes=${all_nodes:-${!variable}}
+  all_nodes=${all_nodes:-${!variable:-}}
+  [ -n "$all_nodes" ] || return 0
   awk -v most="$number" '!($1 in seen) { if (++n > most) exit; seen[$1] } { print }' "$all_nodes" >"nodes-$number" ||
     fail "the nodes of the job cannot be read from $all_nodes"
   export "$variable=$PWD/nodes-$number"

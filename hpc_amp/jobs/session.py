@@ -111,6 +111,12 @@ def of_run(run_dir: Path, overrides: Sequence[str], command: Sequence[str]) -> S
         _on_one_node(dataclasses.replace(job, job=resources)), run_dir / "job.json", "", tree
     )
     plan = make_plan(loaded, _site_of(job, resolved), run_dir)
+    if not (host_folder(run_dir) / "containers" / f"{plan.container.name}.sh").is_file():
+        raise UsageError(
+            f"{run_dir} has no code for the container runtime {plan.container.name}, which the "
+            f"site {plan.site.name} did not name when it was submitted",
+            hint="name the job file instead of the run",
+        )
     plan = dataclasses.replace(
         plan,
         workdir=Path(resolved["workdir"]),

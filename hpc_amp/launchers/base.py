@@ -54,8 +54,10 @@ class Launcher(ABC):
 
     def host_code(self) -> str:
         """Bash that is sourced before the launch and defines `prepare_launch`. Default: the file
-        of the launcher's name beside its module, or nothing."""
-        return code_beside(self, f"{self.name}.sh")
+        of the launcher's name beside its module, or that of the launcher which it extends, or
+        nothing."""
+        names = [vars(cls)["name"] for cls in type(self).__mro__ if "name" in vars(cls)]
+        return next(filter(None, (code_beside(self, f"{name}.sh") for name in names)), "")
 
     def reaches_nodes(self, step_launcher: str) -> bool:
         """Whether it starts ranks on several nodes, under a scheduler with that `step_launcher`.

@@ -59,10 +59,6 @@ class Launch:
         match = _AGENT.search(self.text)
         return match[0].strip(" \t\n/'\";&") if match else None
 
-    def payload_option(self, *names: str) -> str | None:
-        """The value of `--name VALUE` or `--name=VALUE` of the program; underscores are dashes."""
-        return option_in(self.text, *names)
-
 
 def option_in(text: str, *names: str) -> str | None:
     """The last value of any of the long options in a command line, without quotes."""

@@ -1,5 +1,5 @@
-"""What PBS and Cobalt have in common: they start one process on the first node, requeue nothing for
-their users, and hold and release jobs with commands of the same names."""
+"""What the schedulers with a `qsub` have in common: they start one process on the first node, a run
+goes on in another job, and commands of the same names hold and release jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def is_beside(which: Which, command: str, others: Sequence[str]) -> bool:
 class QsubScheduler(Scheduler):
     """A run goes on in another job. The ranks cannot count on signals: on PBS those of the first
     node are killed by their launcher, which gets SIGTERM as well, and those of other nodes get
-    none; on Cobalt it reaches an ssh client only, in the usual set-up."""
+    none; on Cobalt it reaches an ssh client only, in the usual set-up; Grid Engine kills at once.
+    """
 
     command = "qsub"
     chains = True

@@ -26,6 +26,7 @@ from hpc_amp.sweep import ranges
 from hpc_amp.sweep.points import Point
 
 SCHEMA = 2
+_WITHOUT_POINT_CODE = 1  # its snapshot lacks the host code that makes a point's run directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Sweep:
     """How many points may run at the same time; None for as many as the scheduler lets."""
     own_code: bool
     """Whether every point gets a copy of the user's code."""
+    schema: int = SCHEMA
+    """The version of its folder."""
 
     @property
     def id(self) -> str:
@@ -108,14 +111,32 @@ def write_description(sweep: Sweep) -> None:
 
 
 def read_sweep(folder: Path) -> Sweep:
-    """The sweep in a folder. Raises UsageError where its `sweep.json` is damaged."""
+    """The sweep in a folder. Raises UsageError where its `sweep.json` is damaged, or of a version
+    that is not known."""
     path = folder / "sweep.json"
     try:
-        return _sweep(folder, json.loads(path.read_text()))
+        sweep = _sweep(folder, json.loads(path.read_text()))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{path} does not describe a sweep: {error!r}") from None
+    if sweep.schema not in (SCHEMA, _WITHOUT_POINT_CODE):
+        raise UsageError(
+            f"{path} has schema {sweep.schema}, and this hpc-amp reads up to {SCHEMA}",
+            hint="use the hpc-amp that wrote it",
+        )
+    return sweep
+
+
+def refuse_older(sweep: Sweep) -> None:
+    """Raises UsageError where the code in a sweep's snapshot cannot run scripts of this version."""
+    if sweep.schema == _WITHOUT_POINT_CODE:
+        raise UsageError(
+            f"{sweep.folder} was made by an older hpc-amp, and its points cannot be submitted "
+            "together by this one",
+            hint="resume each point that has begun by itself (hpc-amp resume "
+            f"{sweep.folder}/points/0000), or start a new sweep",
+        )
 
 
 def refuse_elsewhere(sweep: Sweep) -> None:
@@ -132,8 +153,6 @@ def refuse_elsewhere(sweep: Sweep) -> None:
 
 
 def _sweep(folder: Path, content: Any) -> Sweep:
-    if content["schema"] != SCHEMA:
-        raise ValueError(f"schema {content['schema']} is not of this version")
     return Sweep(
         folder=folder,
         name=content["name"],
@@ -155,6 +174,7 @@ def _sweep(folder: Path, content: Any) -> Sweep:
         ),
         at_once=content["at_once"],
         own_code=content["own_code"],
+        schema=content["schema"],
     )
 
 

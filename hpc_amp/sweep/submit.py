@@ -110,8 +110,8 @@ def submit(sweep: Sweep, parts: Sequence[Part]) -> list[str]:
             # submit it once more.
             with uninterrupted():
                 # Before there is a job: whatever ends this command, the sweep's name finds it.
-                before = rundir.point_latest(sweep.folder)
                 record_submitted(sweep, part)
+                before = rundir.point_latest(sweep.folder)
                 unclear = False
                 try:
                     for job_id in arrays.submit(script, len(part.points)):

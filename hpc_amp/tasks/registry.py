@@ -37,6 +37,8 @@ TASKS: Registry[Any] = Registry(
 )
 PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 """An import path."""
+_SHARED = ("model", "gan", "label_smoothing")
+"""Keys of one task that an older hpc-amp wrote into every `job.json`, whatever the task."""
 
 
 class TaskError(ValueError):
@@ -90,8 +92,10 @@ def job_from_plain(plain: dict[str, Any], code: Path | None = None) -> Job:
     train = plain.get("train")
     if train is None:
         return from_plain(Job, plain)
-    name = train.get("task", Train().task)
-    return as_job(from_plain(job_class(config_class(name, code)), plain))
+    config = config_class(train.get("task", Train().task), code)
+    known = keys_of(config)
+    train = {name: value for name, value in train.items() if name in known or name not in _SHARED}
+    return as_job(from_plain(job_class(config), {**plain, "train": train}))
 
 
 # ---- importing a configuration -------------------------------------------------------------------

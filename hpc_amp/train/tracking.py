@@ -153,7 +153,7 @@ class Tracking:
         if self._metrics is not None:
             with self._unless_disk_is_full():
                 self._metrics.close()
-        for name, tracker in self._trackers.items():
+        for name, tracker in list(self._trackers.items()):
             with self._unless_it_fails(name):
                 tracker.close()
 

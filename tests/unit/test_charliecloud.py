@@ -1,12 +1,16 @@
 """Charliecloud as a container runtime: images, options and the host code, without ch-run itself
-(tests/cluster/test_charliecloud.py has the real one)."""
+(tests/cluster/test_runtimes.py has the real one)."""
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support.environment import REPOSITORY
 
 from hpc_amp.config.bind import Bind
 from hpc_amp.containers.charliecloud import Charliecloud
@@ -126,3 +130,34 @@ def test_options_that_hide_the_launcher_s_variables() -> None:
     assert statuses("--unset-env=SLURM*") == ["warning"]
     assert statuses("--unset-env=SLURM*", ranks=1) == ["good"]
     assert statuses("--unset-env=DISPLAY", "--private-tmp") == ["good"]
+
+
+def test_what_runs_in_a_squashfs_file_hears_signals(tmp_path: Path) -> None:
+    """They are blocked in ch-run, which passes that on. A rank unblocks them itself, but what runs
+    inside is not always a rank."""
+    stub = tmp_path / "ch-run"
+    stub.write_text(
+        '#!/bin/bash\nif [ "$1" = --version ]; then echo 0.38; exit; fi\n'
+        'while [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
+    )
+    stub.chmod(0o755)
+    image = squashfs(tmp_path / "a.sqfs")
+    host = REPOSITORY / "hpc_amp" / "containers" / "charliecloud" / "host.sh"
+    mask = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
+    script = (
+        "set -euo pipefail\ncontainer_program() { runtime=$(command -v ch-run); }\n"
+        "container_paths() { :; }\ncontainer_environment() { :; }\n"
+        'fail() { echo "$1"; exit 2; }\n'
+        f"source {host}\nimage={image}\npython={sys.executable}\ncontainer_options=(--cd=/)\n"
+        "enter_container\n"
+        f"""\"${{container[@]}}\" /bin/sh -c 'exec "$0" -c "$1"' "$python" "{mask}"\n"""
+    )
+
+    ended = subprocess.run(
+        ["bash", "-c", script],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        text=True, capture_output=True,
+    )  # fmt: skip
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "set()\n"

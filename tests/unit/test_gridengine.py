@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.environment import REPOSITORY
+from support.environment import REPOSITORY, working_directory
 from support.stubs import StubHost, command_that_says
 
 from hpc_amp.config.sites import load_site
@@ -25,6 +25,9 @@ from hpc_amp.schedulers.base import AwayError
 from hpc_amp.schedulers.gridengine import GridEngine
 from hpc_amp.schedulers.gridengine.grammar import GRAMMAR, written
 from hpc_amp.schedulers.gridengine.limits import job_is_killed_whole
+from hpc_amp.sweep.plan import plan_sweep
+from hpc_amp.sweep.points import read_space
+from hpc_amp.sweep.submit import describe, parts_of, write, write_script
 
 
 @pytest.fixture
@@ -444,6 +447,7 @@ scheduling info:            Job is in error state
 ==============================================================
 job_number:                 9
 cwd:                        /work/runs/b
+script_file:                /work/runs/b/launch.sh
 scheduling info:            queue instance "all.q@n2" dropped because it is full
                             queue instance "all.q@n3" dropped because it is full
                             cannot run in PE "mpi" because it only offers 0 slots
@@ -608,3 +612,67 @@ def test_a_job_that_is_gone_is_cancelled(says: Callable[..., Callable[[], list[s
     says("qdel", 'denied: job "424242" does not exist\n', "", 1)
 
     GridEngine().cancel("424242")
+
+
+# ---- the host code -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "ends", "found"),
+    [
+        ("echo 'job_number: 41'; echo 'cwd: FOLDER'; echo 'script_file: launch.sh'", 0, "41"),
+        ("echo 'job_number: 41'; echo 'cwd: FOLDER'; echo 'script_file: QRSH'", 0, ""),
+        ("echo 'Following jobs do not exist: 41' >&2; exit 1", 0, ""),
+        ("echo 'error: unable to send message to qmaster' >&2; exit 1", 1, ""),
+    ],
+)
+def test_a_queue_that_stops_to_answer_is_not_an_empty_one(
+    tmp_path: Path, said: str, ends: int, found: str
+) -> None:
+    """Else the run would be submitted once more, beside the job that it has."""
+    host_code = tmp_path / "src" / "hpc_amp" / "host"
+    host_code.parent.mkdir(parents=True)
+    host_code.symlink_to(REPOSITORY / "hpc_amp" / "host")
+    qstat = tmp_path / "qstat"
+    details = said.replace("FOLDER", str(tmp_path))
+    qstat.write_text(
+        f'#!/bin/sh\nif [ "$1" = -j ]; then {details}; else echo "41 0.5 name user qw"; fi\n'
+    )
+    qstat.chmod(0o755)
+    script = REPOSITORY / "hpc_amp" / "schedulers" / "gridengine" / "host.sh"
+
+    ended = subprocess.run(
+        ["bash", "-ec", f'run_dir={tmp_path}; source "{script}"; own_jobs || exit 1'],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        text=True, capture_output=True,
+    )  # fmt: skip
+
+    assert (ended.returncode, ended.stdout.strip()) == (ends, found)
+
+
+def test_a_point_of_a_sweep_has_the_users_permissions(host: StubHost) -> None:
+    """Grid Engine gives jobs the umask of its daemon."""
+    site = host.folder / "ge-test.yaml"
+    site.write_text("scheduler: gridengine\n")
+    config = host.write_job(
+        {"name": "test", "site": str(site), "run": ["true"], "job": {"walltime": "1h"}}
+    )
+    with working_directory(host.work):
+        space = read_space(["container.env.A=1,2"], zipped=False, table=None)
+        planned = plan_sweep(config, space, Path("sweeps"))
+        sweep = describe(planned, None)
+        write(sweep, planned)
+        (part,) = parts_of(sweep, [0, 1], None)
+        script = write_script(sweep, part)
+    (sweep.folder / "launch.sh").write_text("exit 0\n")
+    task = {"SGE_TASK_ID": "2", "JOB_ID": "41", "SGE_JOB_SPOOL_DIR": "/x", "HPC_AMP_UMASK": "007"}
+
+    ended = subprocess.run(
+        ["bash", script], env={"PATH": os.environ["PATH"], **task}, capture_output=True, text=True
+    )
+
+    point = sweep.point_dir(1)
+    assert ended.returncode == 0, ended.stderr + (point / "logs" / "job.log").read_text()
+    modes = {path: path.stat().st_mode & 0o777 for path in (point, point / "logs" / "job.log")}
+    assert list(modes.values()) == [0o770, 0o660]
+    assert '"job_id": "41.2"' in (point / "state.jsonl").read_text()

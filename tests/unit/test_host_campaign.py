@@ -128,6 +128,23 @@ def test_a_node_file_is_cut(runs: Path, scheduler: str, variable: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def test_the_logs_of_the_runs_have_the_users_permissions(runs: Path) -> None:
+    """Grid Engine gives jobs the umask of its daemon."""
+    campaign(runs, f"run one 1 {runs}/a", HPC_AMP_UMASK="007")
+
+    assert (runs / "a" / "logs" / "job.log").stat().st_mode & 0o777 == 0o660
+
+
+def test_a_job_of_one_slot_has_no_node_file(runs: Path) -> None:
+    """Grid Engine gives one to jobs with a parallel environment only."""
+    use_host_code(runs, "gridengine")
+
+    ended = campaign(runs, f"run one 1 {runs}/a", scheduler="gridengine")
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ran(runs) == ["a "]
+
+
 def test_a_node_file_that_is_not_there_is_named(runs: Path) -> None:
     use_host_code(runs, "pbs")
 

@@ -72,6 +72,21 @@ def log_of(run_dir: Path) -> list[str]:
 # ---- what is written -----------------------------------------------------------------------------
 
 
+def test_a_run_of_an_older_version_goes_on_with_other_settings(host: StubHost) -> None:
+    """Its `job.json` has the keys of every task."""
+    run_dir = submitted(host, job(train=TRAINING))
+    ended(host, run_dir)
+    resolved = json.loads((run_dir / "job.json").read_text())
+    resolved["job"]["train"]["gan"] = {"image_size": 64, "latent": 100}
+    (run_dir / "job.json").write_text(json.dumps(resolved))
+
+    result = host.hpc_amp("resume", str(run_dir), "train.epochs=4")
+
+    assert result.returncode == 0, result.stderr
+    assert "changed: train.epochs 3 -> 4" in result.stdout + result.stderr
+    assert "gan" not in json.loads((run_dir / "job.json").read_text())["job"]["train"]
+
+
 def test_a_run_goes_on_with_other_settings(host: StubHost) -> None:
     config = job(train=TRAINING, container={"env": {"A": "1", "SECRET": "old"}})
     run_dir = submitted(host, config, "train.optimizer.lr=0.4", "container.env.B=it's $HOME")

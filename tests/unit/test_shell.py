@@ -413,3 +413,19 @@ def test_job_json_knows_the_interpreter(host: StubHost) -> None:
     assert (
         json.loads((run_dir / "job.json").read_text())["python"] == f"{host.work}/venv/bin/python"
     )
+
+
+def test_a_run_whose_site_names_another_runtime_meanwhile(host: StubHost) -> None:
+    """The run directory has the host code of the runtime that it was submitted with."""
+    image = host.work / "image"
+    (image / "bin").mkdir(parents=True)
+    (image / "bin" / "sh").write_text("")
+    site = host.work / "site.yaml"
+    site.write_text("scheduler: slurm\nruntime: none\n")
+    host.write_job({**JOB, "site": "./site.yaml", "container": {"image": "image"}})
+    submitted = host.hpc_amp("submit", "job.yaml", "--json")
+    run_dir = Path(json.loads(submitted.stdout)["run_dir"])
+    site.write_text("scheduler: slurm\nruntime: charliecloud\n")
+
+    with working_directory(host.work), pytest.raises(UsageError, match="runtime charliecloud"):
+        of_run(run_dir, [], [])

@@ -523,3 +523,15 @@ def test_the_address_of_the_first_node_has_the_form_of_the_site(scheduler, patte
     )
     ran = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
     assert ran.stdout == f"{address}\n"
+
+
+def test_a_scheduler_without_a_site_file_is_a_site_with_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`site: auto` chooses it where it is configured, and the commands on a run look it up by the
+    name that the run has noted."""
+    monkeypatch.setitem(SCHEDULERS._own, "lake", "hpc_amp.schedulers.local:Local")
+
+    site = find_site("lake")
+
+    assert (site.name, site.scheduler) == ("lake", "lake")

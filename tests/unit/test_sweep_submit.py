@@ -29,7 +29,7 @@ from hpc_amp.sweep.points import read_space
 from hpc_amp.sweep.record import read_submitted
 from hpc_amp.sweep.script import render_array
 from hpc_amp.sweep.status import point_statuses
-from hpc_amp.sweep.submit import describe, parts_of
+from hpc_amp.sweep.submit import describe, parts_of, submit, write
 
 JOB: dict[str, Any] = {
     "name": "test",
@@ -141,6 +141,64 @@ def test_a_refused_sweep_leaves_the_name_to_the_one_before(host: StubHost) -> No
     assert host.hpc_amp("sweep", "job.yaml", "train.seed=2,3").returncode == 1
 
     assert find_sweep("test", host.work / "sweeps").folder == before
+
+
+def test_a_sweep_that_cannot_be_recorded_leaves_the_name_to_the_one_before(
+    host: StubHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = host.write_job(JOB)
+    assert host.hpc_amp("sweep", "job.yaml", "train.seed=0,1").returncode == 0
+    before = find_sweep("test", host.work / "sweeps").folder
+
+    def full(*arguments: object) -> None:
+        raise UsageError("no space left")
+
+    monkeypatch.setattr("hpc_amp.sweep.submit.record_submitted", full)
+    with working_directory(host.work):
+        space = read_space(["train.seed=2,3"], zipped=False, table=None)
+        planned = plan_sweep(config, space, Path("sweeps"))
+        sweep = describe(planned, None)
+        write(sweep, planned)
+        with pytest.raises(UsageError, match="no space left"):
+            submit(sweep, parts_of(sweep, [0, 1], None))
+
+    assert find_sweep("test", host.work / "sweeps").folder == before
+
+
+def test_a_sweep_of_an_older_version_can_be_seen_and_ended_but_not_continued(
+    host: StubHost,
+) -> None:
+    """Its snapshot has no `point.sh`, with which the scripts of this version begin."""
+    host.write_job(JOB)
+    assert host.hpc_amp("sweep", "job.yaml", "train.seed=0,1").returncode == 0
+    folder = find_sweep("test", host.work / "sweeps").folder
+    content = json.loads((folder / "sweep.json").read_text())
+    (folder / "sweep.json").write_text(json.dumps({**content, "schema": 1}))
+
+    assert host.hpc_amp("sweep", "status", "test").returncode == 0
+    ended = host.hpc_amp("sweep", "cancel", "test")
+    assert "cancelled 2 points" in ended.stdout
+    squeue = host.bin / "squeue"
+    squeue.unlink()
+    squeue.write_text("#!/bin/sh\n")
+    squeue.chmod(0o755)
+    refused = host.hpc_amp("sweep", "continue", "test")
+
+    assert refused.returncode == 2
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith(f"hpc-amp: {folder} was made by an older hpc-amp")
+    assert len(host.calls("sbatch")) == 1
+
+
+def test_a_sweep_of_a_version_to_come_is_refused(host: StubHost) -> None:
+    host.write_job(JOB)
+    assert host.hpc_amp("sweep", "job.yaml", "train.seed=0,1").returncode == 0
+    folder = find_sweep("test", host.work / "sweeps").folder
+    content = json.loads((folder / "sweep.json").read_text())
+    (folder / "sweep.json").write_text(json.dumps({**content, "schema": 99}))
+
+    with pytest.raises(UsageError, match="schema 99"):
+        read_sweep(folder)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,8 @@ from support.environment import file_size_limit
 from support.training import curve
 
 from hpc_amp.distributed.world import World
+from hpc_amp.trackers.base import Tracker
+from hpc_amp.trackers.registry import TRACKERS
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.tracking import Tracking
 
@@ -126,6 +128,29 @@ def test_without_tensorboard_there_is_a_warning_and_the_metrics(
     track(tmp_path, range(1, 3))
     assert "WARNING: the tracker tensorboard is not used: " in capsys.readouterr().out
     assert len(curve(tmp_path, "train/loss")) == 2
+
+
+def test_a_tracker_that_fails_at_the_end_costs_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = []
+
+    class Failing(Tracker):
+        def scalars(self, step: int, values: Mapping[str, float]) -> None:
+            return
+
+        def close(self) -> None:
+            closed.append(self)
+            raise RuntimeError("the server is gone")
+
+    monkeypatch.setattr(TRACKERS, "get", lambda name: Failing)
+    run = RunDirectory(tmp_path, 1)
+    run.attempt_path.mkdir(parents=True)
+
+    Tracking(run, World(), start_step=0, trackers=["one", "two"]).close()
+
+    assert len(closed) == 2
+    assert capsys.readouterr().out.count("RuntimeError: the server is gone") == 2
 
 
 def test_a_full_disk_costs_reports_not_the_run(

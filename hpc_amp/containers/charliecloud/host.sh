@@ -2,7 +2,7 @@
 # Charliecloud's ch-run.
 
 enter_container() {
-  local version said
+  local version said unblock=()
   container_program
   container_paths
   container_environment # ch-run binds TMPDIR of the host to /tmp, and takes the variable away
@@ -13,7 +13,10 @@ enter_container() {
 
   if [ ! -d "$image" ]; then
     # ch-run itself serves the files of a SquashFS image, and a signal would end that while the rank
-    # still saves. So signals are blocked in it; the rank takes them again (hpc_amp.distributed.exec).
+    # still saves. So signals are blocked in it. Inside, Python unblocks them before it becomes the
+    # command, which need not be a rank: torchrun has to hear them, too.
+    unblock=("$python" -I -S -c
+      'import os, signal, sys; signal.pthread_sigmask(signal.SIG_SETMASK, ()); os.execvp(sys.argv[1], sys.argv[1:])')
     container=("$(command -v env)" "--block-signal=HUP,INT,TERM,USR1,USR2" "${container[@]}")
     "${container[@]:0:2}" true 2>/dev/null ||
       fail "a SquashFS image needs the env of coreutils 8.31 or newer on $HOSTNAME: use a folder"
@@ -38,4 +41,5 @@ enter_container() {
   else
     fail "$runtime does not start $image on $HOSTNAME: $said"
   fi
+  container+=(${unblock[@]+"${unblock[@]}"})
 }

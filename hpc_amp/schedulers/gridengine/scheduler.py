@@ -217,13 +217,15 @@ class GridEngine(QsubScheduler):
         return run_here(script, environ) if environ.get("SGE_JOB_SPOOL_DIR") else None
 
     def queued(self) -> dict[str, Path]:
-        """Working directories."""
+        """Working directories of batch jobs. A session has that of its run, but no script."""
         numbers = sorted({job.number for job in qstat.queued_jobs()})
         shown = qstat.details(numbers) if numbers else ()
         return {
             facts["job_number"]: Path(facts["cwd"])
             for facts in shown
-            if "job_number" in facts and "cwd" in facts
+            if "job_number" in facts
+            and "cwd" in facts
+            and facts.get("script_file", "").endswith(".sh")
         }
 
     @asked_again
