@@ -74,16 +74,10 @@ def find_site(
     """The site of a name, of a path (it has a `/` or ends in `.yaml`), or `auto`.
 
     `auto` is the first site with a pattern in `hosts` that fits this machine's full name, else the
-<<<<<<< HEAD
-    generic one of the scheduler that is installed and configured here, else `local`. The name of a
-    scheduler without a site file is a site too. `where` is the place that gave the name, for
-    errors. Raises ConfigError for an unknown name and for a site file with an error.
-=======
     generic one of the scheduler that is installed and configured here, else `local`. The generic
     one has the scheduler's name, and may have no file. `where` is the place that gave the name, for
     errors. Raises ConfigError for an unknown name and for a site file
     with an error.
->>>>>>> main
     """
     if "/" in name or name.endswith((".yaml", ".yml")):
         return load_site(Path(name))
@@ -91,13 +85,8 @@ def find_site(
     if name == "auto":
         return _site_of_this_machine(files, hostname, which)
     if name not in files and name in SCHEDULERS:
-<<<<<<< HEAD
-        return _plain_site(name)
-    check_known(name, {*files, *SCHEDULERS.names()}, key="site", what="site", where=where)
-=======
         return _generic(name, files)
     check_known(name, files, key="site", what="site", where=where)
->>>>>>> main
     return load_site(files[name])
 
 
@@ -132,15 +121,6 @@ def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: W
                 return load_site(path)
     for scheduler in SCHEDULERS:
         if scheduler.is_configured(which):
-<<<<<<< HEAD
-            name = scheduler.name
-            return load_site(files[name]) if name in files else _plain_site(name)
-    return load_site(files[HERE])
-
-
-def _plain_site(scheduler: str) -> Site:
-    """The site of a scheduler for which nobody has written a file."""
-=======
             return _generic(scheduler.name, files)
     return load_site(files[HERE])
 
@@ -149,7 +129,6 @@ def _generic(scheduler: str, files: dict[str, Path]) -> Site:
     """The site of a scheduler's name: without a file, one with all defaults."""
     if scheduler in files:
         return load_site(files[scheduler])
->>>>>>> main
     return Site(name=scheduler, scheduler=scheduler)
 
 

@@ -275,7 +275,6 @@ def test_a_site_needs_no_file(spool: SpoolHost) -> None:
     spool.write_job({**JOB, "run": ["true"]})
 
     assert "site spool, spool, " in spool.hpc_amp("validate", "job.yaml", "site=spool")
-    assert "did you mean spool?" in spool.hpc_amp("validate", "job.yaml", "site=spol", status=2)
 
 
 def test_doctor_asks_for_a_job_with_an_id_of_the_scheduler(spool: SpoolHost) -> None:

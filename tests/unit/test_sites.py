@@ -190,16 +190,16 @@ def test_a_path_to_nothing():
 def test_an_unknown_name_lists_the_sites(machine, monkeypatch):
     shipped = write(machine / "share/sites/local.yaml", "scheduler: local").parent
     write(shipped / "polaris.yaml", "scheduler: local")
-    known = ", ".join(sorted({"polaris", *SCHEDULERS.names()}))
     monkeypatch.setattr(folders, "resource_folder", lambda name: shipped.parent)
     with pytest.raises(ConfigError) as caught:
         find_site("polris", where="job.yaml:2")
     assert str(caught.value) == (
-        f"job.yaml:2: site: there is no site 'polris'; did you mean polaris? The sites are {known}"
+        "job.yaml:2: site: there is no site 'polris'; did you mean polaris? "
+        "The sites are local, polaris"
     )
     with pytest.raises(ConfigError) as caught:
         find_site("zzz")
-    assert str(caught.value) == f"site: there is no site 'zzz'; the sites are {known}"
+    assert str(caught.value) == "site: there is no site 'zzz'; the sites are local, polaris"
 
 
 class TestAuto:
