@@ -16,7 +16,8 @@ from support.ports import free_ports
 from support.training import curve
 from support.warm import Warm
 
-from hpc_amp.config.schema import Job, from_plain, to_plain
+from hpc_amp.config.schema import to_plain
+from hpc_amp.tasks.registry import job_from_plain
 
 pytestmark = pytest.mark.ranks
 
@@ -79,7 +80,7 @@ class Runs:
         run = self.folder / name
         if not run.exists():
             run.mkdir()
-            job = from_plain(Job, {"name": name, "job": {"gpus_per_node": 0}, "train": train})
+            job = job_from_plain({"name": name, "job": {"gpus_per_node": 0}, "train": train})
             (run / "job.json").write_text(json.dumps({"job": to_plain(job)}))
         entry = {"job": str(run / "job.json"), "attempt": attempt, "size": size, "task": task}
         self.entries.append({**entry, "stop": stop or None})
