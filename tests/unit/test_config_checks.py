@@ -94,8 +94,8 @@ CASES = {
     "starts one process, but the job has 8 ranks (2 nodes x 4); use auto, or set job.nodes=1 and "
     "job.ranks_per_node=1",
     RUN + "container: {runtime: apptainer}": "job.yaml:3: container.runtime: apptainer needs an "
-    "image, and container.image is null; set container.image to a .sif file or a sandbox folder, or "
-    "use runtime: none",
+    "image, and container.image is null; set container.image to a .sif file or a sandbox "
+    "folder, or use runtime: none",
     RUN + "container: docker://nvcr.io/nvidia/pytorch:24.05-py3": "job.yaml:3: container.image: "
     "docker://nvcr.io/nvidia/pytorch:24.05-py3 is a URI, which every node would download again; "
     "pull it once with `hpc-amp container pull docker://nvcr.io/nvidia/pytorch:24.05-py3 "
