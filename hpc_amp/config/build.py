@@ -74,7 +74,7 @@ class _Builder:
                 _fail(path, node, wrong, f"its keys are {', '.join(keys_of(key.type))}")
             return self.section(key.type, node, path)
         value = _plain(key.type, node, path)
-        if key.registered is not None and value not in key.registered.choices:
+        if key.registered is not None and not key.registered.allows(value):
             assert isinstance(node, Scalar)
             raise choice_error(path, node, key.registered.choices)
         _check(key, value, node, path)

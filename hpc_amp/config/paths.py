@@ -9,10 +9,11 @@ file is expanded.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -87,30 +88,47 @@ def as_overrides(job: Any, expansions: Iterable[Expansion]) -> list[str]:
 def paths_in(section: Any, path: str = "") -> Iterator[tuple[str, Key, str]]:
     """The paths in a section and those in it: where each stands, its key, and the path itself.
     Lists of binds are none, and neither is what the section does not use."""
-    unused = getattr(section, "UNUSED", ())
-    for name, key in keys_of(type(section)).items():
-        value, where = getattr(section, name), f"{path}.{name}" if path else name
-        if value is None or name in unused:
-            continue
-        if key.is_section:
-            yield from paths_in(value, where)
-        elif key.is_path and key.type is str:
-            yield where, key, value
+    for names, key in _path_keys(type(section)):
+        value = section
+        for name in names:
+            value = None if value is None else getattr(value, name)
+        if value is not None:
+            yield ".".join([path, *names] if path else names), key, value
 
 
 def with_paths(section: S, change: Callable[[Key, str], str | None]) -> S:
     """The section with each path of `paths_in` as `change` gives it."""
-    changed: dict[str, Any] = {}
+    for where, key, value in paths_in(section):
+        section = _with_value(section, where.split("."), change(key, value))
+    return section
+
+
+def _with_value(section: Any, names: Sequence[str], value: str | None) -> Any:
+    name, *rest = names
+    if rest:
+        value = _with_value(getattr(section, name), rest, value)
+    return dataclasses.replace(section, **{name: value})
+
+
+def _path_keys(section: type) -> tuple[tuple[tuple[str, ...], Key], ...]:
+    """The keys for single paths in a section and those in it, each with the names that lead to
+    it."""
+    return _path_keys_of(section)
+
+
+@functools.cache
+def _path_keys_of(section: type[Any]) -> tuple[tuple[tuple[str, ...], Key], ...]:
+    # Those of the class: a sweep asks for them at each of its points.
+    found: list[tuple[tuple[str, ...], Key]] = []
     unused = getattr(section, "UNUSED", ())
-    for name, key in keys_of(type(section)).items():
-        value = getattr(section, name)
-        if value is None or name in unused:
+    for name, key in keys_of(section).items():
+        if name in unused:
             continue
         if key.is_section:
-            changed[name] = with_paths(value, change)
+            found += [((name, *names), below) for names, below in _path_keys(key.type)]
         elif key.is_path and key.type is str:
-            changed[name] = change(key, value)
-    return dataclasses.replace(section, **changed)  # type: ignore[type-var]
+            found.append(((name,), key))
+    return tuple(found)
 
 
 def _expand_node(node: Node, key: Key, path: str) -> tuple[Node, list[Expansion]]:

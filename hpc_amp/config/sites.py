@@ -76,8 +76,7 @@ def find_site(
     `auto` is the first site with a pattern in `hosts` that fits this machine's full name, else the
     generic one of the scheduler that is installed and configured here, else `local`. The generic
     one has the scheduler's name, and may have no file. `where` is the place that gave the name, for
-    errors. Raises ConfigError for an unknown name and for a site file
-    with an error.
+    errors. Raises ConfigError for an unknown name and for a site file with an error.
     """
     if "/" in name or name.endswith((".yaml", ".yml")):
         return load_site(Path(name))

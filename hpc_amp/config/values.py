@@ -48,6 +48,11 @@ class Registered:
         found: Registry[Any] = load(self.place)
         return found
 
+    def allows(self, value: str) -> bool:
+        """Whether it is one of the values. Unlike `choices`, this looks for other packages only
+        where the value is none of ours."""
+        return value in self.more or value in self.registry
+
     @property
     def choices(self) -> list[str]:
         """All values, in the order in which they are shown."""

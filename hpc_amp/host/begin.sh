@@ -12,6 +12,7 @@
 #   ask_grace preflight mpi address         see run.sh
 #   python binaries container_by_step       see container.sh
 set -eo pipefail
+umask "${HPC_AMP_UMASK:-$(umask)}" # where the scheduler gives jobs another one than the user's
 cd "$run_dir"
 trap : USR1 USR2 # a warning before this script listens must not end it: the clock says the same
 

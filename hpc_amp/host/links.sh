@@ -6,6 +6,19 @@
 # A scheduler's file defines `next_job_id` (sed's expression for the id in qsub's answer), `gone JOB_ID`
 # and `own_jobs`.
 
+# set_deadline START: for `read_allocation`. Makes seconds of `limit`, the time limit as the scheduler
+# shows it (seconds, or parts with colons), and counts `deadline` from START, when the scheduler started
+# the job, as `date` reads it: on a busy node that is seconds before this script.
+set_deadline() {
+  local start
+  limit=$(awk -F: 'NF { for (i = 1; i <= NF; i++) s = s * 60 + $i; print s }' <<<"$limit")
+  start=$(date -d "${1:-now}" +%s 2>/dev/null) || start=$began
+  if [ "$start" -gt "$began" ] || [ "$start" -lt $((began - 600)) ]; then
+    start=$began # the clocks of server and node differ
+  fi
+  [ -z "$limit" ] || deadline=$((start + limit))
+}
+
 nothing_to_do() {
   echo "job $job_id has nothing to do: $1"
   exit 0

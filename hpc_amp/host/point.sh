@@ -11,10 +11,12 @@ unpack_snapshot() {
     sleep 1
     waited=$((waited + 1))
   done
-  [ ! -e snapshot ] || return 0
-  # Ours to do, or whoever began it is gone.
-  { mkdir -p "$own" && tar -xf snapshot.tar -C "$own"; } || fail "its code cannot be unpacked"
-  mv -T "$own" snapshot 2>/dev/null || rm -rf "$own"
+  # Where the snapshot came between the two tests above, the folder is this task's.
+  if [ ! -e snapshot ]; then
+    # Ours to do, or whoever began it is gone.
+    { mkdir -p "$own" && tar -xf snapshot.tar -C "$own"; } || fail "its code cannot be unpacked"
+    mv -T "$own" snapshot 2>/dev/null || rm -rf "$own"
+  fi
   rmdir .unpacking 2>/dev/null || true
 }
 

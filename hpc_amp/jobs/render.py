@@ -127,7 +127,7 @@ def _settings(plan: Plan, *, session: bool) -> list[dict[str, str]]:
             "nodes": request.nodes,
             "ranks_per_node": job.ranks_per_node,
             "cpus_per_rank": request.cpus_per_gpu,
-            "step_cpus": plan.launcher.step_cpus(job),
+            "step_cpus": plan.launcher.step_cpus(plan),
         },
         {
             "walltime": plan.walltime,

@@ -17,7 +17,6 @@ from hpc_amp.jobs.shell import ShellText, verbatim
 from hpc_amp.registry import code_beside
 
 if TYPE_CHECKING:
-    from hpc_amp.config.schema import Job
     from hpc_amp.jobs.spec import Spec
 
 
@@ -43,10 +42,9 @@ class Launcher(ABC):
         """Which signal to send to the launcher when the script gets one, so that the ranks hear of
         it. The script asks through a stop file in any case; this is the faster of two ways."""
 
-    def step_cpus(self, job: Job) -> int:
+    def step_cpus(self, plan: Spec) -> int:
         """Cores of each task of a step of the scheduler that the launcher makes."""
-        ranks = job.ranks_per_node if self.starts_agents else 1
-        return ranks * job.job.cpus_per_gpu
+        return plan.cpus_per_task
 
     def settings(self, plan: Spec) -> dict[str, str]:
         """What the host code has to know besides the settings of all jobs."""
@@ -94,14 +92,15 @@ class StepLauncher(Launcher):
 
     def command(self, plan: Spec) -> ShellText:
         """Every rank is a task."""
-        return self.tasks(plan, verbatim(RANK), _more_options(plan))
+        return self.tasks(plan, verbatim(RANK), added_options(plan))
 
     def node_command(self, plan: Spec, task: ShellText) -> ShellText:
         """A step of its own."""
-        return self.once_per_node(plan, task, _more_options(plan))
+        return self.once_per_node(plan, task, added_options(plan))
 
 
-def _more_options(plan: Spec) -> list[str]:
+def added_options(plan: Spec) -> list[str]:
+    """The options of the launcher that site and job add."""
     return [*plan.site.launcher_args, *plan.job.launch.args]
 
 

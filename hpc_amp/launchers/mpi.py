@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_amp.jobs.shell import ShellText, quote, verbatim
-from hpc_amp.launchers.base import RANK, Launcher, warnings
+from hpc_amp.launchers.base import RANK, Launcher, added_options, warnings
 
 if TYPE_CHECKING:
-    from hpc_amp.config.schema import Job
     from hpc_amp.jobs.spec import Spec
 
 
 def _more_options(plan: Spec) -> str:
     """What site and job add, with a blank behind it."""
-    return "".join(f"{quote(word)} " for word in (*plan.site.launcher_args, *plan.job.launch.args))
+    return "".join(f"{quote(word)} " for word in added_options(plan))
 
 
 class Mpirun(Launcher):
@@ -27,10 +26,10 @@ class Mpirun(Launcher):
         """mpirun passes on SIGUSR1 and SIGUSR2; at SIGTERM it kills the ranks after a second."""
         return warnings(plan)
 
-    def step_cpus(self, job: Job) -> int:
+    def step_cpus(self, plan: Spec) -> int:
         """Where the scheduler has steps, mpirun starts one daemon a node as a step; the ranks share
         its cores."""
-        return job.ranks_per_node * job.job.cpus_per_gpu
+        return plan.job.ranks_per_node * plan.job.job.cpus_per_gpu
 
     def command(self, plan: Spec) -> ShellText:
         """Every rank."""
@@ -59,13 +58,13 @@ class Mpiexec(Launcher):
         """Nothing that both of them do: the stop file reaches the ranks."""
         return {}
 
-    def step_cpus(self, job: Job) -> int:
+    def step_cpus(self, plan: Spec) -> int:
         """Like mpirun, hydra starts one daemon a node as a step."""
-        return job.ranks_per_node * job.job.cpus_per_gpu
+        return plan.job.ranks_per_node * plan.job.job.cpus_per_gpu
 
     def settings(self, plan: Spec) -> dict[str, str]:
         """Whether the job or its site say how PALS is to bind ranks to cores."""
-        more = " ".join([*plan.site.launcher_args, *plan.job.launch.args])
+        more = " ".join(added_options(plan))
         return {"bound": "yes"} if "--cpu-bind" in more else {}
 
     def command(self, plan: Spec) -> ShellText:

@@ -3,7 +3,7 @@ goes on in another job, and commands of the same names hold and release jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from hpc_amp.schedulers.base import (
     launcher_of_one_node,
     run_command,
 )
+from hpc_amp.schedulers.grammar import Grammar
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
@@ -26,6 +27,18 @@ def is_beside(which: Which, command: str, others: Sequence[str]) -> bool:
     folder = Path(which(command) or "").parent
     found = (which(other) for other in others)
     return any(Path(path).parent == folder for path in found if path)
+
+
+def log_files_in(
+    directives: Sequence[str], grammar: Grammar, *, variable: str
+) -> Iterator[tuple[str, Path]]:
+    """The files of `-o` and `-e`, which may have a host in front, as they are written and as paths;
+    without those that have a `variable` in them."""
+    for line in directives:
+        for option in grammar.parse_line(line).options:
+            value = option.value or ""
+            if option.name in ("o", "e") and value and variable not in value:
+                yield f"{option.spelling} {value}", Path(value.rpartition(":")[2])
 
 
 class QsubScheduler(Scheduler):

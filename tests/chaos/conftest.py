@@ -14,7 +14,7 @@ from chaos.ranks import Run, Zygote
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
     """The process that forks ranks, one for all tests."""
-    made = Zygote()
+    made = Zygote("chaos.zygote", {"OMP_NUM_THREADS": "1"})
     yield made
     made.close()
 

@@ -6,48 +6,20 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.environment import REPOSITORY, clean_environ
 from support.ports import free_ports
 from support.training import settings
+from support.zygote import Zygote
 
 from hpc_amp.config.schema import Job, Launch, Resources, to_plain
 
 PATIENCE_SECONDS = 300.0
 """After so long a rank that should have ended has failed the test. No statement about speed."""
-
-
-class Zygote:
-    """The process that forks ranks."""
-
-    def __init__(self) -> None:
-        environ = clean_environ(OMP_NUM_THREADS="1")
-        environ["PYTHONPATH"] += f":{REPOSITORY / 'tests'}"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "chaos.zygote"],
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, verb: str, given: Any) -> Any:
-        """The answer to a request."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps({verb: given}), file=self._process.stdin, flush=True)
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End it, and all ranks that are left with it."""
-        self._process.communicate()
 
 
 @dataclass

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import Cluster
+from support.cluster import TRAINING, TWO_NODES, Cluster
 from support.environment import REPOSITORY
 from support.images import locked, store, tar_as_root, unpack
 from support.waiting import wait_until
@@ -22,18 +22,6 @@ from hpc_amp.containers.charliecloud import Charliecloud
 pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 CONFIG = str(REPOSITORY / "configs" / "cifar_resnet.yaml")
-NODES = ["job.nodes=2", "job.gpus_per_node=2", "job.walltime=10m", "job.stop_margin=1m"]
-TRAINING = [
-    *NODES,
-    "train.precision=fp32",
-    "train.data.download=false",
-    "train.data.synthetic={train: 512, test: 99, image_size: 16}",
-    "train.batch_size=16",
-    "train.epochs=5",
-    "train.max_steps=160",
-    "train.log_every=1",
-    "train.checkpoint=40steps",
-]
 
 Overrides = Callable[[str], list[str]]
 
@@ -113,7 +101,9 @@ def test_a_cancelled_training_goes_on_where_it_was(
     """The signal reaches every rank, whose image is whole until it has saved. Charliecloud's run
     begins in one kind of image and goes on in the other."""
     image = next(word for word in reversed(images(after)) if word.startswith("container.image="))
-    shown = cluster.hpc_amp("submit", CONFIG, "--json", *images(before), *TRAINING, cwd=tmp_path)
+    shown = cluster.hpc_amp(
+        "submit", CONFIG, "--json", *images(before), *TWO_NODES, *TRAINING, cwd=tmp_path
+    )
     facts = json.loads(shown.stdout)
     run_dir = Path(facts["run_dir"])
     progress = run_dir / "attempts" / "1" / "progress.json"
@@ -190,7 +180,7 @@ def test_what_a_rank_sees(
     }
     (tmp_path / "job.yaml").write_text(json.dumps(job))
 
-    follow(cluster, tmp_path, "job.yaml", *images(runtime), *NODES)
+    follow(cluster, tmp_path, "job.yaml", *images(runtime), *TWO_NODES)
 
     seen = [json.loads((tmp_path / "seen" / f"{rank}.json").read_text()) for rank in range(4)]
     nodes = [one["node"] for one in seen]
@@ -229,7 +219,7 @@ def test_a_container_does_not_outlive_its_client(
     """Podman's containers are no children of the client, and would train on without it."""
     job = {"name": "killed", "run": ["python", "-c", "import time; time.sleep(10000)"]}
     (tmp_path / "job.yaml").write_text(json.dumps(job))
-    words = ("job.yaml", *images("podman"), *NODES)
+    words = ("job.yaml", *images("podman"), *TWO_NODES)
     facts = json.loads(cluster.hpc_amp("submit", "--json", *words, cwd=tmp_path).stdout)
 
     def containers() -> int:

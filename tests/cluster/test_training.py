@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import Cluster
+from support.cluster import TRAINING, TWO_NODES, Cluster
 from support.environment import REPOSITORY
 from support.waiting import size_of, wait_for_news
 
@@ -16,22 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 
 CONFIG = str(REPOSITORY / "configs" / "cifar_resnet.yaml")
 
-# Small enough for two cores, long enough to be stopped half-way.
-JOB = [
-    "job.nodes=2",
-    "job.gpus_per_node=2",
-    "job.walltime=10m",
-    "job.stop_margin=1m",
-    "train.precision=fp32",
-    "train.data.download=false",
-    "train.data.synthetic={train: 512, test: 99, image_size: 16}",
-    "train.batch_size=16",
-    "train.epochs=5",
-    "train.max_steps=160",
-    "train.log_every=1",
-    "train.ema=0.9",
-    "train.checkpoint=40steps",
-]
+JOB = [*TWO_NODES, *TRAINING, "train.ema=0.9"]
 # The preflight imports torch on both nodes. It is in the runs that are left alone and killed.
 NO_PREFLIGHT = "launch.preflight=false"
 

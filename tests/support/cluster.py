@@ -15,6 +15,19 @@ import pytest
 from support.environment import LOGOUT, REPOSITORY, clean_environ, in_ci
 
 SCRIPTS = REPOSITORY / "tests" / "cluster"
+TWO_NODES = ["job.nodes=2", "job.gpus_per_node=2", "job.walltime=10m", "job.stop_margin=1m"]
+"""Overrides of a job on two nodes."""
+TRAINING = [
+    "train.precision=fp32",
+    "train.data.download=false",
+    "train.data.synthetic={train: 512, test: 99, image_size: 16}",
+    "train.batch_size=16",
+    "train.epochs=5",
+    "train.max_steps=160",
+    "train.log_every=1",
+    "train.checkpoint=40steps",
+]
+"""Overrides of a training: small enough for two cores, long enough to be stopped half-way."""
 
 
 @dataclass(frozen=True, slots=True)

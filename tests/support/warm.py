@@ -30,25 +30,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from support.environment import REPOSITORY, clean_environ
+from support.environment import clean_environ
+from support.zygote import Zygote
 
 FIXED = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 """Variables that torch reads when it is imported."""
 
 
-class Warm:
+class Warm(Zygote):
     """The process that forks programs."""
 
     def __init__(self) -> None:
-        environ = clean_environ(**FIXED)
-        environ["PYTHONPATH"] += f":{REPOSITORY / 'tests'}"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "support.warm"],
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        super().__init__("support.warm", FIXED)
 
     def run(
         self,
@@ -78,17 +71,6 @@ class Warm:
             "strict": strict,
         }
         return Program(self, self.ask("start", request), request["words"], output)
-
-    def ask(self, verb: str, given: Any) -> Any:
-        """The answer to a request."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps({verb: given}), file=self._process.stdin, flush=True)
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End it."""
-        self._process.communicate()
 
 
 @dataclass

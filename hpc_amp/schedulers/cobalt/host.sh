@@ -32,8 +32,7 @@ read_allocation() {
   hosts=$(awk 'NF && !seen[$1]++ { print $1 }' "${COBALT_NODEFILE:-/nonexistent}") || fail "no node file at ${COBALT_NODEFILE:-COBALT_NODEFILE}"
   # The time limit as it really is, where this node can ask: qsub's command line may have changed it.
   limit=$(timeout 20 qstat --header WallTime "$COBALT_JOBID" 2>/dev/null | sed -nE 's/^ *([0-9]+:[0-9]{2}:[0-9]{2}) *$/\1/p') || limit=
-  limit=$(awk -F: 'NF { for (i = 1; i <= NF; i++) s = s * 60 + $i; print s }' <<<"$limit")
-  [ -z "$limit" ] || deadline=$((began + limit))
+  set_deadline "@$began" # Cobalt does not say when it started the job
   port_seed=$COBALT_JOBID
 }
 

@@ -9,7 +9,6 @@ scheduler_begins() {
   [ -n "${SGE_JOB_SPOOL_DIR:-}" ] || fail "this script runs under Grid Engine: qsub $run_dir/launch.sh"
   job_id=$JOB_ID
   [ "${SGE_TASK_ID:-undefined}" = undefined ] || job_id=$JOB_ID.$SGE_TASK_ID
-  umask "${HPC_AMP_UMASK:-$(umask)}"
   # Where a login shell does not know the commands, the job does.
   command -v qstat >/dev/null || PATH=$PATH:${SGE_BINARY_PATH:-}
 }
@@ -57,7 +56,7 @@ may_start_again() {
 
 # read_allocation: what the scheduler gave this job: `hosts`, `deadline` and `port_seed`.
 read_allocation() {
-  local line start
+  local line
   # Without a parallel environment there is no file.
   hosts=$HOSTNAME
   if [ -n "${PE_HOSTFILE:-}" ]; then
@@ -66,13 +65,8 @@ read_allocation() {
   # The time limit as it really is: qsub's command line may have changed it.
   limit=$(timeout 20 qstat -j "$JOB_ID" 2>/dev/null |
     sed -nE 's/^hard resource_list: *(.*,)?h_rt=([0-9:]+)(,.*)?$/\2/p') || limit=
-  limit=$(awk -F: 'NF { for (i = 1; i <= NF; i++) s = s * 60 + $i; print s }' <<<"$limit")
   line=$(job_line "$job_id" 2>/dev/null) || line=
-  start=$(date -d "${line#* }" +%s 2>/dev/null) || start=$began
-  if [ "$start" -gt "$began" ] || [ "$start" -lt $((began - 600)) ]; then
-    start=$began # the clocks of master and node differ
-  fi
-  [ -z "$limit" ] || deadline=$((start + limit))
+  set_deadline "${line#* }"
   port_seed=${job_id/./} # tasks of an array share a number
 }
 

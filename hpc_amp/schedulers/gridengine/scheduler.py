@@ -37,7 +37,7 @@ from hpc_amp.schedulers.gridengine import qstat
 from hpc_amp.schedulers.gridengine.arrays import GridEngineArrays
 from hpc_amp.schedulers.gridengine.grammar import GRAMMAR, names_of, written
 from hpc_amp.schedulers.gridengine.slots import environment, slots_of_node
-from hpc_amp.schedulers.qsub import QsubScheduler
+from hpc_amp.schedulers.qsub import QsubScheduler, log_files_in
 
 if TYPE_CHECKING:
     from hpc_amp.config.schema import Job
@@ -126,7 +126,7 @@ class GridEngine(QsubScheduler):
             ("-j", "-j y"),
             ("-o", f"-o {written(str(plan.run_dir / 'logs' / 'job.log'))}"),
             ("-r", "-r y"),
-            # Grid Engine gives jobs the umask of its daemon; host.sh sets this one.
+            # Grid Engine gives jobs the umask of its daemon; the scripts set this one.
             ("-v HPC_AMP_UMASK", f"-v HPC_AMP_UMASK={plan.umask:03o}"),
             ("-l h_rt", f"-l h_rt={plan.walltime}"),
         ]
@@ -264,11 +264,7 @@ class GridEngine(QsubScheduler):
 
     def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
         """Of `-o` and `-e`, whose files may have a host in front, and variables in them."""
-        for line in directives:
-            for option in GRAMMAR.parse_line(line).options:
-                value = option.value or ""
-                if option.name in ("o", "e") and value and "$" not in value:
-                    yield f"{option.spelling} {value}", Path(value.rpartition(":")[2])
+        return log_files_in(directives, GRAMMAR, variable="$")
 
 
 def _words_of(option: Option) -> list[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from hpc_amp.config.schema import Job
-from hpc_amp.config.site import Site
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpc_amp.config.schema import Job
+    from hpc_amp.config.site import Site
 
 
 def slots_of_node(job: Job, site: Site) -> int:

@@ -36,17 +36,10 @@ may_start_again() {
 read_allocation() {
   # What PBS gave us. A host stands in the node file once for each process of its chunk.
   hosts=$(awk 'NF && !seen[$1]++ { print $1 }' "${PBS_NODEFILE:-/nonexistent}") || fail "no node file at ${PBS_NODEFILE:-PBS_NODEFILE}"
-  # The time limit as it really is: qsub's command line may have changed it. It counts from when PBS started
-  # the job, on a busy node seconds before this script.
+  # The time limit as it really is: qsub's command line may have changed it.
   facts=$(timeout 20 qstat -f "$PBS_JOBID" 2>/dev/null) || facts=
   limit=$(sed -nE 's/^ *Resource_List\.walltime = ([0-9:]+)$/\1/p' <<<"$facts")
-  limit=$(awk -F: 'NF { for (i = 1; i <= NF; i++) s = s * 60 + $i; print s }' <<<"$limit")
-  start=$(sed -nE 's/^ *stime = (.+)$/\1/p' <<<"$facts")
-  start=$(date -d "${start:-now}" +%s 2>/dev/null) || start=$began
-  if [ "$start" -gt "$began" ] || [ "$start" -lt $((began - 600)) ]; then
-    start=$began # the clocks of server and node differ
-  fi
-  [ -z "$limit" ] || deadline=$((start + limit))
+  set_deadline "$(sed -nE 's/^ *stime = (.+)$/\1/p' <<<"$facts")"
   port_seed=$((${PBS_JOBID%%[!0-9]*} + ${PBS_ARRAY_INDEX:-0})) # tasks of an array share a number
 }
 

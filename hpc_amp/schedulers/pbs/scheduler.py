@@ -37,7 +37,7 @@ from hpc_amp.schedulers.base import (
 from hpc_amp.schedulers.pbs.arrays import PbsArrays
 from hpc_amp.schedulers.pbs.grammar import GRAMMAR
 from hpc_amp.schedulers.pbs.qstat import job_status, parse_qstat
-from hpc_amp.schedulers.qsub import QsubScheduler, is_beside
+from hpc_amp.schedulers.qsub import QsubScheduler, is_beside, log_files_in
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
@@ -231,11 +231,7 @@ class Pbs(QsubScheduler):
 
     def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
         """Of `-o` and `-e`, whose files may have a host in front."""
-        for line in directives:
-            for option in GRAMMAR.parse_line(line).options:
-                value = option.value or ""
-                if option.name in ("o", "e") and value and "^array_index^" not in value:
-                    yield f"{option.spelling} {value}", Path(value.rpartition(":")[2])
+        return log_files_in(directives, GRAMMAR, variable="^array_index^")
 
     @asked_again
     def cancel(self, job_id: str) -> None:
