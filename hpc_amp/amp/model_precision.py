@@ -56,6 +56,6 @@ class ModelPrecision:
         self._functions.close()
 
     def complete(self) -> None:
-        """All optimizers are made."""
+        """Free the saved fp32 values of O2: call it when all optimizers exist."""
         if self._masters is not None:
             self._masters.forget()

@@ -155,13 +155,13 @@ def start(
     if steps is not None and seconds is not None:
         raise click.UsageError("Give either --steps or --seconds.")
     from hpc_amp.study.cost import estimate
-    from hpc_amp.study.draft import Wishes, draft_study
+    from hpc_amp.study.draft import StudyOptions, draft_study
     from hpc_amp.study.folder import KINDS
     from hpc_amp.study.lock import exclusive
     from hpc_amp.study.overview import describe_draft
     from hpc_amp.study.recipe import measurements
 
-    wishes = Wishes(
+    options = StudyOptions(
         kinds=tuple(one for one in KINDS if kind in (one, "both")),
         nodes=nodes,
         repeats=repeats,
@@ -172,7 +172,7 @@ def start(
         checkpoints=checkpoints,
         in_allocation=in_allocation,
     )
-    draft = draft_study(config, overrides, studies_dir, wishes)
+    draft = draft_study(config, overrides, studies_dir, options)
     _refuse_bound(draft.recipe.in_allocation, max_queued)
     wanted = measurements(draft.study)
     for remark in draft.plan.remarks:

@@ -37,7 +37,7 @@ _ENDINGS = {
     "retried": "failed, and is tried again",
     "failed": "failed",
 }
-_WITHOUT_A_WORD = "ended without a word: it was killed, or its node died"
+_NO_REASON = "ended without a message: it was killed, or its node failed"
 # As in the launch script: so long without a sign of life, and nothing is left of a job that ended.
 _QUIET_SECONDS = 10
 
@@ -159,7 +159,7 @@ def _attempt(
         state, ending = "running", ""
     elif last is None or (cancelled and last["state"] in ("terminated", "killed", "failed")):
         state = "cancelled" if cancelled else "lost"
-        ending = "cancelled" if cancelled else _WITHOUT_A_WORD
+        ending = "cancelled" if cancelled else _NO_REASON
     else:
         state, ending = last["state"], _ENDINGS[last["state"]]
     why = outcome.get("reason") or (last or {}).get("reason")

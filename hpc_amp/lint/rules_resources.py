@@ -77,8 +77,8 @@ def _cpus_per_task(job: Job, report: Report) -> None:
             report.add(
                 "missing-cpus-per-task",
                 line,
-                "nobody asks for CPUs: each task gets one core, for its rank and all its data "
-                "loaders",
+                "the script requests no CPUs: each task gets one core, for its rank and all its "
+                "data loaders",
                 "add #SBATCH --cpus-per-task=N, and --cpus-per-task=N to srun",
             )
         return

@@ -22,8 +22,8 @@ from hpc_amp.study.words import count, joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What is asked of a study. `steps` or `seconds` is None."""
+class StudyOptions:
+    """The options of `hpc-amp scale`. Exactly one of `steps` and `seconds` is None."""
 
     kinds: tuple[Kind, ...]
     nodes: tuple[int, ...]
@@ -61,7 +61,9 @@ class Draft:
             raise UsageError(f"{folder} cannot be made: {error.strerror}") from None
 
 
-def draft_study(config: Path, overrides: Sequence[str], studies_dir: Path, wishes: Wishes) -> Draft:
+def draft_study(
+    config: Path, overrides: Sequence[str], studies_dir: Path, options: StudyOptions
+) -> Draft:
     """Check every point of a study. Touches nothing on disk.
 
     Raises ConfigError for what is wrong with one of them, for a batch that the nodes cannot share,
@@ -75,31 +77,31 @@ def draft_study(config: Path, overrides: Sequence[str], studies_dir: Path, wishe
             where=loaded.where("run"),
             hint="write train: instead of run:",
         )
-    _check_batches(loaded, job.train, wishes)
+    _check_batches(loaded, job.train, options)
     now = datetime.datetime.now(datetime.timezone.utc)
-    nodes = tuple(sorted(set(wishes.nodes)))
+    nodes = tuple(sorted(set(options.nodes)))
     study = Study(
         folder=studies_dir.expanduser().resolve() / job.name / rundir.new_run_id(),
         name=job.name,
-        kinds=wishes.kinds,
+        kinds=options.kinds,
         nodes=nodes,
-        repeats=wishes.repeats,
+        repeats=options.repeats,
         created=f"{now:%Y-%m-%d %H:%M:%S} UTC",
-        shared=tuple(n for n in nodes if wishes.kinds == KINDS and n == job.job.nodes),
+        shared=tuple(n for n in nodes if options.kinds == KINDS and n == job.job.nodes),
     )
     site = plan.site.name if job.site == "auto" else job.site
     recipe = Recipe(
         workdir=str(Path.cwd()),
         overrides=(*overrides, *as_overrides(job, loaded.expanded), f"site={literal(site)}"),
-        warmup=wishes.warmup,
-        steps=wishes.steps,
-        seconds=wishes.seconds,
-        evaluate=wishes.evaluate,
-        checkpoints=wishes.checkpoints,
+        warmup=options.warmup,
+        steps=options.steps,
+        seconds=options.seconds,
+        evaluate=options.evaluate,
+        checkpoints=options.checkpoints,
         # A machine without a queue would start them all at once.
-        in_allocation=wishes.in_allocation or plan.scheduler.one_machine,
+        in_allocation=options.in_allocation or plan.scheduler.one_machine,
     )
-    if wishes.in_allocation and not plan.scheduler.narrows():
+    if options.in_allocation and not plan.scheduler.narrows():
         raise UsageError(
             f"--in-allocation: {plan.scheduler.title} cannot give a run a part of a job's nodes",
             hint="leave it out: then each run is a job of its own",
@@ -120,12 +122,12 @@ def runs_dir(study: Study) -> str:
     return f"runs_dir={literal(str(study.folder / 'runs'))}"
 
 
-def _check_batches(loaded: LoadedJob, train: Train, wishes: Wishes) -> None:
+def _check_batches(loaded: LoadedJob, train: Train, options: StudyOptions) -> None:
     """With strong scaling one batch is divided among every number of ranks."""
-    if "strong" not in wishes.kinds:
+    if "strong" not in options.kinds:
         return
     batch = train.batch_size
-    parts = {nodes: nodes * loaded.job.ranks_per_node * train.accumulate for nodes in wishes.nodes}
+    parts = {nodes: nodes * loaded.job.ranks_per_node * train.accumulate for nodes in options.nodes}
     unfit = [nodes for nodes, part in sorted(parts.items()) if batch % part]
     if not unfit:
         return

@@ -162,7 +162,7 @@ def _study(folder: Path, content: Any) -> Study:
         raise TypeError("name is not a text")
     run_name(name)
     if kind not in ("strong", "weak", "both"):
-        raise ValueError("kind is none of strong, weak, both")
+        raise ValueError("kind must be strong, weak or both")
     shared = content.get("shared", [])
     for key, numbers in (("nodes", nodes), ("shared", shared)):
         if not isinstance(numbers, list) or not all(_is_count(n) for n in numbers):

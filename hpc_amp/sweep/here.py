@@ -86,7 +86,7 @@ def run_here(
             pool.work_off(waiting, interrupted)
     except BaseException:
         # A full disk, or nobody who reads what we say: nothing may run on without its slot.
-        pool.say_no_more()
+        pool.stop_reporting()
         with _signals(interrupt):
             pool.stop()
         raise
@@ -146,8 +146,8 @@ class _Pool:
                 self._free.append(slot)
                 self._on_end(point)
 
-    def say_no_more(self) -> None:
-        """Tell nobody what ends from now on."""
+    def stop_reporting(self) -> None:
+        """Do not call `on_end` any more."""
         self._on_end = lambda point: None
 
     def stop(self) -> None:

@@ -30,7 +30,7 @@ class RecentLosses:
         return self._values[: self.count]
 
     def forget_step(self) -> None:
-        """The step that began last was none."""
+        """Remove the loss of the present step, which must not count (a step of warm-up)."""
         self._now.zero_()
         self.count -= 1
 

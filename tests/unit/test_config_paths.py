@@ -21,7 +21,7 @@ from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.plan import make_plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.submit import prepare
-from hpc_amp.study.draft import Wishes, draft_study
+from hpc_amp.study.draft import StudyOptions, draft_study
 from hpc_amp.sweep.plan import plan_sweep
 from hpc_amp.sweep.points import read_space
 from hpc_amp.tasks.registry import TASKS, config_class
@@ -268,11 +268,11 @@ def test_a_study_that_goes_on_in_another_shell_has_its_paths(shell, monkeypatch)
         "name: x\nsite: slurm\njob: {gpus_per_node: 0}\n"
         "train: {data: {name: synthetic, root: $SCRATCH/c}}\n"
     )
-    wishes = Wishes(
+    options = StudyOptions(
         kinds=("strong",), nodes=(1,), repeats=1, warmup=1, steps=2, seconds=None,
         evaluate=False, checkpoints=False, in_allocation=False,
     )  # fmt: skip
-    draft = draft_study(Path("job.yaml"), [], Path("studies"), wishes)
+    draft = draft_study(Path("job.yaml"), [], Path("studies"), options)
     monkeypatch.delenv("SCRATCH")
     plan, _ = prepare(Path("job.yaml"), draft.recipe.overrides)
     assert plan.job.train.data.root == "/scratch/me/c"

@@ -126,7 +126,7 @@ def test_cache(tmp_path: Path) -> None:
     assert "in your home folder" in one(AUTO.check_places(environ), "cache").what
     environ["APPTAINER_CACHEDIR"] = "/no/such/folder"
     found = one(AUTO.check_places(environ), "cache")
-    assert found.status == "warning" and "no folder that can be written to" in found.what
+    assert found.status == "warning" and "not a folder with write permission" in found.what
     environ["APPTAINER_CACHEDIR"] = str(tmp_path)
     assert one(AUTO.check_places(environ), "cache").status == "good"
     if job.file_system(Path("/dev/shm")) == "tmpfs":

@@ -19,7 +19,7 @@ from support.waiting import wait_for_file, wait_until
 from hpc_amp.jobs.events import read_events
 from hpc_amp.lint.linter import lint
 from hpc_amp.study.allocation import render_allocation
-from hpc_amp.study.draft import Wishes, draft_study
+from hpc_amp.study.draft import StudyOptions, draft_study
 from hpc_amp.study.folder import Study, find_study
 from hpc_amp.study.progress import progress
 from hpc_amp.study.recipe import measurements
@@ -366,7 +366,7 @@ def test_the_script_passes_our_linter_and_shellcheck(tmp_path: Path, site: str) 
             Path("job.yaml"),
             [],
             Path("studies"),
-            Wishes(kinds=("weak",), nodes=(1, 2), repeats=2, warmup=1, steps=9, seconds=None),
+            StudyOptions(kinds=("weak",), nodes=(1, 2), repeats=2, warmup=1, steps=9, seconds=None),
         )
         draft.write()
         wanted = measurements(draft.study)

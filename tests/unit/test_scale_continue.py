@@ -307,12 +307,12 @@ import dataclasses
 import time
 from pathlib import Path
 from hpc_amp.schedulers.local import scheduler as local
-from hpc_amp.study.draft import Wishes, draft_study
+from hpc_amp.study.draft import StudyOptions, draft_study
 from hpc_amp.study.recipe import measurements
 from hpc_amp.study.submission import submit_runs
 
-wishes = Wishes(kinds=("strong",), nodes=(1,), repeats=1, warmup=1, steps=1, seconds=None)
-draft = draft_study(Path("job.yaml"), ["site=local"], Path("studies"), wishes)
+options = StudyOptions(kinds=("strong",), nodes=(1,), repeats=1, warmup=1, steps=1, seconds=None)
+draft = draft_study(Path("job.yaml"), ["site=local"], Path("studies"), options)
 draft.write()
 recipe = dataclasses.replace(draft.recipe, in_allocation=False)
 

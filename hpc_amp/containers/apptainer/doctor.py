@@ -84,7 +84,7 @@ def check_places(environ: Mapping[str, str]) -> Findings:
                 continue
             path = Path(text)
             if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
-                bad.append(f"{name}={text} is no folder that can be written to")
+                bad.append(f"{name}={text} is not a folder with write permission")
             elif in_home(path, environ):
                 bad.append(f"{name}={text} is in your home folder")
             elif file_system(path) in IN_MEMORY:
