@@ -455,6 +455,11 @@ class Job:
         return self.job.ranks_per_node or max(1, self.job.gpus_per_node)
 
     @property
+    def cpus_per_node(self) -> int:
+        """CPU cores of all ranks of a node."""
+        return self.ranks_per_node * self.job.cpus_per_gpu
+
+    @property
     def world_size(self) -> int:
         """Training processes of the whole job."""
         return self.job.nodes * self.ranks_per_node

@@ -54,8 +54,9 @@ class Session:
         """What to ask the scheduler for: one node, with its part of the job's cores and GPUs, for
         one process."""
         job = self.plan.job
-        cores = job.ranks_per_node * job.job.cpus_per_gpu
-        resources = dataclasses.replace(job.job, nodes=1, ranks_per_node=1, cpus_per_gpu=cores)
+        resources = dataclasses.replace(
+            job.job, nodes=1, ranks_per_node=1, cpus_per_gpu=job.cpus_per_node
+        )
         return dataclasses.replace(
             self.plan,
             job=dataclasses.replace(job, job=resources),

@@ -62,8 +62,7 @@ class Spec(ABC):
     @property
     def cpus_per_task(self) -> int:
         """Cores of each such process."""
-        ranks = self.job.ranks_per_node if self.starts_agents else 1
-        return ranks * self.job.job.cpus_per_gpu
+        return self.job.cpus_per_node if self.starts_agents else self.job.job.cpus_per_gpu
 
     @property
     def gpu_inside(self) -> bool:

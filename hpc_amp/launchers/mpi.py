@@ -29,7 +29,7 @@ class Mpirun(Launcher):
     def step_cpus(self, plan: Spec) -> int:
         """Where the scheduler has steps, mpirun starts one daemon a node as a step; the ranks share
         its cores."""
-        return plan.job.ranks_per_node * plan.job.job.cpus_per_gpu
+        return plan.job.cpus_per_node
 
     def command(self, plan: Spec) -> ShellText:
         """Every rank."""
@@ -60,7 +60,7 @@ class Mpiexec(Launcher):
 
     def step_cpus(self, plan: Spec) -> int:
         """Like mpirun, hydra starts one daemon a node as a step."""
-        return plan.job.ranks_per_node * plan.job.job.cpus_per_gpu
+        return plan.job.cpus_per_node
 
     def settings(self, plan: Spec) -> dict[str, str]:
         """Whether the job or its site say how PALS is to bind ranks to cores."""

@@ -42,8 +42,7 @@ class PlannedGroup:
         # The header is that of a script in the sweep's own folder, which has a log there.
         header = self.plan.scheduler.directives(replace(self.plan, run_dir=sweep_dir))
         job = self.plan.job
-        cores = job.ranks_per_node * job.job.cpus_per_gpu
-        return Group(script, tuple(header), self.points, job.job.gpus_per_node, cores)
+        return Group(script, tuple(header), self.points, job.job.gpus_per_node, job.cpus_per_node)
 
 
 @dataclass(frozen=True, slots=True)

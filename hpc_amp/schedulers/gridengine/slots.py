@@ -13,7 +13,7 @@ def slots_of_node(job: Job, site: Site) -> int:
     """The slots that a job gets on each of its nodes: what the rule of the site's environment
     gives, else one for each core of its ranks."""
     given = site.options.get("slots_per_node")
-    return int(given) if given is not None else job.ranks_per_node * job.job.cpus_per_gpu
+    return int(given) if given is not None else job.cpus_per_node
 
 
 def environment(job: Job, site: Site) -> str | None:
