@@ -302,7 +302,7 @@ def test_ctrl_c_reaches_a_command(place: Place) -> None:
     with place.terminal("--", "python", "-c", program) as terminal:
         terminal.wait_for(r"go\n")
         terminal.interrupt()
-        assert terminal.end() == 9
+        assert terminal.end() == 9, terminal.seen
         assert "saved" in terminal.seen
     left_nothing(place)
 
