@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from hpc_amp.config.schema import Optimizer, Train
 from hpc_amp.distributed.world import World
-from hpc_amp.tasks.base import Networks, Phase, Task, TrainingData
+from hpc_amp.tasks.base import Losses, Networks, Phase, Task, TrainingData
 from hpc_amp.train.engine import Engine
 from hpc_amp.train.randomness import seed_everything
 from hpc_amp.train.rundir import RunDirectory
@@ -142,11 +142,9 @@ def by_engine(batches: Clocked, folder: Path) -> list[float]:
         def phases(self) -> tuple[Phase, ...]:
             return (Phase("train", ("model",), ("loss",), OPTIMIZER),)
 
-        def losses(
-            self, phase: str, batch: Batch, networks: Networks
-        ) -> Iterator[tuple[str, Tensor]]:
+        def losses(self, phase: str, batch: Batch, networks: Networks) -> Iterator[Losses]:
             images, labels = batch
-            yield "loss", F.cross_entropy(networks["model"](images), labels)
+            yield {"loss": F.cross_entropy(networks["model"](images), labels)}
 
         def evaluation_batches(self) -> Iterator[Batch]:
             return iter(())

@@ -3,8 +3,8 @@
 A task says *what*: networks, data, losses, metrics. The engine (`hpc_amp.train`) says *how*:
 devices, DDP, autocast, loss scaling, accumulation, clipping, checkpoints, stopping. Nothing here
 assumes one network, one optimizer or one loss: a step is a sequence of phases, each of which
-updates some networks with one optimizer from any number of losses. A classification has one phase;
-a GAN has two (discriminator, generator).
+updates some networks with one optimizer from any number of losses, of one or several forward
+passes. A classification has one phase; a GAN has two (discriminator, generator).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -23,21 +23,41 @@ from hpc_amp.data.errors import DataError as DataError
 from hpc_amp.distributed.world import World
 
 Networks = Mapping[str, nn.Module]
+Losses = Mapping[str, Tensor]
+"""The scalar losses of one forward pass, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
     """One optimizer update within a step.
 
-    `networks` are updated by an optimizer made from `optimizer`; each of `losses` has a loss scaler
-    of its own, so one that overflows does not shrink the scale of the others. No two losses of a
-    task have the same name.
+    Names are unique in a task: those of phases, and those of losses. Each entry of `losses` has a
+    backward pass and a loss scaler of its own, so one that overflows does not shrink the scale of
+    the others.
     """
 
     name: str
     networks: tuple[str, ...]
-    losses: tuple[str, ...]
+    """The networks that it updates. All others are frozen meanwhile: none of their weights gets a
+    gradient."""
+    losses: tuple[str | tuple[str, ...], ...]
+    """A name, or the names of several losses of one forward pass: these are added up, and share a
+    backward pass and a loss scaler."""
     optimizer: Optimizer
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """What a loss is multiplied by in training, 1 where nothing is said. Curves show the loss
+    itself."""
+    separate_scalers: bool = False
+    """Give each loss of a shared forward pass a backward pass and a scaler of its own. Costs as
+    many backward passes, and the exchange between the ranks does not overlap with them."""
+    begins: int = 0
+    """The first epoch in which it runs, counted from 0."""
+    ends: int | None = None
+    """The first epoch in which it does not run any more; None: it runs to the end."""
+
+    def runs_in(self, epoch: int) -> bool:
+        """Whether `epoch` (counted from 0) has this phase."""
+        return self.begins <= epoch and (self.ends is None or epoch < self.ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +143,16 @@ class Task(ABC):
 
     @abstractmethod
     def phases(self) -> tuple[Phase, ...]:
-        """The updates of one step, in order."""
+        """The updates of one step, in order. Each epoch has at least one."""
 
     @abstractmethod
-    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, scalar loss) for one micro-batch. The engine runs this generator under
-        autocast and calls backward between two yields, so several forward passes of one network
-        with a backward each are safe under DDP. A network that only makes samples for another one's
-        loss is called under `torch.no_grad()`. Losses are means over the micro-batch. Parameters
-        are changed by the optimizer alone: a checkpoint may be copying them meanwhile."""
+    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[Losses]:
+        """Yield the losses of one micro-batch, once for each entry of the phase's `losses`, in any
+        order. The engine runs this generator under autocast and calls backward between two yields,
+        so several forward passes of one network with a backward each are safe under DDP. A network
+        that only makes samples for another one's loss is called under `torch.no_grad()`. Losses are
+        means over the micro-batch. Parameters are changed by the optimizer alone: a checkpoint may
+        be copying them meanwhile."""
 
     @abstractmethod
     def evaluation_batches(self) -> Iterator[Any]:

@@ -110,14 +110,12 @@ class Engine:
         for network in self.networks.values():
             self.precision.cast(network)
         randomness.seed_everything(train.seed, rank=1 + world.rank)
-        wrapped = {name: self._wrap(network) for name, network in self.networks.items()}
         self.updates = [
-            PhaseUpdate(task, phase, wrapped, self.precision, train) for phase in task.phases()
+            PhaseUpdate(task, phase, self.networks, self._wrap, self.precision, train)
+            for phase in task.phases()
         ]
         self.precision.complete()
-        names = [name for update in self.updates for name in update.losses]
-        if len(names) > len(set(names)):
-            raise ValueError(f"task {task.name} has two losses of one name: {names}")
+        self._check_phases()
 
         self.step = 0
         self.evaluated_step = -1
@@ -125,7 +123,7 @@ class Engine:
         self.best_value: float | None = None
         self.seconds_before = 0.0
         self.started = time.monotonic()
-        self._rehearsed = False
+        self._has_reserved = False
 
         self.agreement = Agreement(world, watch)
         self._last_save = time.monotonic()
@@ -150,6 +148,24 @@ class Engine:
         self.precision.open()  # last: an engine that cannot be made leaves nothing patched
 
     # -- building ---------------------------------------------------------------------------------
+
+    def _check_phases(self) -> None:
+        """Raise ValueError where the task's phases cannot be carried out."""
+        phases = [update.phase for update in self.updates]
+        losses = [name for update in self.updates for name in update.losses]
+        for kind, names in {"phases": [phase.name for phase in phases], "losses": losses}.items():
+            if len(names) > len(set(names)):
+                raise ValueError(f"task {self.task.name} has two {kind} of one name: {names}")
+        for update in self.updates:
+            unknown = ", ".join(sorted(set(update.phase.weights) - set(update.losses)))
+            if unknown:
+                raise ValueError(f"phase {update.phase.name} has weights for no loss: {unknown}")
+        ends = [phase.ends for phase in phases if phase.ends is not None]
+        self._changes = {phase.begins for phase in phases}.union(ends)
+        """The epochs that have other phases than the one before."""
+        for epoch in {0} | self._changes:
+            if epoch < self.train.epochs and not self._updates_in(epoch):
+                raise ValueError(f"task {self.task.name} has no phase in epoch {epoch}")
 
     def _place(self, network: nn.Module) -> nn.Module:
         if self.train.sync_batchnorm and self.world.size > 1:
@@ -221,7 +237,7 @@ class Engine:
                     self.timer.step_done()
                     if self.timer.ends_training:
                         self.total_steps = self.step
-                if self.step % self.train.log_every == 0 or self.step == self.total_steps:
+                if self._is_time_to_log():
                     self.report.log()
                 reason, save = self._agree()
                 # Before a save: the resumed run would otherwise evaluate this step again.
@@ -235,14 +251,13 @@ class Engine:
         return reason
 
     def train_step(self, micro_batches: list[Any]) -> None:
-        """One step: every phase once, on this rank's share of one global batch."""
-        first = not self._rehearsed
-        if first:
-            self._rehearse(micro_batches)
+        """One step: every phase of its epoch once, on this rank's share of one global batch."""
+        updates = self._updates_in(self.step // self.data.steps_per_epoch)
+        self._rehearse([update for update in updates if not update.rehearsed], micro_batches)
         factor = self.rate(self.step, self.total_steps)
         taken = False
         try:
-            for update in self.updates:
+            for update in updates:
                 update.set_rate(factor)
                 taken |= update.run(micro_batches, self.saver.settle)
         except ScaleFloorError as error:
@@ -251,29 +266,39 @@ class Engine:
             self.average.update()
         self.step += 1
         self._moved("training")
-        if first and self.world.is_main:
-            # Optimizers have all their state from the first step on.
+        if self.world.is_main and not self._has_reserved:
+            # Optimizers have all their state after the first step of their phase.
             self.saver.reserve(state.tensors(self))
+            self._has_reserved = True
+
+    def _updates_in(self, epoch: int) -> list[PhaseUpdate]:
+        return [update for update in self.updates if update.phase.runs_in(epoch)]
+
+    def _is_time_to_log(self) -> bool:
+        """All the losses of a report are means over the same steps."""
+        if self.step % self.train.log_every == 0 or self.step == self.total_steps:
+            return True
+        epoch, into = divmod(self.step, self.data.steps_per_epoch)
+        return into == 0 and epoch in self._changes
 
     def _moved(self, phase: str) -> None:
         if self.sentry is not None:
             self.sentry.moved(self.step, phase)
 
-    def _rehearse(self, micro_batches: list[Any]) -> None:
-        """Run the first step of this attempt once without its effects.
+    def _rehearse(self, updates: list[PhaseUpdate], micro_batches: list[Any]) -> None:
+        """Run the first step that phases have in this attempt once without its effects.
 
         DDP rearranges its buckets after its first backward pass. The sum of three or more numbers
         depends on their order, and the order on the place in a bucket; so without this, the first
         step after a resume would differ in the last bit from the same step of a run that was never
         stopped.
         """
-        self._rehearsed = True
-        if self.world.size == 1:
+        if self.world.size == 1 or not updates:
             return
         buffers = [b for network in self.networks.values() for b in network.buffers()]
         kept = [buffer.clone() for buffer in buffers]
         generators = randomness.own_state(self.device)
-        for update in self.updates:
+        for update in updates:
             update.rehearse(micro_batches)
         randomness.set_own_state(generators, self.device)
         with torch.no_grad():

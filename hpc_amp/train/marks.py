@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch.profiler import record_function
 
-from hpc_amp.tasks.base import Networks
+from hpc_amp.tasks.base import Losses, Networks
 from hpc_amp.train.observer import Training
 
 STEP, DATA, UPDATE, FORWARD = (f"hpc_amp::{name}" for name in ("step", "data", "update", "forward"))
@@ -66,9 +66,7 @@ class Marks:
     def _marked_epoch(self, epoch: int, start: int = 0) -> Iterator[list[Any]]:
         return self._marked(DATA, self._epoch(epoch, start))
 
-    def _marked_losses(
-        self, phase: str, batch: Any, networks: Networks
-    ) -> Iterator[tuple[str, Any]]:
+    def _marked_losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[Losses]:
         return self._marked(FORWARD, self._losses(phase, batch, networks))
 
     def _marked(self, name: str, items: Iterator[T]) -> Iterator[T]:

@@ -56,7 +56,7 @@ class Training(Protocol):
         """Seconds of training over all attempts."""
 
     def train_step(self, micro_batches: list[Any]) -> None:
-        """One step: every phase once, on this rank's share of one global batch."""
+        """One step: every phase of its epoch once, on this rank's share of one global batch."""
 
     def resume_clocks(self) -> None:
         """Measure time again, after something that is no training."""

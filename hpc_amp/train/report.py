@@ -27,9 +27,10 @@ class Report:
         steps = max(loss.count for update in engine.updates for loss in update.losses.values())
         means = self._mean_losses()
         rate = engine.pace.lap(steps) * engine.train.batch_size
-        learning_rate = engine.updates[0].optimizer.param_groups[0]["lr"]
+        rates = self._learning_rates()
         values = {f"train/{name}": value for name, value in means.items()}
-        values |= {"train/lr": learning_rate, "train/images_per_second": rate}
+        values |= {f"train/{name}": value for name, value in rates.items()}
+        values["train/samples_per_second"] = rate
         scale = self.loss_scale()
         if scale is not None:
             values |= {"train/loss_scale": scale, "train/skipped_steps": self.skipped_steps()}
@@ -37,7 +38,7 @@ class Report:
             if len(scalers) > 1:
                 values |= {f"train/loss_scale_{name}": s.value for name, s in scalers.items()}
         engine.tracker.scalars(engine.step, values)
-        self._say_progress(means, learning_rate, rate)
+        self._say_progress(means, rates, rate)
         for observer in engine.observers:
             observer.reported(engine, values)
         if not engine.policy.scales_loss:
@@ -50,12 +51,22 @@ class Report:
 
     def _mean_losses(self) -> dict[str, float]:
         engine = self._engine
-        losses = {name: loss for u in engine.updates for name, loss in u.losses.items()}
+        losses = {
+            name: loss for u in engine.updates for name, loss in u.losses.items() if loss.count
+        }
         together = torch.stack([loss.recent().mean() for loss in losses.values()])
         if engine.world.size > 1:
             dist.all_reduce(together)
             together = together / engine.world.size
         return dict(zip(losses, together.tolist(), strict=True))
+
+    def _learning_rates(self) -> dict[str, float]:
+        """`lr`, and where there are several updates, one of each as `lr_NAME`, too. `lr` is that of
+        the first which ran."""
+        ran = [u for u in self._engine.updates if any(loss.count for loss in u.losses.values())]
+        rates = {u.phase.name: float(u.optimizer.param_groups[0]["lr"]) for u in ran}
+        named = {f"lr_{name}": rate for name, rate in rates.items()} if len(ran) > 1 else {}
+        return {"lr": next(iter(rates.values())), **named}
 
     def _explain_loss(self, name: str, mean: float, steps: int) -> None:
         """Name the step in which a loss ceased to be a number, on whichever rank."""
@@ -70,19 +81,19 @@ class Report:
             "weights are lost. Lower the learning rate, or set train.clip_norm"
         )
 
-    def _say_progress(self, losses: dict[str, float], learning_rate: float, rate: float) -> None:
+    def _say_progress(self, losses: dict[str, float], rates: dict[str, float], rate: float) -> None:
         engine = self._engine
         epoch = (engine.step - 1) // engine.data.steps_per_epoch + 1
         parts = [f"epoch {epoch}/{engine.train.epochs}", f"step {engine.step}/{engine.total_steps}"]
         parts += [f"{name} {value:.4f}" for name, value in losses.items()]
-        parts += [f"lr {learning_rate:.4g}", f"{rate:,.0f} img/s"]
+        parts += [f"lr {rates['lr']:.4g}", f"{rate:,.0f} samples/s"]
         if (scale := self.loss_scale()) is not None:
             parts.append(f"scale {scale:g} ({self.skipped_steps()} skipped)")
         seconds = (engine.total_steps - engine.step) * engine.train.batch_size / max(rate, 1e-9)
         parts.append(f"eta {int(seconds) // 60}:{int(seconds) % 60:02d}")
         engine.tracker.say("  ".join(parts))
         engine.tracker.progress(
-            step=engine.step, total_steps=engine.total_steps, epoch=epoch, images_per_second=rate,
+            step=engine.step, total_steps=engine.total_steps, epoch=epoch, samples_per_second=rate,
             steps_per_epoch=engine.data.steps_per_epoch, **losses,
         )  # fmt: skip
 
@@ -128,7 +139,7 @@ class Report:
             "synthetic": engine.task.synthetic,
             "metrics": engine.metrics,
             "best": self._best(),
-            "images_per_second": round(rate, 2),
+            "samples_per_second": round(rate, 2),
             "world_size": engine.world.size,
             "nodes": engine.world.nodes,
             "device": engine.device.type,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,41 +16,71 @@ from hpc_amp.amp.model_precision import ModelPrecision
 from hpc_amp.amp.precision import PrecisionPolicy
 from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.config.schema import Optimizer, Train
-from hpc_amp.tasks.base import Networks, Phase, Task
+from hpc_amp.distributed.gradients import average_gradients
+from hpc_amp.tasks.base import Losses, Networks, Phase, Task
+from hpc_amp.train.errors import TrainingError
 from hpc_amp.train.losses import RecentLosses
 from hpc_amp.train.optimizers import build_optimizer
 from hpc_amp.train.settings import SettingError
 
 
+@dataclass(frozen=True, slots=True)
+class _Backward:
+    """A backward pass of one micro-batch: of a weighted sum of losses. After the last one of a
+    forward pass its graph is freed."""
+
+    loss: Tensor
+    scaler: LossScaler | None
+    is_last: bool
+
+
 class PhaseUpdate:
     """Carries out one phase of a step.
 
-    `networks` are what the task calls (wrapped in DDP where there are several ranks). `losses` are
-    those of the steps since the last report. `skipped` updates overflowed, in one loss or several.
+    `networks` are those of the task, on the device; `wrap` wraps one that this phase updates in DDP
+    where there are several ranks. `losses` are those of the steps since the last report. `skipped`
+    updates overflowed, in one loss or several.
     """
 
     def __init__(
-        self, task: Task, phase: Phase, networks: Networks, precision: ModelPrecision, train: Train
+        self,
+        task: Task,
+        phase: Phase,
+        networks: Networks,
+        wrap: Callable[[nn.Module], nn.Module],
+        precision: ModelPrecision,
+        train: Train,
     ) -> None:
         self.phase = phase
         self._task = task
-        self._networks = networks
         self._policy = policy = precision.policy
         self._clip_norm = train.clip_norm
-        updated = [networks[name] for name in phase.networks]
-        self._distributed = [n for n in updated if isinstance(n, DistributedDataParallel)]
+        updated = {name: wrap(networks[name]) for name in phase.networks}
+        self._networks = {**networks, **updated}
+        self._frozen = _trainable(networks.values(), besides=updated.values())
+        self._distributed = [n for n in updated.values() if isinstance(n, DistributedDataParallel)]
         _check_eps(phase.optimizer, policy)
-        self.optimizer = build_optimizer(phase.optimizer, updated, task.device)
+        self.optimizer = build_optimizer(phase.optimizer, list(updated.values()), task.device)
         self._gradients = precision.gradients(self.optimizer)
         self._parameters = list(parameters_of(self.optimizer))
+        self._passes = [(e,) if isinstance(e, str) else e for e in phase.losses]
         self.scalers: Mapping[str, LossScaler] = {
             name: LossScaler(train.precision, name=f"{phase.name}/{name}")
-            for name in (phase.losses if policy.scales_loss else ())
+            for name in (self._scaler_names() if policy.scales_loss else ())
         }
         self.skipped = 0
+        self.rehearsed = False
+        """Whether `rehearse` was called in this attempt."""
         self.losses: dict[str, RecentLosses] = {
-            name: RecentLosses(train.log_every, task.device) for name in phase.losses
+            name: RecentLosses(train.log_every, task.device) for e in self._passes for name in e
         }
+
+    def _scaler_names(self) -> Iterator[str]:
+        for names in self._passes:
+            if self.phase.separate_scalers:
+                yield from names
+            else:
+                yield "+".join(names)
 
     def set_rate(self, factor: float) -> None:
         """Set the learning rate to `factor` times each group's peak."""
@@ -63,10 +94,11 @@ class PhaseUpdate:
         self._zero_gradients()
         for losses in self.losses.values():
             losses.begin()
-        if len(self.scalers) > 1:
-            taken = self._backward_several(micro_batches)
-        else:
-            taken = self._backward_one(micro_batches)
+        with self._others_frozen():
+            if len(self.scalers) > 1:
+                taken = self._backward_several(micro_batches)
+            else:
+                taken = self._backward_one(micro_batches)
         if not taken:
             self.skipped += 1
             self._gradients.drop_master_gradients()
@@ -82,12 +114,25 @@ class PhaseUpdate:
         self.optimizer.zero_grad(set_to_none=True)
         self._gradients.zero(set_to_none=True)
 
+    @contextlib.contextmanager
+    def _others_frozen(self) -> Iterator[None]:
+        """The networks that this phase does not update get no gradient."""
+        for parameter in self._frozen:
+            parameter.requires_grad = False
+        try:
+            yield
+        finally:
+            for parameter in self._frozen:
+                parameter.requires_grad = True
+
     def rehearse(self, micro_batches: Sequence[Any]) -> None:
         """Forward and backward, without an update of anything."""
+        self.rehearsed = True
         for losses in self.losses.values():
             losses.begin()
-        for _, loss in self._losses(micro_batches[0], 1):
-            loss.backward()
+        with self._others_frozen():
+            for backward in self._backwards(micro_batches[0], 1):
+                backward.loss.backward(retain_graph=not backward.is_last)
         for losses in self.losses.values():
             losses.forget_step()
         self._zero_gradients()
@@ -98,9 +143,7 @@ class PhaseUpdate:
         if self.scalers:
             self._gradients.set_aside()
         *first, last = micro_batches
-        with contextlib.ExitStack() as stack:
-            for network in self._distributed if first else ():
-                stack.enter_context(network.no_sync())
+        with self._no_exchange() if first else contextlib.nullcontext():
             for batch in first:
                 self._backward(batch, len(micro_batches))
         self._backward(last, len(micro_batches))
@@ -111,36 +154,89 @@ class PhaseUpdate:
         return True
 
     def _backward(self, batch: Any, parts: int) -> None:
-        for name, loss in self._losses(batch, parts):
-            scaler = self.scalers.get(name)
+        for backward in self._backwards(batch, parts):
+            loss, scaler = backward.loss, backward.scaler
             (scaler.scale(loss) if scaler else loss).backward()
 
     def _backward_several(self, micro_batches: Sequence[Any]) -> bool:
         """Losses with scales of their own: each backward's gradients are alone when they are
-        unscaled, then added to what the others left. Ranks exchange at every backward."""
-        overflows = dict.fromkeys(self.scalers, False)
-        for batch in micro_batches:
-            for name, loss in self._losses(batch, len(micro_batches)):
-                self._gradients.set_aside()
-                self.scalers[name].scale(loss).backward()
-                overflows[name] |= bool(self._gradients.unscale(self.scalers[name]))
-        for name, scaler in self.scalers.items():
-            scaler.update(overflows[name])
+        unscaled, then added to what the others left. Ranks exchange at every backward: by DDP where
+        each has a forward pass of its own, since DDP sees only the first one after a forward."""
+        overflows = dict.fromkeys(self.scalers.values(), False)
+        by_hand = self.phase.separate_scalers and bool(self._distributed)
+        with self._no_exchange() if by_hand else contextlib.nullcontext():
+            for batch in micro_batches:
+                for backward in self._backwards(batch, len(micro_batches)):
+                    scaler = backward.scaler
+                    assert scaler is not None
+                    self._gradients.set_aside()
+                    scaler.scale(backward.loss).backward(retain_graph=not backward.is_last)
+                    if by_hand:
+                        average_gradients(list(self._gradients.model_parameters()))
+                    overflows[scaler] |= bool(self._gradients.unscale(scaler))
+        for scaler, overflow in overflows.items():
+            scaler.update(overflow)
         return not any(overflows.values())
 
-    def _losses(self, batch: Any, parts: int) -> Iterator[tuple[str, Tensor]]:
-        """The task's losses of one micro-batch, each divided by the number of micro-batches."""
+    @contextlib.contextmanager
+    def _no_exchange(self) -> Iterator[None]:
+        """DDP leaves the gradients of these forward and backward passes on their rank."""
+        with contextlib.ExitStack() as stack:
+            for network in self._distributed:
+                stack.enter_context(network.no_sync())
+            yield
+
+    def _backwards(self, batch: Any, parts: int) -> Iterator[_Backward]:
+        """The backward passes of one micro-batch, their losses divided by the number of
+        micro-batches. Raises TrainingError where the task yields others than the phase has."""
+        missing = list(self._passes)
         losses = self._task.losses(self.phase.name, batch, self._networks)
         while True:
             with self._policy.autocast():
                 entry = next(losses, None)
-            if entry is None:
-                return
-            name, loss = entry
-            if parts > 1:
-                loss = loss / parts
-            self.losses[name].add(loss)
-            yield name, loss
+                if entry is None:
+                    break
+                names = self._names(entry)
+                if names not in missing:
+                    raise self._other_losses(tuple(entry))
+                missing.remove(names)
+                parted = {name: entry[name] / parts if parts > 1 else entry[name] for name in names}
+                for name, loss in parted.items():
+                    self.losses[name].add(loss)
+                separate = self.phase.separate_scalers and len(self.scalers) > 1
+                groups = [(name,) for name in names] if separate else [names]
+                sums = [self._weighted_sum(parted, group) for group in groups]
+            for group, loss in zip(groups, sums, strict=True):
+                scaler = self.scalers.get("+".join(group))
+                yield _Backward(loss, scaler, is_last=group is groups[-1])
+        if missing:
+            raise self._other_losses(())
+
+    def _names(self, entry: Losses) -> tuple[str, ...]:
+        """The names of a forward pass in the phase's order: sums depend on it."""
+        return next((names for names in self._passes if set(names) == set(entry)), tuple(entry))
+
+    def _weighted_sum(self, losses: Losses, names: tuple[str, ...]) -> Tensor:
+        """In fp32 where it is one of several: a sum of half-precision losses may overflow."""
+        weights = self.phase.weights
+        if len(names) == 1 and names[0] not in weights:
+            return losses[names[0]]
+        return torch.stack([losses[n].float() * weights.get(n, 1.0) for n in names]).sum()
+
+    def _other_losses(self, found: tuple[str, ...]) -> TrainingError:
+        wanted = ", ".join("+".join(names) for names in self._passes)
+        what = f"`{'+'.join(found)}`" if found else "fewer"
+        return TrainingError(
+            f"task {self._task.name}: phase `{self.phase.name}` declares the losses {wanted}, each "
+            f"once a micro-batch, but `losses` yields {what}"
+        )
+
+
+def _trainable(networks: Iterable[nn.Module], besides: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """The parameters that are trained somewhere, without those of the networks `besides`."""
+    left_out = {parameter for network in besides for parameter in network.parameters()}
+    found = {p: None for network in networks for p in network.parameters() if p.requires_grad}
+    return [parameter for parameter in found if parameter not in left_out]
 
 
 def _check_eps(config: Optimizer, policy: PrecisionPolicy) -> None:

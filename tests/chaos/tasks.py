@@ -12,7 +12,7 @@ from support.training import FEATURES, Regression
 from torch import Tensor, nn
 
 from hpc_amp.data.order import generator
-from hpc_amp.tasks.base import Networks, TrainingData
+from hpc_amp.tasks.base import Losses, Networks, TrainingData
 
 
 class Even(Regression):
@@ -25,9 +25,10 @@ class Even(Regression):
     def prepare_data(self) -> TrainingData:
         return Shares(self.train, self.world.rank, self.world.size)
 
-    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[tuple[str, Tensor]]:
-        for name, loss in super().losses(phase, batch, networks):
-            yield name, loss * (1 + 0.1 * random.random() + 0.01 * random.gauss(0, 1))
+    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[Losses]:
+        for losses in super().losses(phase, batch, networks):
+            factor = 1 + 0.1 * random.random() + 0.01 * random.gauss(0, 1)
+            yield {name: loss * factor for name, loss in losses.items()}
 
     def evaluation_batches(self) -> Iterator[Tensor]:
         for number in range(self.world.rank, self.test_batches, self.world.size):
@@ -57,13 +58,13 @@ class Diverging(Even):
     name: ClassVar[str] = "diverging"
     steps = 0
 
-    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[tuple[str, Tensor]]:
+    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[Losses]:
         self.steps += 1
         # Two ranks rehearse their first step.
         begun = self.steps - (self.world.size > 1) >= 6
-        for name, loss in super().losses(phase, batch, networks):
+        for losses in super().losses(phase, batch, networks):
             last = self.world.rank == self.world.size - 1
-            yield name, loss * torch.nan if begun and last else loss
+            yield {n: loss * torch.nan if begun and last else loss for n, loss in losses.items()}
 
 
 def test_batch(number: int) -> Tensor:

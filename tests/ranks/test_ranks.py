@@ -58,6 +58,13 @@ GAN: dict[str, Any] = {
     "device": "cpu",
 }
 
+GANS = {
+    "TinyGan": ("real", "fake", "fooled"),
+    "OnePass": ("real", "fake", "fooled", "near"),
+    "Separate": ("real", "fake", "fooled", "near"),
+}
+"""Tasks of support.gan, and their losses."""
+
 
 class Runs:
     """The runs of this module: `plan` collects attempts, `launch` lets ranks work on them."""
@@ -133,9 +140,17 @@ def runs(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         made.plan(stopped, FP16, size, attempt=3, by="file", rank=0, step=6)
         made.plan(stopped, FP16, size, attempt=4, by="SIGTERM", rank=0, step=13)
         made.plan(stopped, FP16, size, attempt=5)
-        made.plan(f"gan-{size}", GAN, size, task="gan")
+        for name in GANS:
+            made.plan(f"{name}-{size}", GAN, size, task=f"gan:{name}")
     made.plan("stopped-4", COMMON, 4, attempt=1, by="SIGTERM", rank=3, step=3)
     made.plan("stopped-4", COMMON, 4, attempt=2)
+    for name in ("OnePass", "Separate"):
+        made.plan(f"{name}-4", GAN, 4, task=f"gan:{name}")
+        made.plan(f"{name}-stopped", GAN, 4, task=f"gan:{name}", by="file", rank=0, step=3)
+        made.plan(
+            f"{name}-stopped", GAN, 4, attempt=2, task=f"gan:{name}", by="file", rank=0, step=7
+        )
+        made.plan(f"{name}-stopped", GAN, 4, attempt=3, task=f"gan:{name}")
     made.launch(4)
     return made
 
@@ -208,13 +223,27 @@ def test_a_resume_of_four_ranks_is_bit_exact_too(runs: Runs) -> None:
     assert runs.curves("stopped-4") == runs.curves("parity-4")
 
 
-def test_a_gan_trains_the_same_on_two_ranks(runs: Runs) -> None:
-    """Two networks in DDP, two optimizers, three losses with scalers of their own, in parts."""
-    for name in ("real", "fake", "fooled"):
-        one, two = (curve(runs.folder / f"gan-{size}", f"train/{name}") for size in (1, 2))
+@pytest.mark.parametrize("name", GANS)
+def test_a_gan_trains_the_same_on_two_ranks(runs: Runs, name: str) -> None:
+    """Two networks in DDP, two optimizers, in parts; losses with scalers of their own, from one
+    forward pass, and both."""
+    for loss in GANS[name]:
+        one, two = (curve(runs.folder / f"{name}-{size}", f"train/{loss}") for size in (1, 2))
         assert len(one) == 10
-        assert [loss for _, loss in two] == pytest.approx([loss for _, loss in one], abs=2e-3)
+        assert [value for _, value in two] == pytest.approx([v for _, v in one], abs=2e-3)
         assert abs(one[-1][1] - one[0][1]) > 0.02, "it trains"
+
+
+@pytest.mark.parametrize("name", ["OnePass", "Separate"])
+def test_a_gan_of_four_ranks_with_a_later_phase_resumes_bit_exactly(runs: Runs, name: str) -> None:
+    """Stopped in both epochs, of which the second has a phase more, on a network of another one."""
+    whole, stopped = f"{name}-4", f"{name}-stopped"
+    assert [runs.attempt(stopped, attempt)[0]["step"] for attempt in (1, 2)] == [3, 7]
+    assert runs.summary(stopped)["weights_sha256"] == runs.summary(whole)["weights_sha256"]
+    for loss in (*GANS[name], "flat"):
+        curves = [curve(runs.folder / run, f"train/{loss}") for run in (whole, stopped)]
+        assert curves[0] == curves[1]
+        assert len(curves[0]) == (5 if loss == "flat" else 10)
 
 
 def test_two_ranks_really_are_another_sum(runs: Runs) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hpc_amp.config.schema import Optimizer
-from hpc_amp.tasks.base import Networks, Phase, TrainingData
+from hpc_amp.tasks.base import Losses, Networks, Phase, TrainingData
 from support.training import FEATURES, Regression, Vectors
 
 
@@ -36,7 +38,7 @@ class TinyGan(Regression):
             Phase("generator", ("generator",), ("fooled",), adam),
         )
 
-    def losses(self, phase: str, batch: Tensor, networks: Networks) -> Iterator[tuple[str, Tensor]]:
+    def losses(self, phase: str, batch: Tensor, networks: Networks) -> Iterator[Losses]:
         noise = batch.flip(1)
         if phase == "critic":
             with torch.no_grad():
@@ -46,12 +48,12 @@ class TinyGan(Regression):
         else:
             yield self.loss("fooled", networks["critic"](networks["generator"](noise)))
 
-    def loss(self, name: str, logits: Tensor) -> tuple[str, Tensor]:
+    def loss(self, name: str, logits: Tensor) -> Losses:
         loss = F.softplus(-logits.float()).mean()
         if self.calls[name] in self.overflow.get(name, ()):
             loss = loss * torch.inf
         self.calls[name] += 1
-        return name, loss
+        return {name: loss}
 
     def evaluate(self, batch: Any, networks: Networks) -> dict[str, Tensor]:
         made = networks["generator"](batch)
@@ -69,3 +71,41 @@ class Shares(Vectors):
         for parts in super().epoch(epoch, start):
             share = torch.cat(parts).chunk(self.size)[self.rank]
             yield list(share.chunk(self.train.accumulate))
+
+
+class OnePass(TinyGan):
+    """Each phase has several losses of one forward pass, and the critic a third from the second
+    epoch on, in a phase of its own."""
+
+    separate: ClassVar[bool] = False
+
+    def phases(self) -> tuple[Phase, ...]:
+        critic, generator = super().phases()
+        return (
+            replace(critic, losses=(("real", "fake"),), separate_scalers=self.separate),
+            replace(
+                generator,
+                losses=(("fooled", "near"),),
+                weights={"near": 0.5},
+                separate_scalers=self.separate,
+            ),
+            replace(critic, name="late", losses=("flat",), begins=1),
+        )
+
+    def losses(self, phase: str, batch: Tensor, networks: Networks) -> Iterator[Losses]:
+        noise, critic = batch.flip(1), networks["critic"]
+        if phase == "late":
+            yield {"flat": critic(batch).square().mean()}
+            return
+        with contextlib.nullcontext() if phase == "generator" else torch.no_grad():
+            made = networks["generator"](noise)
+        if phase == "generator":
+            yield {**self.loss("fooled", critic(made)), "near": (made - batch).square().mean()}
+        else:
+            yield {**self.loss("real", critic(batch + 2)), **self.loss("fake", -critic(made))}
+
+
+class Separate(OnePass):
+    """The same with a loss scaler for each loss."""
+
+    separate = True

@@ -2,9 +2,9 @@
 
 Importing torch takes seconds, so it happens once, and each attempt is a fork that starts training
 as `python -m hpc_amp.train` does. An entry of the plan is {job, attempt, size, port, task, stop};
-ranks beyond `size` pass, and `task: gan` stands for `support.gan`. A stop is {rank, step, by}:
-after that step that rank sends itself SIGTERM or creates the stop file; `by: deadline` is a
-deadline in the past for all. With a stop, the ranks exchange after every step.
+ranks beyond `size` pass, and `task: gan:NAME` stands for a class of `support.gan`. A stop is {rank,
+step, by}: after that step that rank sends itself SIGTERM or creates the stop file; `by: deadline`
+is a deadline in the past for all. With a stop, the ranks exchange after every step.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def attempt(entry: dict[str, Any]) -> None:
     PlannedAgreement.stop, PlannedAgreement.steps = entry["stop"], []
     PlannedAgreement.stop_file = folder / "stop"
     engine.Agreement = PlannedAgreement  # type: ignore[misc]
-    if entry["task"] == "gan":
-        registry.TASKS._own["classification"] = "support.gan:TinyGan"
+    if entry["task"].startswith("gan:"):
+        registry.TASKS._own["classification"] = f"support.{entry['task']}"
     status = main([entry["job"]])
     noted = {"status": status, "pid": os.getpid(), "exchanges": PlannedAgreement.steps}
     (folder / f"rank{RANK}.json").write_text(json.dumps(noted))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hpc_amp.config.schema import Train, from_plain
 from hpc_amp.data.order import generator
 from hpc_amp.distributed.world import World
-from hpc_amp.tasks.base import Best, Networks, Phase, Task, TrainingData
+from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task, TrainingData
 from hpc_amp.tasks.classification.config import ClassificationConfig
 from hpc_amp.tasks.dcgan.config import DcganConfig
 from hpc_amp.train.engine import Engine
@@ -60,8 +60,8 @@ class Regression(Task):
     def phases(self) -> tuple[Phase, ...]:
         return (Phase("train", ("model",), ("loss",), self.train.optimizer),)
 
-    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[tuple[str, Tensor]]:
-        yield "loss", self.error(batch, networks).square().mean()
+    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[Losses]:
+        yield {"loss": self.error(batch, networks).square().mean()}
 
     def error(self, batch: Tensor, networks: Networks) -> Tensor:
         return networks["model"](batch)[:, 0] - batch.mean(1)

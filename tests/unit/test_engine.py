@@ -18,7 +18,7 @@ from support.training import Regression, curve, engine, fit_until
 from torch import Tensor
 
 from hpc_amp.config.schema import Schedule
-from hpc_amp.tasks.base import Networks, TrainingData
+from hpc_amp.tasks.base import Losses, Networks, TrainingData
 from hpc_amp.train.engine import Engine
 from hpc_amp.train.errors import Superseded, TrainingError
 from hpc_amp.train.rundir import RunDirectory
@@ -30,9 +30,10 @@ from hpc_amp.train.stopping import StopReason, StopWatch
 class Restless(Regression):
     """Draws from every generator in each step, so that a resume has to restore all of them."""
 
-    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[tuple[str, Tensor]]:
-        for name, loss in super().losses(phase, batch, networks):
-            yield name, loss * (1 + 0.1 * random.random() + 0.01 * random.gauss(0, 1))
+    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[Losses]:
+        for losses in super().losses(phase, batch, networks):
+            factor = 1 + 0.1 * random.random() + 0.01 * random.gauss(0, 1)
+            yield {name: loss * factor for name, loss in losses.items()}
 
 
 # The scale overflows at once, and again each time that it has grown back.
@@ -388,9 +389,10 @@ def test_an_error_of_the_writer_ends_the_training(
 class Diverging(Restless):
     """The loss is no number from step 6 on."""
 
-    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[tuple[str, Tensor]]:
-        for name, loss in super().losses(phase, batch, networks):
-            yield name, loss * torch.nan if self.reached() >= 6 else loss
+    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[Losses]:
+        for losses in super().losses(phase, batch, networks):
+            bad = self.reached() >= 6
+            yield {n: loss * torch.nan if bad else loss for n, loss in losses.items()}
 
     reached: ClassVar[Any] = None
 

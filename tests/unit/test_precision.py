@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hpc_amp.amp.precision import PrecisionError, PrecisionPolicy
 from hpc_amp.config.schema import Precision
-from hpc_amp.tasks.base import Networks
+from hpc_amp.tasks.base import Losses, Networks
 from hpc_amp.train.errors import TrainingError
 from hpc_amp.train.state import weights_digest
 
@@ -30,10 +30,10 @@ def _backends_as_before() -> Iterator[None]:
 class Watching(Regression):
     """Notes the dtypes that its network computes in, and those of its losses."""
 
-    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[tuple[str, Tensor]]:
-        for name, loss in super().losses(phase, batch, networks):
-            self.seen = networks["model"](batch).dtype, loss.dtype
-            yield name, loss
+    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[Losses]:
+        for losses in super().losses(phase, batch, networks):
+            self.seen = networks["model"](batch).dtype, losses["loss"].dtype
+            yield losses
 
     def evaluate(self, batch: Any, networks: Networks) -> dict[str, Tensor]:
         self.seen_in_evaluation = networks["model"](batch).dtype
@@ -98,10 +98,10 @@ def test_tf32_is_off_where_fp32_was_asked_for(mode: str, allowed: bool) -> None:
 class Diverging(Regression):
     """Its loss is not finite in the third step."""
 
-    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[tuple[str, Tensor]]:
+    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[Losses]:
         self.calls = getattr(self, "calls", 0) + 1
-        for name, loss in super().losses(phase, batch, networks):
-            yield name, loss * (torch.inf if self.calls == 3 else 1)
+        for losses in super().losses(phase, batch, networks):
+            yield {"loss": losses["loss"] * (torch.inf if self.calls == 3 else 1)}
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_with_an_explanation(tmp_path: Path) -> None:

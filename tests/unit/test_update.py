@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from support.gan import TinyGan
+from support.gan import OnePass, Separate, TinyGan
 from support.training import FEATURES, Regression, curve, engine, fit_until
 from torch import Tensor, nn
 
-from hpc_amp.tasks.base import Phase
+from hpc_amp.tasks.base import Losses, Networks, Phase
 from hpc_amp.train.engine import Engine
+from hpc_amp.train.errors import TrainingError
 from hpc_amp.train.state import weights_digest
 
 
@@ -199,3 +202,123 @@ class Twice(TinyGan):
 def test_two_losses_of_one_name_are_a_defect_of_the_task(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two losses of one name"):
         engine(tmp_path, Twice)
+
+
+# -- several losses of one forward pass, phases of some epochs -------------------------------------
+
+
+@pytest.mark.parametrize("task", [OnePass, Separate])
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("mode", ["fp32", "fp16"])
+def test_losses_of_one_forward_pass_give_the_gradient_of_their_sum(
+    task: type[OnePass], accumulate: int, mode: str, tmp_path: Path
+) -> None:
+    precision = {**FP16, "mode": mode} if mode == "fp16" else mode
+    made = engine(tmp_path, task, precision=precision, accumulate=accumulate)
+    critic, generator = nn.Linear(FEATURES, 1), nn.Linear(FEATURES, FEATURES)
+    generator.load_state_dict(made.networks["generator"].state_dict())
+    whole = next(made.data.epoch(0))
+    made.train_step(whole)
+    critic.load_state_dict(made.networks["critic"].state_dict())
+
+    batch = torch.cat(whole)
+    images = generator(batch.flip(1))
+    fooled, near = F.softplus(-critic(images)).mean(), (images - batch).square().mean()
+    (fooled + 0.5 * near).backward()
+    found = [p.grad for p in made.updates[1]._parameters]
+    close = {"rtol": 1e-5, "atol": 1e-6} if mode == "fp32" else {"rtol": 2e-2, "atol": 2e-3}
+    torch.testing.assert_close(found, [p.grad for p in generator.parameters()], **close)
+    made.report.log()
+    for name, value in {"fooled": fooled, "near": near}.items():
+        ((_, shown),) = curve(tmp_path, f"train/{name}")
+        assert shown == pytest.approx(value.item(), rel=1e-2), "the loss without its weight"
+
+
+def test_who_shares_a_backward_pass_shares_a_scaler(tmp_path: Path) -> None:
+    shared = engine(tmp_path / "1", OnePass, precision=FP16)
+    assert set(scales(shared)) == {"real+fake", "fooled+near", "flat"}
+    separate = engine(tmp_path / "2", Separate, precision=FP16)
+    assert set(scales(separate)) == {"real", "fake", "fooled", "near", "flat"}
+
+
+@pytest.mark.parametrize("task", [OnePass, Separate])
+def test_an_overflow_of_one_of_several_losses_skips_the_update_once(
+    task: type[OnePass], tmp_path: Path
+) -> None:
+    overflowing = type("Overflowing", (task,), {"overflow": {"fake": {1}}})
+    made = engine(tmp_path, overflowing, precision=FP16)
+    moved = []
+    for batches in list(made.data.epoch(0))[:3]:
+        before = weights(made, "critic")
+        made.train_step(batches)
+        moved.append(not torch.equal(weights(made, "critic"), before))
+    assert moved == [True, False, True]
+    assert made.report.skipped_steps() == 1
+    hit = {"fake"} if task is Separate else {"real+fake"}
+    assert {name for name, scale in scales(made).items() if scale == 128} == hit
+    assert {name for name, scale in scales(made).items() if scale == 256} == set(scales(made)) - hit
+
+
+def test_a_phase_runs_in_its_epochs_and_is_reported_for_these(tmp_path: Path) -> None:
+    made = engine(tmp_path, OnePass, log_every=4, epochs=2)
+    made.fit()
+    assert [step for step, _ in curve(tmp_path, "train/real")] == [4, 5, 8, 10]
+    assert [step for step, _ in curve(tmp_path, "train/flat")] == [8, 10]
+    assert [step for step, _ in curve(tmp_path, "train/lr_late")] == [8, 10]
+    assert curve(tmp_path, "train/lr") == curve(tmp_path, "train/lr_critic")
+
+
+def test_a_network_that_is_not_updated_gets_no_gradient(tmp_path: Path) -> None:
+    made = engine(tmp_path, TinyGan)
+    made.train_step(next(made.data.epoch(0)))
+    before = [p.grad.clone() for p in made.networks["critic"].parameters() if p.grad is not None]
+    made.updates[1].run(next(made.data.epoch(0)), lambda: None)
+    after = [p.grad for p in made.networks["critic"].parameters()]
+    assert len(before) == 2
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    assert all(p.requires_grad for n in made.networks.values() for p in n.parameters())
+
+
+class Missing(OnePass):
+    def losses(self, phase: str, batch: Tensor, networks: Networks) -> Iterator[Losses]:
+        for losses in super().losses(phase, batch, networks):
+            yield {name: loss for name, loss in losses.items() if name != "near"}
+
+
+class Fewer(TinyGan):
+    def losses(self, phase: str, batch: Tensor, networks: Networks) -> Iterator[Losses]:
+        yield next(super().losses(phase, batch, networks))
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (Missing, "phase `generator` declares the losses fooled\\+near, .* yields `fooled`"),
+        (Fewer, "phase `critic` declares the losses real, fake, .* yields fewer"),
+    ],
+)
+def test_other_losses_than_the_phase_declares_are_an_error(
+    task: type[TinyGan], message: str, tmp_path: Path
+) -> None:
+    made = engine(tmp_path, task)
+    with pytest.raises(TrainingError, match=message):
+        made.train_step(next(made.data.epoch(0)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"begins": 1}, "no phase in epoch 0"),
+        ({"ends": 1}, "no phase in epoch 1"),
+        ({"weights": {"los": 2.0}}, "weights for no loss: los"),
+    ],
+)
+def test_phases_that_cannot_be_are_a_defect_of_the_task(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    class Odd(Regression):
+        def phases(self) -> tuple[Phase, ...]:
+            return (replace(super().phases()[0], **change),)
+
+    with pytest.raises(ValueError, match=message):
+        engine(tmp_path, Odd, epochs=2)

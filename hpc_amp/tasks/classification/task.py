@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hpc_amp.data.memory import Batch
 from hpc_amp.data.prepare import Prepared, prepare
 from hpc_amp.models import build_model
-from hpc_amp.tasks.base import Best, Networks, Phase, Task, TrainingData
+from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task, TrainingData
 from hpc_amp.tasks.classification.config import ClassificationConfig
 
 
@@ -56,12 +56,12 @@ class Classification(Task):
         """One update."""
         return (Phase("train", ("model",), ("loss",), self.train.optimizer),)
 
-    def losses(self, phase: str, batch: Batch, networks: Networks) -> Iterator[tuple[str, Tensor]]:
+    def losses(self, phase: str, batch: Batch, networks: Networks) -> Iterator[Losses]:
         """The cross entropy, with label smoothing."""
         images, labels = batch
         logits = networks["model"](images)
         smoothing = self.train.label_smoothing
-        yield "loss", F.cross_entropy(logits, labels, label_smoothing=smoothing)
+        yield {"loss": F.cross_entropy(logits, labels, label_smoothing=smoothing)}
 
     def evaluation_batches(self) -> Iterator[Batch]:
         """This rank's share of the test images."""

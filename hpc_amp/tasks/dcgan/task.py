@@ -3,18 +3,16 @@ them."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from hpc_amp.config.schema import Optimizer
 from hpc_amp.data.prepare import Prepared
-from hpc_amp.tasks.base import Best, Networks, Phase, Task, TrainingData
+from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task, TrainingData
 from hpc_amp.tasks.dcgan.config import DcganConfig
 from hpc_amp.tasks.dcgan.data import (
     Batch,
@@ -91,7 +89,7 @@ class Dcgan(Task):
             Phase("generator", ("generator",), ("g",), adam),
         )
 
-    def losses(self, phase: str, batch: Batch, networks: Networks) -> Iterator[tuple[str, Tensor]]:
+    def losses(self, phase: str, batch: Batch, networks: Networks) -> Iterator[Losses]:
         """`d_real` and `d_fake`, or `g`, the generator's loss in the form that does not saturate
         (Goodfellow et al., 2014, section 3)."""
         images, latents = batch
@@ -102,9 +100,7 @@ class Dcgan(Task):
             yield self._loss("d_real", discriminator(images), 1.0)
             yield self._loss("d_fake", discriminator(made), 0.0)
         else:
-            with _frozen(discriminator) as judge:
-                logits = judge(generator(latents))
-            yield self._loss("g", logits, 1.0)
+            yield self._loss("g", discriminator(generator(latents)), 1.0)
 
     def evaluation_batches(self) -> Iterator[tuple[str, Tensor]]:
         """This rank's share of the test images, and of the latent vectors of made-up ones."""
@@ -135,21 +131,10 @@ class Dcgan(Task):
         real, made = add_over_ranks(torch.stack(list(self._moments.values())), self.world)
         return {"frechet_small": frechet_distance(real, made)}
 
-    def _loss(self, name: str, logits: Tensor, label: float) -> tuple[str, Tensor]:
+    def _loss(self, name: str, logits: Tensor, label: float) -> Losses:
         """The mean binary cross entropy of `logits` [B], in fp32, where all have the same label: 1
         is real, 0 is made up."""
         logits = logits.float()
         self.judged[name] = logits.detach().sigmoid().mean()
-        return name, F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, label))
-
-
-@contextlib.contextmanager
-def _frozen(network: nn.Module) -> Iterator[nn.Module]:
-    """`network` as a function alone: its parameters get no gradient, so DDP, which would wait for
-    them, is left out."""
-    bare = network.module if isinstance(network, DistributedDataParallel) else network
-    bare.requires_grad_(False)
-    try:
-        yield bare
-    finally:
-        bare.requires_grad_(True)
+        labels = torch.full_like(logits, label)
+        return {name: F.binary_cross_entropy_with_logits(logits, labels)}
