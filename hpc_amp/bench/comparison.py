@@ -21,7 +21,8 @@ class Row:
     `step_spread` has the quartiles over all steps, `run_spread` the fastest and the slowest run.
     `speedup` is how many times as fast it is as the first precision: the median over repeats of the
     ratio of two runs of one round, which met the same machine; None for want of a round that both
-    measured. `skipped_steps` is of the run with most.
+    measured. `metrics` are medians of what the task measured at the end. `skipped_steps` is of the
+    run with most.
     """
 
     precision: str
@@ -29,14 +30,13 @@ class Row:
     step_seconds: float
     step_spread: tuple[float, float]
     run_spread: tuple[float, float]
-    images_per_second: float
+    samples_per_second: float
     speedup: float | None
     speedup_spread: tuple[float, float] | None
     peak_memory: int | None
     data_wait: float
     communication: float | None
-    loss: float | None
-    accuracy: float | None
+    metrics: dict[str, float]
     skipped_steps: int | None
 
 
@@ -52,6 +52,11 @@ class Comparison:
     def first(self) -> Result | None:
         """A run of it, for what all should have in common."""
         return self.rows[0].runs[0] if self.rows else None
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of what the task measures."""
+        return list(dict.fromkeys(name for row in self.rows for name in row.metrics))
 
     def values(self, key: str) -> list[str]:
         """The different values of a field of `RankTiming` over all ranks, sorted."""
@@ -101,14 +106,16 @@ def _row(precision: str, runs: tuple[Result, ...], rounds: dict[int, float]) -> 
         step_seconds=seconds,
         step_spread=quartiles(steps),
         run_spread=(min(medians), max(medians)),
-        images_per_second=ranks[0].batch_size / seconds,
+        samples_per_second=ranks[0].batch_size / seconds,
         speedup=median(ratios) if ratios else None,
         speedup_spread=(min(ratios), max(ratios)) if ratios else None,
         peak_memory=max((run.peak_memory for run in runs if run.peak_memory), default=None),
         data_wait=sum(chain.from_iterable(rank.data_wait for rank in ranks)) / sum(steps),
         communication=_communication(runs),
-        loss=_median([run.loss for run in runs]),
-        accuracy=_median([run.accuracy for run in runs]),
+        metrics={
+            name: median(run.metrics[name] for run in runs if name in run.metrics)
+            for name in runs[0].metrics
+        },
         skipped_steps=max(
             (n for run in runs if (n := (run.summary or {}).get("skipped_steps")) is not None),
             default=None,
@@ -127,8 +134,3 @@ def _communication(runs: Sequence[Result]) -> float | None:
         if part is not None
     ]
     return sum(part for _, part in pairs) / sum(step for step, _ in pairs) if pairs else None
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None

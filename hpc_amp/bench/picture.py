@@ -48,7 +48,7 @@ def draw(comparison: Comparison) -> dict[str, bytes]:
 
 def _draw_speed(axes: Axes, comparison: Comparison) -> None:
     rows = comparison.rows
-    speed = [row.images_per_second for row in rows]
+    speed = [row.samples_per_second for row in rows]
     batches = [row.runs[0].ranks[0].batch_size for row in rows]
     # A median of medians may lie outside the quartiles over all steps.
     pairs = list(zip(rows, batches, speed, strict=True))
@@ -59,12 +59,12 @@ def _draw_speed(axes: Axes, comparison: Comparison) -> None:
         error_kw={"elinewidth": 1},
     )  # fmt: skip
     labels = [
-        significant(row.images_per_second)
+        significant(row.samples_per_second)
         + (f"\n{row.speedup:.2f}x" if row.speedup is not None else "")
         for row in rows
     ]
     axes.bar_label(bars, labels, padding=2, fontsize=8)
-    axes.set_ylabel("images/s")
+    axes.set_ylabel("samples/s")
     axes.margins(y=0.2)
     axes.set_title("bars: middle half of all steps", fontsize=7.5, color=_GREY)
 

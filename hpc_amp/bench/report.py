@@ -15,8 +15,7 @@ from hpc_amp.study.tables import Table, as_text
 from hpc_amp.study.words import NOT_KNOWN, mebibytes, milliseconds, significant
 
 _COLUMNS = (
-    "precision", "runs", "step ms", "middle half", "images/s", "speedup", "memory MiB",
-    "loss", "accuracy", "skipped",
+    "precision", "runs", "step ms", "middle half", "samples/s", "speedup", "memory MiB",
 )  # fmt: skip
 
 
@@ -26,7 +25,8 @@ def to_text(comparison: Comparison) -> str:
     parts = ["\n".join([f"{bench.name}  {bench.folder.name}", *conditions(comparison)])]
     if comparison.rows:
         rows = tuple(_cells(comparison, row) for row in comparison.rows)
-        table = Table(_COLUMNS, rows, words=frozenset({"precision"}))
+        columns = (*_COLUMNS, *comparison.metrics, "skipped")
+        table = Table(columns, rows, words=frozenset({"precision"}))
         parts.append("\n".join(as_text(table)))
     for title, lines in (
         ("not measured", missing(comparison)),
@@ -44,11 +44,13 @@ def _cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
         f"{len(row.runs)}/{comparison.bench.repeats}",
         milliseconds(row.step_seconds),
         f"{milliseconds(low)}-{milliseconds(high)}",
-        significant(row.images_per_second),
+        significant(row.samples_per_second),
         NOT_KNOWN if row.speedup is None else f"{row.speedup:.2f}",
         NOT_KNOWN if row.peak_memory is None else mebibytes(row.peak_memory),
-        NOT_KNOWN if row.loss is None else f"{row.loss:.4f}",
-        NOT_KNOWN if row.accuracy is None else f"{100 * row.accuracy:.2f} %",
+        *(
+            f"{row.metrics[name]:.4f}" if name in row.metrics else NOT_KNOWN
+            for name in comparison.metrics
+        ),
         NOT_KNOWN if row.skipped_steps is None else str(row.skipped_steps),
     )
 
@@ -94,22 +96,20 @@ def _row(row: Row) -> dict[str, Any]:
         "step_seconds": row.step_seconds,
         "step_quartiles": row.step_spread,
         "fastest_and_slowest_run": row.run_spread,
-        "images_per_second": row.images_per_second,
+        "samples_per_second": row.samples_per_second,
         "speedup": row.speedup,
         "speedup_of_rounds": row.speedup_spread,
         "peak_memory_bytes": row.peak_memory,
         "data_wait": row.data_wait,
         "communication": row.communication,
-        "loss": row.loss,
-        "accuracy": row.accuracy,
+        "metrics": row.metrics,
         "skipped_steps": row.skipped_steps,
         "runs": [
             {
                 "repeat": run.point.repeat,
                 "step_seconds": run.step_seconds,
                 "peak_memory_bytes": run.peak_memory,
-                "loss": run.loss,
-                "accuracy": run.accuracy,
+                "metrics": run.metrics,
                 "skipped_steps": (run.summary or {}).get("skipped_steps"),
                 "run_dir": str(run.run_dir),
             }

@@ -21,8 +21,7 @@ class Result:
     """One run. `state` is that of `hpc-amp status`; measured where all ranks left their times,
     damaged where they did not, although it finished; or not begun, for good.
 
-    `first` is the file of rank 0 as it is; `loss` the mean cross entropy on the test data at the
-    end.
+    `first` is the file of rank 0 as it is.
     """
 
     point: Point
@@ -34,7 +33,6 @@ class Result:
     peak_memory: int | None = None
     """Bytes, of the rank that needed most."""
     summary: dict[str, Any] | None = None
-    loss: float | None = None
 
     @property
     def is_measured(self) -> bool:
@@ -47,11 +45,10 @@ class Result:
         return self.state in FINAL or self.state in ("measured", "damaged", "not begun")
 
     @property
-    def accuracy(self) -> float | None:
-        """Of its last evaluation, where its task measures one."""
+    def metrics(self) -> dict[str, float]:
+        """What its task measured in the last evaluation."""
         metrics = (self.summary or {}).get("metrics") or {}
-        value = metrics.get("accuracy")
-        return value if type(value) in (int, float) else None
+        return {name: value for name, value in metrics.items() if type(value) in (int, float)}
 
     @property
     def step_seconds(self) -> float:
@@ -93,7 +90,6 @@ def _read(point: Point, run_dir: Path) -> Result:
         point, run_dir, "measured", "", ranks, contents[0],
         peak_memory=max((peak for peak in peaks if type(peak) is int), default=None),
         summary=read_summary(run_dir),
-        loss=_last_loss(run_dir / "metrics.jsonl"),
     )  # fmt: skip
 
 
@@ -103,14 +99,3 @@ def _newest_timing(attempts: Path) -> Path:
     except OSError:
         numbers = []
     return attempts / str(max(numbers, default=0)) / "timing"
-
-
-def _last_loss(metrics: Path) -> float | None:
-    """`eval/loss` of the last evaluation."""
-    try:
-        lines = metrics.read_text(encoding="utf-8").splitlines()
-        values = [json.loads(line).get("eval/loss") for line in lines]
-    except (OSError, ValueError, AttributeError):
-        return None
-    numbers = [value for value in values if type(value) in (int, float)]
-    return numbers[-1] if numbers else None

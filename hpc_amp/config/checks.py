@@ -18,7 +18,7 @@ from hpc_amp.config.paths import missing_path, paths_in
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import SYSTEM_LIBRARIES, HostMpi, Site
 from hpc_amp.config.tree import Table
-from hpc_amp.config.units import parse_duration
+from hpc_amp.config.units import parse_duration, parse_step_interval
 from hpc_amp.containers import CONTAINERS, container_of
 from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.launchers import get_launcher, launchers_of
@@ -251,6 +251,24 @@ def _check_batch(loaded: LoadedJob, job: Job, train: Train) -> None:
     )
 
 
+def _check_decay(loaded: LoadedJob, train: Train) -> None:
+    schedule = train.schedule
+    if schedule.decay_after is None:
+        return
+    where = "train.schedule.decay_after"
+    if schedule.name not in ("cosine", "linear"):
+        raise loaded.error(
+            where, f"the schedule {schedule.name} has no decay", "write name: cosine or linear"
+        )
+    interval = parse_step_interval(schedule.decay_after)
+    if interval.unit == "epochs" and interval.count >= train.epochs:
+        raise loaded.error(
+            where,
+            f"the run ends after {train.epochs} epochs, before the rate falls",
+            "write fewer epochs, or name: constant",
+        )
+
+
 def _check_training(loaded: LoadedJob, job: Job, train: Train) -> None:
     scale = train.precision
     if not scale.min_scale <= scale.init_scale <= scale.max_scale:
@@ -268,6 +286,7 @@ def _check_training(loaded: LoadedJob, job: Job, train: Train) -> None:
             f"{milestones} are not ascending parts of the run",
             "write numbers from 0 to 1, such as [0.5, 0.75]",
         )
+    _check_decay(loaded, train)
     optimizer = train.optimizer
     if optimizer.name == "sgd" and optimizer.nesterov and optimizer.momentum == 0:
         raise loaded.error(

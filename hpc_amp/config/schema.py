@@ -263,12 +263,15 @@ class Schedule:
 
     SHORTHAND: ClassVar[str] = "name"
 
-    name: Literal["cosine", "step", "constant"] = "cosine"
-    """`cosine` falls to `final`; `step` multiplies by `gamma` at each milestone."""
+    name: Literal["cosine", "linear", "step", "constant"] = "cosine"
+    """`cosine` and `linear` fall to `final`; `step` multiplies by `gamma` at each milestone."""
     warmup: Fraction = 0.05
     """Part of the run in which the rate rises linearly from near zero."""
+    decay_after: StepInterval | None = None
+    """`cosine` and `linear`: how long the rate stays at its peak, counted from the beginning of the
+    run, such as `100epochs` or `5000steps`. Default: until the warm-up is over."""
     final: Fraction = 0.0
-    """`cosine`: the last rate as a part of the peak rate."""
+    """`cosine` and `linear`: the last rate as a part of the peak rate."""
     milestones: list[float] = field(default_factory=lambda: [0.5, 0.75])
     """`step`: where the rate falls, as parts of the run."""
     gamma: Fraction = 0.1

@@ -87,7 +87,7 @@ def _seconds_to_go(folder: Path, attempt: Path) -> int | None:
     train = (read_json(folder / "job.json").get("job") or {}).get("train") or {}
     try:
         steps = progress["total_steps"] - progress["step"]
-        return int(steps * train["batch_size"] / progress["images_per_second"])
+        return int(steps * train["batch_size"] / progress["samples_per_second"])
     except (KeyError, TypeError, ZeroDivisionError):
         return None  # it has not come so far, or is a program that tells no progress
 

@@ -64,8 +64,8 @@ def _results(facts: dict[str, Any]) -> list[tuple[str, str]]:
     best = facts.get("best") or {}
     if best.get("value") is not None:
         rows.append((f"best {best['metric']}", f"{best['value']:.4g}"))
-    if facts.get("images_per_second"):
-        rows.append(("speed", f"{facts['images_per_second']:,.0f} images/s"))
+    if facts.get("samples_per_second"):
+        rows.append(("speed", f"{facts['samples_per_second']:,.0f} samples/s"))
     ranks, nodes = facts.get("world_size"), facts.get("nodes")
     if ranks:
         device = f" ({facts['device']})" if facts.get("device") else ""

@@ -83,7 +83,7 @@ def comparison_table(first: Analysis, second: Analysis) -> Table | None:
     """One row a point that both measured, or None where there is none."""
     one, two = labels(first, second)
     columns = (
-        "scaling", "nodes", f"{one} images/s", f"{two} images/s", "ratio",
+        "scaling", "nodes", f"{one} samples/s", f"{two} samples/s", "ratio",
         f"{one} efficiency", f"{two} efficiency",
     )  # fmt: skip
     rows = tuple(

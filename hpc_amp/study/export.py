@@ -105,7 +105,7 @@ def _point(scaled: ScaledPoint) -> dict[str, Any]:
         "step_spread": list(point.step_spread),
         "step_half_width": point.half_width,
         "mean_seconds": point.mean_seconds,
-        "images_per_second": point.samples_per_second,
+        "samples_per_second": point.samples_per_second,
         "speedup": scaled.speedup,
         "ideal_speedup": scaled.ideal_speedup,
         "efficiency": scaled.efficiency,
@@ -118,7 +118,7 @@ def _point(scaled: ScaledPoint) -> dict[str, Any]:
 
 _SAME_IN_CSV = (
     "nodes", "world_size", "batch_size", "runs_measured", "runs_planned", "step_seconds",
-    "step_half_width", "mean_seconds", "images_per_second", "speedup", "ideal_speedup",
+    "step_half_width", "mean_seconds", "samples_per_second", "speedup", "ideal_speedup",
     "efficiency", "efficiency_half_width",
 )  # fmt: skip
 _CSV_COLUMNS = (

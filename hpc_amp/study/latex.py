@@ -13,7 +13,7 @@ _COLUMNS = {
     "nodes": "Nodes",
     "ranks": "Ranks",
     "step ms": "Step (ms)",
-    "images/s": "Images/s",
+    "samples/s": "Samples/s",
     "speedup": "Speedup",
     "efficiency": "Efficiency",
 }

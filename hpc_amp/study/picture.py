@@ -165,7 +165,7 @@ def _finish(above: Axes, below: Axes, curves: Sequence[Curve]) -> None:
     nodes = sorted({s.point.nodes for curve in curves for s in curve.points})
     above.set_xscale("log", base=2)
     above.set_yscale("log")
-    above.set_ylabel("images/s")
+    above.set_ylabel("samples/s")
     low, high = above.get_ylim()
     above.yaxis.set_major_locator(
         LogLocator(base=10, subs=(1, 2, 5)) if high > _FEW_TICKS * low else MaxNLocator(5)

@@ -35,7 +35,7 @@ def points_table(analysis: Analysis, kind: Kind) -> Table:
     curves = [curve for curve in analysis.curves if curve.kind == kind]
     measured = {s.point.nodes: s for curve in curves for s in curve.points}
     columns = (
-        "nodes", "ranks", "runs", "step ms", "middle half", "images/s", "speedup", "efficiency",
+        "nodes", "ranks", "runs", "step ms", "middle half", "samples/s", "speedup", "efficiency",
     )  # fmt: skip
     rows = []
     for nodes in sorted(planned):

@@ -38,7 +38,7 @@ from hpc_amp.train.pace import Pace
 from hpc_amp.train.report import Report
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.saver import CheckpointSaver
-from hpc_amp.train.schedule import RateFactor, rate_factor
+from hpc_amp.train.schedule import RateFactor, decay_after, rate_factor
 from hpc_amp.train.sentry import Sentry
 from hpc_amp.train.stopping import StopReason, StopWatch
 from hpc_amp.train.timing import StepTimer
@@ -69,11 +69,12 @@ class Engine:
         self.run = run
         self.sentry = sentry
         self.observers = observers
-        self.rate = rate or partial(rate_factor, train.schedule)
         self.timer = StepTimer(train.timing, world, device) if train.timing is not None else None
         self.policy = PrecisionPolicy.create(train.precision, device)
         self.policy.configure_backends()
         self.data = task.prepare_data()
+        peak = decay_after(train.schedule, self.data.steps_per_epoch)
+        self.rate = rate or partial(rate_factor, train.schedule, decay_after=peak)
         self.total_steps = train.epochs * self.data.steps_per_epoch
         if train.max_steps is not None:
             self.total_steps = min(self.total_steps, train.max_steps)

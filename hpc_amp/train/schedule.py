@@ -7,16 +7,18 @@ import math
 from collections.abc import Callable
 
 from hpc_amp.config.schema import Schedule
+from hpc_amp.config.units import parse_step_interval
 
 RateFactor = Callable[[int, int], float]
 """The learning rate of a step (from 0 on) of so many, as a part of the peak rate."""
 
 
-def rate_factor(schedule: Schedule, step: int, total_steps: int) -> float:
+def rate_factor(schedule: Schedule, step: int, total_steps: int, decay_after: int = 0) -> float:
     """The learning rate of `step` (counted from 0) as a part of the peak rate.
 
-    Linear warm-up (Goyal et al. 2017), then cosine to `final` (Loshchilov & Hutter 2017), steps, or
-    constant. Steps that a loss scaler skips count: the rate depends on the position in the data.
+    Linear warm-up (Goyal et al. 2017); then cosine (Loshchilov & Hutter 2017) or linear to `final`
+    over the steps after the first `decay_after`, steps, or constant. Steps that a loss scaler skips
+    count: the rate depends on the position in the data.
     """
     warmup = round(schedule.warmup * total_steps)
     if step < warmup:
@@ -25,5 +27,15 @@ def rate_factor(schedule: Schedule, step: int, total_steps: int) -> float:
         return 1.0
     if schedule.name == "step":
         return schedule.gamma ** bisect.bisect_right(schedule.milestones, step / total_steps)
-    progress = (step - warmup) / max(1, total_steps - warmup)
-    return schedule.final + (1 - schedule.final) * 0.5 * (1 + math.cos(math.pi * progress))
+    begin = max(warmup, decay_after)
+    progress = max(0, step - begin) / max(1, total_steps - begin)
+    left = 1 - progress if schedule.name == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+    return schedule.final + (1 - schedule.final) * left
+
+
+def decay_after(schedule: Schedule, steps_per_epoch: int) -> int:
+    """The steps of the run before the rate begins to fall, where the schedule says so; else 0."""
+    if schedule.decay_after is None:
+        return 0
+    interval = parse_step_interval(schedule.decay_after)
+    return interval.count * (steps_per_epoch if interval.unit == "epochs" else 1)

@@ -59,7 +59,7 @@ def test_a_signal_to_one_rank_stops_all(new_run: Callable[..., Run], name: str, 
     check_stop(attempt, CAUSES[name], size=2)
     manifest = run.path / f"checkpoints/step-{attempt.outcome['step']:08d}/MANIFEST.json"
     # Against the run's own pace, since the machine may be busy with something else.
-    steps_per_second = run.summary["images_per_second"] / run.train.get("batch_size", 8)
+    steps_per_second = run.summary["samples_per_second"] / run.train.get("batch_size", 8)
     assert manifest.stat().st_mtime - begun < BUDGET_SECONDS + 20 / steps_per_second
 
 

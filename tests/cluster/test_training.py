@@ -93,7 +93,7 @@ def test_the_main_job_runs_on_two_nodes_in_a_container(uninterrupted: Path) -> N
     assert facts["precision"] == "fp32"
     assert facts["loss_scale"] is None
     assert facts["skipped_steps"] == 0
-    assert facts["images_per_second"] > 0
+    assert facts["samples_per_second"] > 0
     assert facts["seconds"] > 0
     assert facts["metrics"]["accuracy"] > 0.2  # ten classes
     assert [step for step, _ in metrics(uninterrupted, "train/loss")] == list(range(1, 161))

@@ -80,6 +80,11 @@ CASES = {
     "0.5] are not ascending parts of the run; write numbers from 0 to 1, such as [0.5, 0.75]",
     TRAIN + "  schedule: {milestones: [30, 60]}": "job.yaml:3: train.schedule.milestones: [30.0, "
     "60.0] are not ascending parts of the run; write numbers from 0 to 1, such as [0.5, 0.75]",
+    TRAIN + "  epochs: 8\n  schedule: {decay_after: 8epochs}": "job.yaml:4: "
+    "train.schedule.decay_after: the run ends after 8 epochs, before the rate falls; write fewer "
+    "epochs, or name: constant",
+    TRAIN + "  schedule: {name: step, decay_after: 8epochs}": "job.yaml:3: "
+    "train.schedule.decay_after: the schedule step has no decay; write name: cosine or linear",
     TRAIN + "  optimizer: {momentum: 0}": "job.yaml:3: train.optimizer.momentum: 0 leaves "
     "Nesterov's form nothing to work on; add nesterov: false",
     TRAIN + "  device: cuda\njob: {gpus_per_node: 0}": "job.yaml:3: train.device: cuda needs GPUs, "

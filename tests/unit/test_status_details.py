@@ -192,7 +192,7 @@ def at_work(host: StubHost) -> Path:
     folder = attempt(
         run_dir, 1, start=now - 60, end=now,
         **{"from": 0, "end_at": now + 3600,
-           "progress__json": {"step": 120, "total_steps": 160, "images_per_second": 50.0}},
+           "progress__json": {"step": 120, "total_steps": 160, "samples_per_second": 50.0}},
     )  # fmt: skip
     (folder / "heartbeat").mkdir()
     for rank, age in ((0, 2), (1, 300), (2, 5)):

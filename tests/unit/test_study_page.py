@@ -236,6 +236,6 @@ def test_many_warnings_leave_no_page_half_empty(tmp_path: Path) -> None:
 
 def test_tables_stay_tables_on_paper(tmp_path: Path, html: str) -> None:
     lines = [" ".join(line.split()) for line in printed(tmp_path, html)]
-    assert "nodes ranks runs step ms middle half images/s speedup efficiency" in lines
+    assert "nodes ranks runs step ms middle half samples/s speedup efficiency" in lines
     assert "nodes compute communication data wait slowest rank" in lines
     assert "4 16 2/2 29.2 29.0-29.3 17,546 3.48 87.0 ± 7.7 %" in lines

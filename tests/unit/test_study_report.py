@@ -32,7 +32,7 @@ cifar  20261127-223455-kqzf  strong and weak scaling on 1, 2 and 4 nodes, 2 runs
 NVIDIA A100-SXM4-40GB, torch 2.6.0, fp16, synthetic data
 
 strong scaling, global batch 512
-  nodes  ranks  runs  step ms  middle half  images/s  speedup    efficiency
+  nodes  ranks  runs  step ms  middle half  samples/s  speedup    efficiency
       1      4   2/2      100      100-100     5,120     1.00       100.0 %
       2      8   2/2     60.0    60.0-60.0     8,533     1.67  83.3 ± 0.5 %
       4     16   1/2     40.0    40.0-40.0    12,800     2.50        62.5 %
@@ -50,7 +50,7 @@ all-reduce of the gradients alone, strong
       2      8  42.6  4.00    4.00-4.00      19.6        7 %
 
 weak scaling, batch 128 a node
-  nodes  ranks  runs  step ms  middle half  images/s  speedup  efficiency
+  nodes  ranks  runs  step ms  middle half  samples/s  speedup  efficiency
       1      4   2/2      100      100-100     1,280     1.00     100.0 %
       2      8   2/2      105      105-105     2,438     1.90      95.2 %
       4      -   0/2        -            -         -        -           -
@@ -149,7 +149,7 @@ def test_csv_has_what_json_has(host: StubHost, study: Path, tmp_path: Path) -> N
     assert len(rows) == len(points) == 5
     for row, point in zip(rows, points, strict=True):
         assert row["study"] == "cifar"
-        for key in ("nodes", "step_seconds", "images_per_second", "speedup", "efficiency"):
+        for key in ("nodes", "step_seconds", "samples_per_second", "speedup", "efficiency"):
             assert float(row[key]) == point[key]
         assert float(row["communication"]) == pytest.approx(0.08)
         assert row["slowest_rank"] == ""
