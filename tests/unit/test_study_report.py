@@ -33,9 +33,9 @@ NVIDIA A100-SXM4-40GB, torch 2.6.0, fp16, synthetic data
 
 strong scaling, global batch 512
   nodes  ranks  runs  step ms  middle half  samples/s  speedup    efficiency
-      1      4   2/2      100      100-100     5,120     1.00       100.0 %
-      2      8   2/2     60.0    60.0-60.0     8,533     1.67  83.3 ± 0.5 %
-      4     16   1/2     40.0    40.0-40.0    12,800     2.50        62.5 %
+      1      4   2/2      100      100-100      5,120     1.00       100.0 %
+      2      8   2/2     60.0    60.0-60.0      8,533     1.67  83.3 ± 0.5 %
+      4     16   1/2     40.0    40.0-40.0     12,800     2.50        62.5 %
   Amdahl: serial fraction 20.0 ± 0.1 % (95 % interval); by this law speedup over 1 node stays below 5. No point lies more than 0.0 % off it.
   Efficiency falls under 75 % between 2 and 4 nodes, at about 2.64 by interpolation.
 
@@ -51,9 +51,9 @@ all-reduce of the gradients alone, strong
 
 weak scaling, batch 128 a node
   nodes  ranks  runs  step ms  middle half  samples/s  speedup  efficiency
-      1      4   2/2      100      100-100     1,280     1.00     100.0 %
-      2      8   2/2      105      105-105     2,438     1.90      95.2 %
-      4      -   0/2        -            -         -        -           -
+      1      4   2/2      100      100-100      1,280     1.00     100.0 %
+      2      8   2/2      105      105-105      2,438     1.90      95.2 %
+      4      -   0/2        -            -          -        -           -
   Gustafson: serial fraction 9.5 ± 0.0 % (95 % interval); by this law efficiency against 1 node stays above 90 %. From two numbers of nodes only: nothing shows if the law holds.
   Efficiency is 75 % or more up to 2 nodes, the most measured.
 
@@ -309,7 +309,7 @@ def test_a_terminal_gets_sentences_as_wide_as_it_is(host: StubHost, study: Path)
     # Nothing is lost or changed, and tables are whole.
     printed = to_text([analyse(read_study(study))])
     assert " ".join(terminal.seen.split()).startswith(" ".join(printed.split()))
-    assert "      2      8   2/2     60.0    60.0-60.0     8,533     1.67  83.3 ± 0.5 %" in lines
+    assert "      2      8   2/2     60.0    60.0-60.0      8,533     1.67  83.3 ± 0.5 %" in lines
 
 
 @pytest.mark.parametrize("width", range(40, 80))
