@@ -10,7 +10,7 @@ from typing import Any
 
 from hpc_amp.bench.folder import Bench
 from hpc_amp.bench.results import Result
-from hpc_amp.study.spread import quartiles
+from hpc_amp.campaigns.spread import quartiles
 
 
 @dataclass(frozen=True, slots=True)

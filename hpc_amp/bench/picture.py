@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_amp.bench.comparison import Comparison
 from hpc_amp.bench.sentences import conditions, is_of_cpu
-from hpc_amp.study.words import significant
+from hpc_amp.campaigns.words import significant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpc_amp.bench.folder import Bench, Point
+from hpc_amp.campaigns.script import RunInTurn, render_campaign
 from hpc_amp.config.paths import literal
 from hpc_amp.config.schema import Precision
 from hpc_amp.errors import ConfigError, HpcAmpError, UnclearError
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.campaign import RunInTurn, render_campaign
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render

@@ -9,10 +9,9 @@ from typing import Any
 from hpc_amp.bench.comparison import Comparison, Row
 from hpc_amp.bench.picture import draw
 from hpc_amp.bench.sentences import conditions, is_of_cpu, missing, warnings
-from hpc_amp.study.output import Written, write_file
-from hpc_amp.study.picture import why_no_pictures
-from hpc_amp.study.tables import Table, as_text
-from hpc_amp.study.words import NOT_KNOWN, mebibytes, milliseconds, significant
+from hpc_amp.campaigns.output import Written, why_no_pictures, write_file
+from hpc_amp.campaigns.tables import Table, as_text
+from hpc_amp.campaigns.words import NOT_KNOWN, mebibytes, milliseconds, significant
 
 _COLUMNS = (
     "precision", "runs", "step ms", "middle half", "samples/s", "speedup", "memory MiB",

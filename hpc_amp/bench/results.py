@@ -11,9 +11,9 @@ from statistics import median
 from typing import Any
 
 from hpc_amp.bench.folder import Bench, Point
+from hpc_amp.campaigns.timing import DamagedTiming, RankTiming, read_rank
 from hpc_amp.jobs.status import FINAL, run_statuses
 from hpc_amp.jobs.summary import read_summary
-from hpc_amp.study.timing import DamagedTiming, RankTiming, read_rank
 
 
 @dataclass(frozen=True, slots=True)

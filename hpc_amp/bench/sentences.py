@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpc_amp.bench.comparison import Comparison
-from hpc_amp.study.words import count, joined, percent
+from hpc_amp.campaigns.words import count, joined, percent
 
 CPU = (
     "measured on a CPU: these times say nothing about how fast a precision is on a GPU, which has "

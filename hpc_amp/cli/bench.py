@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_amp.cli.options import json_option
-from hpc_amp.cli.scale import DefaultGroup
+from hpc_amp.cli.options import DefaultGroup, json_option
 
 if TYPE_CHECKING:
     from hpc_amp.bench.folder import Bench
@@ -96,7 +95,7 @@ def start(
 def _wait(bench: Bench, scheduler: Scheduler, job_id: str, as_json: bool) -> None:
     """Follow the runs to their end. Ctrl-C ends the one that is under way, and shows the others."""
     from hpc_amp.bench.follow import follow
-    from hpc_amp.study.words import count
+    from hpc_amp.campaigns.words import count
 
     click.echo(f"{count(len(bench.points), 'run')} in {bench.folder}", err=True)
     try:
@@ -111,7 +110,7 @@ def _wait(bench: Bench, scheduler: Scheduler, job_id: str, as_json: bool) -> Non
 
 
 def _tell(result: Result) -> None:
-    from hpc_amp.study.words import milliseconds
+    from hpc_amp.campaigns.words import milliseconds
 
     point = result.point
     said = f"{result.state}: {result.reason}" if result.reason else result.state

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hpc_amp.cli.options import json_option
+from hpc_amp.cli.options import DefaultGroup, json_option, say_that_it_waits
 
 if TYPE_CHECKING:
     from hpc_amp.study.cost import Cost
@@ -27,24 +27,6 @@ studies_dir_option = click.option(
     show_default=True,
     help="Folder of all studies.",
 )
-
-
-class DefaultGroup(click.Group):
-    """A group in which words that are none of its commands are the arguments of the command that is
-    named `default`, where it has that one: `scale job.yaml` beside `scale report my_study`."""
-
-    default = "start"
-    # They may be the default command's: `scale --dry-run job.yaml`.
-    ignore_unknown_options = True
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the words ask for, its name, and its arguments."""
-        default = self.get_command(ctx, self.default)
-        if default is not None and self.get_command(ctx, args[0]) is None:
-            return self.default, default, args
-        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=DefaultGroup, no_args_is_help=False)
@@ -157,7 +139,6 @@ def start(
     from hpc_amp.study.cost import estimate
     from hpc_amp.study.draft import StudyOptions, draft_study
     from hpc_amp.study.folder import KINDS
-    from hpc_amp.study.lock import exclusive
     from hpc_amp.study.overview import describe_draft
     from hpc_amp.study.recipe import measurements
 
@@ -184,7 +165,7 @@ def start(
         return
     _ask(cost, ask_above, yes)
     draft.write()
-    with _interruptible(draft.study), exclusive(draft.study):
+    with _interruptible(draft.study), _exclusive(draft.study):
         _submit(draft.study, draft.recipe, wanted, max_queued, as_json)
 
 
@@ -210,7 +191,6 @@ def continue_(
     """
     from hpc_amp.study.cost import estimate
     from hpc_amp.study.folder import find_study, refuse_elsewhere
-    from hpc_amp.study.lock import exclusive
     from hpc_amp.study.progress import progress, to_be_made
     from hpc_amp.study.recipe import read_recipe
     from hpc_amp.study.submission import base_plan, share_runs, working_in
@@ -220,7 +200,7 @@ def continue_(
     refuse_elsewhere(study)
     recipe = read_recipe(study)
     _refuse_bound(recipe.in_allocation, max_queued)
-    with _interruptible(study), exclusive(study), working_in(recipe):
+    with _interruptible(study), _exclusive(study), working_in(recipe):
         settle(study, say_that_it_waits)
         items = progress(study)
         share_runs(study, items)
@@ -260,16 +240,15 @@ def cancel(target: str, as_json: bool, studies_dir: Path) -> None:
     """End all runs of STUDY that are queued or running. `scale continue` makes them again."""
     import json
 
+    from hpc_amp.campaigns.words import count
     from hpc_amp.study.ending import cancel_runs
     from hpc_amp.study.folder import find_study, refuse_elsewhere
-    from hpc_amp.study.lock import exclusive
     from hpc_amp.study.progress import progress
     from hpc_amp.study.unsettled import settle
-    from hpc_amp.study.words import count
 
     study = find_study(target, studies_dir)
     refuse_elsewhere(study)
-    with exclusive(study):
+    with _exclusive(study):
         settle(study, say_that_it_waits)
         ended = cancel_runs(progress(study))
     if as_json:
@@ -311,15 +290,15 @@ def _interruptible(study: Study) -> Iterator[None]:
         raise SystemExit(130) from None
 
 
-def say_that_it_waits() -> None:
-    """Of the command that found a submission without an end."""
-    click.echo(
-        "a submission was interrupted: waiting until it is known what became of it", err=True
-    )
+def _exclusive(study: Study) -> AbstractContextManager[None]:
+    """No other command submits runs of the study meanwhile."""
+    from hpc_amp.campaigns.lock import holding
+
+    return holding(study.folder / "study.json", "runs")
 
 
 def _nothing_to_do(items: Sequence[Progress]) -> str:
-    from hpc_amp.study.words import under_way
+    from hpc_amp.campaigns.words import under_way
 
     number = sum(one.is_under_way for one in items)
     return under_way(number, "run") if number else "all runs are measured"
@@ -402,9 +381,10 @@ def report(
         raise UsageError(f"{other!r} is the study {study!r} itself", hint="--compare another one")
     analyses = [analyse(one) for one in studies]
 
+    from hpc_amp.campaigns.output import write_file
     from hpc_amp.study.export import to_csv, to_json
     from hpc_amp.study.latex import to_latex
-    from hpc_amp.study.output import write_file, write_report
+    from hpc_amp.study.output import write_report
     from hpc_amp.study.text import to_text
 
     if as_latex:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpc_amp.cli.options import json_option
-from hpc_amp.cli.scale import DefaultGroup, say_that_it_waits
+from hpc_amp.cli.options import DefaultGroup, json_option, say_that_it_waits
 
 if TYPE_CHECKING:
     from hpc_amp.sweep.cut import Part
@@ -106,7 +105,7 @@ def start(
 
 def _exclusive(sweep: Sweep) -> AbstractContextManager[None]:
     """One command at a time submits points of a sweep, or cancels them."""
-    from hpc_amp.study.lock import holding
+    from hpc_amp.campaigns.lock import holding
 
     return holding(sweep.folder / "sweep.json", "points")
 
@@ -124,7 +123,7 @@ def _runs_here(sweep: Sweep) -> bool:
 
 
 def _print_plan(plan: SweepPlan, sweep: Sweep, parts: Sequence[Part]) -> None:
-    from hpc_amp.study.tables import as_text
+    from hpc_amp.campaigns.tables import as_text
     from hpc_amp.sweep.report import points_table
     from hpc_amp.sweep.script import render_array
 
@@ -143,9 +142,9 @@ def _begin(
     sweep: Sweep, parts: Sequence[Part], held: ExitStack, *, as_json: bool, is_new: bool
 ) -> None:
     """Submit the parts, or run them here: then the sweep is `held` until they are on record."""
+    from hpc_amp.campaigns.words import count
     from hpc_amp.errors import HpcAmpError
     from hpc_amp.jobs import rundir
-    from hpc_amp.study.words import count
     from hpc_amp.sweep.submit import submit
 
     points = sum(len(part.points) for part in parts)
@@ -193,7 +192,7 @@ def _was_taken(sweep: Sweep) -> bool:
 
 
 def _run_here(sweep: Sweep, parts: Sequence[Part], held: ExitStack, *, as_json: bool) -> None:
-    from hpc_amp.study.words import count, one_line
+    from hpc_amp.campaigns.words import count, one_line
     from hpc_amp.sweep.here import Interrupted, gpus_here, run_here, slots_here
     from hpc_amp.sweep.status import point_statuses
 
@@ -240,7 +239,7 @@ def status(target: str, sweeps_dir: Path, as_json: bool) -> None:
 
     SWEEP is a sweep's folder, or a name: then its newest sweep.
     """
-    from hpc_amp.study.tables import as_text
+    from hpc_amp.campaigns.tables import as_text
     from hpc_amp.sweep.folder import find_sweep, refuse_elsewhere
     from hpc_amp.sweep.report import in_words, status_table
     from hpc_amp.sweep.status import point_statuses
@@ -292,7 +291,7 @@ def report(
     --highest and --lowest say it for others. With --json only that is printed, and no files are
     written unless --out names a folder.
     """
-    from hpc_amp.study.output import write_file
+    from hpc_amp.campaigns.output import write_file
     from hpc_amp.sweep.folder import find_sweep
     from hpc_amp.sweep.output import write_report
     from hpc_amp.sweep.ranking import rank
@@ -319,8 +318,8 @@ def report(
 @json_option
 def cancel(target: str, sweeps_dir: Path, as_json: bool) -> None:
     """End a sweep: all of its points that are pending or running. They save first."""
+    from hpc_amp.campaigns.words import count
     from hpc_amp.jobs.control import SAVE_SECONDS
-    from hpc_amp.study.words import count
     from hpc_amp.sweep.control import cancel as cancel_sweep
     from hpc_amp.sweep.folder import find_sweep, refuse_elsewhere
     from hpc_amp.sweep.unsettled import settle

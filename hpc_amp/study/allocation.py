@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpc_amp.campaigns.script import RunInTurn, render_campaign
 from hpc_amp.errors import HpcAmpError, UnclearError, UsageError
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.campaign import RunInTurn, render_campaign
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render

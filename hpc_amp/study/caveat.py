@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from hpc_amp.campaigns.words import joined
 from hpc_amp.study.folder import KINDS
 from hpc_amp.study.points import Point
-from hpc_amp.study.words import joined
 
 
 @dataclass(frozen=True, slots=True)

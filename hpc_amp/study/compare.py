@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from hpc_amp.campaigns.tables import Table
+from hpc_amp.campaigns.words import joined, percent, significant
 from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.curve import ScaledPoint
 from hpc_amp.study.folder import KINDS, Kind
-from hpc_amp.study.tables import Table
-from hpc_amp.study.words import joined, percent, significant
 
 _CONDITIONS = ("precision", "device", "torch", "data")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
+from hpc_amp.campaigns.words import count, joined, on_nodes
 from hpc_amp.study.caveat import Caveat
 from hpc_amp.study.points import Point
 from hpc_amp.study.runs import StudyRun
-from hpc_amp.study.words import count, joined, on_nodes
 
 _SAME_FOR_ALL = {
     "device": "hardware",

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from hpc_amp.campaigns.words import count, significant
 from hpc_amp.config.units import format_duration
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.study.folder import Kind
 from hpc_amp.study.progress import Progress
 from hpc_amp.study.recipe import Measurement
-from hpc_amp.study.words import count, significant
 
 
 @dataclass(frozen=True, slots=True)

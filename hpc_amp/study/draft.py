@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc_amp.campaigns.words import count, joined
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.paths import as_overrides, literal
 from hpc_amp.config.schema import Train
@@ -18,7 +19,6 @@ from hpc_amp.jobs.render import render
 from hpc_amp.jobs.submit import prepare
 from hpc_amp.study.folder import KINDS, Kind, Study
 from hpc_amp.study.recipe import Recipe, measurements, write_description
-from hpc_amp.study.words import count, joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from hpc_amp.study.spread import student_quantile
+from hpc_amp.campaigns.spread import student_quantile
 
 Law = Literal["Amdahl", "Gustafson"]
 _ROUNDS = 5

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from hpc_amp.campaigns.words import count, joined, on_nodes
 from hpc_amp.study.caveat import Caveat
 from hpc_amp.study.curve import Curve
 from hpc_amp.study.folder import Study
 from hpc_amp.study.runs import StudyRun
-from hpc_amp.study.words import count, joined, on_nodes
 
 
 def incomplete_points(runs: Sequence[StudyRun]) -> Iterator[Caveat]:

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from hpc_amp.errors import UsageError
+from hpc_amp.campaigns.output import Written, why_no_pictures, write_file
 from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.export import to_csv, to_json
 from hpc_amp.study.folder import KINDS
 from hpc_amp.study.page import to_html
-from hpc_amp.study.picture import draw, why_no_pictures
+from hpc_amp.study.picture import draw
 from hpc_amp.study.text import to_text
-from hpc_amp.study.words import joined
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The files of a report. `remark` says what is not among them."""
-
-    folder: Path
-    names: tuple[str, ...]
-    remark: str | None
-
-    def describe(self) -> str:
-        """What was written, for people."""
-        lines = [f"wrote {joined(list(self.names))} to {self.folder}"]
-        return "\n".join(["", *lines, *([self.remark] if self.remark else [])])
 
 
 def write_report(analyses: Sequence[Analysis], folder: Path) -> Written:
@@ -53,18 +35,3 @@ def write_report(analyses: Sequence[Analysis], folder: Path) -> Written:
     for name, content in files.items():
         write_file(folder / name, content)
     return Written(folder, tuple(files), remark)
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all. Raises UsageError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror}", hint="name another place"
-        ) from None

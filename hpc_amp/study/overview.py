@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from hpc_amp.campaigns.tables import Table, as_text
+from hpc_amp.campaigns.words import NOT_KNOWN, count, joined, on_nodes, one_line
 from hpc_amp.study.draft import Draft
 from hpc_amp.study.folder import Study
 from hpc_amp.study.progress import Progress
 from hpc_amp.study.recipe import Recipe
-from hpc_amp.study.tables import Table, as_text
-from hpc_amp.study.words import NOT_KNOWN, count, joined, on_nodes, one_line
 
 
 def describe_draft(draft: Draft) -> str:

@@ -11,13 +11,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from hpc_amp import __version__
+from hpc_amp.campaigns.words import count, percent
 from hpc_amp.study import sentences
 from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.compare import comparison_table, differences, labels
 from hpc_amp.study.curve import Curve
 from hpc_amp.study.folder import Kind
 from hpc_amp.study.tables import allreduce_table, points_table, shares_table, unmeasured_table
-from hpc_amp.study.words import count, percent
 
 # What fills the parts of a bar: told apart without colour, too.
 _FILLS = {

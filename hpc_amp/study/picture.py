@@ -12,12 +12,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpc_amp.campaigns.words import percent, percent_between
 from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.compare import labels
 from hpc_amp.study.curve import EFFICIENCY_FLOOR, Curve
 from hpc_amp.study.folder import Kind
 from hpc_amp.study.sentences import conditions, heading
-from hpc_amp.study.words import percent, percent_between
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,17 +46,6 @@ _SETTINGS: Any = {
     "svg.hashsalt": "hpc-amp",
     "text.parse_math": False,
 }
-
-
-def why_no_pictures() -> str | None:
-    """What keeps pictures from being drawn, as a sentence, or None."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        if error.name == "matplotlib":
-            return "No pictures: matplotlib is not installed (pip install 'hpc-amp[report]')."
-        return f"No pictures: matplotlib cannot be imported ({error})."
-    return None
 
 
 def draw(kind: Kind, analyses: Sequence[Analysis]) -> dict[str, bytes]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import chain
 from statistics import median
 
+from hpc_amp.campaigns.spread import quartiles, relative_half_width
+from hpc_amp.campaigns.timing import AllReduceTiming, RankTiming
 from hpc_amp.study.folder import Kind
 from hpc_amp.study.runs import StudyRun
-from hpc_amp.study.spread import quartiles, relative_half_width
-from hpc_amp.study.timing import AllReduceTiming, RankTiming
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpc_amp.jobs.status import RunStatus, run_statuses
-from hpc_amp.study.folder import PlannedRun, Study
-from hpc_amp.study.timing import (
+from hpc_amp.campaigns.timing import (
     AllReduceTiming,
     DamagedTiming,
     RankTiming,
     read_allreduce,
     read_rank,
 )
+from hpc_amp.jobs.status import RunStatus, run_statuses
+from hpc_amp.study.folder import PlannedRun, Study
 
 _RANK_FILE = re.compile(r"rank-\d{5,9}\.json")
 

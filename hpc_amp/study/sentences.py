@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hpc_amp.campaigns.words import count, joined, on_nodes, percent, percent_between
 from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.curve import EFFICIENCY_FLOOR, Curve
 from hpc_amp.study.fit import Fit
-from hpc_amp.study.words import count, joined, on_nodes, percent, percent_between
 
 _CONDITIONS = ("device", "torch", "precision", "data")
 

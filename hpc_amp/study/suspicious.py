@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpc_amp.campaigns.words import count, joined, percent, percent_between
 from hpc_amp.study.caveat import Caveat
 from hpc_amp.study.curve import Curve, ScaledPoint
 from hpc_amp.study.points import Point
-from hpc_amp.study.words import count, joined, percent, percent_between
 
 # Efficiency above 1 by more than this, and by more than its uncertainty, is not believed as it is.
 SUPERLINEAR = 0.02

@@ -1,15 +1,11 @@
-"""The tables of a report, with their cells as text: for terminals, pages and LaTeX alike."""
+"""The tables of a report."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from hpc_amp.study.analysis import Analysis
-from hpc_amp.study.curve import Curve, ScaledPoint
-from hpc_amp.study.folder import Kind
-from hpc_amp.study.words import (
+from hpc_amp.campaigns.tables import Table
+from hpc_amp.campaigns.words import (
     NOT_KNOWN,
     mebibytes,
     milliseconds,
@@ -18,15 +14,9 @@ from hpc_amp.study.words import (
     percent_between,
     significant,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells below column titles. The columns in `words` hold text, all others numbers."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    words: frozenset[str] = field(default=frozenset())
+from hpc_amp.study.analysis import Analysis
+from hpc_amp.study.curve import Curve, ScaledPoint
+from hpc_amp.study.folder import Kind
 
 
 def points_table(analysis: Analysis, kind: Kind) -> Table:
@@ -118,17 +108,3 @@ def unmeasured_table(analysis: Analysis) -> Table | None:
     ]
     columns = ("run", "state", "reason", "run directory")
     return Table(columns, tuple(rows), words=frozenset(columns)) if rows else None
-
-
-def as_text(table: Table) -> list[str]:
-    """Aligned lines: numbers to the right, words to the left."""
-    lines = [table.columns, *table.rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(table.columns))]
-    return ["  ".join(_cells(table, line, widths)).rstrip() for line in lines]
-
-
-def _cells(table: Table, line: Sequence[str], widths: Sequence[int]) -> list[str]:
-    return [
-        f"{cell:<{width}}" if title in table.words else f"{cell:>{width}}"
-        for title, cell, width in zip(table.columns, line, widths, strict=True)
-    ]

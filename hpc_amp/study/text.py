@@ -5,17 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from hpc_amp.campaigns.tables import Table, as_text
 from hpc_amp.study import sentences
 from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.compare import comparison_table, differences, labels
-from hpc_amp.study.tables import (
-    Table,
-    allreduce_table,
-    as_text,
-    points_table,
-    shares_table,
-    unmeasured_table,
-)
+from hpc_amp.study.tables import allreduce_table, points_table, shares_table, unmeasured_table
 
 # A terminal that claims less is not believed.
 _NARROWEST = 40

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc_amp.campaigns.settling import settle_all
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.unsettled import ANSWER_SECONDS, INTERRUPTED
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.study.folder import Study
-
-POLL_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +27,23 @@ def settle(study: Study, on_wait: Callable[[], object]) -> None:
     """Find out what has become of such runs: the queue knows their job, or they have begun, or,
     when the scheduler's command has had its time, they were never submitted. `on_wait` is told when
     that takes a while. Raises SchedulerError where the scheduler does not answer."""
-    told = False
-    while open_runs := list(_unsettled(study)):
-        found = {
-            (run.scheduler, run.folder): get_scheduler(run.scheduler).find_jobs(run.folder)
-            for run in open_runs
-        }
-        # What has begun since then speaks for itself.
-        for run in [run for run in open_runs if run in set(_unsettled(study))]:
-            known = {str(event.get("job_id")) for event in read_events(run.run_dir)}
-            job_ids = [one for one in found[run.scheduler, run.folder] if one not in known]
-            if job_ids:
-                record_event(run.run_dir, "queued", job_id=job_ids[0])
-            elif time.time() - run.since > ANSWER_SECONDS:
-                record_event(run.run_dir, "failed", reason=INTERRUPTED)
-        if any(_unsettled(study)):
-            if not told:
-                on_wait()
-                told = True
-            time.sleep(POLL_SECONDS)
+    settle_all(lambda: any(_unsettled(study)), lambda: _look(study), on_wait)
+
+
+def _look(study: Study) -> None:
+    open_runs = list(_unsettled(study))
+    found = {
+        (run.scheduler, run.folder): get_scheduler(run.scheduler).find_jobs(run.folder)
+        for run in open_runs
+    }
+    # What has begun since then speaks for itself.
+    for run in [run for run in open_runs if run in set(_unsettled(study))]:
+        known = {str(event.get("job_id")) for event in read_events(run.run_dir)}
+        job_ids = [one for one in found[run.scheduler, run.folder] if one not in known]
+        if job_ids:
+            record_event(run.run_dir, "queued", job_id=job_ids[0])
+        elif time.time() - run.since > ANSWER_SECONDS:
+            record_event(run.run_dir, "failed", reason=INTERRUPTED)
 
 
 def _unsettled(study: Study) -> Iterator[_Unsettled]:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hpc_amp.campaigns.words import under_way
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.control import SAVE_SECONDS, ask_to_stop
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.rundir import read_resolved
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.schedulers.arrays import Arrays
-from hpc_amp.study.words import under_way
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.record import read_submitted, record_cancelled
 from hpc_amp.sweep.status import UNDER_WAY, PointStatus, point_statuses

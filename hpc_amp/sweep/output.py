@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpc_amp.study.output import Written, write_file
-from hpc_amp.study.picture import why_no_pictures
+from hpc_amp.campaigns.output import Written, why_no_pictures, write_file
 from hpc_amp.sweep.picture import draw
 from hpc_amp.sweep.ranking import Ranking
 from hpc_amp.sweep.report import to_csv, to_json, to_text

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from hpc_amp.study.tables import Table, as_text
-from hpc_amp.study.words import NOT_KNOWN, count, one_line
+from hpc_amp.campaigns.tables import Table, as_text
+from hpc_amp.campaigns.words import NOT_KNOWN, count, one_line
 from hpc_amp.sweep.points import Point
 from hpc_amp.sweep.ranking import Ranking
 from hpc_amp.sweep.status import PointStatus

@@ -1,19 +1,15 @@
-"""Arrays of which the command that submitted them was killed before it had the scheduler's answer.
-
-Whoever calls this holds the sweep (`study.lock`), so that no such command is still at it. But the
-scheduler's own command outlives it.
-"""
+"""Arrays whose submission was interrupted before the scheduler had answered."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 
+from hpc_amp.campaigns.settling import settle_all
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.unsettled import ANSWER_SECONDS
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.schedulers.arrays import Arrays
-from hpc_amp.study.unsettled import POLL_SECONDS
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.record import Submitted, read_submitted, record_queued
 
@@ -22,19 +18,20 @@ def settle(sweep: Sweep, on_wait: Callable[[], object]) -> None:
     """Find out what has become of such arrays: tasks of them have begun, or the queue has them, or,
     when the scheduler's command has had its time, they were never submitted. `on_wait` is told when
     that takes a while. Raises SchedulerError where the scheduler does not answer."""
+    settle_all(lambda: bool(_unsettled(sweep)), lambda: _look(sweep), on_wait)
+
+
+def _unsettled(sweep: Sweep) -> list[Submitted]:
+    return [one for one in read_submitted(sweep) if not one.has_ended]
+
+
+def _look(sweep: Sweep) -> None:
     arrays = get_scheduler(sweep.scheduler).arrays()
-    told = False
-    while open_arrays := [one for one in read_submitted(sweep) if not one.has_ended]:
-        for one in open_arrays:
-            job_ids = _jobs_of(sweep, arrays, one)
-            patience = ANSWER_SECONDS if arrays.takes_time else 0
-            if job_ids or time.time() - one.since > patience:
-                record_queued(sweep, one, job_ids)
-        if any(not one.has_ended for one in read_submitted(sweep)):
-            if not told:
-                on_wait()
-                told = True
-            time.sleep(POLL_SECONDS)
+    patience = ANSWER_SECONDS if arrays.takes_time else 0
+    for one in _unsettled(sweep):
+        job_ids = _jobs_of(sweep, arrays, one)
+        if job_ids or time.time() - one.since > patience:
+            record_queued(sweep, one, job_ids)
 
 
 def _jobs_of(sweep: Sweep, arrays: Arrays, one: Submitted) -> list[str]:

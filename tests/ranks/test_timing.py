@@ -10,7 +10,7 @@ import pytest
 from support.ports import free_ports
 from support.warm import Warm
 
-from hpc_amp.study.timing import read_allreduce, read_rank
+from hpc_amp.campaigns.timing import read_allreduce, read_rank
 
 pytestmark = pytest.mark.ranks
 

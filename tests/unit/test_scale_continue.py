@@ -22,12 +22,13 @@ from support.stubs import StubHost, command_that_says
 from support.studies import rank_file, write_timing
 from support.waiting import wait_until
 
+from hpc_amp.campaigns import settling
+from hpc_amp.campaigns.lock import holding
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.signals import INTERRUPTING
 from hpc_amp.study import submission, unsettled
 from hpc_amp.study.folder import Study, find_study
-from hpc_amp.study.lock import exclusive
 from hpc_amp.study.progress import Progress, progress, to_be_made
 from hpc_amp.study.recipe import read_recipe
 from hpc_amp.study.submission import submit_runs
@@ -467,7 +468,8 @@ def test_it_waits_until_an_answer_can_not_come_any_more(
         waits.append(seconds)
         clock[0] += 40
 
-    monkeypatch.setattr(unsettled, "time", SimpleNamespace(sleep=sleep, time=lambda: clock[0]))
+    monkeypatch.setattr(settling, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(unsettled, "time", SimpleNamespace(time=lambda: clock[0]))
     told: list[bool] = []
     settle(study, lambda: told.append(True))
 
@@ -514,7 +516,7 @@ def test_a_file_system_without_locks(inside: Queue, monkeypatch: pytest.MonkeyPa
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with exclusive(study):
+    with holding(study.folder / "study.json", "runs"):
         pass
 
 

@@ -19,7 +19,7 @@ from support.stubs import StubHost
 from support.studies import make_study, measure, rank_file, submit_run, write_timing
 from support.terminal import Terminal
 
-from hpc_amp.cli.scale import DefaultGroup
+from hpc_amp.cli.options import DefaultGroup
 from hpc_amp.study.analysis import analyse
 from hpc_amp.study.compare import compare, labels
 from hpc_amp.study.folder import read_study

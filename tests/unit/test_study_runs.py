@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.studies import make_study, measure, rank_file, submit_run, write_timing
 
+from hpc_amp.campaigns.timing import DamagedTiming, read_allreduce, read_rank
 from hpc_amp.errors import UsageError
 from hpc_amp.schedulers.local.processes import id_of_process
 from hpc_amp.study.analysis import analyse
 from hpc_amp.study.folder import find_study, read_study
 from hpc_amp.study.runs import StudyRun, read_runs
 from hpc_amp.study.text import to_text
-from hpc_amp.study.timing import DamagedTiming, read_allreduce, read_rank
 
 
 def runs_of(study: Path) -> dict[str, StudyRun]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_amp.study.spread import median_half_width, quartiles, student_quantile
-from hpc_amp.study.words import milliseconds, on_nodes, percent, percent_between, significant
+from hpc_amp.campaigns.spread import median_half_width, quartiles, student_quantile
+from hpc_amp.campaigns.words import milliseconds, on_nodes, percent, percent_between, significant
 
 
 def test_quartiles_by_hand() -> None:

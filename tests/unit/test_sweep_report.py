@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from hpc_amp.campaigns.tables import as_text
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.status import RunStatus
-from hpc_amp.study.tables import as_text
 from hpc_amp.sweep.folder import Group, Sweep
 from hpc_amp.sweep.output import write_report
 from hpc_amp.sweep.picture import axis_numbers, draw, spans_decades

@@ -15,6 +15,7 @@ import yaml
 from support.environment import working_directory
 from support.stubs import events
 
+from hpc_amp.campaigns import settling
 from hpc_amp.jobs.events import record_event
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.sweep import unsettled
@@ -250,13 +251,9 @@ def test_a_submission_that_never_was_is_made_again(
     (part,) = parts_of(sweep, range(2), None)
     record_submitted(sweep, part)
     clock = [time.time()]
-    monkeypatch.setattr(
-        unsettled,
-        "time",
-        SimpleNamespace(
-            sleep=lambda seconds: clock.append(clock[-1] + 100), time=lambda: clock[-1]
-        ),
-    )
+    sleep = SimpleNamespace(sleep=lambda seconds: clock.append(clock[-1] + 100))
+    monkeypatch.setattr(settling, "time", sleep)
+    monkeypatch.setattr(unsettled, "time", SimpleNamespace(time=lambda: clock[-1]))
     told: list[bool] = []
 
     settle(sweep, lambda: told.append(True))

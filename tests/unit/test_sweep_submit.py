@@ -17,11 +17,11 @@ from support.standins import CobaltStandIn, PbsStandIn
 from support.stubs import StubHost
 from support.waiting import wait_until
 
+from hpc_amp.campaigns.lock import holding
 from hpc_amp.errors import UsageError
 from hpc_amp.lint.linter import lint
 from hpc_amp.schedulers import base, get_scheduler
 from hpc_amp.schedulers.base import AwayError
-from hpc_amp.study.lock import holding
 from hpc_amp.sweep.cut import cut
 from hpc_amp.sweep.folder import Group, Sweep, find_sweep, read_sweep
 from hpc_amp.sweep.plan import plan_sweep

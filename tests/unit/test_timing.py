@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.training import STEPS_PER_EPOCH, engine, fit_until
 
-from hpc_amp.study.timing import read_rank
+from hpc_amp.campaigns.timing import read_rank
 from hpc_amp.train import timing
 from hpc_amp.train.clock import HostClock, clock_of
 from hpc_amp.train.engine import Engine

@@ -1,4 +1,4 @@
-"""One command at a time submits the runs of a study, or the points of a sweep."""
+"""One command at a time submits the runs of a campaign."""
 
 from __future__ import annotations
 
@@ -9,14 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hpc_amp.errors import UsageError
-from hpc_amp.study.folder import Study
-
-
-@contextmanager
-def exclusive(study: Study) -> Iterator[None]:
-    """Hold the study for this process, see `holding`."""
-    with holding(study.folder / "study.json", "runs"):
-        yield
 
 
 @contextmanager

@@ -1,0 +1,51 @@
+"""The files of a report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_amp.campaigns.words import joined
+from hpc_amp.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The files of a report. `remark` says what is not among them."""
+
+    folder: Path
+    names: tuple[str, ...]
+    remark: str | None
+
+    def describe(self) -> str:
+        """What was written, for people."""
+        lines = [f"wrote {joined(list(self.names))} to {self.folder}"]
+        return "\n".join(["", *lines, *([self.remark] if self.remark else [])])
+
+
+def why_no_pictures() -> str | None:
+    """What keeps pictures from being drawn, as a sentence, or None."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        if error.name == "matplotlib":
+            return "No pictures: matplotlib is not installed (pip install 'hpc-amp[report]')."
+        return f"No pictures: matplotlib cannot be imported ({error})."
+    return None
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all. Raises UsageError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}", hint="name another place"
+        ) from None
