@@ -42,11 +42,19 @@ def median_half_width(values: Sequence[float]) -> float | None:
 
     None for a single one: nothing is known then.
     """
+    half = mean_half_width(values)
+    return half if half is None or len(values) == 2 else _MEDIAN_FACTOR * half
+
+
+def mean_half_width(values: Sequence[float]) -> float | None:
+    """Half the width of the 95 % interval of the mean of independent repeats, by Student's t.
+
+    None for a single one: nothing is known then.
+    """
     count = len(values)
     if count < 2:
         return None
-    factor = 1.0 if count == 2 else _MEDIAN_FACTOR
-    return student_quantile(count - 1) * factor * stdev(values) / math.sqrt(count)
+    return student_quantile(count - 1) * stdev(values) / math.sqrt(count)
 
 
 def relative_half_width(values: Sequence[float]) -> float | None:

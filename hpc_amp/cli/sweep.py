@@ -64,6 +64,12 @@ def sweep() -> None:
     type=click.Path(path_type=Path),
     help="CSV file with keys as titles and a point a line.",
 )
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Run every point with N seeds, from train.seed on; the report has 95 % intervals.",
+)
 @max_parallel_option
 @click.option("--dry-run", is_flag=True, help="Print points and scripts, and stop.")
 @sweeps_dir_option
@@ -73,6 +79,7 @@ def start(
     overrides: tuple[str, ...],
     zipped: bool,
     table: Path | None,
+    repeats: int | None,
     max_parallel: int | None,
     dry_run: bool,
     sweeps_dir: Path,
@@ -81,13 +88,15 @@ def start(
     """Submit CONFIG at every point; on this machine, run it there.
 
     A key with several values varies: job.yaml train.optimizer.lr=0.1,0.2 train.seed=0,1,2 makes six
-    points. A comma in brackets or quotes separates nothing.
+    points. A comma in brackets or quotes separates nothing. --repeats 3 runs each point with three
+    seeds, and with nothing else that varies, the job as it is.
     """
-    from hpc_amp.sweep.plan import plan_sweep
+    from hpc_amp.sweep.plan import plan_sweep, seeds_of_repeats
     from hpc_amp.sweep.points import read_space
     from hpc_amp.sweep.submit import describe, parts_of, write
 
-    space = read_space(overrides, zipped=zipped, table=table)
+    seeds = seeds_of_repeats(config, overrides, repeats) if repeats is not None else ()
+    space = read_space(overrides, zipped=zipped, table=table, seeds=seeds)
     plan = plan_sweep(config, space, sweeps_dir)
     described = describe(plan, max_parallel)
     everything = range(len(described.points))

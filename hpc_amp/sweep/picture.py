@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from hpc_amp.sweep.points import Point
+from hpc_amp.sweep.points import SEED, Point
 from hpc_amp.sweep.ranking import Ranking
 from hpc_amp.sweep.report import short_names
 
@@ -40,15 +40,17 @@ _SETTINGS: Any = {
 
 def draw(ranking: Ranking) -> dict[str, bytes]:
     """The picture as `png` and `svg`; nothing where no point is ranked, or nothing varies."""
-    keys = ranking.sweep.keys
-    if not ranking.ranked or not keys:
+    names = short_names(ranking.sweep.keys)
+    # Seeds tell nothing but how far points scatter, which every panel shows.
+    shown = [at for at, key in enumerate(ranking.sweep.keys) if key != SEED] or [0][: len(names)]
+    if not ranking.ranked or not shown:
         return {}
     from matplotlib import rc_context, rcdefaults
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    columns = min(_COLUMNS, len(keys))
-    lines = -(-len(keys) // columns)
+    columns = min(_COLUMNS, len(shown))
+    lines = -(-len(shown) // columns)
     with rc_context():
         rcdefaults()
         with rc_context(_SETTINGS):
@@ -56,9 +58,13 @@ def draw(ranking: Ranking) -> dict[str, bytes]:
             figure = Figure(figsize=size, layout="constrained")
             FigureCanvasAgg(figure)
             panels = figure.subplots(lines, columns, squeeze=False, sharey=True).flat
-            for index, (name, axes) in enumerate(zip(short_names(keys), panels, strict=False)):
-                _draw_panel(axes, ranking, index, name)
-            for axes in list(panels)[len(keys) :]:
+            for place, (index, axes) in enumerate(zip(shown, panels, strict=False)):
+                _draw_panel(axes, ranking, index, names[index])
+                if place % _COLUMNS == 0:
+                    axes.set_ylabel(ranking.metric)
+                if place == 0:
+                    axes.legend(fontsize=7, frameon=False)
+            for axes in list(panels)[len(shown) :]:
                 axes.set_visible(False)
             figure.suptitle(_title(ranking), fontsize=9)
             return {"png": _bytes(figure, "png"), "svg": _bytes(figure, "svg")}
@@ -94,14 +100,15 @@ def _draw_panel(axes: Axes, ranking: Ranking, index: int, name: str) -> None:
         axes.set_yscale("log")
         _plain_numbers(axes.yaxis)
     axes.plot(places, values, ls="", marker="o", ms=4, alpha=0.6, color=_POINT)
-    axes.plot(places[:1], values[:1], ls="", marker="*", ms=10, color=_BEST, label="best")
+    best = values[0]
+    if ranking.has_repeats:
+        setting = ranking.settings()[0]
+        best = setting.mean
+        places = [places[ranking.ranked.index(setting.points[0])]]
+    axes.plot(places[:1], [best], ls="", marker="*", ms=10, color=_BEST, label="best")
     axes.set_xlabel(name)
     axes.grid(color="#dddddd", lw=0.6)
     axes.set_axisbelow(True)
-    if index % _COLUMNS == 0:
-        axes.set_ylabel(ranking.metric)
-    if index == 0:
-        axes.legend(fontsize=7, frameon=False)
 
 
 def _plain_numbers(axis: Axis) -> None:

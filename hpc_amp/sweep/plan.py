@@ -16,12 +16,12 @@ from hpc_amp.config.paths import as_overrides, paths_in, with_paths
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import Site
 from hpc_amp.config.sites import find_site
-from hpc_amp.errors import ConfigError
+from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.jobs.plan import Plan, absolute_path, make_plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.rundir import new_run_id, resolved
 from hpc_amp.sweep.folder import Group, point_dir
-from hpc_amp.sweep.points import Point, Space
+from hpc_amp.sweep.points import SEED, Point, Space, split_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,21 @@ def plan_sweep(config: Path, space: Space, sweeps_dir: Path) -> SweepPlan:
     return SweepPlan(
         planner.folder, config, source.text, space, tuple(planner.jobs), planner.groups()
     )
+
+
+def seeds_of_repeats(config: Path, overrides: Sequence[str], repeats: int) -> range:
+    """So many seeds from that of the job on. Raises UsageError where the job's program has none,
+    and ConfigError."""
+    single = [text for text in overrides if len(split_values(text.partition("=")[2])) < 2]
+    source = read_job(config, single)
+    site = find_site(source.site, where=str(config))
+    train = source.validate(site.defaults).job.train
+    if train is None:
+        raise UsageError(
+            f"--repeats sets {SEED}, and this job runs a program of its own",
+            hint="let an environment variable that it reads vary: container.env.SEED=0,1,2",
+        )
+    return range(train.seed, train.seed + repeats)
 
 
 def _load(source: JobSource, settings: Sequence[str], site: Site) -> LoadedJob:

@@ -20,6 +20,8 @@ MOST_POINTS = 10_000
 # What the whole sweep shares: its folder, its scheduler, its copy of the code.
 _SAME_FOR_ALL = ("name", "site", "runs_dir", "code")
 _CLOSING = {"[": "]", "{": "}"}
+SEED = "train.seed"
+"""Points that differ in this key alone are repeats of one setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,18 @@ class Space:
 
 
 def read_space(
-    overrides: Sequence[str], *, zipped: bool = False, table: Path | None = None
+    overrides: Sequence[str],
+    *,
+    zipped: bool = False,
+    table: Path | None = None,
+    seeds: Sequence[int] = (),
 ) -> Space:
     """The points that command line and CSV file describe.
 
     Keys with several values are combined with each other, or, `zipped`, taken value by value. The
-    rows of `table`, whose titles are keys, are combined with them. Raises UsageError, or
-    ConfigError for a line of the table.
+    rows of `table`, whose titles are keys, are combined with them. Each setting is repeated with
+    every one of `seeds`; all come once before any comes again. Raises UsageError, or ConfigError
+    for a line of the table.
     """
     fixed: list[str] = []
     axes: dict[str, list[str]] = {}
@@ -69,24 +76,32 @@ def read_space(
     columns, rows = _read_table(table) if table is not None else ((), [(None, ())])
     for key in columns:
         _check_key(key, taken=axes)
+    if seeds and SEED in (*axes, *columns):
+        raise UsageError(f"--repeats sets {SEED}, which varies already", hint="leave one out")
+    if seeds:
+        fixed = [override for override in fixed if override.partition("=")[0] != SEED]
     for override in fixed:
         key = override.partition("=")[0]
         if key in axes or key in columns:
             raise UsageError(f"{key} is given twice", hint="once with all its values")
-    if not axes and table is None:
+    if not axes and table is None and not seeds:
         raise UsageError(
             "nothing varies in this sweep",
             hint="give a key several values: train.optimizer.lr=0.1,0.2 (one job: hpc-amp submit)",
         )
     combinations = _zip(axes) if zipped else _grid(axes, len(rows))
-    cells = itertools.product(rows, combinations)
-    points = [
-        Point(index, (*row, *values), where) for index, ((where, row), values) in enumerate(cells)
+    settings = [
+        (where, (*row, *values)) for (where, row), values in itertools.product(rows, combinations)
     ]
-    if not 0 < len(points) <= MOST_POINTS:
-        raise _too_many(len(points))
+    keys = (*columns, *axes)
+    if seeds:
+        keys = (*keys, SEED)
+        settings = [(where, (*values, str(seed))) for seed in seeds for where, values in settings]
+    if not 0 < len(settings) <= MOST_POINTS:
+        raise _too_many(len(settings))
+    points = [Point(index, values, where) for index, (where, values) in enumerate(settings)]
     _refuse_equal(points)
-    return Space((*columns, *axes), tuple(points), tuple(fixed))
+    return Space(keys, tuple(points), tuple(fixed))
 
 
 def split_values(text: str) -> list[str]:
@@ -160,7 +175,7 @@ def _refuse_equal(points: Sequence[Point]) -> None:
             told = f"{point.where}: this is" if point.where else f"point {point.index} is"
             raise UsageError(
                 f"{told} point {first.index} once more",
-                hint="to repeat points, let train.seed vary",
+                hint="--repeats repeats all points",
             )
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from hpc_amp.campaigns.spread import mean_half_width
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.summary import read_summary
 from hpc_amp.sweep.folder import Sweep
+from hpc_amp.sweep.points import SEED, Point
 from hpc_amp.sweep.status import PointStatus
 
 _LOWER_IS_BETTER = re.compile(r"loss|error|perplexity|seconds|time")
@@ -31,6 +35,27 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """The finished points that differ in their seed alone."""
+
+    values: tuple[str | None, ...]
+    """What they set, without the seed."""
+    points: tuple[Ranked, ...]
+    planned: int
+    """How many such points the sweep has."""
+
+    @property
+    def mean(self) -> float:
+        """Of the metric over the points."""
+        return fmean(point.value for point in self.points)
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the 95 % interval of the mean; None for one point, of which nothing is known."""
+        return mean_half_width([point.value for point in self.points])
+
+
+@dataclass(frozen=True, slots=True)
 class Ranking:
     """All points of a sweep: those that can be ranked, best first, and the others."""
 
@@ -45,6 +70,26 @@ class Ranking:
     def synthetic(self) -> bool:
         """Whether any value comes from made-up data."""
         return any(point.synthetic for point in self.ranked)
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether its points have several seeds."""
+        return SEED in self.sweep.keys
+
+    def settings(self) -> list[Setting]:
+        """The ranked points, those that differ in their seed alone together; best mean first."""
+        together: dict[tuple[str | None, ...], list[Ranked]] = {}
+        for point in self.ranked:
+            together.setdefault(self._without_seed(point.status.point), []).append(point)
+        planned = Counter(map(self._without_seed, self.sweep.points))
+        settings = [
+            Setting(values, tuple(points), planned[values]) for values, points in together.items()
+        ]
+        return sorted(settings, key=lambda one: -one.mean if self.highest_first else one.mean)
+
+    def _without_seed(self, point: Point) -> tuple[str | None, ...]:
+        pairs = zip(self.sweep.keys, point.values, strict=True)
+        return tuple(value for key, value in pairs if key != SEED)
 
 
 def rank(

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpc_amp.campaigns.tables import Table, as_text
-from hpc_amp.campaigns.words import NOT_KNOWN, count, one_line
-from hpc_amp.sweep.points import Point
-from hpc_amp.sweep.ranking import Ranking
+from hpc_amp.campaigns.words import NOT_KNOWN, count, joined, one_line
+from hpc_amp.sweep.points import SEED, Point
+from hpc_amp.sweep.ranking import Ranking, Setting
 from hpc_amp.sweep.status import PointStatus
 
 SCHEMA = 1
@@ -75,7 +75,9 @@ def to_text(ranking: Ranking, top: int | None = None) -> str:
     parts = [f"{sweep.name}  {sweep.id}  {in_words(statuses)}"]
     if ranking.synthetic:
         parts.append("SYNTHETIC data: the numbers say nothing about real data")
-    if ranking.ranked:
+    if ranking.ranked and ranking.has_repeats:
+        parts += _settings_in_words(ranking, top)
+    elif ranking.ranked:
         shown = ranking.ranked[:top]
         names = short_names(sweep.keys)
         rows = [
@@ -96,6 +98,48 @@ def to_text(ranking: Ranking, top: int | None = None) -> str:
         table = status_table(sweep.keys, ranking.others)
         parts.append(_section("not ranked", as_text(table)))
     return "\n\n".join(parts)
+
+
+def _settings_in_words(ranking: Ranking, top: int | None) -> list[str]:
+    """Settings by the mean over their seeds, and which of them cannot be told from the best."""
+    settings = ranking.settings()
+    names = short_names([key for key in ranking.sweep.keys if key != SEED])
+    rows = []
+    for place, setting in enumerate(settings[:top], start=1):
+        half = setting.half_width
+        rows.append(
+            (
+                str(place),
+                f"{setting.mean:.6g}",
+                NOT_KNOWN if half is None else f"± {half:.2g}",
+                f"{len(setting.points)}/{setting.planned}",
+                *(NOT_KNOWN if value is None else one_line(value) for value in setting.values),
+                ",".join(str(index) for index in sorted(p.status.index for p in setting.points)),
+            )
+        )
+    words = frozenset((*names, "points"))
+    columns = (f"mean {ranking.metric}", "95 %", "seeds", *names, "points")
+    table = Table(("rank", *columns), tuple(rows), words=words)
+    order = "highest" if ranking.highest_first else "lowest"
+    title = f"{ranking.metric} over {SEED}, {order} mean first"
+    if len(rows) < len(settings):
+        title += f": the first {len(rows)} of {len(settings)}"
+    parts = [_section(title, as_text(table))]
+    best = settings[0]
+    close = [str(place) for place, one in enumerate(settings[1:], 2) if _overlap(one, best)]
+    if close:
+        parts.append(
+            f"rank {joined(close)} cannot be told from rank 1: the 95 % intervals overlap, which "
+            "more repeats would narrow"
+        )
+    return parts
+
+
+def _overlap(one: Setting, best: Setting) -> bool:
+    """Whether their intervals have a value in common; that of a single run is not known."""
+    if one.half_width is None or best.half_width is None:
+        return False
+    return abs(one.mean - best.mean) <= one.half_width + best.half_width
 
 
 def _section(title: str, lines: Sequence[str]) -> str:
@@ -120,7 +164,23 @@ def to_plain(ranking: Ranking) -> dict[str, Any]:
             for place, point in enumerate(ranking.ranked, start=1)
         ],
         "others": [status.to_plain(sweep.keys) for status in ranking.others],
+        **({"settings": _plain_settings(ranking)} if ranking.has_repeats else {}),
     }
+
+
+def _plain_settings(ranking: Ranking) -> list[dict[str, Any]]:
+    keys = [key for key in ranking.sweep.keys if key != SEED]
+    return [
+        {
+            "rank": place,
+            "values": dict(zip(keys, setting.values, strict=True)),
+            "mean": setting.mean,
+            "half_width_95": setting.half_width,
+            "points": [point.status.index for point in setting.points],
+            "planned": setting.planned,
+        }
+        for place, setting in enumerate(ranking.settings(), start=1)
+    ]
 
 
 def to_json(ranking: Ranking) -> str:

@@ -59,6 +59,17 @@ def test_zip_takes_the_values_one_by_one() -> None:
     assert values(space) == [("1", "5"), ("2", "6"), ("3", "7")]
 
 
+@pytest.mark.parametrize("zipped", [False, True])
+def test_seeds_repeat_every_setting_one_round_after_the_other(zipped: bool) -> None:
+    space = read_space(["a=1,2", "train.seed=3"], zipped=zipped, seeds=range(3, 5))
+    assert space.keys == ("a", "train.seed")
+    assert values(space) == [("1", "3"), ("2", "3"), ("1", "4"), ("2", "4")]
+    assert space.fixed == ()
+    assert values(read_space([], seeds=[0, 1])) == [("0",), ("1",)]
+    with pytest.raises(UsageError, match="which varies already"):
+        read_space(["train.seed=1,2"], seeds=[0, 1])
+
+
 def test_zip_wants_as_many_values_of_each_key() -> None:
     with pytest.raises(UsageError) as caught:
         read_space(["train.seed=1,2,3", "train.epochs=5,6"], zipped=True)

@@ -17,7 +17,7 @@ from hpc_amp.jobs.status import RunStatus
 from hpc_amp.sweep.folder import Group, Sweep
 from hpc_amp.sweep.output import write_report
 from hpc_amp.sweep.picture import axis_numbers, draw, spans_decades
-from hpc_amp.sweep.points import Point
+from hpc_amp.sweep.points import SEED, Point
 from hpc_amp.sweep.ranking import Ranking, rank
 from hpc_amp.sweep.report import points_table, short_names, status_table, to_csv, to_json, to_text
 from hpc_amp.sweep.status import PointStatus
@@ -58,6 +58,61 @@ def ranking_in(folder: Path, **changes: Any) -> Ranking:
         missing(sweep, 3),
     ]
     return rank(sweep, statuses)
+
+
+def seeded(folder: Path, values: dict[tuple[str, ...], float | None], *keys: str) -> Ranking:
+    """A sweep whose points have finished with these accuracies; None: they were not begun."""
+    points = tuple(Point(index, one) for index, one in enumerate(values))
+    groups = (Group("launch.sh", (), tuple(range(len(points))), 0, 1),)
+    sweep = replace(sweep_in(folder), keys=(*keys, SEED), points=points, groups=groups)
+    statuses = [
+        missing(sweep, index) if value is None else ended(sweep, index, accuracy=value)
+        for index, value in enumerate(values.values())
+    ]
+    return rank(sweep, statuses)
+
+
+def test_points_that_differ_in_their_seed_are_one_setting_with_an_interval(tmp_path: Path) -> None:
+    values = {
+        ("0.1", "0"): 0.70, ("0.2", "0"): 0.80, ("0.3", "0"): 0.10,
+        ("0.1", "1"): 0.74, ("0.2", "1"): 0.72, ("0.3", "1"): 0.12,
+        ("0.1", "2"): 0.72, ("0.2", "2"): None, ("0.3", "2"): 0.11,
+    }  # fmt: skip
+    ranking = seeded(tmp_path, values, "train.optimizer.lr")
+
+    best, second, worst = ranking.settings()
+    assert (best.values, best.mean, len(best.points), best.planned) == (("0.2",), 0.76, 2, 3)
+    # t(1) = 12.706 and t(2) = 4.303, times s / sqrt(n).
+    assert best.half_width == pytest.approx(12.706 * 0.04, rel=1e-4)
+    assert second.half_width == pytest.approx(4.303 * 0.02 / 3**0.5, rel=1e-4)
+    assert worst.values == ("0.3",)
+    lines = to_text(ranking).splitlines()
+    assert "accuracy over train.seed, highest mean first" in lines
+    assert [line.split() for line in lines[3:6]] == [
+        ["rank", "mean", "accuracy", "95", "%", "seeds", "lr", "points"],
+        ["1", "0.76", "±", "0.51", "2/3", "0.2", "1,4"],
+        ["2", "0.72", "±", "0.05", "3/3", "0.1", "0,3,6"],
+    ]
+    assert any(line.startswith("rank 2 cannot be told from rank 1") for line in lines)
+    (first, *_) = json.loads(to_json(ranking))["settings"]
+    assert first["values"] == {"train.optimizer.lr": "0.2"}
+    assert first["points"] == [1, 4]
+    assert len(list(csv.reader(io.StringIO(to_csv(ranking))))) == 10
+    assert draw(ranking)
+
+
+def test_a_sweep_over_seeds_alone_is_one_setting(tmp_path: Path) -> None:
+    ranking = seeded(tmp_path, {("7",): 0.5, ("8",): 0.6})
+    (setting,) = ranking.settings()
+    assert (setting.values, setting.mean) == ((), pytest.approx(0.55))
+    assert "± 0.64" in to_text(ranking)
+    assert draw(ranking)
+
+
+def test_one_seed_of_a_setting_has_no_interval(tmp_path: Path) -> None:
+    ranking = seeded(tmp_path, {("0.1", "0"): 0.5, ("0.1", "1"): None}, "train.optimizer.lr")
+    assert ranking.settings()[0].half_width is None
+    assert "cannot be told" not in to_text(ranking)
 
 
 def test_finished_points_are_ranked_and_the_others_listed(tmp_path: Path) -> None:
