@@ -1,9 +1,10 @@
 """The folder of a benchmark: what it plans, and which run measures which point.
 
 benches/<name>/<UTC time>-<4 letters>/
-    bench.json              name, precisions, repeats, warmup, steps, created, gpus
+    bench.json              name, precisions, repeats, warmup, steps, created, gpus; and how its
+                            runs are made: workdir, overrides, site
     config.yaml             the job, as given
-    bench.sh, logs/         the script that runs all points, and what it says
+    allocations/1/          script and log of a job that makes runs
     runs/<name>/<run id>/   a run directory for each point
     points/fp16-r02/run     the path from here of the run directory of the second run in fp16
     report/                 table, JSON and picture
@@ -13,11 +14,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hpc_amp.campaigns.output import write_file
 from hpc_amp.errors import UsageError
+from hpc_amp.jobs import rundir
+from hpc_amp.jobs.attempts import read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A benchmark as it was planned. `gpus`: whether its job asks for any."""
+    """A benchmark as it was planned. `gpus`: whether its job asks for any. Its runs are made with
+    `overrides` in the folder `workdir`, on `site` or, if None, on that of the job."""
 
     folder: Path
     name: str
@@ -45,6 +51,14 @@ class Bench:
     steps: int
     created: str
     gpus: bool
+    workdir: str
+    overrides: tuple[str, ...]
+    site: str | None
+
+    @property
+    def description(self) -> Path:
+        """The file that makes its folder a benchmark."""
+        return self.folder / "bench.json"
 
     @property
     def points(self) -> list[Point]:
@@ -64,26 +78,34 @@ class Bench:
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} cannot be read: {error}") from None
 
-    @property
-    def script(self) -> Path:
-        """What runs all points."""
-        return self.folder / "bench.sh"
+    def run_dirs(self) -> list[Path]:
+        """Those of all points, in the order in which they run. Raises UsageError."""
+        return [self.run_dir(point) for point in self.points]
 
-    def write(self, config_text: str, script: str, run_dirs: dict[Point, Path]) -> None:
-        """Make the folder, without the run directories. Raises UsageError where that fails."""
-        try:
-            (self.folder / "logs").mkdir(parents=True)
-            plan = {**asdict(self), "folder": str(self.folder)}
-            (self.folder / "bench.json").write_text(json.dumps(plan, indent=1) + "\n")
-            (self.folder / "config.yaml").write_text(config_text)
-            self.script.write_text(script)
-            self.script.chmod(0o755)
-            for point, run_dir in run_dirs.items():
-                place = self.folder / "points" / point.folder_name
-                place.mkdir(parents=True)
-                (place / "run").write_text(f"{run_dir.relative_to(self.folder)}\n")
-        except OSError as error:
-            raise UsageError(f"{self.folder} cannot be made: {error.strerror}") from None
+    def write(self, config_text: str, run_dirs: Mapping[Point, Path]) -> None:
+        """Make the folder, without the run directories; its description, which makes it a
+        benchmark, comes last. Raises UsageError where that fails."""
+        plan = {**asdict(self), "folder": str(self.folder)}
+        write_file(self.folder / "config.yaml", config_text.encode())
+        for point, run_dir in run_dirs.items():
+            self.point_to(point, run_dir)
+        write_file(self.description, f"{json.dumps(plan, indent=1)}\n".encode())
+
+    def point_to(self, point: Point, run_dir: Path) -> None:
+        """Note the run directory of a point, in one step. Raises UsageError."""
+        content = f"{run_dir.relative_to(self.folder)}\n".encode()
+        write_file(self.folder / "points" / point.folder_name / "run", content)
+
+
+def refuse_elsewhere(bench: Bench) -> None:
+    """Raises UsageError where a benchmark is not in the folder that it was started in, as its runs
+    tell: their scripts and jobs would work there."""
+    for run_dir in bench.run_dirs():
+        if os.path.isfile(run_dir / "job.json"):
+            recorded = rundir.origin(run_dir, read_json(run_dir / "job.json"))
+            if recorded is not None:
+                there = Path(os.path.normpath(recorded / os.path.relpath(bench.folder, run_dir)))
+                rundir.refuse_copy(bench.folder, there)
 
 
 def find_bench(target: str, benches_dir: Path) -> Bench:
@@ -107,7 +129,9 @@ def _read(path: Path) -> Bench:
         return _bench(path.parent, content)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except KeyError as error:
+        raise UsageError(f"{path} does not describe a benchmark: {error} is missing") from None
+    except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} does not describe a benchmark: {error}") from None
 
 
@@ -122,5 +146,8 @@ def _bench(folder: Path, content: Any) -> Bench:
         precisions=tuple(precisions),
         created=str(content["created"]),
         gpus=bool(content["gpus"]),
+        workdir=str(content["workdir"]),
+        overrides=tuple(map(str, content["overrides"])),
+        site=content["site"],
         **counts,
     )

@@ -10,16 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpc_amp.bench.folder import Bench, Point
-from hpc_amp.campaigns.script import RunInTurn, render_campaign
+from hpc_amp.campaigns.in_turn import (
+    RunInTurn,
+    next_allocation,
+    render_campaign,
+    submit_in_turn,
+)
 from hpc_amp.config.paths import literal
 from hpc_amp.config.schema import Precision
-from hpc_amp.errors import ConfigError, HpcAmpError, UnclearError
+from hpc_amp.errors import ConfigError, HpcAmpError
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
-from hpc_amp.jobs.submit import prepare, waiting_for
-from hpc_amp.jobs.unsettled import or_found
+from hpc_amp.jobs.submit import prepare
 from hpc_amp.schedulers import Submission
 
 USUAL = ("fp32", "tf32", "bf16", "fp16", "O2")
@@ -27,7 +30,7 @@ USUAL = ("fp32", "tf32", "bf16", "fp16", "O2")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prepared:
-    """A benchmark that is ready to be made: nothing is on disk yet."""
+    """Runs of a benchmark that are ready to be made: nothing of them is on disk yet."""
 
     bench: Bench
     plans: dict[Point, Plan]
@@ -77,21 +80,35 @@ def prepare_bench(
         steps=steps,
         created=f"{now:%Y-%m-%d %H:%M:%S} UTC",
         gpus=gpus,
+        workdir=os.getcwd(),
+        overrides=tuple(overrides),
+        site=site,
     )
+    return Prepared(bench, _plans(bench, config, bench.points), loaded.text)
+
+
+def prepare_points(bench: Bench, points: Sequence[Point]) -> Prepared:
+    """Validate new runs for points of a benchmark that is there already. The working directory has
+    to be the benchmark's. Raises ConfigError."""
+    config = bench.folder / "config.yaml"
+    return Prepared(bench, _plans(bench, config, points), config.read_text(encoding="utf-8"))
+
+
+def _plans(bench: Bench, config: Path, points: Sequence[Point]) -> dict[Point, Plan]:
     plans: dict[Point, Plan] = {}
-    for point in bench.points:
-        changes = [*_measured(bench, point), f"runs_dir={literal(str(folder / 'runs'))}"]
-        run_id = _new_id({plan.run_dir.name for plan in plans.values()})
-        plans[point], _ = prepare(config, [*overrides, *changes], run_id=run_id, site=site)
+    runs_dir = f"runs_dir={literal(str(bench.folder / 'runs'))}"
+    for point in points:
+        changes = [*bench.overrides, *_measured(bench, point, first=not plans), runs_dir]
+        run_id = _new_id(bench, {plan.run_dir.name for plan in plans.values()})
+        plans[point], _ = prepare(config, changes, run_id=run_id, site=bench.site)
         render(plans[point])
-    return Prepared(bench, plans, loaded.text)
+    return plans
 
 
-def _measured(bench: Bench, point: Point) -> list[str]:
+def _measured(bench: Bench, point: Point, *, first: bool) -> list[str]:
     """What a point changes of the job: one precision, so many steps, and nothing beside them until
-    the end, where it is evaluated once."""
+    the end, where it is evaluated once. `first`: it is the first one of its job."""
     total = bench.warmup + bench.steps
-    first = point == bench.points[0]
     return [
         f"train.precision.mode={point.precision}",
         f"train.timing.warmup={bench.warmup}",
@@ -113,53 +130,45 @@ def _measured(bench: Bench, point: Point) -> list[str]:
     ]
 
 
-def _new_id(taken: set[str]) -> str:
-    while (run_id := rundir.new_run_id()) in taken:
+def _new_id(bench: Bench, taken: set[str]) -> str:
+    there = bench.folder / "runs" / bench.name
+    while (run_id := rundir.new_run_id()) in taken or (there / run_id).exists():
         pass
     return run_id
 
 
 def submit_bench(prepared: Prepared) -> Submission:
-    """Make the folder and all run directories, and hand in the one job that runs all points. Where
-    that is refused, nothing stays behind. Where the scheduler may have taken it all the same, all
-    stays, and `status` of a run looks for the job (UnclearError)."""
+    """Make the run directories, and the benchmark's folder where it is new, and hand in the one job
+    that makes all runs. Where that is refused, nothing new stays behind. Where the scheduler may
+    have taken it all the same, everything stays, and `continue` looks for it (UnclearError)."""
     bench, plans = prepared.bench, prepared.plans
-    run_dirs = {point: plan.run_dir for point, plan in plans.items()}
-    scheduler, folder = prepared.first.scheduler, bench.folder
-    taken = False
+    is_new = not bench.description.exists()
     try:
-        bench.write(prepared.config_text, render_bench(prepared), run_dirs)
-        for plan in plans.values():
-            rundir.create(plan, render(plan), prepared.config_text)
-        with waiting_for(scheduler):
-            for plan in plans.values():
-                record_event(
-                    plan.run_dir, "submitted", scheduler=scheduler.name, folder=str(folder)
-                )
-            submission = or_found(
-                lambda: scheduler.submit(bench.script, os.environ), scheduler.name, folder, ()
-            )
-            taken = True
-            for plan in plans.values():
-                record_event(plan.run_dir, "queued", job_id=submission.job_id)
-    except UnclearError as error:
-        raise UnclearError(
-            f"{error.message}; whether the job is in the queue is not known, and {folder} stays"
-        ) from None
+        if is_new:
+            run_dirs = {point: plan.run_dir for point, plan in plans.items()}
+            bench.write(prepared.config_text, run_dirs)
+        folder = next_allocation(bench.folder)
+        for point, plan in () if is_new else plans.items():
+            bench.point_to(point, plan.run_dir)
+        return submit_in_turn(
+            folder,
+            render_bench(prepared, folder),
+            [(plan, prepared.config_text) for plan in plans.values()],
+            unclear=f"hpc-amp bench continue {bench.folder} looks for it",
+        )
     except HpcAmpError:
-        # A job that is in the queue keeps its folders, though the disk does not take its id.
-        if not taken:
-            rundir.discard(folder)
+        # What may be in the queue has kept its run directories.
+        if is_new and not any(plan.run_dir.exists() for plan in plans.values()):
+            rundir.discard(bench.folder)
         raise
-    return submission
 
 
-def render_bench(prepared: Prepared) -> str:
-    """The script: the job's directives, then the launch script of each point."""
+def render_bench(prepared: Prepared, folder: Path) -> str:
+    """The script in `folder`: the job's directives, then the launch script of each point."""
     runs = [RunInTurn(point.precision, plan.run_dir) for point, plan in prepared.plans.items()]
     return render_campaign(
         prepared.first,
-        prepared.bench.folder,
+        folder,
         runs,
         what="a benchmark",
         group="precision",

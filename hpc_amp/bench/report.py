@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hpc_amp.bench.comparison import Comparison, Row
+from hpc_amp.bench.folder import Bench
 from hpc_amp.bench.picture import draw
+from hpc_amp.bench.results import Result
 from hpc_amp.bench.sentences import conditions, is_of_cpu, missing, warnings
 from hpc_amp.campaigns.output import Written, why_no_pictures, write_file
 from hpc_amp.campaigns.tables import Table, as_text
-from hpc_amp.campaigns.words import NOT_KNOWN, mebibytes, milliseconds, significant
+from hpc_amp.campaigns.words import (
+    NOT_KNOWN,
+    count,
+    joined,
+    mebibytes,
+    milliseconds,
+    one_line,
+    significant,
+)
 
 _COLUMNS = (
     "precision", "runs", "step ms", "middle half", "samples/s", "speedup", "memory MiB",
@@ -52,6 +64,45 @@ def _cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
         ),
         NOT_KNOWN if row.skipped_steps is None else str(row.skipped_steps),
     )
+
+
+def describe(bench: Bench, results: Sequence[Result]) -> str:
+    """A line of totals, then one line a run."""
+    states = Counter(result.state for result in results)
+    told = joined([f"{number} {state}" for state, number in states.items()])
+    rows = tuple(
+        (
+            result.point.precision,
+            str(result.point.repeat),
+            result.state,
+            milliseconds(result.step_seconds) if result.is_measured else NOT_KNOWN,
+            one_line(result.reason) or NOT_KNOWN,
+        )
+        for result in results
+    )
+    columns = ("precision", "repeat", "state", "step ms", "reason")
+    table = Table(columns, rows, words=frozenset({"precision", "state", "reason"}))
+    head = f"{bench.name}  {bench.folder.name}  {count(len(results), 'run')}: {told}"
+    return "\n".join([head, "", *(f"  {line}" for line in as_text(table))])
+
+
+def to_plain(bench: Bench, results: Sequence[Result]) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "name": bench.name,
+        "folder": str(bench.folder),
+        "runs": [
+            {
+                "precision": result.point.precision,
+                "repeat": result.point.repeat,
+                "state": result.state,
+                "reason": result.reason,
+                "step_seconds": result.step_seconds if result.is_measured else None,
+                "run_dir": str(result.run_dir),
+            }
+            for result in results
+        ],
+    }
 
 
 def to_json(comparison: Comparison) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from hpc_amp.bench.folder import Bench, Point
+from hpc_amp.campaigns import words
 from hpc_amp.campaigns.timing import DamagedTiming, RankTiming, read_rank
+from hpc_amp.errors import UsageError
 from hpc_amp.jobs.status import FINAL, run_statuses
 from hpc_amp.jobs.summary import read_summary
 
@@ -59,17 +62,31 @@ class Result:
 def read_results(bench: Bench) -> list[Result]:
     """All points, in the order in which they run. The scheduler is asked about those that have not
     ended."""
-    run_dirs = [bench.run_dir(point) for point in bench.points]
+    run_dirs = bench.run_dirs()
     statuses = run_statuses(run_dirs)
     found = []
     for point, run_dir, status in zip(bench.points, run_dirs, statuses, strict=True):
-        if status.state == "finished":
+        if not run_dir.exists():
+            found.append(Result(point, run_dir, "not begun", "it was not submitted"))
+        elif status.state == "finished":
             found.append(_read(point, run_dir))
         elif status.state == "lost" and status.attempt == 0:
             found.append(Result(point, run_dir, "not begun", "the job of all runs has ended"))
         else:
             found.append(Result(point, run_dir, status.state, status.reason))
     return found
+
+
+def unfinished(bench: Bench, results: Sequence[Result]) -> list[Point]:
+    """The points that are to be measured once more. Raises UsageError while some are under way:
+    they would share the machine."""
+    under_way = sum(not result.has_ended for result in results)
+    if under_way:
+        raise UsageError(
+            f"{words.under_way(under_way, 'run')}",
+            hint=f"wait, or hpc-amp bench cancel {bench.folder}",
+        )
+    return [result.point for result in results if not result.is_measured]
 
 
 def _read(point: Point, run_dir: Path) -> Result:

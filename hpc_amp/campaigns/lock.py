@@ -1,9 +1,10 @@
-"""One command at a time submits the runs of a campaign."""
+"""What a command that submits runs of a campaign begins with."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,3 +35,21 @@ def holding(description: Path, what: str) -> Iterator[None]:
                 raise
             # A file system without locks: then it is the user's to start one command at a time.
         yield
+
+
+@contextmanager
+def working_in(workdir: str) -> Iterator[None]:
+    """Be in the folder that a campaign was started in, which paths in its job count from. Raises
+    UsageError where it is gone."""
+    before = Path.cwd()
+    try:
+        os.chdir(workdir)
+    except OSError as error:
+        raise UsageError(
+            f"the folder {workdir}, in which it was started: {error.strerror}",
+            hint="paths in its job count from there",
+        ) from None
+    try:
+        yield
+    finally:
+        os.chdir(before)

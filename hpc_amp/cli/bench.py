@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_amp.cli.options import DefaultGroup, json_option
+from hpc_amp.cli.options import DefaultGroup, json_option, say_that_it_waits
 
 if TYPE_CHECKING:
     from hpc_amp.bench.folder import Bench
+    from hpc_amp.bench.points import Prepared
     from hpc_amp.bench.results import Result
-    from hpc_amp.schedulers import Scheduler
 
 benches_dir_option = click.option(
     "--benches-dir",
@@ -65,9 +65,7 @@ def start(
     Each of --repeats rounds has every precision once; a run measures --steps steps after --warmup
     others. Exits with 1 if a run could not be measured. docs/bench.md says how to read the table.
     """
-    import json
-
-    from hpc_amp.bench.points import prepare_bench, submit_bench
+    from hpc_amp.bench.points import prepare_bench
     from hpc_amp.config.sites import HERE
 
     names = [name.strip() for name in precisions.split(",")] if precisions is not None else None
@@ -80,29 +78,40 @@ def start(
     )  # fmt: skip
     for remark in prepared.first.remarks:
         click.echo(f"note: {remark}", err=True)
+    _submit(prepared, as_json)
+
+
+def _submit(prepared: Prepared, as_json: bool) -> None:
+    """Hand in the runs, and wait for them where they run on this machine."""
+    import json
+
+    from hpc_amp.bench.points import submit_bench
+    from hpc_amp.config.sites import HERE
+
     submission = submit_bench(prepared)
     if submission.remarks:
         click.echo(submission.remarks, err=True)
-    folder = prepared.bench.folder
-    if not submitted:
-        _wait(prepared.bench, prepared.first.scheduler, submission.job_id, as_json)
+    bench = prepared.bench
+    if bench.site == HERE:
+        _wait(prepared, submission.job_id, as_json)
     elif as_json:
-        click.echo(json.dumps({"job_id": submission.job_id, "bench": str(folder)}))
+        click.echo(json.dumps({"job_id": submission.job_id, "bench": str(bench.folder)}))
     else:
-        click.echo(f"submitted job {submission.job_id}; then: hpc-amp bench report {folder}")
+        click.echo(f"submitted job {submission.job_id}; then: hpc-amp bench report {bench.folder}")
 
 
-def _wait(bench: Bench, scheduler: Scheduler, job_id: str, as_json: bool) -> None:
+def _wait(prepared: Prepared, job_id: str, as_json: bool) -> None:
     """Follow the runs to their end. Ctrl-C ends the one that is under way, and shows the others."""
+    bench = prepared.bench
     from hpc_amp.bench.follow import follow
     from hpc_amp.campaigns.words import count
 
-    click.echo(f"{count(len(bench.points), 'run')} in {bench.folder}", err=True)
+    click.echo(f"{count(len(prepared.plans), 'run')} in {bench.folder}", err=True)
     try:
-        follow(bench, _tell)
+        follow(bench, prepared.plans, _tell)
     except KeyboardInterrupt:
         click.echo("\nending the run that is under way", err=True)
-        scheduler.cancel(job_id)
+        prepared.first.scheduler.cancel(job_id)
         _show(bench, as_json, None)
         raise SystemExit(130) from None
     if not _show(bench, as_json, None):
@@ -153,3 +162,75 @@ def report(target: str, as_json: bool, out: Path | None, benches_dir: Path) -> N
 
     if not _show(find_bench(target, benches_dir), as_json, out):
         raise SystemExit(1)
+
+
+@bench.command("continue")
+@click.argument("target", metavar="BENCH")
+@json_option
+@benches_dir_option
+def continue_bench(target: str, as_json: bool, benches_dir: Path) -> None:
+    """Make the runs of BENCH that are not measured once more, as it was started.
+
+    Runs of a command that was killed are looked for in the queue first.
+    """
+    from hpc_amp.bench.folder import find_bench, refuse_elsewhere
+    from hpc_amp.bench.points import prepare_points
+    from hpc_amp.bench.results import read_results, unfinished
+    from hpc_amp.campaigns.lock import holding, working_in
+    from hpc_amp.campaigns.unsettled import settle
+    from hpc_amp.campaigns.words import count
+
+    found = find_bench(target, benches_dir)
+    refuse_elsewhere(found)
+    with holding(found.description, "runs"), working_in(found.workdir):
+        settle(found.run_dirs, say_that_it_waits)
+        points = unfinished(found, read_results(found))
+        if not points:
+            click.echo(f"{found.folder}: all runs are measured", err=as_json)
+            return
+        click.echo(f"{count(len(points), 'run')} to make", err=True)
+        _submit(prepare_points(found, points), as_json)
+
+
+@bench.command()
+@click.argument("target", metavar="BENCH")
+@json_option
+@benches_dir_option
+def status(target: str, as_json: bool, benches_dir: Path) -> None:
+    """Show which runs of BENCH are measured, under way, or missing."""
+    import json
+
+    from hpc_amp.bench.folder import find_bench
+    from hpc_amp.bench.report import describe, to_plain
+    from hpc_amp.bench.results import read_results
+
+    found = find_bench(target, benches_dir)
+    results = read_results(found)
+    shown = json.dumps(to_plain(found, results), indent=1) if as_json else describe(found, results)
+    click.echo(shown)
+
+
+@bench.command()
+@click.argument("target", metavar="BENCH")
+@json_option
+@benches_dir_option
+def cancel(target: str, as_json: bool, benches_dir: Path) -> None:
+    """End all runs of BENCH that are queued or running. `bench continue` makes them again."""
+    import json
+
+    from hpc_amp.bench.folder import find_bench, refuse_elsewhere
+    from hpc_amp.campaigns.ending import cancel_runs
+    from hpc_amp.campaigns.lock import holding
+    from hpc_amp.campaigns.unsettled import settle
+    from hpc_amp.campaigns.words import count
+    from hpc_amp.jobs.status import run_statuses
+
+    found = find_bench(target, benches_dir)
+    refuse_elsewhere(found)
+    with holding(found.description, "runs"):
+        settle(found.run_dirs, say_that_it_waits)
+        ended = cancel_runs(run_statuses(found.run_dirs()), by="hpc-amp bench cancel")
+    if as_json:
+        click.echo(json.dumps({"bench": str(found.folder), "cancelled": ended}))
+    else:
+        click.echo(f"cancelled {count(ended, 'run')} of {found.folder}")

@@ -189,19 +189,20 @@ def continue_(
     Its job file and settings are those of its start; what is queued, runs or is measured stays as
     it is.
     """
+    from hpc_amp.campaigns.lock import working_in
+    from hpc_amp.campaigns.unsettled import settle
     from hpc_amp.study.cost import estimate
     from hpc_amp.study.folder import find_study, refuse_elsewhere
     from hpc_amp.study.progress import progress, to_be_made
     from hpc_amp.study.recipe import read_recipe
-    from hpc_amp.study.submission import base_plan, share_runs, working_in
-    from hpc_amp.study.unsettled import settle
+    from hpc_amp.study.submission import base_plan, share_runs
 
     study = find_study(target, studies_dir)
     refuse_elsewhere(study)
     recipe = read_recipe(study)
     _refuse_bound(recipe.in_allocation, max_queued)
-    with _interruptible(study), _exclusive(study), working_in(recipe):
-        settle(study, say_that_it_waits)
+    with _interruptible(study), _exclusive(study), working_in(recipe.workdir):
+        settle(study.run_dirs, say_that_it_waits)
         items = progress(study)
         share_runs(study, items)
         wanted = to_be_made(items)
@@ -240,17 +241,18 @@ def cancel(target: str, as_json: bool, studies_dir: Path) -> None:
     """End all runs of STUDY that are queued or running. `scale continue` makes them again."""
     import json
 
+    from hpc_amp.campaigns.ending import cancel_runs
+    from hpc_amp.campaigns.unsettled import settle
     from hpc_amp.campaigns.words import count
-    from hpc_amp.study.ending import cancel_runs
     from hpc_amp.study.folder import find_study, refuse_elsewhere
     from hpc_amp.study.progress import progress
-    from hpc_amp.study.unsettled import settle
 
     study = find_study(target, studies_dir)
     refuse_elsewhere(study)
     with _exclusive(study):
-        settle(study, say_that_it_waits)
-        ended = cancel_runs(progress(study))
+        settle(study.run_dirs, say_that_it_waits)
+        runs = [one.run.status for one in progress(study) if one.run.status is not None]
+        ended = cancel_runs(runs, by="hpc-amp scale cancel")
     if as_json:
         click.echo(json.dumps({"study": str(study.folder), "cancelled": ended}))
     else:

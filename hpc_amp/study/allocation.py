@@ -6,18 +6,18 @@ which gets the first of the job's nodes.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc_amp.campaigns.script import RunInTurn, render_campaign
-from hpc_amp.errors import HpcAmpError, UnclearError, UsageError
+from hpc_amp.campaigns.in_turn import (
+    RunInTurn,
+    next_allocation,
+    render_campaign,
+    submit_in_turn,
+)
+from hpc_amp.errors import HpcAmpError
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.plan import Plan
-from hpc_amp.jobs.render import render
-from hpc_amp.jobs.submit import waiting_for
-from hpc_amp.jobs.unsettled import or_found
 from hpc_amp.schedulers import Submission
 from hpc_amp.study.folder import Study
 from hpc_amp.study.recipe import Measurement, Recipe
@@ -27,61 +27,20 @@ from hpc_amp.study.submission import plan_run, point_all
 def submit_allocation(study: Study, recipe: Recipe, wanted: Sequence[Measurement]) -> Submission:
     """Make the run directories of all `wanted`, and submit the job that works them off. Raises
     SchedulerError where it is refused; nothing stays behind then."""
-    folder = _next_folder(study)
-    plans: list[Plan] = []
-    taken = False
+    folder = next_allocation(study.folder)
+    runs: list[tuple[Plan, str]] = []
     try:
         for measurement in wanted:
-            plan, loaded = plan_run(study, recipe, measurement)
+            taken = [plan.run_dir for plan, _ in runs]
+            plan, loaded = plan_run(study, recipe, measurement, taken)
             point_all(study, measurement, plan.run_dir)
-            rundir.create(plan, render(plan), loaded.text)
-            plans.append(plan)
-        script = _write_script(folder, wanted, plans)
-        scheduler = plans[0].scheduler
-        with waiting_for(scheduler):
-            for plan in plans:
-                record_event(
-                    plan.run_dir, "submitted", scheduler=scheduler.name, folder=str(folder)
-                )
-            submission = or_found(
-                lambda: scheduler.submit(script, os.environ), scheduler.name, folder, ()
-            )
-            taken = True
-            for plan in plans:
-                record_event(plan.run_dir, "queued", job_id=submission.job_id)
-    except UnclearError as error:
-        raise UnclearError(
-            f"{error.message}; whether the job is in the queue is not known",
-            hint=f"hpc-amp scale continue {study.folder} looks for it",
-        ) from None
+            runs.append((plan, loaded.text))
+        script = render_allocation(folder, wanted, [plan for plan, _ in runs])
     except HpcAmpError:
-        # A job that is in the queue keeps its folders, though the disk does not take its id.
-        for path in () if taken else (folder, *(plan.run_dir for plan in plans)):
-            rundir.discard(path)
+        rundir.discard(folder)
         raise
-    return submission
-
-
-def _next_folder(study: Study) -> Path:
-    """A folder for a further job. Raises UsageError."""
-    parent = study.folder / "allocations"
-    try:
-        parent.mkdir(exist_ok=True)
-        folder = parent / str(len(list(parent.iterdir())) + 1)
-        (folder / "logs").mkdir(parents=True)
-    except OSError as error:
-        raise UsageError(f"{study.folder} cannot be written: {error.strerror}") from None
-    return folder
-
-
-def _write_script(folder: Path, wanted: Sequence[Measurement], plans: Sequence[Plan]) -> Path:
-    script = folder / "launch.sh"
-    try:
-        script.write_text(render_allocation(folder, wanted, plans))
-        script.chmod(0o755)
-    except OSError as error:
-        raise UsageError(f"{script} cannot be written: {error.strerror}") from None
-    return script
+    unclear = f"hpc-amp scale continue {study.folder} looks for it"
+    return submit_in_turn(folder, script, runs, unclear=unclear)
 
 
 def render_allocation(folder: Path, wanted: Sequence[Measurement], plans: Sequence[Plan]) -> str:

@@ -94,6 +94,10 @@ class Study:
             return None
         return Path(os.path.normpath(point / text)) if text else None
 
+    def run_dirs(self) -> set[Path]:
+        """The run directories of all runs that were submitted."""
+        return set(filter(None, map(self.run_dir, self.planned_runs())))
+
     def point_to(self, run: PlannedRun, run_dir: Path) -> None:
         """Note the run directory of a run, in one step. Raises OSError."""
         path = self.folder / "points" / run.folder_name / "run"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hpc_amp.campaigns.ending import is_under_way
 from hpc_amp.study.folder import Study
 from hpc_amp.study.recipe import Measurement, measurements
 from hpc_amp.study.runs import StudyRun, read_runs
@@ -24,15 +25,8 @@ class Progress:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it may still measure something, as far as is known. Without a job it cannot, once
-        `unsettled.settle` has looked for one."""
-        if self._status == "unknown":
-            return self.job_id is not None
-        return self._status in ("pending", "running")
-
-    @property
-    def _status(self) -> str:
-        return self.run.status.state if self.run.status is not None else ""
+        """Whether it may still measure something."""
+        return self.run.status is not None and is_under_way(self.run.status)
 
     @property
     def job_id(self) -> str | None:

@@ -3,15 +3,13 @@ none is lost and none is submitted twice.
 
 The point names the run directory before it exists, and the run's `state.jsonl` says `submitted`
 before the scheduler is asked, and `queued` afterwards. What a run lacks then tells how far it came:
-without `submitted`, no job can exist; between the two, `hpc_amp.study.unsettled` finds out.
+without `submitted`, no job can exist; between the two, `hpc_amp.campaigns.unsettled` finds out.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from hpc_amp.config.load import LoadedJob
@@ -81,8 +79,11 @@ def base_plan(study: Study, recipe: Recipe) -> tuple[Plan, LoadedJob]:
     return prepare(study.folder / "config.yaml", recipe.overrides)
 
 
-def plan_run(study: Study, recipe: Recipe, measurement: Measurement) -> tuple[Plan, LoadedJob]:
-    """The plan of a new run of a measurement. The working directory has to be the recipe's."""
+def plan_run(
+    study: Study, recipe: Recipe, measurement: Measurement, taken: Collection[Path] = ()
+) -> tuple[Plan, LoadedJob]:
+    """The plan of a new run of a measurement, in a run directory that is neither there nor among
+    those `taken`. The working directory has to be the recipe's."""
     config = study.folder / "config.yaml"
     _, base = base_plan(study, recipe)
     if base.job.train is None:
@@ -92,7 +93,7 @@ def plan_run(study: Study, recipe: Recipe, measurement: Measurement) -> tuple[Pl
         run_id = rundir.new_run_id()
         changes = [*recipe.overrides, *settings, runs_dir(study)]
         plan, loaded = prepare(config, changes, run_id=run_id)
-        if not plan.run_dir.exists():
+        if plan.run_dir not in taken and not plan.run_dir.exists():
             return plan, loaded
 
 
@@ -114,21 +115,3 @@ def share_runs(study: Study, items: Sequence[Progress]) -> None:
             study.run_dir(other) != one.run.run_dir for other in others
         ):
             point_all(study, one.measurement, one.run.run_dir)
-
-
-@contextmanager
-def working_in(recipe: Recipe) -> Iterator[None]:
-    """Be in the folder that the study was started in, which paths in its job count from. Raises
-    UsageError where it is gone."""
-    before = Path.cwd()
-    try:
-        os.chdir(recipe.workdir)
-    except OSError as error:
-        raise UsageError(
-            f"the study was started in {recipe.workdir}: {error.strerror}",
-            hint="paths in its job count from there",
-        ) from None
-    try:
-        yield
-    finally:
-        os.chdir(before)

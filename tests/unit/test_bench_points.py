@@ -40,6 +40,10 @@ def prepared(host: StubHost, *overrides: str, **changes: Any) -> Prepared:
         return prepare_bench(path, overrides, Path("benches"), **{**settings, **changes})
 
 
+def script_of(made: Prepared) -> Path:
+    return made.bench.folder / "allocations" / "1" / "launch.sh"
+
+
 def test_every_round_has_every_precision_once(host: StubHost) -> None:
     plans = prepared(host).plans
     order = [("fp32", 1), ("bf16", 1), ("fp32", 2), ("bf16", 2)]
@@ -111,10 +115,11 @@ def test_one_job_is_submitted_for_all_points(
     made = prepared(host)
     submission = submit_bench(made)
     ((*_, script),) = host.calls("sbatch")
-    assert script == str(made.bench.script)
-    text = made.bench.script.read_text()
-    assert text == render_bench(made)
-    assert f"#SBATCH --chdir={made.bench.folder}\n" in text
+    folder = made.bench.folder / "allocations" / "1"
+    assert script == str(folder / "launch.sh")
+    text = Path(script).read_text()
+    assert text == render_bench(made, folder)
+    assert f"#SBATCH --chdir={folder}\n" in text
     assert "#SBATCH --time=00:10:00\n" in text
     for plan in made.plans.values():
         first, second = read_events(plan.run_dir)
@@ -145,7 +150,7 @@ def test_a_job_in_the_queue_keeps_its_folders(
     """The disk is full just when sbatch has taken the job."""
     host.before(
         "sbatch",
-        'find "$(dirname "$2")" -name state.jsonl | while read -r state; do\n'
+        'find "$(dirname "$2")/../.." -name state.jsonl | while read -r state; do\n'
         'rm "$state"; mkdir "$state"; done\n',
     )
     monkeypatch.setenv("PATH", host.environ()["PATH"])
@@ -154,14 +159,15 @@ def test_a_job_in_the_queue_keeps_its_folders(
     with pytest.raises(UsageError, match=r"state\.jsonl cannot be written"):
         submit_bench(made)
 
-    assert made.bench.script.exists()
+    assert script_of(made).exists()
     assert all((plan.run_dir / "launch.sh").exists() for plan in made.plans.values())
 
 
 def test_the_script_passes_shellcheck(host: StubHost) -> None:
     require_program("shellcheck")
     config = {"name": "x", "site": "slurm"}
-    script = render_bench(prepared(host, config=config))
+    made = prepared(host, config=config)
+    script = render_bench(made, script_of(made).parent)
     result = subprocess.run(
         ["shellcheck", "-"], input=script, text=True, capture_output=True, timeout=300
     )
@@ -170,7 +176,10 @@ def test_the_script_passes_shellcheck(host: StubHost) -> None:
 
 def run_script(made: Prepared, statuses: dict[Point, int]) -> subprocess.CompletedProcess[str]:
     """Run the script with launch scripts that only say that they ran, and end so."""
-    made.bench.write("", render_bench(made), {p: plan.run_dir for p, plan in made.plans.items()})
+    made.bench.write("", {point: plan.run_dir for point, plan in made.plans.items()})
+    script_of(made).parent.mkdir(parents=True)
+    (script_of(made).parent / "logs").mkdir()
+    script_of(made).write_text(render_bench(made, script_of(made).parent))
     for point, plan in made.plans.items():
         (plan.run_dir / "logs").mkdir(parents=True, exist_ok=True)
         if not (plan.run_dir / "src").exists():
@@ -188,7 +197,7 @@ def run_script(made: Prepared, statuses: dict[Point, int]) -> subprocess.Complet
 
 def started(made: Prepared) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", made.bench.script], text=True, capture_output=True, timeout=300, check=False
+        ["bash", script_of(made)], text=True, capture_output=True, timeout=300, check=False
     )
 
 

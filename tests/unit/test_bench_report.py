@@ -41,9 +41,12 @@ def make_bench(folder: Path, precisions: Sequence[str], repeats: int = 3, **more
         steps=30,
         created="2026-11-27 22:34:55 UTC",
         gpus=more.get("gpus", True),
+        workdir=str(folder),
+        overrides=(),
+        site=None,
     )
     run_dirs = {point: bench.folder / "runs" / point.folder_name for point in bench.points}
-    bench.write("", "", run_dirs)
+    bench.write("", run_dirs)
     for run_dir in run_dirs.values():
         run_dir.mkdir(parents=True)
         (run_dir / "job.json").write_text(json.dumps({"scheduler": "local", "job": {}}))
@@ -311,6 +314,20 @@ def test_ctrl_c_ends_it_and_shows_what_is_measured(host: StubHost) -> None:
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert "ending the run that is under way" in err
+    # Made to few, so that the rest can be measured now.
+    (folder,) = (host.work / "benches" / "x").iterdir()
+    plan = json.loads((folder / "bench.json").read_text())
+    (folder / "bench.json").write_text(json.dumps({**plan, "repeats": 4}))
+    before = json.loads(host.hpc_amp("bench", "status", "x", "--json").stdout)["runs"]
+    measured = [run["run_dir"] for run in before if run["state"] == "measured"]
+    assert 1 <= len(measured) <= 3
+    again = host.hpc_amp("bench", "continue", "x")
+    assert again.returncode == 0, again.stderr
+    assert "fp32        4/4" in again.stdout
+    after = json.loads(host.hpc_amp("bench", "status", "x", "--json").stdout)["runs"]
+    assert [run["state"] for run in after] == ["measured"] * 4
+    assert [run["run_dir"] for run in after][: len(measured)] == measured
+    assert "all runs are measured" in host.hpc_amp("bench", "continue", "x").stdout
     assert re.search(r"^fp32 +[1-3]/50 ", out, re.MULTILINE)
     assert "runs not measured" in out
 
@@ -321,4 +338,46 @@ def test_a_benchmark_can_be_left_to_the_scheduler(host: StubHost) -> None:
     assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stdout)
     assert len(host.calls("sbatch")) == 1
-    assert (Path(said["bench"]) / "bench.sh").is_file()
+    assert (Path(said["bench"]) / "allocations" / "1" / "launch.sh").is_file()
+
+    waits = host.hpc_amp("bench", "status", "x")
+    assert waits.stdout.splitlines()[0].endswith(" runs: 5 pending")
+    twice = host.hpc_amp("bench", "continue", "x")
+    assert twice.returncode == 2
+    assert "5 runs are under way; wait, or hpc-amp bench cancel" in twice.stderr
+    cancelled = host.hpc_amp("bench", "cancel", "x")
+    assert cancelled.stdout.startswith("cancelled 5 runs of ")
+    assert [call[-1] for call in host.calls("scancel")] == [said["job_id"]]
+
+    again = host.hpc_amp("bench", "continue", "x")
+    assert again.returncode == 0, again.stderr
+    assert len(host.calls("sbatch")) == 2
+    script = (Path(said["bench"]) / "allocations" / "2" / "launch.sh").read_text()
+    assert script.count("\nrun ") == 5
+
+
+def test_a_benchmark_that_is_refused_once_more_keeps_what_it_has(host: StubHost) -> None:
+    host.write_job({"name": "x", "site": "slurm", "train": {}, "job": {"gpus_per_node": 0}})
+    host.hpc_amp("bench", "job.yaml", "--submit", "--precisions=fp32", "--repeats=1")
+    host.hpc_amp("bench", "cancel", "x")
+    host.before("sbatch", "echo 'sbatch: error: no' >&2; exit 1\n")
+
+    refused = host.hpc_amp("bench", "continue", "x")
+
+    assert refused.returncode == 1
+    assert "sbatch: error: no" in refused.stderr
+    (line,) = host.hpc_amp("bench", "status", "x").stdout.splitlines()[3:]
+    assert "it was not submitted" in line
+
+
+def test_a_folder_of_an_older_version_is_one_line(host: StubHost) -> None:
+    folder = host.work / "benches" / "x" / "20261127-223455-kqzf"
+    folder.mkdir(parents=True)
+    (folder / "bench.json").write_text(
+        '{"name": "x", "precisions": ["fp32"], "repeats": 1, "warmup": 1, "steps": 1, "gpus": true,'
+        ' "created": ""}'
+    )
+    ended = host.hpc_amp("bench", "report", "x")
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.endswith("does not describe a benchmark: 'workdir' is missing")

@@ -22,17 +22,17 @@ from support.stubs import StubHost, command_that_says
 from support.studies import rank_file, write_timing
 from support.waiting import wait_until
 
-from hpc_amp.campaigns import settling
+from hpc_amp.campaigns import settling, unsettled
 from hpc_amp.campaigns.lock import holding
+from hpc_amp.campaigns.unsettled import settle
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.signals import INTERRUPTING
-from hpc_amp.study import submission, unsettled
+from hpc_amp.study import submission
 from hpc_amp.study.folder import Study, find_study
 from hpc_amp.study.progress import Progress, progress, to_be_made
 from hpc_amp.study.recipe import read_recipe
 from hpc_amp.study.submission import submit_runs
-from hpc_amp.study.unsettled import settle
 
 JOB: dict[str, Any] = {
     "name": "cifar",
@@ -436,7 +436,7 @@ def test_the_job_before_is_not_the_one_that_nobody_heard_of(inside: Queue) -> No
     record_event(folder, "submitted", scheduler="slurm")
     _age(study)
 
-    settle(study, lambda: None)
+    settle(study.run_dirs, lambda: None)
 
     assert read_events(folder)[-1]["reason"] == unsettled.INTERRUPTED
 
@@ -471,7 +471,7 @@ def test_it_waits_until_an_answer_can_not_come_any_more(
     monkeypatch.setattr(settling, "time", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(unsettled, "time", SimpleNamespace(time=lambda: clock[0]))
     told: list[bool] = []
-    settle(study, lambda: told.append(True))
+    settle(study.run_dirs, lambda: told.append(True))
 
     assert told == [True]
     assert 40 * len(waits) > unsettled.ANSWER_SECONDS >= 40 * (len(waits) - 2)
@@ -489,7 +489,7 @@ def test_a_job_that_has_begun_meanwhile_speaks_for_itself(inside: Queue) -> None
     inside.has(job_id, "RUNNING")
     before = read_events(folder)
 
-    settle(newest(inside), lambda: pytest.fail("there is nothing to wait for"))
+    settle(newest(inside).run_dirs, lambda: pytest.fail("there is nothing to wait for"))
 
     assert read_events(folder) == before
     assert [one.job_id for one in look(newest(inside)).values()] == [job_id]
@@ -656,7 +656,9 @@ def test_a_study_that_was_started_in_a_folder_that_is_gone(inside: Queue) -> Non
     result = scale(inside, "continue", "cifar")
 
     assert result.returncode == 2
-    assert "the study was started in /nowhere: No such file or directory" in result.stderr
+    assert (
+        "the folder /nowhere, in which it was started: No such file or directory" in result.stderr
+    )
 
 
 # ---- studies that are not where they were started ------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from hpc_amp.campaigns.settling import settle_all
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.unsettled import ANSWER_SECONDS, INTERRUPTED
 from hpc_amp.schedulers import get_scheduler
-from hpc_amp.study.folder import Study
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +22,21 @@ class _Unsettled:
     since: int
 
 
-def settle(study: Study, on_wait: Callable[[], object]) -> None:
+def settle(run_dirs: Callable[[], Iterable[Path]], on_wait: Callable[[], object]) -> None:
     """Find out what has become of such runs: the queue knows their job, or they have begun, or,
     when the scheduler's command has had its time, they were never submitted. `on_wait` is told when
     that takes a while. Raises SchedulerError where the scheduler does not answer."""
-    settle_all(lambda: any(_unsettled(study)), lambda: _look(study), on_wait)
+    settle_all(lambda: any(_unsettled(run_dirs())), lambda: _look(run_dirs), on_wait)
 
 
-def _look(study: Study) -> None:
-    open_runs = list(_unsettled(study))
+def _look(run_dirs: Callable[[], Iterable[Path]]) -> None:
+    open_runs = list(_unsettled(run_dirs()))
     found = {
         (run.scheduler, run.folder): get_scheduler(run.scheduler).find_jobs(run.folder)
         for run in open_runs
     }
     # What has begun since then speaks for itself.
-    for run in [run for run in open_runs if run in set(_unsettled(study))]:
+    for run in [run for run in open_runs if run in set(_unsettled(run_dirs()))]:
         known = {str(event.get("job_id")) for event in read_events(run.run_dir)}
         job_ids = [one for one in found[run.scheduler, run.folder] if one not in known]
         if job_ids:
@@ -46,9 +45,8 @@ def _look(study: Study) -> None:
             record_event(run.run_dir, "failed", reason=INTERRUPTED)
 
 
-def _unsettled(study: Study) -> Iterator[_Unsettled]:
-    run_dirs = {study.run_dir(planned) for planned in study.planned_runs()}
-    for run_dir in sorted(filter(None, run_dirs)):
+def _unsettled(run_dirs: Iterable[Path]) -> Iterator[_Unsettled]:
+    for run_dir in sorted(set(run_dirs)):
         events = read_events(run_dir)
         # The script or the scheduler's answer would have added an event.
         if events and events[-1]["state"] == "submitted":
