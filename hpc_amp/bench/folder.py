@@ -26,7 +26,7 @@ from hpc_amp.jobs.attempts import read_json
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PrecisionRun:
     """One run: its precision, and which repeat it is (from 1 on)."""
 
     precision: str
@@ -61,16 +61,16 @@ class Bench:
         return self.folder / "bench.json"
 
     @property
-    def points(self) -> list[Point]:
+    def points(self) -> list[PrecisionRun]:
         """In the order in which they run: every precision once, then again, so that what changes
         with time meets all of them alike."""
         return [
-            Point(precision, repeat)
+            PrecisionRun(precision, repeat)
             for repeat in range(1, self.repeats + 1)
             for precision in self.precisions
         ]
 
-    def run_dir(self, point: Point) -> Path:
+    def run_dir(self, point: PrecisionRun) -> Path:
         """The run directory of a point. Raises UsageError where the folder is damaged."""
         path = self.folder / "points" / point.folder_name / "run"
         try:
@@ -82,7 +82,7 @@ class Bench:
         """Those of all points, in the order in which they run. Raises UsageError."""
         return [self.run_dir(point) for point in self.points]
 
-    def write(self, config_text: str, run_dirs: Mapping[Point, Path]) -> None:
+    def write(self, config_text: str, run_dirs: Mapping[PrecisionRun, Path]) -> None:
         """Make the folder, without the run directories; its description, which makes it a
         benchmark, comes last. Raises UsageError where that fails."""
         plan = {**asdict(self), "folder": str(self.folder)}
@@ -91,7 +91,7 @@ class Bench:
             self.point_to(point, run_dir)
         write_file(self.description, f"{json.dumps(plan, indent=1)}\n".encode())
 
-    def point_to(self, point: Point, run_dir: Path) -> None:
+    def point_to(self, point: PrecisionRun, run_dir: Path) -> None:
         """Note the run directory of a point, in one step. Raises UsageError."""
         content = f"{run_dir.relative_to(self.folder)}\n".encode()
         write_file(self.folder / "points" / point.folder_name / "run", content)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from hpc_amp.bench.folder import Bench, Point
+from hpc_amp.bench.folder import Bench, PrecisionRun
 from hpc_amp.bench.results import Result, read_results
 
 _POLL_SECONDS = 1.0
 
 
 def follow(
-    bench: Bench, points: Collection[Point], tell: Callable[[Result], object]
+    bench: Bench, points: Collection[PrecisionRun], tell: Callable[[Result], object]
 ) -> list[Result]:
     """Wait until these points have ended, and tell of each one that has. Returns them."""
     told: set[str] = set()

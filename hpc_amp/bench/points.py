@@ -9,7 +9,7 @@ import typing
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc_amp.bench.folder import Bench, Point
+from hpc_amp.bench.folder import Bench, PrecisionRun
 from hpc_amp.campaigns.in_turn import (
     RunInTurn,
     next_allocation,
@@ -29,11 +29,11 @@ USUAL = ("fp32", "tf32", "bf16", "fp16", "O2")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedBench:
     """Runs of a benchmark that are ready to be made: nothing of them is on disk yet."""
 
     bench: Bench
-    plans: dict[Point, Plan]
+    plans: dict[PrecisionRun, Plan]
     config_text: str
 
     @property
@@ -58,7 +58,7 @@ def prepare_bench(
     warmup: int,
     steps: int,
     site: str | None,
-) -> Prepared:
+) -> PreparedBench:
     """Validate every point. Touches nothing on disk. Raises ConfigError for what is wrong with one
     of them, and for a job without a built-in task."""
     given, loaded = prepare(config, overrides, site=site)
@@ -84,18 +84,18 @@ def prepare_bench(
         overrides=tuple(overrides),
         site=site,
     )
-    return Prepared(bench, _plans(bench, config, bench.points), loaded.text)
+    return PreparedBench(bench, _plans(bench, config, bench.points), loaded.text)
 
 
-def prepare_points(bench: Bench, points: Sequence[Point]) -> Prepared:
+def prepare_points(bench: Bench, points: Sequence[PrecisionRun]) -> PreparedBench:
     """Validate new runs for points of a benchmark that is there already. The working directory has
     to be the benchmark's. Raises ConfigError."""
     config = bench.folder / "config.yaml"
-    return Prepared(bench, _plans(bench, config, points), config.read_text(encoding="utf-8"))
+    return PreparedBench(bench, _plans(bench, config, points), config.read_text(encoding="utf-8"))
 
 
-def _plans(bench: Bench, config: Path, points: Sequence[Point]) -> dict[Point, Plan]:
-    plans: dict[Point, Plan] = {}
+def _plans(bench: Bench, config: Path, points: Sequence[PrecisionRun]) -> dict[PrecisionRun, Plan]:
+    plans: dict[PrecisionRun, Plan] = {}
     runs_dir = f"runs_dir={literal(str(bench.folder / 'runs'))}"
     for point in points:
         changes = [*bench.overrides, *_measured(bench, point, first=not plans), runs_dir]
@@ -105,7 +105,7 @@ def _plans(bench: Bench, config: Path, points: Sequence[Point]) -> dict[Point, P
     return plans
 
 
-def _measured(bench: Bench, point: Point, *, first: bool) -> list[str]:
+def _measured(bench: Bench, point: PrecisionRun, *, first: bool) -> list[str]:
     """What a point changes of the job: one precision, so many steps, and nothing beside them until
     the end, where it is evaluated once. `first`: it is the first one of its job."""
     total = bench.warmup + bench.steps
@@ -137,7 +137,7 @@ def _new_id(bench: Bench, taken: set[str]) -> str:
     return run_id
 
 
-def submit_bench(prepared: Prepared) -> Submission:
+def submit_bench(prepared: PreparedBench) -> Submission:
     """Make the run directories, and the benchmark's folder where it is new, and hand in the one job
     that makes all runs. Where that is refused, nothing new stays behind. Where the scheduler may
     have taken it all the same, everything stays, and `continue` looks for it (UnclearError)."""
@@ -163,7 +163,7 @@ def submit_bench(prepared: Prepared) -> Submission:
         raise
 
 
-def render_bench(prepared: Prepared, folder: Path) -> str:
+def render_bench(prepared: PreparedBench, folder: Path) -> str:
     """The script in `folder`: the job's directives, then the launch script of each point."""
     runs = [RunInTurn(point.precision, plan.run_dir) for point, plan in prepared.plans.items()]
     return render_campaign(

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hpc_amp.bench.folder import Bench, Point
+from hpc_amp.bench.folder import Bench, PrecisionRun
 from hpc_amp.campaigns import words
 from hpc_amp.campaigns.timing import DamagedTiming, RankTiming, read_rank
 from hpc_amp.errors import UsageError
@@ -27,7 +27,7 @@ class Result:
     `first` is the file of rank 0 as it is.
     """
 
-    point: Point
+    point: PrecisionRun
     run_dir: Path
     state: str
     reason: str
@@ -77,7 +77,7 @@ def read_results(bench: Bench) -> list[Result]:
     return found
 
 
-def unfinished(bench: Bench, results: Sequence[Result]) -> list[Point]:
+def unfinished(bench: Bench, results: Sequence[Result]) -> list[PrecisionRun]:
     """The points that are to be measured once more. Raises UsageError while some are under way:
     they would share the machine."""
     under_way = sum(not result.has_ended for result in results)
@@ -89,7 +89,7 @@ def unfinished(bench: Bench, results: Sequence[Result]) -> list[Point]:
     return [result.point for result in results if not result.is_measured]
 
 
-def _read(point: Point, run_dir: Path) -> Result:
+def _read(point: PrecisionRun, run_dir: Path) -> Result:
     """What a run that has finished left."""
     timing = _newest_timing(run_dir / "attempts")
     try:

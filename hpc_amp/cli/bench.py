@@ -11,7 +11,7 @@ from hpc_amp.cli.options import DefaultGroup, json_option, say_that_it_waits
 
 if TYPE_CHECKING:
     from hpc_amp.bench.folder import Bench
-    from hpc_amp.bench.points import Prepared
+    from hpc_amp.bench.points import PreparedBench
     from hpc_amp.bench.results import Result
 
 benches_dir_option = click.option(
@@ -81,7 +81,7 @@ def start(
     _submit(prepared, as_json)
 
 
-def _submit(prepared: Prepared, as_json: bool) -> None:
+def _submit(prepared: PreparedBench, as_json: bool) -> None:
     """Hand in the runs, and wait for them where they run on this machine."""
     import json
 
@@ -100,7 +100,7 @@ def _submit(prepared: Prepared, as_json: bool) -> None:
         click.echo(f"submitted job {submission.job_id}; then: hpc-amp bench report {bench.folder}")
 
 
-def _wait(prepared: Prepared, job_id: str, as_json: bool) -> None:
+def _wait(prepared: PreparedBench, job_id: str, as_json: bool) -> None:
     """Follow the runs to their end. Ctrl-C ends the one that is under way, and shows the others."""
     bench = prepared.bench
     from hpc_amp.bench.follow import follow

@@ -16,7 +16,7 @@ from hpc_amp.cli.options import json_option
 if TYPE_CHECKING:
     from hpc_amp.config.site import Site
     from hpc_amp.containers import Container
-    from hpc_amp.containers.inspect import Report
+    from hpc_amp.containers.inspect import ImageFacts
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -328,7 +328,7 @@ def inspect(image: str, as_json: bool) -> None:
         click.echo(_describe(report))
 
 
-def _describe(report: Report) -> str:
+def _describe(report: ImageFacts) -> str:
     from hpc_amp.containers.inspect import SUPPORT
     from hpc_amp.containers.storage import gib
 

@@ -14,7 +14,7 @@ import click
 from hpc_amp.cli.options import DefaultGroup, json_option, say_that_it_waits
 
 if TYPE_CHECKING:
-    from hpc_amp.sweep.cut import Part
+    from hpc_amp.sweep.cut import ArrayPart
     from hpc_amp.sweep.folder import Sweep
     from hpc_amp.sweep.plan import SweepPlan
     from hpc_amp.sweep.status import PointStatus
@@ -131,7 +131,7 @@ def _runs_here(sweep: Sweep) -> bool:
     return get_scheduler(sweep.scheduler).arrays().in_foreground
 
 
-def _print_plan(plan: SweepPlan, sweep: Sweep, parts: Sequence[Part]) -> None:
+def _print_plan(plan: SweepPlan, sweep: Sweep, parts: Sequence[ArrayPart]) -> None:
     from hpc_amp.campaigns.tables import as_text
     from hpc_amp.sweep.report import points_table
     from hpc_amp.sweep.script import render_array
@@ -148,7 +148,7 @@ def _print_plan(plan: SweepPlan, sweep: Sweep, parts: Sequence[Part]) -> None:
 
 
 def _begin(
-    sweep: Sweep, parts: Sequence[Part], held: ExitStack, *, as_json: bool, is_new: bool
+    sweep: Sweep, parts: Sequence[ArrayPart], held: ExitStack, *, as_json: bool, is_new: bool
 ) -> None:
     """Submit the parts, or run them here: then the sweep is `held` until they are on record."""
     from hpc_amp.campaigns.words import count
@@ -200,9 +200,9 @@ def _was_taken(sweep: Sweep) -> bool:
     return any(one.job_ids or not one.has_ended for one in read_submitted(sweep))
 
 
-def _run_here(sweep: Sweep, parts: Sequence[Part], held: ExitStack, *, as_json: bool) -> None:
+def _run_here(sweep: Sweep, parts: Sequence[ArrayPart], held: ExitStack, *, as_json: bool) -> None:
     from hpc_amp.campaigns.words import count, one_line
-    from hpc_amp.sweep.here import Interrupted, gpus_here, run_here, slots_here
+    from hpc_amp.sweep.here import SweepInterrupted, gpus_here, run_here, slots_here
     from hpc_amp.sweep.status import point_statuses
 
     slots = slots_here(sweep, gpus_here(), os.cpu_count() or 1)
@@ -220,7 +220,7 @@ def _run_here(sweep: Sweep, parts: Sequence[Part], held: ExitStack, *, as_json: 
 
     try:
         run_here(sweep, parts, slots, held.close, say)
-    except (Interrupted, KeyboardInterrupt):
+    except (SweepInterrupted, KeyboardInterrupt):
         click.echo(f"stopped; go on with: hpc-amp sweep continue {sweep.folder}", err=True)
         raise SystemExit(130) from None
     except BrokenPipeError:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 from hpc_amp.config import scalars
 from hpc_amp.config.keys import Key, keys_of
 from hpc_amp.config.suggest import choice_error, unknown_key
-from hpc_amp.config.tree import Items, Node, Scalar, Table, describe
+from hpc_amp.config.tree import Items, MappingNode, Node, Scalar, describe
 from hpc_amp.config.values import EntryError
 from hpc_amp.errors import ConfigError
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 _SIMPLE = re.compile(r"[\w./:=+-]+")
 
 
-def build(section: type[T], table: Table, prefix: str = "") -> T:
+def build(section: type[T], table: MappingNode, prefix: str = "") -> T:
     """`table` as an instance of the dataclass `section`; shorthands must be expanded already.
 
     `prefix` stands before the key paths in errors. Raises ConfigError for the first entry that does
@@ -40,7 +40,7 @@ class _Builder:
         self.root = root
         self.prefix = prefix
 
-    def section(self, section: type, table: Table, path: str) -> Any:
+    def section(self, section: type, table: MappingNode, path: str) -> Any:
         keys = keys_of(section)
         values: dict[str, Any] = {}
         for name, node in table.entries.items():
@@ -69,7 +69,7 @@ class _Builder:
             instead = "" if key.required else ", or leave the key out for its default"
             _fail(path, node, "may not be null", f"give a value{instead}")
         if key.is_section:
-            if not isinstance(node, Table):
+            if not isinstance(node, MappingNode):
                 wrong = f"must be a section with keys, not {describe(node)}"
                 _fail(path, node, wrong, f"its keys are {', '.join(keys_of(key.type))}")
             return self.section(key.type, node, path)
@@ -86,8 +86,8 @@ class _Builder:
 def _plain(kind: Any, node: Node, path: str) -> Any:
     """A node as a type that is not a section."""
     origin = get_origin(kind)
-    if kind is Table:
-        if not isinstance(node, Table):
+    if kind is MappingNode:
+        if not isinstance(node, MappingNode):
             _fail(path, node, f"must be a mapping, not {describe(node)}")
         return node
     if origin is list:
@@ -100,7 +100,7 @@ def _plain(kind: Any, node: Node, path: str) -> Any:
             _fail(path, node, f"must be a list of {len(elements)} values, not of {len(found)}")
         return tuple(_plain(element, *at) for element, at in zip(elements, found, strict=True))
     if origin is dict:
-        if not isinstance(node, Table):
+        if not isinstance(node, MappingNode):
             _fail(path, node, f"must be a mapping, not {describe(node)}", "write {KEY: value}")
         return {name: _text(child, _join(path, name)) for name, child in node.entries.items()}
     if kind is str:
@@ -155,7 +155,7 @@ def _check(key: Key, value: Any, node: Node, path: str) -> None:
         try:
             check(value)
         except EntryError as error:
-            assert isinstance(node, Table)
+            assert isinstance(node, MappingNode)
             _fail(_join(path, error.name), node.entries[error.name], str(error), error.hint)
         except ValueError as error:
             _fail(path, node, str(error))
@@ -185,7 +185,7 @@ def _renamed(section: Any, name: str, node: Node, path: str) -> ConfigError:
 
 
 def _many(key: Key) -> bool:
-    return key.is_section or key.type is Table or get_origin(key.type) in (list, dict)
+    return key.is_section or key.type is MappingNode or get_origin(key.type) in (list, dict)
 
 
 def _join(path: str, name: str) -> str:

@@ -17,7 +17,7 @@ from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.paths import missing_path, paths_in
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import SYSTEM_LIBRARIES, HostMpi, Site
-from hpc_amp.config.tree import Table
+from hpc_amp.config.tree import MappingNode
 from hpc_amp.config.units import parse_duration, parse_step_interval
 from hpc_amp.containers import CONTAINERS, container_of
 from hpc_amp.errors import ConfigError, UsageError
@@ -35,7 +35,7 @@ _SITE_KEYS = ("gpu_type", "chunk")
 """Keys of a site that only some schedulers use."""
 
 
-def check_site(site: Site, tree: Table) -> None:
+def check_site(site: Site, tree: MappingNode) -> None:
     """Raises ConfigError for keys of a site that contradict each other, placed by its `tree`."""
 
     def error(key: str, message: str, hint: str) -> ConfigError:

@@ -79,7 +79,7 @@ _MAX_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Launcher:
+class CommandLauncher:
     """A launcher in a command."""
 
     name: str
@@ -106,7 +106,7 @@ class Launcher:
         return None
 
 
-def launcher_in(words: Sequence[str], depth: int = 0) -> Launcher | None:
+def launcher_in(words: Sequence[str], depth: int = 0) -> CommandLauncher | None:
     """The launcher that a command starts, behind `env`, `exec`, `bash -c '...'` and the like; None
     where it starts none. A launcher's name among the arguments of another program is none."""
     rest = list(words)
@@ -142,7 +142,7 @@ def script_in(words: Sequence[str]) -> str | None:
     return file
 
 
-def launchers_in_script(text: str) -> Iterator[tuple[int, Launcher]]:
+def launchers_in_script(text: str) -> Iterator[tuple[int, CommandLauncher]]:
     """The launchers that a shell script starts, each with its line."""
     for command in read_shell(text).commands:
         found = launcher_in([word.text for word in command.words], depth=1)
@@ -154,22 +154,24 @@ def _base(word: str) -> str:
     return word.rpartition("/")[2]
 
 
-def _launcher(name: str, rest: Sequence[str]) -> Launcher | None:
+def _launcher(name: str, rest: Sequence[str]) -> CommandLauncher | None:
     if rest and rest[0] in _ONLY_TELLS:
         return None
     if name in _LAUNCHERS:
-        return Launcher(name, tuple(rest))
+        return CommandLauncher(name, tuple(rest))
     return _command(name, name, _COMMANDS.get(name), rest)
 
 
-def _command(shown: str, name: str, command: str | None, rest: Sequence[str]) -> Launcher | None:
+def _command(
+    shown: str, name: str, command: str | None, rest: Sequence[str]
+) -> CommandLauncher | None:
     """A program that is a launcher where its first argument is `command`."""
     if command is None or rest[:1] != [command] or (rest[1:] and rest[1] in _ONLY_TELLS):
         return None
-    return Launcher(f"{shown} {command}", tuple(rest[1:]))
+    return CommandLauncher(f"{shown} {command}", tuple(rest[1:]))
 
 
-def _in_python(words: list[str]) -> Launcher | None:
+def _in_python(words: list[str]) -> CommandLauncher | None:
     """A module or a script of the interpreter `words[0]` that is a launcher."""
     at = 1
     while at < len(words) and words[at].startswith("-"):
@@ -188,11 +190,11 @@ def _in_python(words: list[str]) -> Launcher | None:
     return _launcher(_base(words[at]), words[at + 1 :])
 
 
-def _in_module(module: str, rest: list[str]) -> Launcher | None:
+def _in_module(module: str, rest: list[str]) -> CommandLauncher | None:
     if rest and rest[0] in _ONLY_TELLS:
         return None
     if module in _MODULES:
-        return Launcher(f"python -m {module}", tuple(rest))
+        return CommandLauncher(f"python -m {module}", tuple(rest))
     return _command(f"python -m {module}", module, _MODULE_COMMANDS.get(module), rest)
 
 
@@ -257,7 +259,7 @@ def _of_shell(words: list[str]) -> tuple[str, str | None]:
     return (words[at], None) if is_text else ("", words[at])
 
 
-def _in_text(text: str, depth: int) -> Launcher | None:
+def _in_text(text: str, depth: int) -> CommandLauncher | None:
     if depth >= _MAX_DEPTH:
         return None
     for command in read_shell(text).commands:

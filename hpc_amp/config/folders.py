@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from hpc_amp.config.suggest import nearest
-from hpc_amp.config.tree import Table
+from hpc_amp.config.tree import MappingNode
 from hpc_amp.errors import ConfigError
 from hpc_amp.resources import resource_folder
 
@@ -36,7 +36,7 @@ def check_known(name: str, files: Iterable[str], *, key: str, what: str, where: 
     )
 
 
-def check_own_name(name: str, path: Path, tree: Table) -> None:
+def check_own_name(name: str, path: Path, tree: MappingNode) -> None:
     """Raises ConfigError where a file calls itself other than it is called."""
     if name and name != path.stem:
         raise ConfigError(

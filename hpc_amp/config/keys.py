@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from hpc_amp.config.tree import Node, Scalar, Table
+from hpc_amp.config.tree import MappingNode, Node, Scalar
 from hpc_amp.config.values import FirstWeights, Fixed, PathMark, Registered
 
 
@@ -38,7 +38,7 @@ class Key:
     @property
     def is_section(self) -> bool:
         """Whether its value is a section of further keys."""
-        return dataclasses.is_dataclass(self.type) and self.type is not Table
+        return dataclasses.is_dataclass(self.type) and self.type is not MappingNode
 
     @property
     def shorthand(self) -> Key | None:
@@ -123,18 +123,18 @@ def expand(node: Node, key: Key) -> Node:
     if not key.is_section:
         return node
     if isinstance(node, Scalar) and not node.is_null and key.shorthand:
-        return Table({key.shorthand.name: node}, node.where)
-    return expand_section(node, key.type) if isinstance(node, Table) else node
+        return MappingNode({key.shorthand.name: node}, node.where)
+    return expand_section(node, key.type) if isinstance(node, MappingNode) else node
 
 
-def expand_section(table: Table, section: type) -> Table:
+def expand_section(table: MappingNode, section: type) -> MappingNode:
     """`expand` for every entry of a section. Unknown keys stay as they are."""
     keys = keys_of(section)
     entries = {
         name: expand(node, keys[name]) if name in keys else node
         for name, node in table.entries.items()
     }
-    return Table(entries, table.where)
+    return MappingNode(entries, table.where)
 
 
 def _unwrap(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:

@@ -14,7 +14,7 @@ from hpc_amp.config.overrides import apply_overrides
 from hpc_amp.config.paths import Expansion, expand_path, expand_paths
 from hpc_amp.config.schema import Job, Train, as_job, job_class
 from hpc_amp.config.source import read_file
-from hpc_amp.config.tree import Scalar, Table, merge
+from hpc_amp.config.tree import MappingNode, Scalar, merge
 from hpc_amp.errors import ConfigError
 from hpc_amp.tasks.registry import TaskError, config_class
 
@@ -27,7 +27,7 @@ class LoadedJob:
     path: Path
     text: str
     """The job file as given."""
-    tree: Table
+    tree: MappingNode
     """All layers merged, before types."""
     overrides: tuple[str, ...] = ()
     """Those of the command line, which the file does not have."""
@@ -52,9 +52,9 @@ class JobSource:
 
     path: Path
     text: str
-    written: Table
+    written: MappingNode
     """The file alone."""
-    tree: Table
+    tree: MappingNode
     """With the overrides."""
     schema: type[Job] = Job
     """The keys of the job: `train` has those of its task."""
@@ -74,7 +74,7 @@ class JobSource:
             node, _ = expand_path(node, "site")
         return str(read_value(Job, "site", node))
 
-    def validate(self, defaults: Table | None = None) -> LoadedJob:
+    def validate(self, defaults: MappingNode | None = None) -> LoadedJob:
         """The job, with `defaults` beneath what was written. Raises ConfigError."""
         tree = self.tree
         if defaults:
@@ -98,7 +98,7 @@ def read_job(path: Path, overrides: Sequence[str] = (), *, code: Path | None = N
 def read_tree(
     path: Path,
     text: str,
-    written: Table,
+    written: MappingNode,
     overrides: Sequence[str] = (),
     *,
     code: Path | None = None,
@@ -112,13 +112,13 @@ def read_tree(
 _CHOOSES_TASK = re.compile(r"(train|train\.task|code)=")
 
 
-def _config_of(written: Table, overrides: Sequence[str], code: Path | None) -> type[Any]:
+def _config_of(written: MappingNode, overrides: Sequence[str], code: Path | None) -> type[Any]:
     """The configuration of the job's task. A site cannot choose the task, so file and overrides
     tell."""
     chosen = [override for override in overrides if _CHOOSES_TASK.match(override)]
     tree = apply_overrides(expand_section(written, Job), chosen, Job)
     train, folder = tree.get("train"), tree.get("code")
-    node = train.get("task") if isinstance(train, Table) else None
+    node = train.get("task") if isinstance(train, MappingNode) else None
     if not isinstance(node, Scalar) or node.is_null:
         name, where = Train().task, str(tree.where)
     else:
@@ -145,7 +145,7 @@ def _config_of(written: Table, overrides: Sequence[str], code: Path | None) -> t
 
 
 def load_job(
-    path: Path, overrides: Sequence[str] = (), *, defaults: Table | None = None
+    path: Path, overrides: Sequence[str] = (), *, defaults: MappingNode | None = None
 ) -> LoadedJob:
     """The validated job of a file, with overrides on top and a site's `defaults` beneath.
 
@@ -154,30 +154,32 @@ def load_job(
     return read_job(path, overrides).validate(defaults)
 
 
-def _beneath(defaults: Table, tree: Table, schema: type[Job]) -> Table:
+def _beneath(defaults: MappingNode, tree: MappingNode, schema: type[Job]) -> MappingNode:
     """Defaults below a job. Those for `train` apply only to a job that trains, and where its task
     uses the key."""
     train = tree.get("train")
     if train is None or (isinstance(train, Scalar) and train.is_null):
         entries = {name: node for name, node in defaults.entries.items() if name != "train"}
-        defaults = Table(entries, defaults.where)
-    elif isinstance(defaults.get("train"), Table):
+        defaults = MappingNode(entries, defaults.where)
+    elif isinstance(defaults.get("train"), MappingNode):
         defaults = _for_task(defaults, schema)
     merged = merge(defaults, tree)
-    assert isinstance(merged, Table)
+    assert isinstance(merged, MappingNode)
     return merged
 
 
-def _for_task(defaults: Table, schema: type[Job]) -> Table:
+def _for_task(defaults: MappingNode, schema: type[Job]) -> MappingNode:
     """A site's defaults without those that the job's task does not have or use."""
     train, task = defaults.entries["train"], keys_of(schema)["train"].type
-    assert isinstance(train, Table)
+    assert isinstance(train, MappingNode)
     used = {
         name: node
         for name, node in train.entries.items()
         if name in keys_of(task) and name not in task.UNUSED
     }
-    return Table({**defaults.entries, "train": Table(used, train.where)}, defaults.where)
+    return MappingNode(
+        {**defaults.entries, "train": MappingNode(used, train.where)}, defaults.where
+    )
 
 
 def _one_of_train_and_run(loaded: LoadedJob) -> None:

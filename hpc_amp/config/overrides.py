@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 from hpc_amp.config.keys import Key, expand, find_key
 from hpc_amp.config.source import parse
-from hpc_amp.config.tree import Node, Scalar, Table, assign, shown
+from hpc_amp.config.tree import MappingNode, Node, Scalar, assign, shown
 from hpc_amp.errors import ConfigError
 
 _KEY = re.compile(r"[\w-]+(?:\.[\w-]+)*", re.ASCII)
 
 
-def apply_overrides(table: Table, overrides: Sequence[str], section: type) -> Table:
+def apply_overrides(table: MappingNode, overrides: Sequence[str], section: type) -> MappingNode:
     """`table` (with shorthands expanded) with the overrides merged in, in their order.
 
     Raises ConfigError for one that is not `key.path=value` or whose value is not YAML.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hpc_amp.config.keys import Key, keys_of
-from hpc_amp.config.tree import Items, Node, Scalar, Table, shown
+from hpc_amp.config.tree import Items, MappingNode, Node, Scalar, shown
 from hpc_amp.errors import ConfigError
 
 S = TypeVar("S")
@@ -43,7 +43,9 @@ def missing_path(path: str, kind: str) -> tuple[str, str]:
     return f"there is no {kind} {path}", hint
 
 
-def expand_paths(table: Table, section: type, path: str = "") -> tuple[Table, list[Expansion]]:
+def expand_paths(
+    table: MappingNode, section: type, path: str = ""
+) -> tuple[MappingNode, list[Expansion]]:
     """`table`, a section of a tree with shorthands expanded, with the variables in all its paths
     replaced, and what was replaced. `path` is the key path of the section.
 
@@ -58,7 +60,7 @@ def expand_paths(table: Table, section: type, path: str = "") -> tuple[Table, li
         if name in keys:
             entries[name], more = _expand_node(node, keys[name], below)
             expansions += more
-    return Table(entries, table.where), expansions
+    return MappingNode(entries, table.where), expansions
 
 
 def expand_path(node: Scalar, path: str) -> tuple[Scalar, list[Expansion]]:
@@ -133,7 +135,7 @@ def _path_keys_of(section: type[Any]) -> tuple[tuple[tuple[str, ...], Key], ...]
 
 def _expand_node(node: Node, key: Key, path: str) -> tuple[Node, list[Expansion]]:
     """What has another form than the key asks for stays as it is: `build` refuses it."""
-    if key.is_section and isinstance(node, Table):
+    if key.is_section and isinstance(node, MappingNode):
         return expand_paths(node, key.type, path)
     if not key.is_path:
         return node, []

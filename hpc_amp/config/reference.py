@@ -26,7 +26,7 @@ from hpc_amp.config.fabric import Fabric, load_fabric
 from hpc_amp.config.keys import Key, keys_of
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import Site
-from hpc_amp.config.tree import Table
+from hpc_amp.config.tree import MappingNode
 from hpc_amp.config.values import run_name
 from hpc_amp.resources import resource_folder
 from hpc_amp.tasks.registry import TASKS, TaskError, config_class
@@ -49,7 +49,7 @@ _WORDS: dict[Any, tuple[str, str]] = {
     int: ("whole number", "whole numbers"),
     float: ("number", "numbers"),
     bool: ("true or false", "booleans"),
-    Table: ("mapping", "mappings"),
+    MappingNode: ("mapping", "mappings"),
 }
 
 
@@ -217,7 +217,7 @@ def _type(key: Key, path: str) -> str:
 def _default(key: Key, field: dataclasses.Field[Any]) -> str:
     if key.required:
         return "*required*"
-    if key.is_section or key.type is Table:
+    if key.is_section or key.type is MappingNode:
         return ""
     made = field.default_factory
     return f"`{_yaml(field.default if made is dataclasses.MISSING else made())}`"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.paths import Expansion
-from hpc_amp.config.tree import Table
+from hpc_amp.config.tree import MappingNode
 from hpc_amp.config.values import (
     Binds,
     Path,
@@ -143,7 +143,7 @@ class Site:
     Default: the name as the scheduler has it."""
     container_args: Words = field(default_factory=list)
     """More options of the runtime for every container, such as Apptainer's `--fakeroot`."""
-    defaults: Table = field(default_factory=lambda: Table({}, "no site file"))
+    defaults: MappingNode = field(default_factory=lambda: MappingNode({}, "no site file"))
     """Keys of a [job file](config.md) that hold here unless the job says otherwise, in the same
     form: `job: {queue: gpu}`. Those below `train` reach only jobs that train."""
     expanded: tuple[Expansion, ...] = field(default=(), metadata={"derived": True})

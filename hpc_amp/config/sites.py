@@ -19,7 +19,7 @@ from hpc_amp.config.paths import expand_paths
 from hpc_amp.config.schema import Train, job_class
 from hpc_amp.config.site import Site
 from hpc_amp.config.source import read_file
-from hpc_amp.config.tree import Scalar, Table
+from hpc_amp.config.tree import MappingNode, Scalar
 from hpc_amp.errors import ConfigError
 from hpc_amp.schedulers import SCHEDULERS
 from hpc_amp.schedulers.base import Which
@@ -38,7 +38,7 @@ def load_site(path: Path) -> Site:
     return dataclasses.replace(_site_of(path, tree), expanded=tuple(expanded))
 
 
-def _site_of(path: Path, tree: Table) -> Site:
+def _site_of(path: Path, tree: MappingNode) -> Site:
     site = build(Site, tree)
     check_own_name(site.name, path, tree)
     check_site(site, tree)
@@ -53,7 +53,9 @@ def _site_of(path: Path, tree: Table) -> Site:
             )
     # Built only to be checked, with its paths as they are written: the job file may have others. A
     # job needs a name, which is the job file's to give.
-    named = Table({"name": Scalar("any", "", quoted=True), **defaults.entries}, defaults.where)
+    named = MappingNode(
+        {"name": Scalar("any", "", quoted=True), **defaults.entries}, defaults.where
+    )
     build(schema, named, prefix="defaults")
     return dataclasses.replace(site, name=path.stem, defaults=defaults)
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import yaml
 
-from hpc_amp.config.tree import Items, Node, Scalar, Table, shown
+from hpc_amp.config.tree import Items, MappingNode, Node, Scalar, shown
 from hpc_amp.errors import ConfigError
 
 _MAX_DEPTH = 50
@@ -53,7 +53,7 @@ class _Loader(_Base):  # type: ignore[misc]  # its C base may be absent, so it h
     DEFAULT_SCALAR_TAG = DEFAULT_SEQUENCE_TAG = DEFAULT_MAPPING_TAG = _PLAIN
 
 
-def read_file(path: Path, kind: str) -> tuple[str, Table]:
+def read_file(path: Path, kind: str) -> tuple[str, MappingNode]:
     """The text of a YAML file and its tree; `kind` names it in errors ("job file").
 
     Raises ConfigError where the file cannot be read, is not YAML or is not a mapping.
@@ -82,11 +82,11 @@ def read_file(path: Path, kind: str) -> tuple[str, Table]:
         raise ConfigError(
             f"this {kind} is empty", where=str(path), hint=f"write keys, such as {_FIRST_KEY[kind]}"
         )
-    if not isinstance(tree, Table):
+    if not isinstance(tree, MappingNode):
         raise ConfigError(
             f"this is not a {kind}", where=str(path), hint=f"write keys, such as {_FIRST_KEY[kind]}"
         )
-    return text, Table(tree.entries, str(path))
+    return text, MappingNode(tree.entries, str(path))
 
 
 def parse(text: str, place: Callable[[int], str]) -> Node | None:
@@ -155,7 +155,7 @@ class _Converter:
             return self.table(node, where, depth)
         return Items(tuple(self.node(item, depth + 1) for item in node.value), where)
 
-    def table(self, node: yaml.MappingNode, where: str, depth: int) -> Table:
+    def table(self, node: yaml.MappingNode, where: str, depth: int) -> MappingNode:
         own: dict[str, Node] = {}
         inherited: dict[str, Node] = {}
         seen: dict[str, str] = {}
@@ -178,7 +178,7 @@ class _Converter:
                 inherited = self.merged(child, place)
             else:
                 own[key.value] = dataclasses.replace(child, where=place)
-        return Table({**inherited, **own}, where)
+        return MappingNode({**inherited, **own}, where)
 
     @staticmethod
     def merged(value: Node, where: str) -> dict[str, Node]:
@@ -186,7 +186,7 @@ class _Converter:
         tables = value.items if isinstance(value, Items) else (value,)
         entries: dict[str, Node] = {}
         for table in tables:
-            if not isinstance(table, Table):
+            if not isinstance(table, MappingNode):
                 raise ConfigError(
                     "<< takes mappings only", where=where, hint="write <<: *name_of_an_anchor"
                 )

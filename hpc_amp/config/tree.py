@@ -36,7 +36,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class MappingNode:
     """A mapping. The `where` of an entry is that of its key."""
 
     entries: dict[str, Node]
@@ -50,7 +50,7 @@ class Table:
         """Whether somebody wrote a key such as `train.batch_size`."""
         node: Node | None = self
         for name in key_path.split("."):
-            node = node.get(name) if isinstance(node, Table) else None
+            node = node.get(name) if isinstance(node, MappingNode) else None
         return node is not None
 
     def place(self, key_path: str) -> str:
@@ -59,33 +59,33 @@ class Table:
         node = self
         for name in key_path.split("."):
             below = node.get(name)
-            if not isinstance(below, Table):
+            if not isinstance(below, MappingNode):
                 return below.where if below else node.where
             node = below
         return node.where
 
 
-Node = Union[Scalar, Items, Table]  # noqa: UP007  evaluated at run time, before its classes' hints
+Node = Union[Scalar, Items, MappingNode]  # noqa: UP007  evaluated at run time, before its classes' hints
 
 
 def merge(under: Node | None, over: Node) -> Node:
     """`over` on top of `under`: mappings are joined key by key, everything else is replaced."""
-    if not (isinstance(under, Table) and isinstance(over, Table)):
+    if not (isinstance(under, MappingNode) and isinstance(over, MappingNode)):
         return over
     joined = {name: merge(under.get(name), node) for name, node in over.entries.items()}
-    return Table({**under.entries, **joined}, over.where)
+    return MappingNode({**under.entries, **joined}, over.where)
 
 
-def assign(table: Table, path: list[str], node: Node) -> Table:
+def assign(table: MappingNode, path: list[str], node: Node) -> MappingNode:
     """`table` with `node` merged in at a key path. Sections on the way are made as needed."""
     name, *rest = path
     present = table.get(name)
     if not rest:
         changed = merge(present, node)
     else:
-        below = present if isinstance(present, Table) else Table({}, node.where)
+        below = present if isinstance(present, MappingNode) else MappingNode({}, node.where)
         changed = assign(below, rest, node)
-    return Table({**table.entries, name: changed}, table.where)
+    return MappingNode({**table.entries, name: changed}, table.where)
 
 
 def shown(text: str) -> str:
@@ -95,7 +95,7 @@ def shown(text: str) -> str:
 
 def describe(node: Node) -> str:
     """What a node is, for a message that says `must be ..., not ...`."""
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         return "a mapping"
     if isinstance(node, Items):
         return "a list"

@@ -53,7 +53,7 @@ class Lack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ImageFacts:
     """What is known of an image. What cannot be told is None."""
 
     image: str
@@ -95,7 +95,7 @@ class Report:
         return {**asdict(self), "usable": self.usable}
 
 
-def inspect_image(where: str, container: Container) -> Report:
+def inspect_image(where: str, container: Container) -> ImageFacts:
     """Look at an image and, where this machine can run it, into it. Raises UsageError for what is
     no image, HpcAmpError where nothing runs in it."""
     image = container.read_image(where)
@@ -114,8 +114,8 @@ def inspect_image(where: str, container: Container) -> Report:
     return _describe(image, facts, driver_here())
 
 
-def _report(image: Image, **more: Any) -> Report:
-    return Report(
+def _report(image: Image, **more: Any) -> ImageFacts:
+    return ImageFacts(
         image=str(image.path),
         kind=image.kind,
         architecture=image.architecture,
@@ -157,7 +157,7 @@ def _ask(image: Image, container: Container) -> dict[str, Any]:
     )
 
 
-def _describe(image: Image, facts: Mapping[str, Any], driver: str | None) -> Report:
+def _describe(image: Image, facts: Mapping[str, Any], driver: str | None) -> ImageFacts:
     environ: dict[str, str] = facts["environ"]
     torch, torchvision = facts.get("torch"), facts.get("torchvision")
     cuda = facts.get("torch_cuda") or environ.get("CUDA_VERSION")

@@ -53,7 +53,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReleaseTable:
     """The releases, oldest first, with where and when they were read."""
 
     date: str
@@ -72,7 +72,7 @@ class Table:
 
 
 @functools.cache
-def table() -> Table:
+def table() -> ReleaseTable:
     """The table that ships with hpc-amp."""
     import yaml
 
@@ -88,7 +88,7 @@ def table() -> Table:
         if "gib" in row:
             known["gib"] = float(row["gib"])
         rows.append(Release(**known))
-    return Table(loaded["date"], loaded["sources"], floors, rows)
+    return ReleaseTable(loaded["date"], loaded["sources"], floors, rows)
 
 
 def version(text: str) -> tuple[int, ...]:

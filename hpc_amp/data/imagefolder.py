@@ -44,7 +44,7 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ResizePlan:
     """How the images are used: kept in memory or read again each epoch, in what size in pixels, and
     whether they have to be scaled to it."""
 
@@ -83,7 +83,7 @@ def scan(root: Path) -> Folder:
     return Folder(root.resolve().name, train.classes, *files)
 
 
-def plan(folder: Folder, data: schema.Data) -> Plan:
+def plan(folder: Folder, data: schema.Data) -> ResizePlan:
     """Decide how the images are used, from `data` and a look at a part of the files."""
     paths = folder.train.paths[:: max(1, len(folder.train.paths) // PROBED)]
     sizes = {_size(path) for path in paths} if data.image_size is None else set()
@@ -95,15 +95,15 @@ def plan(folder: Folder, data: schema.Data) -> Plan:
     in_memory = fits if data.in_memory is None else data.in_memory
     if not in_memory:
         side = data.image_size or 224
-        return Plan(False, side, side, scale=True)
+        return ResizePlan(False, side, side, scale=True)
     if width == 0:
         raise DataError(
             "data.in_memory: the images are not all of one size; set data.image_size too"
         )
-    return Plan(True, height, width, scale=data.image_size is not None)
+    return ResizePlan(True, height, width, scale=data.image_size is not None)
 
 
-def decode(folder: Folder, plan: Plan) -> ImageSet:
+def decode(folder: Folder, plan: ResizePlan) -> ImageSet:
     """All images of `folder` in memory."""
 
     def split(files: Files) -> Images:
@@ -115,7 +115,7 @@ def decode(folder: Folder, plan: Plan) -> ImageSet:
     )
 
 
-def decode_once_per_node(root: Path, plan: Plan, world: World) -> ImageSet:
+def decode_once_per_node(root: Path, plan: ResizePlan, world: World) -> ImageSet:
     """All images below `root`, on every rank.
 
     The first rank of each node decodes and writes them to a file on the node, which all of its
@@ -134,7 +134,7 @@ def decode_once_per_node(root: Path, plan: Plan, world: World) -> ImageSet:
             os.unlink(path)
 
 
-def _write(root: Path, plan: Plan) -> str:
+def _write(root: Path, plan: ResizePlan) -> str:
     images = decode(scan(root), plan)
     content = {
         "name": images.name,

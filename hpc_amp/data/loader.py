@@ -15,7 +15,7 @@ import traceback
 from multiprocessing.connection import Connection
 
 from hpc_amp.data.errors import DataError
-from hpc_amp.data.pictures import Request, decode
+from hpc_amp.data.pictures import PictureRequest, decode
 from hpc_amp.distributed.ending import end_with_parent
 
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -40,7 +40,7 @@ def main(parent: int, connection: int, memory: int) -> None:
             requests.send(_answer(requests.recv(), pixels))
 
 
-def _answer(request: Request, memory: mmap.mmap) -> tuple[bool, str] | None:
+def _answer(request: PictureRequest, memory: mmap.mmap) -> tuple[bool, str] | None:
     try:
         decode(request, memory)
     except DataError as error:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from hpc_amp.data.errors import DataError, LoaderError
 from hpc_amp.data.loader import IGNORED
-from hpc_amp.data.pictures import Request, decode
+from hpc_amp.data.pictures import PictureRequest, decode
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Loaders:
             os.close(file)
         self._slots = torch.frombuffer(self._memory, dtype=torch.uint8).view(shape)
         self._next = 0
-        self._unanswered: deque[tuple[_Process, Request]] = deque()
+        self._unanswered: deque[tuple[_Process, PictureRequest]] = deque()
         self._user: object = None
 
     def load(self, batches: Iterable[Batch]) -> Iterator[Tensor]:
@@ -150,11 +150,15 @@ class Loaders:
         begin = slot * self._slots[0].numel()
         parts = self._parts(batch)
         if parts == 0:
-            decode(Request(begin, self.side, batch.crop, batch.flip, batch.images), self._memory)
+            decode(
+                PictureRequest(begin, self.side, batch.crop, batch.flip, batch.images), self._memory
+            )
         for part in range(parts):
             first, last = (len(batch.images) * at // parts for at in (part, part + 1))
             images = batch.images[first:last]
-            request = Request(begin + first * size, self.side, batch.crop, batch.flip, images)
+            request = PictureRequest(
+                begin + first * size, self.side, batch.crop, batch.flip, images
+            )
             process = self._processes[self._next]
             self._next = (self._next + 1) % len(self._processes)
             self._unanswered.append((process, request))
@@ -235,7 +239,7 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _reading(request: Request) -> str:
+def _reading(request: PictureRequest) -> str:
     paths = [path for path, _ in request.images]
     if len(paths) == 1:
         return f"It was reading {paths[0]}"

@@ -113,7 +113,7 @@ def look(path: str, side: int, seed: str, *, crop: bool, flip: bool) -> Image.Im
     return image
 
 
-class Request(NamedTuple):
+class PictureRequest(NamedTuple):
     """Images to decode, each with the seed of its random changes, and where the pixels go: RGB in
     8 bits each, row by row, one image after the other from the byte `place` on."""
 
@@ -124,7 +124,7 @@ class Request(NamedTuple):
     images: list[tuple[str, str]]
 
 
-def decode(request: Request, memory: mmap.mmap) -> None:
+def decode(request: PictureRequest, memory: mmap.mmap) -> None:
     """Do what was asked for. Raises DataError for an image that cannot be read."""
     begin = request.place
     for path, seed in request.images:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedData:
     """Data that is ready. `evaluation` starts a pass over this rank's share of the test images;
     `image_size` is the longer side in pixels."""
 
@@ -38,7 +38,7 @@ class Prepared:
     evaluation: Callable[[], Iterator[Batch]]
 
 
-def prepare(train: schema.Train, world: World, device: torch.device) -> Prepared:
+def prepare(train: schema.Train, world: World, device: torch.device) -> PreparedData:
     """The data that `train.data` names. Called on every rank, with the process group up where there
     is more than one.
 
@@ -91,11 +91,11 @@ def _missing(data: schema.Data) -> str | None:
 
 def _in_memory(
     images: ImageSet, train: schema.Train, world: World, device: torch.device
-) -> Prepared:
+) -> PreparedData:
     _check_size(len(images.train), train)
     normalization = Normalization.measure(images.train.pixels)
     test = images.test.to(device)
-    return Prepared(
+    return PreparedData(
         name=images.name,
         synthetic=images.name == "SYNTHETIC",
         classes=images.classes,
@@ -114,18 +114,18 @@ def _in_memory(
 
 def _streamed(
     folder: imagefolder.Folder,
-    plan: imagefolder.Plan,
+    plan: imagefolder.ResizePlan,
     train: schema.Train,
     world: World,
     device: torch.device,
-) -> Prepared:
+) -> PreparedData:
     _check_size(len(folder.train.paths), train)
     size = evaluation_batch_size(train, world)
     share = -(-len(folder.test.paths) // world.size)
     largest = max(train.batch_size // world.size, min(size, share))
     workers = worker_count(train.data, world)
     loaders = together(world, lambda: Loaders(workers, plan.height, largest, world.rank))
-    return Prepared(
+    return PreparedData(
         name=f"ImageFolder {folder.name}",
         synthetic=False,
         classes=len(folder.classes),

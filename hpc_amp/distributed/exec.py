@@ -33,7 +33,7 @@ USAGE = (
 
 
 @dataclass(frozen=True)
-class Program:
+class RankProgram:
     """What a rank becomes."""
 
     command: list[str]
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> NoReturn:
         if len(arguments) >= 2 and arguments[0] == "--job":
             _run_job(Path(arguments[1]), arguments[2:])
         elif len(arguments) >= 2 and arguments[0] == "--":
-            become(Program(arguments[1:]))
+            become(RankProgram(arguments[1:]))
         else:
             _fail(USAGE)
     except WorldError as error:
@@ -79,20 +79,20 @@ def _run_job(path: Path, what: list[str]) -> NoReturn:
         _fail(USAGE)
 
 
-def become(program: Program) -> NoReturn:
+def become(program: RankProgram) -> NoReturn:
     """Replace this process by the program, as one rank. Raises WorldError."""
     world = resolve(os.environ)
     end_with_parent()
     _replace(program, world, f"rank {world.rank} cannot run")
 
 
-def become_alone(program: Program) -> NoReturn:
+def become_alone(program: RankProgram) -> NoReturn:
     """Replace this process by the program, as the only rank there is, whatever an allocation that
     it is in may say of others."""
     _replace(program, World(), "cannot run")
 
 
-def _replace(program: Program, world: World, complaint: str) -> NoReturn:
+def _replace(program: RankProgram, world: World, complaint: str) -> NoReturn:
     environment = _environment(program, standard_variables(world, os.environ))
     word = program.command[0]
     executable = sys.executable if word in ("python", "python3") else word
@@ -129,7 +129,7 @@ def _check_mpi(path: Path, resolved: Mapping[str, Any]) -> NoReturn:
     sys.exit(status)
 
 
-def _environment(program: Program, standard: Mapping[str, str]) -> dict[str, str]:
+def _environment(program: RankProgram, standard: Mapping[str, str]) -> dict[str, str]:
     """This process's environment, changed; the world is not the program's to set."""
     changed: dict[str, str | None] = {**os.environ, **program.changes, **standard}
     return {name: value for name, value in changed.items() if value is not None}
@@ -143,21 +143,21 @@ def _read(path: Path) -> dict[str, Any]:
     return resolved
 
 
-def _program(path: Path, resolved: Mapping[str, Any]) -> Program:
+def _program(path: Path, resolved: Mapping[str, Any]) -> RankProgram:
     job = resolved["job"]
     command = job["run"] or [sys.executable, "-m", "hpc_amp.train", str(path)]
     may_stop = job["run"] is not None and bool(os.environ.get("HPC_AMP_OUTCOME_FILE"))
     changes = environment_changes(os.environ, resolved, path.parent)
-    return Program(command, changes, resolved["workdir"], may_stop)
+    return RankProgram(command, changes, resolved["workdir"], may_stop)
 
 
-def _session(path: Path, resolved: Mapping[str, Any], command: list[str]) -> Program:
+def _session(path: Path, resolved: Mapping[str, Any], command: list[str]) -> RankProgram:
     """Any command with all that the job's own would have; `HPC_AMP_JOB` tells where the job is."""
     changes = {**environment_changes(os.environ, resolved, path.parent), "HPC_AMP_JOB": str(path)}
-    return Program(command, changes, resolved["workdir"])
+    return RankProgram(command, changes, resolved["workdir"])
 
 
-def _shell(path: Path, resolved: Mapping[str, Any]) -> Program:
+def _shell(path: Path, resolved: Mapping[str, Any]) -> RankProgram:
     """A shell to type into. Nobody's start-up files: they are made for the host, and activate what
     does not work in an image. `python` means the job's interpreter, as it does in a command."""
     program = _session(path, resolved, ["/bin/sh", "-i"])
@@ -174,7 +174,7 @@ def _shell(path: Path, resolved: Mapping[str, Any]) -> Program:
     found = shutil.which("python", path=search)
     if shutil.which("python", path=own) and os.path.dirname(found or "") != own:
         changes["PATH"] = os.pathsep.join([own, search])
-    return Program(program.command, changes, program.folder)
+    return RankProgram(program.command, changes, program.folder)
 
 
 def _fail(message: str) -> NoReturn:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpc_amp.config.schema import Data
 from hpc_amp.containers.storage import IN_MEMORY, file_system
-from hpc_amp.doctor.job import Request, own_place
+from hpc_amp.doctor.job import CheckedRequest, own_place
 from hpc_amp.finding import Finding, Findings
 
 # What the job looks for below the root, any of them (`hpc_amp.data.sources`), and what it may be
@@ -21,7 +21,7 @@ PUBLIC_FILES = {
 _WHY = "every rank reads its images there"
 
 
-def check_data(request: Request) -> Findings:
+def check_data(request: CheckedRequest) -> Findings:
     """Whether `train.data.root` has what the job will look for. The nodes may see file systems that
     this machine does not, so what is missing is an error only where the job runs here."""
     train = request.job.train
@@ -75,7 +75,7 @@ def _missing(data: Data, root: Path) -> str | None:
     return None
 
 
-def _found(request: Request, name: str, root: Path) -> Finding:
+def _found(request: CheckedRequest, name: str, root: Path) -> Finding:
     """That it is there, unless it lies where other machines do not see it."""
     kind = file_system(root)
     if not request.here and (kind in IN_MEMORY or root.is_relative_to("/tmp")):
@@ -83,7 +83,7 @@ def _found(request: Request, name: str, root: Path) -> Finding:
     return Finding("data", "good", f"{name} is in {root}")
 
 
-def _download(request: Request, root: Path, missing: str) -> Finding:
+def _download(request: CheckedRequest, root: Path, missing: str) -> Finding:
     """That rank 0 will download it, where it can make the folder."""
     above = next(path for path in (root, *root.parents) if path.exists())
     if not os.access(above, os.W_OK | os.X_OK):
@@ -94,7 +94,7 @@ def _download(request: Request, root: Path, missing: str) -> Finding:
     return Finding("data", "unknown", f"{missing}: rank 0 downloads it, if its node can")
 
 
-def _wrong(request: Request, what: str, fix: str) -> Finding:
+def _wrong(request: CheckedRequest, what: str, fix: str) -> Finding:
     if request.here:
         return Finding("data", "error", what, _WHY, fix)
     return Finding("data", "warning", f"{what} on this machine", f"{_WHY}, on the nodes", fix)

@@ -13,7 +13,7 @@ from hpc_amp.containers.image import machine
 from hpc_amp.doctor.data import check_data
 from hpc_amp.doctor.image_inside import look_inside
 from hpc_amp.doctor.job import (
-    Request,
+    CheckedRequest,
     check_elsewhere,
     check_folders,
     check_image,
@@ -56,7 +56,7 @@ def examine_job(
 ) -> list[Finding]:
     """A job before it is submitted. Raises ConfigError for a file that cannot be read as one."""
     loaded, site = load_for_site(config, overrides)
-    request = Request(loaded, site, environ)
+    request = CheckedRequest(loaded, site, environ)
     found = [Finding("site", "good", f"{site.name} ({site.scheduler})")]
     plan, wrong = _plan(request)
     found += wrong
@@ -99,7 +99,7 @@ def examine_image(image: str, *, runtime_name: str = "auto") -> list[Finding]:
     return [*found, *look_inside(image, container)]
 
 
-def _plan(request: Request) -> tuple[Plan | None, list[Finding]]:
+def _plan(request: CheckedRequest) -> tuple[Plan | None, list[Finding]]:
     """The plan of the job, or what stands in its way."""
     found = []
     try:
@@ -133,7 +133,7 @@ def _without_repetitions(found: list[Finding]) -> list[Finding]:
     ]
 
 
-def _inside(request: Request, plan: Plan | None) -> list[Finding]:
+def _inside(request: CheckedRequest, plan: Plan | None) -> list[Finding]:
     """A look inside the image, where this machine can have one."""
     container, why_not = request.container, ""
     try:

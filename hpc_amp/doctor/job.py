@@ -32,7 +32,7 @@ _SYSTEM = (
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CheckedRequest:
     """A job and where it shall run."""
 
     loaded: LoadedJob
@@ -88,7 +88,7 @@ def from_config_error(error: ConfigError) -> Finding:
 # ---- the image -----------------------------------------------------------------------------------
 
 
-def check_image(request: Request) -> Findings:
+def check_image(request: CheckedRequest) -> Findings:
     """Whether it is a whole image, on a file system that all nodes see."""
     if request.image is None:
         return
@@ -129,7 +129,7 @@ def own_place(id: str, path: Path, kind: str, fix: str) -> Finding:
     return Finding(id, "warning", what, "the nodes may not see it", fix)
 
 
-def check_architecture(request: Request, architecture: str | None) -> Findings:
+def check_architecture(request: CheckedRequest, architecture: str | None) -> Findings:
     """The image's architecture against the nodes', where somebody knows it."""
     if architecture is None:
         yield Finding("img.arch", "unknown", "the image does not say its architecture")
@@ -159,7 +159,7 @@ def check_architecture(request: Request, architecture: str | None) -> Findings:
 # ---- folders -------------------------------------------------------------------------------------
 
 
-def check_folders(request: Request) -> Findings:
+def check_folders(request: CheckedRequest) -> Findings:
     """Binds, working directory and run directory."""
     if request.image is not None:
         yield from _check_binds(request)
@@ -168,7 +168,7 @@ def check_folders(request: Request) -> Findings:
     yield from check_log_folders(request)
 
 
-def _check_binds(request: Request) -> Findings:
+def _check_binds(request: CheckedRequest) -> Findings:
     job, site = request.job, request.site
     missing = [bind for bind in job.container.bind if not os.path.exists(_source(bind))]
     # The site's may exist on its compute nodes alone.
@@ -193,7 +193,7 @@ def _source(bind: str) -> str:
     return os.path.abspath(bind.split(":")[0])
 
 
-def _check_workdir(request: Request) -> Findings:
+def _check_workdir(request: CheckedRequest) -> Findings:
     workdir = str(Path.cwd().resolve())
     home = request.environ.get("HOME", "")
     if workdir in _SYSTEM:
@@ -208,7 +208,7 @@ def _check_workdir(request: Request) -> Findings:
         yield Finding("cwd", "good", f"{workdir} can be mounted")
 
 
-def check_log_folders(request: Request) -> Findings:
+def check_log_folders(request: CheckedRequest) -> Findings:
     """Whether the folders exist of the logs that directives of site and job name, where the nodes
     open a log before the job starts."""
     scheduler = request.scheduler
@@ -221,7 +221,7 @@ def check_log_folders(request: Request) -> Findings:
             yield Finding("fs", "error", what, scheduler.lost_log, fix)
 
 
-def check_run_folder(request: Request) -> Findings:
+def check_run_folder(request: CheckedRequest) -> Findings:
     """Whether a run directory can be made and filled."""
     wanted = Path(os.path.abspath(request.job.runs_dir))
     folder = next(path for path in (wanted, *wanted.parents) if path.exists())
@@ -254,7 +254,7 @@ def check_run_folder(request: Request) -> Findings:
 
 
 def check_scheduler(
-    request: Request, which: Callable[[str], str | None] = shutil.which
+    request: CheckedRequest, which: Callable[[str], str | None] = shutil.which
 ) -> Findings:
     """Whether it is there, answers, and has what is asked for."""
     scheduler = request.scheduler
@@ -298,7 +298,7 @@ _SECRET_VALUE = re.compile(
 _NO_SECRET = re.compile(r"|[\d.]+|true|false|none|~?[./][^\s]*|\$\{?\w+\}?", re.IGNORECASE)
 
 
-def check_secrets(request: Request) -> Findings:
+def check_secrets(request: CheckedRequest) -> Findings:
     """Tokens and passwords. Never shows one."""
     job, site = request.job, request.site
     places = []
@@ -330,7 +330,7 @@ def check_secrets(request: Request) -> Findings:
 # ---- what only the nodes can tell ----------------------------------------------------------------
 
 
-def check_elsewhere(request: Request, made: set[str]) -> Findings:
+def check_elsewhere(request: CheckedRequest, made: set[str]) -> Findings:
     """The checks of the catalogue that were not made here."""
     on = request.job.launch.preflight
     for check in CATALOGUE:

@@ -33,7 +33,7 @@ _CARD = re.compile(r"/sys/class/infiniband|mlx5_|hsn\d")
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class NetworkMeasurement:
     """What came out."""
 
     facts: dict[str, Any]
@@ -93,7 +93,9 @@ class Measurement:
         return [f"      {text}" for text in texts if text] + [f"run directory {self.run_dir}"]
 
 
-def measure(config: Path, overrides: Sequence[str], say: Callable[[str], object]) -> Measurement:
+def measure(
+    config: Path, overrides: Sequence[str], say: Callable[[str], object]
+) -> NetworkMeasurement:
     """Submit the job, wait for it, read what came out. Raises HpcAmpError where it cannot be
     submitted."""
     loaded, site = load_for_site(config, overrides)
@@ -147,7 +149,7 @@ class _Waiting:
             self._said = text
 
 
-def read(run_dir: Path, status: RunStatus) -> Measurement:
+def read(run_dir: Path, status: RunStatus) -> NetworkMeasurement:
     """What a finished job left."""
     try:
         facts: dict[str, Any] = json.loads((run_dir / _RESULT).read_text())
@@ -157,7 +159,7 @@ def read(run_dir: Path, status: RunStatus) -> Measurement:
     for path in sorted(run_dir.glob(f"{_LOGS}-*.log")):
         lines += path.read_text(errors="replace").splitlines()
     network, ways = transport(lines)
-    return Measurement(facts, network, ways, _judge(facts, status, network, lines), run_dir)
+    return NetworkMeasurement(facts, network, ways, _judge(facts, status, network, lines), run_dir)
 
 
 def transport(lines: Iterable[str]) -> tuple[str | None, list[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpc_amp.explain.failures import fill
 from hpc_amp.explain.lines import Line
-from hpc_amp.explain.match import Finding, Verdict
+from hpc_amp.explain.match import Match, Verdict
 
 _SHOWN = 240
 _CONSEQUENCE = "a consequence, and no entry knows of what: look at what was written before it"
@@ -110,11 +110,11 @@ class Answer:
         return []
 
 
-def _cause(finding: Finding) -> str:
+def _cause(finding: Match) -> str:
     return fill(finding.failure.cause, finding.captured)
 
 
-def _fix(finding: Finding) -> str:
+def _fix(finding: Match) -> str:
     return fill(finding.failure.fix, finding.captured)
 
 

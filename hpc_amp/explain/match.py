@@ -51,7 +51,7 @@ _NO_WORDS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Match:
     """A line that an entry knows."""
 
     failure: Failure
@@ -65,7 +65,7 @@ class Finding:
 class Verdict:
     """What a log says: a finding, or the first error that nothing explains, or neither."""
 
-    finding: Finding | None = None
+    finding: Match | None = None
     error: Line | None = None
     led_to: Line | None = None
     """What the program died of in the end, where that is another exception than `error`."""
@@ -73,7 +73,7 @@ class Verdict:
     """Beside a symptom: the first line that sounds like an error and that nothing knows."""
     sign: Line | None = None
     """What a launcher said of the failure, where nobody said more."""
-    noticed: list[Finding] = field(default_factory=list)
+    noticed: list[Match] = field(default_factory=list)
     ended_well: bool = False
 
 
@@ -88,13 +88,13 @@ class Scan:
         self._seen: dict[str, set[int]] = {f.id: set() for f in self._conditions}
         self._spoiled: set[str] = set()
         self._errors = Errors()
-        self._active: dict[str, list[Finding]] = {}
-        self._survived: dict[str, Finding] = {}
+        self._active: dict[str, list[Match]] = {}
+        self._survived: dict[str, Match] = {}
         self._survived_error: Line | None = None
         self._announced: set[str | None] = set()
         self._progress = 0
         self._order = 0
-        self._hints: dict[str, list[Finding]] = {}
+        self._hints: dict[str, list[Match]] = {}
         self._first_sign: Line | None = None
         self._boring: set[bytes] = set()
         self._ended_well = False
@@ -176,7 +176,7 @@ class Scan:
                 captured = {key: value or "" for key, value in found.groupdict().items()}
                 # A chained traceback is one event: what explains a part counts from its start.
                 order = self._order if error is None else error.order
-                finding = Finding(failure, line, captured, level, order)
+                finding = Match(failure, line, captured, level, order)
                 if surer:
                     # What was a warning before is an error now.
                     kept[-1] = finding
@@ -280,7 +280,7 @@ class Scan:
             ]
         return verdict
 
-    def _complete(self, found: dict[str, list[Finding]]) -> list[Finding]:
+    def _complete(self, found: dict[str, list[Match]]) -> list[Match]:
         """Those that fit as often as they have to, and whose conditions hold."""
         return [
             kept[0]
@@ -294,11 +294,11 @@ class Scan:
         return len(self._seen.get(failure.id, ())) == len(failure.also)
 
 
-def _when(finding: Finding) -> int:
+def _when(finding: Match) -> int:
     return finding.order
 
 
-def _judge(findings: list[Finding], unexplained: Error | None) -> Verdict:
+def _judge(findings: list[Match], unexplained: Error | None) -> Verdict:
     causes = sorted((f for f in findings if f.level == "cause"), key=_when)
     if unexplained is not None and (not causes or unexplained.order < causes[0].order):
         last = unexplained.last
@@ -310,7 +310,7 @@ def _judge(findings: list[Finding], unexplained: Error | None) -> Verdict:
     return Verdict()
 
 
-def _rank(finding: Finding) -> tuple[bool, int, bool]:
+def _rank(finding: Match) -> tuple[bool, int, bool]:
     """Of entries that know the same line, one that knows other lines of the log too comes first."""
     return finding.failure.otherwise, finding.order, not finding.failure.also
 

@@ -16,7 +16,7 @@ from hpc_amp.jobs.status import RunStatus, run_statuses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class HeartbeatAge:
     """The least recent sign of life among the ranks of an attempt that is at work."""
 
     ranks: int
@@ -40,7 +40,7 @@ class RunDetails:
     """To the last step, at the latest speed."""
     time_left: int | None
     """To the time limit of the job."""
-    heartbeat: Heartbeat | None
+    heartbeat: HeartbeatAge | None
     changes: list[Past]
     """Of its settings, by `hpc-amp resume`."""
 
@@ -92,13 +92,13 @@ def _seconds_to_go(folder: Path, attempt: Path) -> int | None:
         return None  # it has not come so far, or is a program that tells no progress
 
 
-def _heartbeat(attempt: Path) -> Heartbeat | None:
+def _heartbeat(attempt: Path) -> HeartbeatAge | None:
     beats = [read_json(path) for path in (attempt / "heartbeat").glob("rank-*")]
     beats = [beat for beat in beats if isinstance(beat.get("time"), (int, float))]
     if not beats:
         return None
     oldest = min(beats, key=lambda beat: float(beat["time"]))
-    return Heartbeat(
+    return HeartbeatAge(
         ranks=len(beats),
         rank=int(oldest.get("rank", 0)),
         host=str(oldest.get("host", "")),

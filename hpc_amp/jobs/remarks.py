@@ -12,7 +12,7 @@ from hpc_amp.config.command import launchers_in_script, script_in
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
-from hpc_amp.config.tree import Table
+from hpc_amp.config.tree import MappingNode
 from hpc_amp.config.values import own_variable
 from hpc_amp.lint.shell import read_shell
 from hpc_amp.schedulers import get_scheduler
@@ -123,10 +123,10 @@ def _against_keys(loaded: LoadedJob, setting: _Setting, grammar: Grammar) -> Ite
         yield f"{setting.shown} of {setting.origin} replaces {key}: {value}"
 
 
-def _is_written(tree: Table, key: str) -> bool:
+def _is_written(tree: MappingNode, key: str) -> bool:
     section, _, name = key.partition(".")
     table = tree.get(section)
-    return isinstance(table, Table) and table.get(name) is not None
+    return isinstance(table, MappingNode) and table.get(name) is not None
 
 
 def _without_gpus(loaded: LoadedJob, site: Site, gres: _Setting | None) -> Iterator[str]:

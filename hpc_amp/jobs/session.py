@@ -25,7 +25,7 @@ from hpc_amp.config.schema import Job, Resources
 from hpc_amp.config.site import Site
 from hpc_amp.config.sites import find_site
 from hpc_amp.config.source import parse
-from hpc_amp.config.tree import Table
+from hpc_amp.config.tree import MappingNode
 from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.jobs import rundir, terminal
 from hpc_amp.jobs.code import copy_package, host_folder
@@ -70,7 +70,7 @@ def of_config(config: Path | None, overrides: Sequence[str], command: Sequence[s
     if config is None:
         where = "hpc-amp shell"
         tree = parse("name: shell\nrun: [sh]\n", lambda line: where)
-        assert isinstance(tree, Table)
+        assert isinstance(tree, MappingNode)
         source = read_tree(Path(where), "", tree, overrides)
     else:
         source = read_job(config, overrides)
@@ -132,11 +132,11 @@ def _on_one_node(job: Job) -> Job:
 
 def _resources(
     run_dir: Path, job: Mapping[str, Any], overrides: Sequence[str]
-) -> tuple[Resources, Table]:
+) -> tuple[Resources, MappingNode]:
     where = str(run_dir / "job.json")
     shown = {"name": "run", "run": ["sh"], "job": job.get("job", {})}
     tree = parse(json.dumps(shown, ensure_ascii=False), lambda line: where)
-    assert isinstance(tree, Table)
+    assert isinstance(tree, MappingNode)
     source = read_tree(Path(where), "", tree, overrides)
     return source.validate().job.job, source.tree
 
@@ -272,7 +272,7 @@ def _run_watched(session: Session, how: Interactive) -> int:
     name = session.plan.scheduler.title
     try:
         status = terminal.watch(how, session.plan.scheduler.cancel)
-    except terminal.Interrupted as interrupted:
+    except terminal.SessionInterrupted as interrupted:
         if interrupted.job_id is not None:
             terminal.tell(f"hpc-amp: job {interrupted.job_id} is deleted")
         return 128 + interrupted.number

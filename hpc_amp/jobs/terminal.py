@@ -48,7 +48,7 @@ _DEAF: dict[signal.Signals, Handler] = {
 }
 
 
-class Interrupted(Exception):
+class SessionInterrupted(Exception):
     """A signal, or Ctrl-C while the job waited, ended the session. `job_id` is out of the queue."""
 
     def __init__(self, number: int, job_id: str | None = None) -> None:
@@ -113,7 +113,7 @@ def run(how: Interactive) -> tuple[int, bool]:
 
 def watch(how: Interactive, cancel: Callable[[str], None]) -> int:
     """A command that has to be watched: its exit status. `cancel` ends the job of an id. Raises
-    Interrupted."""
+    SessionInterrupted."""
     _find(how)
     size = fcntl.ioctl(0, termios.TIOCGWINSZ, b"\0" * 8)
     pid, terminal = pty.fork()
@@ -140,14 +140,14 @@ def watch(how: Interactive, cancel: Callable[[str], None]) -> int:
                     resize(signal.SIGWINCH, None)  # it may have changed just before
                     tty.setraw(0, termios.TCSANOW)  # what was typed by now is not lost
                     return watched.copy()
-            except Interrupted as interrupted:
+            except SessionInterrupted as interrupted:
                 with handling(_DEAF):
                     try:
                         if watched.job_id is not None:
                             cancel(watched.job_id)
                     finally:
                         watched.kill()
-                raise Interrupted(interrupted.number, watched.job_id) from None
+                raise SessionInterrupted(interrupted.number, watched.job_id) from None
     finally:
         os.close(terminal)
         watched.close()
@@ -184,7 +184,7 @@ class _Watched:
         os.close(self.wake)
 
     def leave(self, number: int, patience: float = math.inf) -> None:
-        """End this with Interrupted. Without an id the job may be in the queue or not: the
+        """End this with SessionInterrupted. Without an id the job may be in the queue or not: the
         command's next line tells, for which there are `patience` seconds. Signal handlers call
         it."""
         self.wants_out = self.wants_out or number
@@ -220,7 +220,7 @@ class _Watched:
             self._type()
             known = self.job_id is not None or time.monotonic() >= self.out_by
             if self.wants_out is not None and known:
-                raise Interrupted(self.wants_out)
+                raise SessionInterrupted(self.wants_out)
 
     def kill(self) -> None:
         """End the command at once: at SIGINT, some ask whether that is meant."""

@@ -90,7 +90,7 @@ RULES: dict[str, Severity] = {
 
 
 @dataclass(frozen=True, order=True)
-class Finding:
+class LintFinding:
     """One thing that is wrong with a script, and what to do about it."""
 
     file: str
@@ -116,19 +116,19 @@ class Finding:
         return f"{where} {self.message}\n    {self.fix}"
 
 
-class Report:
+class FileFindings:
     """Collects the findings of one file; the same thing is said once."""
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self._found: dict[tuple[int, str, str], Finding] = {}
+        self._found: dict[tuple[int, str, str], LintFinding] = {}
 
     def add(self, rule: str, line: int, message: str, fix: str) -> None:
         """Note a finding of `rule` at `line`."""
-        finding = Finding(self._file, line, RULES[rule], rule, message, fix)
+        finding = LintFinding(self._file, line, RULES[rule], rule, message, fix)
         self._found.setdefault((line, rule, message), finding)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[LintFinding]:
         """All of them, in the order of the lines."""
         return sorted(self._found.values(), key=lambda one: (one.line, one.rule, one.message))
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from hpc_amp.lint.findings import Finding, Report
-from hpc_amp.lint.job import Job, read_job
+from hpc_amp.lint.findings import FileFindings, LintFinding
+from hpc_amp.lint.job import LintedJob, read_job
 from hpc_amp.lint.rules_lines import check_comments, check_file, check_lines
 from hpc_amp.lint.rules_options import check_words
 from hpc_amp.lint.rules_own import check_own
-from hpc_amp.lint.script import Script, read_script
+from hpc_amp.lint.script import LintedScript, read_script
 from hpc_amp.schedulers.grammar import Grammar, Options
 
 
-def header_errors(text: bytes | str, grammar: Grammar, name: str = "") -> list[Finding]:
+def header_errors(text: bytes | str, grammar: Grammar, name: str = "") -> list[LintFinding]:
     """The errors in the header of a script as the scheduler of `grammar` reads it, and nothing
     about its body. `name` is the file's, for messages."""
     script = read_script(text.encode() if isinstance(text, str) else text, name)
-    report = Report(name)
+    report = FileFindings(name)
     check_file(script, [grammar], report)
     check_header(script, grammar, read_job(script, [grammar]), report)
     return [
@@ -25,7 +25,9 @@ def header_errors(text: bytes | str, grammar: Grammar, name: str = "") -> list[F
     ]
 
 
-def check_header(script: Script, grammar: Grammar, job: Job, report: Report) -> None:
+def check_header(
+    script: LintedScript, grammar: Grammar, job: LintedJob, report: FileFindings
+) -> None:
     """Report all findings in the header that the scheduler of `grammar` reads."""
     header = grammar.read(script.lines)
     options = job.options.get(grammar.name) or Options()

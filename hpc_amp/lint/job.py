@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from hpc_amp.lint.script import Script
-from hpc_amp.lint.shell import ASSIGNMENT, Command, Shell, Word, read_shell
+from hpc_amp.lint.script import LintedScript
+from hpc_amp.lint.shell import ASSIGNMENT, Command, Shell, ShellWord, read_shell
 from hpc_amp.schedulers.grammar import Grammar, Options, Requested, number, tasks_on_each
 from hpc_amp.schedulers.options import OptionTable
 
@@ -31,7 +31,7 @@ _TORCH = re.compile(
 
 
 @dataclass
-class Launch:
+class LaunchLine:
     """A command that starts tasks. `argv` has simple variables filled in; `payload` is the program
     with its arguments, as far as it can be told from the launcher's options."""
 
@@ -71,15 +71,15 @@ def option_in(text: str, *names: str) -> str | None:
 
 
 @dataclass
-class Job:
+class LintedJob:
     """A script with its headers and its body read. `options` has the options of each scheduler
     that the script has directives for, by its name."""
 
-    script: Script
+    script: LintedScript
     grammars: Sequence[Grammar]
     options: dict[str, Options]
     layout: Shell | None  # None where the body is no shell script of any kind
-    variables: dict[str, Word] = field(default_factory=dict)
+    variables: dict[str, ShellWord] = field(default_factory=dict)
 
     @property
     def shell(self) -> Shell | None:
@@ -91,7 +91,7 @@ class Job:
         return self.shell.commands if self.shell else []
 
     @cached_property
-    def launches(self) -> list[Launch]:
+    def launches(self) -> list[LaunchLine]:
         return [launch for one in self.commands if (launch := self._launch(one)) is not None]
 
     @cached_property
@@ -166,7 +166,7 @@ class Job:
         """Tasks on each node by the header; None if it depends."""
         return self.request.tasks_per_node
 
-    def tasks_per_node_of(self, launch: Launch) -> int | None:
+    def tasks_per_node_of(self, launch: LaunchLine) -> int | None:
         """Tasks on each node of one srun or mpirun; None if it depends."""
         if launch.kind == "srun":
             per_node, tasks = launch.options.get("ntasks-per-node"), launch.options.get("ntasks")
@@ -184,7 +184,7 @@ class Job:
             return number(per_node)
         return None
 
-    def starts_many(self, launch: Launch) -> bool:
+    def starts_many(self, launch: LaunchLine) -> bool:
         """False only for a launch that surely starts a single task."""
         if launch.kind == "srun":
             tasks, nodes = launch.options.get("ntasks"), launch.options.get("nodes")
@@ -237,7 +237,7 @@ class Job:
         pattern = r"\$\{([A-Za-z_]\w*)(?:\[[@*]\])?\}|\$([A-Za-z_]\w*)"
         return re.sub(pattern, value, text)[:20000]
 
-    def argv(self, words: list[Word]) -> list[str]:
+    def argv(self, words: list[ShellWord]) -> list[str]:
         """The words of a command with variables filled in; those in the place of whole words may
         become several, unless quotes or a substitution keep them together."""
         found: list[str] = []
@@ -253,7 +253,7 @@ class Job:
     def _launcher_options(self) -> dict[str, OptionTable]:
         return {name: table for one in self.grammars for name, table in one.launchers.items()}
 
-    def _launch(self, command: Command) -> Launch | None:
+    def _launch(self, command: Command) -> LaunchLine | None:
         argv = self.argv(command.program)
         at = 0
         while at < len(argv) and at < 6:
@@ -262,7 +262,7 @@ class Job:
                 rest = argv[at + 1 :]
                 table = self._launcher_options.get(name)
                 options, payload = ({}, rest) if table is None else launch_options(rest, table)
-                return Launch(name, command, argv[at:], options, payload)
+                return LaunchLine(name, command, argv[at:], options, payload)
             wrapped = name in _WRAPPERS or ASSIGNMENT.match(argv[at]) or argv[at].startswith("-")
             if not wrapped and not (at and re.fullmatch(r"[\d.]+[smhd]?", argv[at])):
                 return None
@@ -308,7 +308,7 @@ def launch_options(argv: list[str], table: OptionTable) -> tuple[dict[str, str |
     return options, []
 
 
-def read_job(script: Script, grammars: Sequence[Grammar]) -> Job:
+def read_job(script: LintedScript, grammars: Sequence[Grammar]) -> LintedJob:
     """Read the headers of these schedulers and, where it is a POSIX shell's, the body."""
     options: dict[str, Options] = {}
     for grammar in grammars:
@@ -318,7 +318,7 @@ def read_job(script: Script, grammars: Sequence[Grammar]) -> Job:
     # csh has another grammar, but the same comments and here-documents.
     is_shell = script.is_posix_shell or script.interpreter in ("csh", "tcsh")
     layout = read_shell(script.text.removeprefix("\ufeff")) if is_shell else None
-    job = Job(script, grammars, options, layout)
+    job = LintedJob(script, grammars, options, layout)
     for command in job.commands:
         for name, word in command.assignments:
             job.variables[name] = word

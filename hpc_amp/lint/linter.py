@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpc_amp.lint.findings import Finding, Report
+from hpc_amp.lint.findings import FileFindings, LintFinding
 from hpc_amp.lint.header import check_header
 from hpc_amp.lint.job import read_job
 from hpc_amp.lint.rules_body import check_body
@@ -36,7 +36,7 @@ class Checked:
 
     name: str
     schedulers: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
 
     def __str__(self) -> str:
         if self.findings:
@@ -49,7 +49,7 @@ def check(text: bytes, name: str) -> Checked:
     script = read_script(text, name)
     job = read_job(script, grammars())
     meant = [one for one in job.grammars if has_header(script, one, job.layout)]
-    report = Report(name)
+    report = FileFindings(name)
     check_file(script, meant, report)
     for grammar in meant:
         check_header(script, grammar, job, report)
@@ -59,6 +59,6 @@ def check(text: bytes, name: str) -> Checked:
     return Checked(name, tuple(one.name for one in meant), tuple(report.findings()))
 
 
-def lint(text: bytes, name: str) -> list[Finding]:
+def lint(text: bytes, name: str) -> list[LintFinding]:
     """All findings about a script, in the order of its lines."""
     return list(check(text, name).findings)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import posixpath
 import re
 
-from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.job import Job
+from hpc_amp.lint.findings import FileFindings, shown
+from hpc_amp.lint.job import LintedJob
 from hpc_amp.lint.rules_slurm import check_export
 from hpc_amp.schedulers.grammar import Option
 from hpc_amp.schedulers.pbs.grammar import resources as pbs_resources
 
 
-def check_body(job: Job, report: Report) -> None:
+def check_body(job: LintedJob, report: FileFindings) -> None:
     """All rules of this module."""
     if not job.options:
         return
@@ -25,7 +25,7 @@ def check_body(job: Job, report: Report) -> None:
             check_export(value, False, launch.line, report, by="srun")
 
 
-def _log_directory(job: Job, report: Report) -> None:
+def _log_directory(job: LintedJob, report: FileFindings) -> None:
     """Slurm and Cobalt open the log before the script runs."""
     logs: list[tuple[str, Option]] = []
     if "slurm" in job.options:
@@ -61,7 +61,7 @@ def _log_directory(job: Job, report: Report) -> None:
             )
 
 
-def _working_directory(job: Job, report: Report) -> None:
+def _working_directory(job: LintedJob, report: FileFindings) -> None:
     """A PBS job starts in $HOME."""
     if set(job.options) != {"pbs"} or not job.commands:
         return
@@ -103,7 +103,7 @@ _BY_NUMBER = {
 }
 
 
-def _array(job: Job, report: Report) -> None:
+def _array(job: LintedJob, report: FileFindings) -> None:
     """One task of an array has the array's number for its SLURM_JOB_ID, and Slurm means all tasks
     by it."""
     array = job.options["slurm"].last("array") if "slurm" in job.options else None

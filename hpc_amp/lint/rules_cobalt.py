@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from hpc_amp.lint.findings import Report, shown
+from hpc_amp.lint.findings import FileFindings, shown
 from hpc_amp.lint.rules_options import is_placeholder, is_typographic
 from hpc_amp.schedulers.grammar import Directive, Header, Option, Options
 
 _TIME_FORMS = "give minutes, HH:MM:SS or DD:HH:MM:SS"
 
 
-def check_cobalt(header: Header, options: Options, report: Report) -> None:
+def check_cobalt(header: Header, options: Options, report: FileFindings) -> None:
     """--attrs and --env given twice, values that qsub refuses or that come to harm later, and
     options with which it submits no job."""
     for directive in header.directives:
@@ -59,7 +59,7 @@ def check_cobalt(header: Header, options: Options, report: Report) -> None:
         _dependencies(option, report)
 
 
-def _non_ascii(directive: Directive, report: Report) -> None:
+def _non_ascii(directive: Directive, report: FileFindings) -> None:
     text = directive.text
     if not text.isascii() and not is_typographic(text):
         found = next(letter for letter in text if not letter.isascii())
@@ -71,7 +71,7 @@ def _non_ascii(directive: Directive, report: Report) -> None:
         )
 
 
-def _flags(header: Header, option: Option, report: Report) -> None:
+def _flags(header: Header, option: Option, report: FileFindings) -> None:
     """Options that take no value, and those that belong to no batch script."""
     if option.name in header.grammar.options.flags.values() and option.value is not None:
         _bad(option, "an option that takes a value", report, f"write `{option.spelling}`")
@@ -95,7 +95,7 @@ def _is_open(option: Option) -> bool:
     return is_placeholder(option.value or "")
 
 
-def _count(option: Option, what: str, report: Report) -> None:
+def _count(option: Option, what: str, report: FileFindings) -> None:
     """qsub's parser takes a leading 0 for an octal number and 0x for a hexadecimal one."""
     value = option.value or ""
     octal = re.fullmatch(r"0+([0-7]+)", value)
@@ -111,7 +111,7 @@ def _count(option: Option, what: str, report: Report) -> None:
         _bad(option, what, report)
 
 
-def _dependencies(option: Option, report: Report) -> None:
+def _dependencies(option: Option, report: FileFindings) -> None:
     value = option.value or ""
     if _is_open(option):
         return
@@ -131,13 +131,13 @@ def _dependencies(option: Option, report: Report) -> None:
         )
 
 
-def _bad(option: Option, what: str, report: Report, fix: str = "give a plain number") -> None:
+def _bad(option: Option, what: str, report: FileFindings, fix: str = "give a plain number") -> None:
     report.add(
         "bad-value", option.line, f"Cobalt refuses `{shown(option.shown)}`: it is not {what}", fix
     )
 
 
-def _env(given: list[Option], report: Report) -> None:
+def _env(given: list[Option], report: FileFindings) -> None:
     with_equals = [option for option in given if option.word is option.value_word]
     if with_equals and len(given) > 1:
         lost = given[0] if with_equals[-1] is not given[0] else given[-1]
@@ -166,7 +166,7 @@ def _env(given: list[Option], report: Report) -> None:
             )
 
 
-def _time(option: Option, report: Report) -> None:
+def _time(option: Option, report: FileFindings) -> None:
     value = option.value or ""
     if is_placeholder(value) or re.search(r"[HMShms]{2}", value):
         return

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.job import Job, Launch
+from hpc_amp.lint.findings import FileFindings, shown
+from hpc_amp.lint.job import LaunchLine, LintedJob
 
 
-def check_containers(job: Job, report: Report) -> None:
+def check_containers(job: LintedJob, report: FileFindings) -> None:
     """All rules of this module."""
     for launch in job.launches:
         _containers(job, launch, report)
@@ -17,7 +17,7 @@ def check_containers(job: Job, report: Report) -> None:
 _RUNTIME = r"(?:apptainer|singularity)"
 
 
-def _containers(job: Job, launch: Launch, report: Report) -> None:
+def _containers(job: LintedJob, launch: LaunchLine, report: FileFindings) -> None:
     """What goes wrong with Apptainer under a launcher."""
     text = launch.text
     if not re.search(rf"{_RUNTIME}\S*\s+(?:-\S+\s+)*(?:exec|run)\b|\bexec\b|\brun\b", text):
@@ -55,7 +55,7 @@ _WITH_VALUE = {
 }
 
 
-def _runtime_flags(launch: Launch) -> list[str]:
+def _runtime_flags(launch: LaunchLine) -> list[str]:
     """The flags between `apptainer exec` and the image."""
     argv = launch.argv
     start = next(
@@ -73,7 +73,7 @@ def _runtime_flags(launch: Launch) -> list[str]:
     return flags
 
 
-def _cut_off(job: Job, launch: Launch, flag: str, report: Report) -> None:
+def _cut_off(job: LintedJob, launch: LaunchLine, flag: str, report: FileFindings) -> None:
     if not job.is_distributed or launch.agent is not None:
         return
     everything = job.body + launch.text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hpc_amp.lint.findings import Report, shown
+from hpc_amp.lint.findings import FileFindings, shown
 from hpc_amp.lint.rules_options import is_placeholder
 from hpc_amp.schedulers.grammar import Directive, Header, Option, Options
 
@@ -28,7 +28,7 @@ _FORMS = {
 }
 
 
-def check_gridengine(header: Header, options: Options, report: Report) -> None:
+def check_gridengine(header: Header, options: Options, report: FileFindings) -> None:
     """Words behind a quote, values that qsub refuses, and options with which it submits no job."""
     swallowed = {one.line for one in header.directives if _behind_a_quote(one, report)}
     for option in options.options:
@@ -49,7 +49,7 @@ def check_gridengine(header: Header, options: Options, report: Report) -> None:
             )
 
 
-def _behind_a_quote(directive: Directive, report: Report) -> bool:
+def _behind_a_quote(directive: Directive, report: FileFindings) -> bool:
     """Whether words stand behind a quote."""
     text = directive.text.partition("#")[0]
     if not re.search(r"([\"'])[^\"']*\1\S*\s+\S", text):
@@ -65,7 +65,7 @@ def _behind_a_quote(directive: Directive, report: Report) -> bool:
     return True
 
 
-def _resource(option: Option, name: str, text: str, report: Report) -> None:
+def _resource(option: Option, name: str, text: str, report: FileFindings) -> None:
     value = text.partition("=")[2]
     if name in _OF_OTHERS:
         fix = f"Grid Engine has {_OF_OTHERS[name]} for it"
@@ -74,6 +74,6 @@ def _resource(option: Option, name: str, text: str, report: Report) -> None:
         _bad(option, f"-l {text}", "give seconds or HH:MM:SS", report)
 
 
-def _bad(option: Option, text: str, fix: str, report: Report) -> None:
+def _bad(option: Option, text: str, fix: str, report: FileFindings) -> None:
     what = "Grid Engine refuses `{}`, or understands something else"
     report.add("bad-value", option.line, what.format(shown(text)), fix)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.script import Script
+from hpc_amp.lint.findings import FileFindings, shown
+from hpc_amp.lint.script import LintedScript
 from hpc_amp.lint.shell import Shell
 from hpc_amp.schedulers.grammar import Directive, Grammar, Header
 from hpc_amp.schedulers.options import one_edit_apart
@@ -19,7 +19,7 @@ _OPTION = r"\s*[-\u2010-\u2015\u2212]{1,2}[A-Za-z]"
 _MARKERS = ("SBATCH", "PBS", "COBALT", "BSUB", "FLUX", "OAR")
 
 
-def check_file(script: Script, grammars: list[Grammar], report: Report) -> None:
+def check_file(script: LintedScript, grammars: list[Grammar], report: FileFindings) -> None:
     """What makes a scheduler refuse the whole file, or ignore it."""
     if script.has_bom:
         report.add(
@@ -49,7 +49,7 @@ def check_file(script: Script, grammars: list[Grammar], report: Report) -> None:
         )
 
 
-def has_header(script: Script, grammar: Grammar, shell: Shell | None) -> bool:
+def has_header(script: LintedScript, grammar: Grammar, shell: Shell | None) -> bool:
     """Whether a script means to talk to a scheduler, be it in vain."""
     header = grammar.read(script.lines)
     if grammar.is_meant(header):
@@ -101,7 +101,7 @@ def _near_miss(line: str, grammar: Grammar) -> str | None:
 
 
 def check_lines(
-    script: Script, header: Header, shell: Shell | None, given: set[str], report: Report
+    script: LintedScript, header: Header, shell: Shell | None, given: set[str], report: FileFindings
 ) -> None:
     """Directives that are never read, and lines that only look like one. `given` are the options
     that the scheduler does read."""
@@ -150,7 +150,7 @@ def check_lines(
 
 
 def _commented_out(
-    number: int, bare: str, marker: str, header: Header, given: set[str], report: Report
+    number: int, bare: str, marker: str, header: Header, given: set[str], report: FileFindings
 ) -> None:
     """`# SBATCH --x`: a slip, or switched off. It is surely no alternative if the script gives the
     option nowhere else; and a script without any other directive asks for nothing at all."""
@@ -173,7 +173,7 @@ def _commented_out(
     )
 
 
-def _why_ended(script: Script, header: Header) -> str:
+def _why_ended(script: LintedScript, header: Header) -> str:
     if header.end > len(script.lines):
         return "the end of the file"
     line = script.lines[header.end - 1]
@@ -194,7 +194,7 @@ def is_comment_like(directive: Directive, grammar: Grammar) -> bool:
     return not (grammar.has_comments and text.startswith("#"))
 
 
-def check_comments(header: Header, report: Report) -> None:
+def check_comments(header: Header, report: FileFindings) -> None:
     """Comments that begin like a directive: the scheduler takes them for one."""
     grammar = header.grammar
     marker, name = grammar.marker, grammar.title

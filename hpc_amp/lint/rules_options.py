@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 
-from hpc_amp.lint.findings import Report, shown
+from hpc_amp.lint.findings import FileFindings, shown
 from hpc_amp.lint.rules_lines import is_comment_like
-from hpc_amp.lint.script import Script
+from hpc_amp.lint.script import LintedScript
 from hpc_amp.schedulers.grammar import Directive, Grammar, Header, Option, Options
 from hpc_amp.schedulers.words import BLANKS
 
@@ -24,7 +24,9 @@ PLACEHOLDER = re.compile(r"[<>{}\[\]]|^(?:YOUR|your|X+$|N+$|hh:mm)")
 _OPEN = re.compile(r"<[^<>]*\s[^<>]*>|\[[^\[\]]*\s[^\[\]]*\]|\{\{.*\}\}|\$\$\{")
 
 
-def check_words(script: Script, header: Header, options: Options, report: Report) -> None:
+def check_words(
+    script: LintedScript, header: Header, options: Options, report: FileFindings
+) -> None:
     """How the scheduler's own rules split the directives."""
     grammar = header.grammar
     typographic = {d.line for d in header.directives if _typographic(d, grammar, report)}
@@ -54,7 +56,7 @@ def check_words(script: Script, header: Header, options: Options, report: Report
         _check_option(header, option, typographic, report)
 
 
-def _typographic(directive: Directive, grammar: Grammar, report: Report) -> bool:
+def _typographic(directive: Directive, grammar: Grammar, report: FileFindings) -> bool:
     """Characters that a text processor or a web page put in place of plain ones."""
     text = directive.text
     if directive.split.comment:
@@ -83,7 +85,7 @@ def _typographic(directive: Directive, grammar: Grammar, report: Report) -> bool
     return True
 
 
-def _lost(directive: Directive, grammar: Grammar, report: Report) -> None:
+def _lost(directive: Directive, grammar: Grammar, report: FileFindings) -> None:
     split = directive.split
     if split.cut and split.comment is not None and not re.match(r"#+(?:\s|$)", split.comment):
         report.add(
@@ -106,7 +108,9 @@ def _lost(directive: Directive, grammar: Grammar, report: Report) -> None:
             )
 
 
-def _continuation(script: Script, directive: Directive, grammar: Grammar, report: Report) -> bool:
+def _continuation(
+    script: LintedScript, directive: Directive, grammar: Grammar, report: FileFindings
+) -> bool:
     """A backslash at the end of a directive. Returns whether it does harm."""
     following = script.lines[directive.line : directive.line + 1]
     # Where what follows has been joined, the line itself still shows the backslash.
@@ -143,7 +147,7 @@ def _continuation(script: Script, directive: Directive, grammar: Grammar, report
     return True
 
 
-def _quotes(header: Header, report: Report) -> None:
+def _quotes(header: Header, report: FileFindings) -> None:
     for directive in header.directives:
         words = directive.split.words
         for word in words:
@@ -164,7 +168,7 @@ def _quotes(header: Header, report: Report) -> None:
                 break
 
 
-def _strays(header: Header, options: Options, broken: set[int], report: Report) -> None:
+def _strays(header: Header, options: Options, broken: set[int], report: FileFindings) -> None:
     """Words that belong to no option, and comments where there are none."""
     grammar = header.grammar
     texts = {directive.line: directive for directive in header.directives}
@@ -200,7 +204,7 @@ def _strays(header: Header, options: Options, broken: set[int], report: Report) 
             )
 
 
-def _no_value(header: Header, option: Option, report: Report) -> None:
+def _no_value(header: Header, option: Option, report: FileFindings) -> None:
     swallows = option.value
     what = (
         f"it takes `{shown(swallows)}` of the next line for its value"
@@ -215,7 +219,9 @@ def _no_value(header: Header, option: Option, report: Report) -> None:
     )
 
 
-def _check_option(header: Header, option: Option, typographic: set[int], report: Report) -> None:
+def _check_option(
+    header: Header, option: Option, typographic: set[int], report: FileFindings
+) -> None:
     grammar = header.grammar
     if not option.known and option.line not in typographic:
         _unknown(header, option, report)
@@ -240,7 +246,7 @@ def _check_option(header: Header, option: Option, typographic: set[int], report:
         )
 
 
-def _unknown(header: Header, option: Option, report: Report) -> None:
+def _unknown(header: Header, option: Option, report: FileFindings) -> None:
     """Where plug-ins add options, what looks like none may be one."""
     grammar = header.grammar
     is_refused = grammar.complete and not is_placeholder(option.spelling)
@@ -267,7 +273,7 @@ def _unknown(header: Header, option: Option, report: Report) -> None:
         )
 
 
-def _variable(header: Header, option: Option, report: Report) -> None:
+def _variable(header: Header, option: Option, report: FileFindings) -> None:
     """A directive is a comment to the shell: nothing in it is expanded."""
     grammar = header.grammar
     value = grammar.without_own_variables(option)

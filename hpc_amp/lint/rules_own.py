@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_amp.lint.findings import Report
+from hpc_amp.lint.findings import FileFindings
 from hpc_amp.registry import load
 from hpc_amp.schedulers.grammar import Header, Options
 
@@ -14,7 +14,7 @@ _CHECKS = {
 }
 
 
-def check_own(header: Header, options: Options, report: Report) -> None:
+def check_own(header: Header, options: Options, report: FileFindings) -> None:
     """The rules about the scheduler of a header, where it has any of its own."""
     place = _CHECKS.get(header.grammar.name)
     if place is not None:

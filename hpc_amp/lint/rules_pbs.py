@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hpc_amp.lint.findings import Report, shown
+from hpc_amp.lint.findings import FileFindings, shown
 from hpc_amp.lint.rules_options import VARIABLE, is_placeholder
 from hpc_amp.lint.rules_slurm import comma_in_quotes
 from hpc_amp.schedulers.grammar import Header, Option, Options
@@ -53,7 +53,7 @@ _ATTRIBUTES = {
 }
 
 
-def check_pbs(header: Header, options: Options, report: Report) -> None:
+def check_pbs(header: Header, options: Options, report: FileFindings) -> None:
     """Resources given twice, select with the old syntax, -v, -N and other values."""
     resources = [
         (name, value, option)
@@ -89,7 +89,7 @@ def check_pbs(header: Header, options: Options, report: Report) -> None:
     _numbers(options, report)
 
 
-def _variable_in_log_path(option: Option, report: Report) -> None:
+def _variable_in_log_path(option: Option, report: FileFindings) -> None:
     value = option.value or ""
     found = VARIABLE.search(value)
     if found and "$$" not in value and "$PBS_" in value.replace("{", ""):
@@ -102,11 +102,11 @@ def _variable_in_log_path(option: Option, report: Report) -> None:
         )
 
 
-def _refused(option: Option, what: str, fix: str, report: Report) -> None:
+def _refused(option: Option, what: str, fix: str, report: FileFindings) -> None:
     report.add("bad-value", option.line, f"qsub refuses `{shown(what)}`", fix)
 
 
-def _attributes(option: Option, report: Report) -> None:
+def _attributes(option: Option, report: FileFindings) -> None:
     """-W NAME=VALUE[,NAME=VALUE...]: a value may have commas of its own."""
     value = option.value or ""
     if is_placeholder(value) or re.search(r"[\s'\"]", value):
@@ -119,7 +119,7 @@ def _attributes(option: Option, report: Report) -> None:
             _refused(option, f"-W {name}{given}", "see `-W` in qsub's manual", report)
 
 
-def _arrays(options: Options, report: Report) -> None:
+def _arrays(options: Options, report: FileFindings) -> None:
     """A range that is none, and options that do not go with an array."""
     for option in options.all("J"):
         found = re.fullmatch(r"(\d+)-(\d+)(?::(\d+))?(?:%\d+)?", option.value or "")
@@ -140,7 +140,7 @@ def _arrays(options: Options, report: Report) -> None:
             _refused(option, f"{option.shown} without -J", "leave j out", report)
 
 
-def _numbers(options: Options, report: Report) -> None:
+def _numbers(options: Options, report: FileFindings) -> None:
     for option in options.all("p"):
         value = option.value or ""
         if re.fullmatch(r"[+-]?\d+", value) and not -1024 <= int(value) <= 1023:
@@ -152,7 +152,7 @@ def _numbers(options: Options, report: Report) -> None:
             _refused(option, option.shown, "give one shell, or one for each host", report)
 
 
-def _resources(resources: list[tuple[str, str | None, Option]], report: Report) -> None:
+def _resources(resources: list[tuple[str, str | None, Option]], report: FileFindings) -> None:
     first: dict[str, tuple[str | None, int]] = {}
     for name, value, option in resources:
         if name not in first:
@@ -193,7 +193,7 @@ def _resources(resources: list[tuple[str, str | None, Option]], report: Report) 
             )
 
 
-def _values(resources: list[tuple[str, str | None, Option]], report: Report) -> None:
+def _values(resources: list[tuple[str, str | None, Option]], report: FileFindings) -> None:
     """Values of resources. Of one that is given twice qsub looks at the first only."""
     names = [name for name, *_ in resources]
     for index, (name, value, option) in enumerate(resources):
@@ -220,7 +220,7 @@ def _says_nothing(value: str) -> bool:
     return is_placeholder(value) or re.search(r"\s", value) is not None
 
 
-def _resource(name: str, value: str | None, option: Option, report: Report) -> None:
+def _resource(name: str, value: str | None, option: Option, report: FileFindings) -> None:
     """Whether a resource has a value of its kind."""
     if name in _TIMES:
         # A name alone, and a colon or a dot at the end, are taken.
@@ -238,7 +238,7 @@ def _resource(name: str, value: str | None, option: Option, report: Report) -> N
         _refused(option, f"{name}={value}" if value is not None else name, fix, report)
 
 
-def _select(value: str, option: Option, report: Report) -> None:
+def _select(value: str, option: Option, report: FileFindings) -> None:
     """[N:]NAME=VALUE[:NAME=VALUE...][+...]"""
     for chunk in re.findall(r"""(?:[^+'"]|'[^']*'|"[^"]*")+""", value) or [""]:
         count, *parts = re.findall(r"""(?:[^:'"]|'[^']*'|"[^"]*")+""", chunk) or [""]
@@ -263,7 +263,7 @@ def _select(value: str, option: Option, report: Report) -> None:
         _refused(option, f"select={value}", fix, report)
 
 
-def _place(value: str, option: Option, report: Report) -> None:
+def _place(value: str, option: Option, report: FileFindings) -> None:
     """An arrangement, a sharing and group=RESOURCE, each once at most, in any order."""
     words = value.lower().split(":")
     kinds = [
@@ -276,7 +276,7 @@ def _place(value: str, option: Option, report: Report) -> None:
         _refused(option, f"place={value}", fix, report)
 
 
-def _torque(options: Options, resources: set[str], report: Report) -> None:
+def _torque(options: Options, resources: set[str], report: FileFindings) -> None:
     if "elapstim_req" in resources or options.all("T"):
         return  # NEC's NQSV, which has `#PBS` lines and options of its own
     is_pro = bool(resources & {"select", "place", "filesystems"})
@@ -298,7 +298,7 @@ def _torque(options: Options, resources: set[str], report: Report) -> None:
         )
 
 
-def _variables(option: Option, report: Report) -> None:
+def _variables(option: Option, report: FileFindings) -> None:
     """-v NAME[=VALUE],…: PBS parses the list once more, after the quotes are off."""
     value = option.value or ""
     if "\\" in value.replace("\\,", ""):
@@ -332,7 +332,7 @@ def _variables(option: Option, report: Report) -> None:
             return
 
 
-def _job_name(option: Option, report: Report) -> None:
+def _job_name(option: Option, report: FileFindings) -> None:
     value = option.value or ""
     if option.attached and value.startswith("="):
         return  # short-option-equals

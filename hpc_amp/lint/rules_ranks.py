@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from hpc_amp.lint.findings import Report
-from hpc_amp.lint.job import Job, Launch, option_in
-from hpc_amp.lint.shell import Word
+from hpc_amp.lint.findings import FileFindings
+from hpc_amp.lint.job import LaunchLine, LintedJob, option_in
+from hpc_amp.lint.shell import ShellWord
 from hpc_amp.schedulers.grammar import number
 from hpc_amp.schedulers.pbs.grammar import resources as pbs_resources
 
@@ -23,7 +23,7 @@ _TASK_VARIABLE = re.compile(rf"\$\{{?({'|'.join(sorted(_OF_TASKS))})\b")
 _RANK_NAMES = {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "GLOBAL_RANK"}
 
 
-def check_ranks(job: Job, report: Report) -> None:
+def check_ranks(job: LintedJob, report: FileFindings) -> None:
     """All rules of this module."""
     if not job.is_batch:
         return
@@ -34,7 +34,7 @@ def check_ranks(job: Job, report: Report) -> None:
     _node_file(job, report)
 
 
-def _rank_in_batch_shell(job: Job, report: Report) -> set[str]:
+def _rank_in_batch_shell(job: LintedJob, report: FileFindings) -> set[str]:
     """RANK and the like set once, for all tasks. The names of all variables that hold such a value
     are returned."""
     frozen: set[str] = set()
@@ -82,7 +82,7 @@ def _rank_in_batch_shell(job: Job, report: Report) -> set[str]:
     return frozen
 
 
-def _rank_expanded_early(job: Job, frozen: set[str], report: Report) -> None:
+def _rank_expanded_early(job: LintedJob, frozen: set[str], report: FileFindings) -> None:
     """A task's number in a word that the batch shell expands before srun starts."""
     names = "|".join(sorted(_OF_TASKS | frozen))
     pattern = re.compile(rf"\$\{{?({names})\b")
@@ -117,7 +117,7 @@ def _rank_expanded_early(job: Job, frozen: set[str], report: Report) -> None:
                 )
 
 
-def _after_launcher(launch: Launch) -> list[Word]:
+def _after_launcher(launch: LaunchLine) -> list[ShellWord]:
     words = launch.command.program
     for index, word in enumerate(words):
         if word.text.rpartition("/")[2] == launch.kind:
@@ -125,7 +125,7 @@ def _after_launcher(launch: Launch) -> list[Word]:
     return words
 
 
-def _variables_in(job: Job, launch: Launch) -> list[Word]:
+def _variables_in(job: LintedJob, launch: LaunchLine) -> list[ShellWord]:
     """The words of variables that the launch uses, such as CMD="… $SLURM_PROCID"."""
     found = []
     for word in launch.command.program:
@@ -139,7 +139,7 @@ def _variables_in(job: Job, launch: Launch) -> list[Word]:
     return found
 
 
-def _node_rank_unused(launch: Launch) -> bool:
+def _node_rank_unused(launch: LaunchLine) -> bool:
     """torchrun needs no --node_rank with the c10d rendezvous, which numbers the nodes itself, and
     accelerate passes it on in the same way."""
     text = launch.text
@@ -153,7 +153,7 @@ def _node_rank_unused(launch: Launch) -> bool:
     return launch.agent is not None and option_in(text, "rdzv-endpoint") is not None and not backend
 
 
-def _written_scripts(job: Job, report: Report) -> None:
+def _written_scripts(job: LintedJob, report: FileFindings) -> None:
     """`cat > run.sh <<EOF` with the task's number in it: it is expanded while it is written."""
     for command in job.commands:
         program = [word.text for word in command.program]
@@ -174,7 +174,7 @@ def _written_scripts(job: Job, report: Report) -> None:
                     break
 
 
-def _sizes(job: Job, report: Report) -> None:
+def _sizes(job: LintedJob, report: FileFindings) -> None:
     """SLURM_TASKS_PER_NODE is `4(x2)` on several nodes."""
     if (job.nodes or 1) < 2:
         return
@@ -196,7 +196,7 @@ _COUNTS_LINES = re.compile(r"\bwc\s+-l\b")
 _NAMES_NODES = re.compile(r"(?:NUM_?|N_?)?(?:NODES|MACHINES|HOSTS)(?:_?COUNT)?", re.IGNORECASE)
 
 
-def _node_file(job: Job, report: Report) -> None:
+def _node_file(job: LintedJob, report: FileFindings) -> None:
     """PBS writes a line for each MPI process, not for each node."""
     if "pbs" not in job.options:
         return

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 
-from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.job import Job, Launch, option_in
-from hpc_amp.lint.shell import Command, Word
+from hpc_amp.lint.findings import FileFindings, shown
+from hpc_amp.lint.job import LaunchLine, LintedJob, option_in
+from hpc_amp.lint.shell import Command, ShellWord
 from hpc_amp.schedulers.grammar import number
 
 
-def check_rendezvous(job: Job, report: Report) -> None:
+def check_rendezvous(job: LintedJob, report: FileFindings) -> None:
     """All rules of this module."""
     _ports(job, report)
     if job.is_batch and job.is_distributed:
@@ -36,7 +36,7 @@ _ADDRESS_AND_PORT = re.compile(
 )
 
 
-def _ports(job: Job, report: Report) -> None:
+def _ports(job: LintedJob, report: FileFindings) -> None:
     """The same port for every job. On nodes of one's own it does no harm."""
     if _has_whole_nodes(job):
         return
@@ -96,7 +96,7 @@ def _ports(job: Job, report: Report) -> None:
                     )
 
 
-def _has_whole_nodes(job: Job) -> bool:
+def _has_whole_nodes(job: LintedJob) -> bool:
     """Whether no other job with GPUs can be on the nodes: they are asked for as a whole, or with
     the eight GPUs that make a whole one."""
     slurm = job.options.get("slurm")
@@ -106,7 +106,7 @@ def _has_whole_nodes(job: Job) -> bool:
     return alone or (job.gpus_per_node or 0) >= 8
 
 
-def _arrays(command: Command) -> list[Word]:
+def _arrays(command: Command) -> list[ShellWord]:
     return [item for word in command.words for item in word.items]
 
 
@@ -128,7 +128,7 @@ def _said(literal: str) -> bool:
 _ADDRESS_NAME = re.compile(r"master|head|rdzv|main|addr|(?:^|_)ip(?:$|_)|endpoint", re.IGNORECASE)
 
 
-def _addresses(job: Job, report: Report) -> None:
+def _addresses(job: LintedJob, report: FileFindings) -> None:
     """The address of the node of rank 0."""
     starts_ray = "ray start" in job.body
     for command in job.commands:
@@ -153,7 +153,7 @@ def _addresses(job: Job, report: Report) -> None:
             before = word.text
 
 
-def _address(job: Job, name: str, word: Word, report: Report) -> None:
+def _address(job: LintedJob, name: str, word: ShellWord, report: FileFindings) -> None:
     value = word.live
     fix = f"MASTER_ADDR={job.grammar.first_node}"
     found = re.search(r"\bhostname\s+(-[iI]\b|--ip-address\b|--all-ip-addresses\b)", word.text)
@@ -193,7 +193,7 @@ def _cuts_node_list(value: str) -> bool:
 _LOCALHOST = r"(?:localhost|127\.0\.0\.1)"
 
 
-def _localhost(job: Job, report: Report) -> None:
+def _localhost(job: LintedJob, report: FileFindings) -> None:
     """A rendezvous at localhost with several nodes: each waits for itself."""
     if (job.nodes or 1) < 2:
         return
@@ -230,7 +230,7 @@ def _localhost(job: Job, report: Report) -> None:
             before = word.text
 
 
-def _interface(job: Job, report: Report) -> None:
+def _interface(job: LintedJob, report: FileFindings) -> None:
     """NCCL_SOCKET_IFNAME=^docker0 replaces NCCL's own list, which leaves lo out."""
     for command in job.commands:
         for name, word in command.assignments:
@@ -252,7 +252,7 @@ _OPEN_MPI = re.compile(
 )
 
 
-def _env_not_sent(job: Job, launch: Launch, report: Report) -> None:
+def _env_not_sent(job: LintedJob, launch: LaunchLine, report: FileFindings) -> None:
     """Open MPI starts remote ranks without the variables of the script, unless told by -x."""
     if not launch.is_mpi or "slurm" in job.options or not _OPEN_MPI.search(launch.text):
         return
@@ -285,7 +285,7 @@ _DRAWN_PORT = re.compile(
 _DRAWN_SEED = re.compile(rf"(?:\bSEED=|--seed[=\s]+)[\"']?{_DRAWN}")
 
 
-def _drawn_per_task(job: Job, launch: Launch, report: Report) -> None:
+def _drawn_per_task(job: LintedJob, launch: LaunchLine, report: FileFindings) -> None:
     """A number that each task draws for itself, where all need the same."""
     if not job.starts_many(launch):
         return
@@ -309,7 +309,7 @@ def _drawn_per_task(job: Job, launch: Launch, report: Report) -> None:
             )
 
 
-def _is_one_world(launch: Launch, text: str) -> bool:
+def _is_one_world(launch: LaunchLine, text: str) -> bool:
     """Whether the tasks that run `text` are surely ranks, or agents, of one run. A task that tells
     rank 0 from the others may draw the number for all."""
     if re.search(r"(?:-eq|==?)\s*[\"']?0\b", text):
@@ -319,7 +319,7 @@ def _is_one_world(launch: Launch, text: str) -> bool:
     return re.search(r"\bRANK=\S*(?:PROCID|RANK)|\bWORLD_SIZE=", text) is not None
 
 
-def _first_component(job: Job, report: Report) -> None:
+def _first_component(job: LintedJob, report: FileFindings) -> None:
     """In a heterogeneous job SLURM_JOB_NODELIST is that of component 0."""
     if not job.is_heterogeneous:
         return
@@ -339,11 +339,11 @@ def _first_component(job: Job, report: Report) -> None:
                 )
 
 
-def _runs_without_the_first(launch: Launch) -> bool:
+def _runs_without_the_first(launch: LaunchLine) -> bool:
     group = launch.options.get("het-group") or launch.options.get("pack-group") or ""
     has_other_server = re.search(r"etcd|\s:\s", launch.text) is not None
     return re.fullmatch(r"[1-9]\d*", group) is not None and not has_other_server
 
 
-def _as_written(launch: Launch) -> str:
+def _as_written(launch: LaunchLine) -> str:
     return " ".join(word.text for word in launch.command.program)

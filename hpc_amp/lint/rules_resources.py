@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from hpc_amp.lint.findings import Report
-from hpc_amp.lint.job import Job, Launch, option_in
+from hpc_amp.lint.findings import FileFindings
+from hpc_amp.lint.job import LaunchLine, LintedJob, option_in
 from hpc_amp.schedulers.grammar import number
 
 
-def check_resources(job: Job, report: Report) -> None:
+def check_resources(job: LintedJob, report: FileFindings) -> None:
     """All rules of this module."""
     if job.is_batch and job.is_distributed:
         _gpus_per_task(job, report)
@@ -19,7 +19,7 @@ def check_resources(job: Job, report: Report) -> None:
         _torchrun_per_rank(job, launch, report)
 
 
-def _several_on_a_node(job: Job, launch: Launch) -> bool:
+def _several_on_a_node(job: LintedJob, launch: LaunchLine) -> bool:
     per_node = job.tasks_per_node_of(launch)
     if per_node is not None:
         return per_node > 1
@@ -27,7 +27,7 @@ def _several_on_a_node(job: Job, launch: Launch) -> bool:
     return tasks is not None and tasks > (job.nodes or 1)
 
 
-def _gpus_per_task(job: Job, report: Report) -> None:
+def _gpus_per_task(job: LintedJob, report: FileFindings) -> None:
     """Each task sees its own GPU only, so NCCL cannot use peer-to-peer copies between them."""
     options = job.options.get("slurm")
     header = options.all("gpus-per-task")[-1:] if options else []
@@ -57,7 +57,7 @@ def _gpus_per_task(job: Job, report: Report) -> None:
             report.add("gpus-per-task", header[0].line, message, fix)
 
 
-def _cpus_per_task(job: Job, report: Report) -> None:
+def _cpus_per_task(job: LintedJob, report: FileFindings) -> None:
     """One core for each rank, unless more are asked for."""
     if "slurm" not in job.options or not job.asks_for_gpus:
         return
@@ -99,14 +99,14 @@ def _cpus_per_task(job: Job, report: Report) -> None:
             return
 
 
-def _says_cpus(launch: Launch) -> bool:
+def _says_cpus(launch: LaunchLine) -> bool:
     names = ("cpus-per-task", "cpu-bind", "exclusive", "cpus-per-gpu", "cores-per-socket", "hint")
     if any(name in launch.options for name in names):
         return True
     return re.search(r"\$\{?\w*(?:ARGS|OPT|FLAGS|SRUN)", launch.text, re.IGNORECASE) is not None
 
 
-def _is_training(launch: Launch) -> bool:
+def _is_training(launch: LaunchLine) -> bool:
     if re.search(r"\bray start\b", launch.text):
         return False
     return re.search(r"python|torchrun|accelerate|deepspeed", launch.text) is not None
@@ -117,7 +117,7 @@ _AGENT_ALONE = re.compile(
 )
 
 
-def _multi_rank_lines(job: Job, launches: list[Launch]) -> list[int]:
+def _multi_rank_lines(job: LintedJob, launches: list[LaunchLine]) -> list[int]:
     """Where several ranks on a node are started."""
     found = [
         launch.line
@@ -132,7 +132,7 @@ def _multi_rank_lines(job: Job, launches: list[Launch]) -> list[int]:
     return found
 
 
-def _agent_ranks(job: Job, text: str) -> int | None:
+def _agent_ranks(job: LintedJob, text: str) -> int | None:
     """Ranks that a torchrun starts: its --nproc_per_node; 2 stands for several."""
     value = option_in(text, "nproc-per-node")
     if value is None:
@@ -160,7 +160,7 @@ _STARTS_PROCESSES = re.compile(
 )
 
 
-def _is_rank(launch: Launch) -> bool:
+def _is_rank(launch: LaunchLine) -> bool:
     """Whether the tasks of a srun look like ranks that train, and do not start others."""
     if launch.agent or not re.search(r"python", launch.text):
         return False
@@ -170,7 +170,7 @@ def _is_rank(launch: Launch) -> bool:
     return _STARTS_PROCESSES.search(launch.text) is None
 
 
-def _ranks_and_gpus(job: Job, report: Report) -> None:
+def _ranks_and_gpus(job: LintedJob, report: FileFindings) -> None:
     """One task for each GPU, where each task is a rank."""
     gpus = job.gpus_per_node
     if not gpus or "slurm" not in job.options:
@@ -199,7 +199,7 @@ def _ranks_and_gpus(job: Job, report: Report) -> None:
         return
 
 
-def _torchrun_per_rank(job: Job, launch: Launch, report: Report) -> None:
+def _torchrun_per_rank(job: LintedJob, launch: LaunchLine, report: FileFindings) -> None:
     """torchrun starts the ranks of a node: one of it is enough there."""
     if launch.agent is None:
         return

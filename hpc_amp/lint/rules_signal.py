@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 
-from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.job import Job
+from hpc_amp.lint.findings import FileFindings, shown
+from hpc_amp.lint.job import LintedJob
 from hpc_amp.lint.starts import local_programs, starts_elsewhere
 from hpc_amp.schedulers.grammar import Option
 
@@ -16,7 +16,7 @@ _NUMBERS = {"10": "USR1", "12": "USR2", "15": "TERM", "2": "INT", "1": "HUP"}
 _MEANT_TO_BE_CAUGHT = {"USR1", "USR2", "HUP", "ALRM"}
 
 
-def check_signals(job: Job, report: Report) -> None:
+def check_signals(job: LintedJob, report: FileFindings) -> None:
     """--signal reaches the steps only, or with B: the batch shell only."""
     if "slurm" not in job.options:
         return
@@ -46,7 +46,7 @@ def check_signals(job: Job, report: Report) -> None:
         _reaches_nobody(job, name, option, report)
 
 
-def _trap_waits(job: Job, trapped: int, report: Report) -> None:
+def _trap_waits(job: LintedJob, trapped: int, report: FileFindings) -> None:
     in_front = [
         launch
         for launch in job.launches
@@ -63,7 +63,7 @@ def _trap_waits(job: Job, trapped: int, report: Report) -> None:
             )
 
 
-def _kills_script(job: Job, name: str, option: Option, report: Report) -> None:
+def _kills_script(job: LintedJob, name: str, option: Option, report: FileFindings) -> None:
     """A shell without a trap dies of the signal, and all that it started with it."""
     if not job.commands or _may_catch(job, name):
         return
@@ -77,7 +77,7 @@ def _kills_script(job: Job, name: str, option: Option, report: Report) -> None:
     )
 
 
-def _may_catch(job: Job, name: str) -> bool:
+def _may_catch(job: LintedJob, name: str) -> bool:
     """Whether the script ignores the signal, becomes another program, or reads a file that may
     hold a trap."""
     for command in job.commands:
@@ -102,7 +102,7 @@ def _sets_up_only(path: str) -> bool:
     )
 
 
-def _reaches_nobody(job: Job, name: str, option: Option, report: Report) -> None:
+def _reaches_nobody(job: LintedJob, name: str, option: Option, report: FileFindings) -> None:
     programs = local_programs(job)
     if not programs or starts_elsewhere(job):
         return
@@ -121,7 +121,7 @@ def _names(words: list[str]) -> set[str]:
     return {_NUMBERS.get(name, name) for name in names}
 
 
-def _traps(job: Job) -> list[tuple[int, set[str]]]:
+def _traps(job: LintedJob) -> list[tuple[int, set[str]]]:
     found = []
     for command in job.commands:
         words = [job.expand(word.text) for word in command.program]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from hpc_amp.lint.findings import Report, shown
+from hpc_amp.lint.findings import FileFindings, shown
 from hpc_amp.lint.rules_options import same_value_twice
 from hpc_amp.schedulers.grammar import Header, Option, Options, number
 
@@ -24,7 +24,7 @@ _NEVER_EMPTY = {
 }
 
 
-def check_slurm(header: Header, options: Options, report: Report) -> None:
+def check_slurm(header: Header, options: Options, report: FileFindings) -> None:
     """Options given twice, options that exclude each other, --export, --time."""
     for one, part in enumerate(_components(options)):
         by_name: dict[str, list[Option]] = {}
@@ -56,7 +56,7 @@ def check_slurm(header: Header, options: Options, report: Report) -> None:
             _time(option, report)
 
 
-def _counts(by_name: dict[str, list[Option]], report: Report) -> None:
+def _counts(by_name: dict[str, list[Option]], report: FileFindings) -> None:
     """--ntasks counts, and --ntasks-per-node beside it is only the most that a node gets."""
     given = {
         name: number((by_name[name][-1].value or "").partition("-")[0])
@@ -93,7 +93,7 @@ def _components(options: Options) -> list[list[Option]]:
     return parts
 
 
-def _twice(name: str, given: list[Option], report: Report) -> None:
+def _twice(name: str, given: list[Option], report: FileFindings) -> None:
     if name in _ADDS_UP:
         return
     for option in same_value_twice(given):
@@ -125,7 +125,7 @@ def comma_in_quotes(option: Option) -> bool:
 
 
 def check_export(
-    value: str, quoted: bool, line: int, report: Report, *, by: str = "sbatch"
+    value: str, quoted: bool, line: int, report: FileFindings, *, by: str = "sbatch"
 ) -> None:
     """--export=[ALL,]NAME[=VALUE],…: commas part variables, also in values, and without ALL nothing
     else of the environment reaches the job."""
@@ -163,7 +163,7 @@ def _continues(entry: str) -> bool:
     return entry.count("'") % 2 == 1 or entry.count('"') % 2 == 1
 
 
-def _time(option: Option, report: Report) -> None:
+def _time(option: Option, report: FileFindings) -> None:
     """`24h`, `2 hours`: sbatch knows minutes and [days-]hours:minutes:seconds."""
     value = option.value or ""
     if re.fullmatch(r"\d+\s*(?:s|m|h|d|sec|min|mins|hr|hrs|hours?|minutes?|days?)", value, re.I):

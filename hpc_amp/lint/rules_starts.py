@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from hpc_amp.lint.findings import Report, shown
-from hpc_amp.lint.job import Job, option_in
+from hpc_amp.lint.findings import FileFindings, shown
+from hpc_amp.lint.job import LintedJob, option_in
 from hpc_amp.lint.shell import Command
-from hpc_amp.lint.starts import Local, local_programs, starts_elsewhere
+from hpc_amp.lint.starts import LocalStart, local_programs, starts_elsewhere
 from hpc_amp.schedulers.grammar import number
 
 
-def check_starts(job: Job, report: Report) -> None:
+def check_starts(job: LintedJob, report: FileFindings) -> None:
     """All rules of this module."""
     if not job.options:
         return
@@ -19,7 +19,7 @@ def check_starts(job: Job, report: Report) -> None:
     _background(job, report)
 
 
-def _first_node_only(job: Job, report: Report) -> None:
+def _first_node_only(job: LintedJob, report: FileFindings) -> None:
     """Several nodes or tasks are asked for, and nothing starts processes on them."""
     places = job.places
     programs = local_programs(job)
@@ -35,7 +35,7 @@ def _first_node_only(job: Job, report: Report) -> None:
         _tasks_once(job, programs[-1], report)
 
 
-def _agent_once(job: Job, agent: Local, places: int, report: Report) -> None:
+def _agent_once(job: LintedJob, agent: LocalStart, places: int, report: FileFindings) -> None:
     if _may_start_others(agent):
         return
     where = f"runs once, on the first of {places} {job.place_name}"
@@ -61,7 +61,7 @@ _SEVERAL = re.compile(
 )
 
 
-def _waits_for_others(agent: Local) -> bool:
+def _waits_for_others(agent: LocalStart) -> bool:
     """Whether it was told of several nodes, or machines, that all have to come."""
     name = "num-machines" if "accelerate" in agent.name else "nnodes"
     value = (option_in(agent.text, name) or "1").partition(":")[0]
@@ -69,7 +69,7 @@ def _waits_for_others(agent: Local) -> bool:
     return several or (":-" not in value and _SEVERAL.search(value) is not None)
 
 
-def _may_start_others(agent: Local) -> bool:
+def _may_start_others(agent: LocalStart) -> bool:
     """accelerate can use pdsh or mpirun, as its options or its configuration file say."""
     of_its_own = r"deepspeed|mpirun|--config[-_]file(?!.*--machine[-_]rank)"
     return "accelerate" in agent.name and re.search(of_its_own, agent.text) is not None
@@ -83,7 +83,7 @@ _STARTS_ITSELF = re.compile(
 )
 
 
-def _python_once(job: Job, program: Local, report: Report) -> None:
+def _python_once(job: LintedJob, program: LocalStart, report: FileFindings) -> None:
     if not job.is_distributed or _STARTS_ITSELF.search(program.text):
         return
     report.add(
@@ -96,7 +96,7 @@ def _python_once(job: Job, program: Local, report: Report) -> None:
     )
 
 
-def _tasks_once(job: Job, program: Local, report: Report) -> None:
+def _tasks_once(job: LintedJob, program: LocalStart, report: FileFindings) -> None:
     """One process where WORLD_SIZE promises as many as Slurm has tasks."""
     tasks = job.tasks_per_node or job.ntasks or 1
     if tasks < 2 or "spawn" in job.body or "multiprocessing" in job.body:
@@ -130,7 +130,7 @@ _LAST_WORDS = {
 }
 
 
-def _background(job: Job, report: Report) -> None:
+def _background(job: LintedJob, report: FileFindings) -> None:
     """Work in the background is killed when the script ends."""
     commands = [one for one in job.commands if not one.depth]
     started = [
@@ -156,6 +156,6 @@ def _background(job: Job, report: Report) -> None:
     )
 
 
-def _is_work(job: Job, command: Command) -> bool:
+def _is_work(job: LintedJob, command: Command) -> bool:
     started = [one.command for one in job.launches] + [one.command for one in local_programs(job)]
     return any(one is command for one in started)

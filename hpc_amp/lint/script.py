@@ -11,7 +11,7 @@ _POSIX_SHELLS = {"sh", "bash", "dash", "ksh", "ksh93", "mksh", "zsh", "ash"}
 
 
 @dataclass(frozen=True)
-class Script:
+class LintedScript:
     """`lines` are without their line ends and a byte order mark; `lines[0]` is line 1."""
 
     name: str
@@ -43,7 +43,7 @@ class Script:
         return self.interpreter is None or self.interpreter in _POSIX_SHELLS
 
 
-def read_script(data: bytes, name: str) -> Script:
+def read_script(data: bytes, name: str) -> LintedScript:
     """Bytes that are no UTF-8 are kept as they are, invisibly to all rules."""
     text = data.decode("utf-8", "surrogateescape")
     has_bom = text.startswith(BOM)
@@ -52,4 +52,4 @@ def read_script(data: bytes, name: str) -> Script:
     if raw and crlf == len(raw):  # a lone \r at the very end is no line end
         crlf = None
     lines = tuple(line.removesuffix("\r") for line in text.removeprefix(BOM).split("\n"))
-    return Script(name, text, lines, has_bom, crlf)
+    return LintedScript(name, text, lines, has_bom, crlf)

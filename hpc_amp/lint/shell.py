@@ -18,14 +18,14 @@ ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
 
 
 @dataclass(frozen=True)
-class Word:
+class ShellWord:
     """`text` is the word without its quotes, with `$…` as it stands. `live` is the part of it that
     the shell expands here and now: not what is in single quotes or behind a backslash."""
 
     text: str
     live: str
     line: int
-    items: tuple[Word, ...] = ()  # of an array, NAME=(…)
+    items: tuple[ShellWord, ...] = ()  # of an array, NAME=(…)
     quoted: bool = False
 
 
@@ -44,18 +44,18 @@ class Command:
     commands in the substitutions of its own words."""
 
     line: int
-    words: list[Word]
+    words: list[ShellWord]
     depth: int = 0
     background: bool = False
     heredocs: list[HereDoc] = field(default_factory=list)
-    redirects: list[Word] = field(default_factory=list)
+    redirects: list[ShellWord] = field(default_factory=list)
     function: str | None = None  # the function whose body it is in
     inside: list[Command] = field(default_factory=list)
 
     @property
-    def assignments(self) -> list[tuple[str, Word]]:
+    def assignments(self) -> list[tuple[str, ShellWord]]:
         """`NAME=value` in front of the command, and those of export and the like."""
-        found: list[tuple[str, Word]] = []
+        found: list[tuple[str, ShellWord]] = []
         rest = self.words
         while rest and (match := ASSIGNMENT.match(rest[0].text)):
             found.append((match[1], rest[0]))
@@ -80,7 +80,7 @@ class Command:
         return {word.text.partition("=")[0].rstrip("+") for word in program[1:]} - set(flags)
 
     @property
-    def program(self) -> list[Word]:
+    def program(self) -> list[ShellWord]:
         """The words behind the assignments: the program and its arguments."""
         rest = self.words
         while rest and ASSIGNMENT.match(rest[0].text):
@@ -120,8 +120,8 @@ class _Reader:
         self._depth = depth
         self.commands: list[Command] = []
         self.comments: list[Comment] = []
-        self._words: list[Word] = []
-        self._redirects: list[Word] = []
+        self._words: list[ShellWord] = []
+        self._redirects: list[ShellWord] = []
         self._inside: list[Command] = []
         self._pending: list[tuple[str, bool, bool, list[HereDoc]]] = []
         self._heredocs: list[HereDoc] = []
@@ -268,12 +268,12 @@ class _Reader:
         )
 
     # ---- words -----------------------------------------------------------------------------------
-    def _read_word(self, *, in_array: bool = False) -> Word:
+    def _read_word(self, *, in_array: bool = False) -> ShellWord:
         text, end = self._text, len(self._text)
         line = self._line
         said: list[str] = []
         live: list[str] = []
-        items: tuple[Word, ...] = ()
+        items: tuple[ShellWord, ...] = ()
         quoted = False
         while self._at < end:
             char = text[self._at]
@@ -319,7 +319,7 @@ class _Reader:
                 said.append(piece)
                 live.append(piece)
                 self._at += len(piece)
-        return Word("".join(said), "".join(live), line, items, quoted)
+        return ShellWord("".join(said), "".join(live), line, items, quoted)
 
     def _advance(self, to: int) -> None:
         self._line += self._text.count("\n", self._at, to)
@@ -390,9 +390,9 @@ class _Reader:
         inner = read_shell(self._text[start:stop], line, self._depth + 1)
         self._inside += inner.commands
 
-    def _array(self) -> tuple[Word, ...]:
+    def _array(self) -> tuple[ShellWord, ...]:
         self._at += 1
-        items: list[Word] = []
+        items: list[ShellWord] = []
         while self._at < len(self._text):
             char = self._text[self._at]
             if char == ")":

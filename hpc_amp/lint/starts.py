@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from hpc_amp.lint.job import Job, Launch
+from hpc_amp.lint.job import LaunchLine, LintedJob
 from hpc_amp.lint.shell import ASSIGNMENT, Command, read_shell
 
 # Programs that look after nodes or files. Started on many nodes they are no part of the training.
@@ -67,7 +67,7 @@ _TOOLS = re.compile(
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalStart:
     """A command that the batch script runs itself: `agent` is torchrun or the like, `python` any
     other Python program. `text` has the script's variables filled in."""
 
@@ -81,7 +81,7 @@ class Local:
         return self.command.line
 
 
-def local_programs(job: Job) -> list[Local]:
+def local_programs(job: LintedJob) -> list[LocalStart]:
     """The agents and Python programs that the script starts without a launcher."""
     found = []
     for command in job.commands:
@@ -92,13 +92,13 @@ def local_programs(job: Job) -> list[Local]:
             continue
         if match := _AGENT.search(text):
             name = re.sub(r"\s+", " ", match["name"])
-            found.append(Local("agent", name, command, text[match.start() :]))
+            found.append(LocalStart("agent", name, command, text[match.start() :]))
         elif (match := _PYTHON.search(text)) and not _TOOLS.match(match["what"]):
-            found.append(Local("python", match[0].strip(), command, text[match.start() :]))
+            found.append(LocalStart("python", match[0].strip(), command, text[match.start() :]))
     return found
 
 
-def _own_text(job: Job, command: Command) -> str | None:
+def _own_text(job: LintedJob, command: Command) -> str | None:
     """The command line where it is, or passes on to, a program that `local_programs` knows."""
     argv = [one for one in job.argv(command.program) if one]
     while argv and ASSIGNMENT.match(argv[0]):
@@ -113,7 +113,7 @@ def _own_text(job: Job, command: Command) -> str | None:
     return text if known else None
 
 
-def starts_elsewhere(job: Job) -> bool:
+def starts_elsewhere(job: LintedJob) -> bool:
     """Whether anything in the script starts processes on other nodes, or may do so."""
     if any(request.starts_ranks for request in job.requests):
         return True
@@ -125,7 +125,7 @@ def starts_elsewhere(job: Job) -> bool:
     return any(id(one) not in helpers and _may_start(job, one) for one in job.commands)
 
 
-def _is_helper(launch: Launch) -> bool:
+def _is_helper(launch: LaunchLine) -> bool:
     """Whether a launch only asks the nodes something, or prepares them."""
     if launch.kind != "srun":
         words = launch.argv[1:]
@@ -143,7 +143,7 @@ def _is_helper(launch: Launch) -> bool:
     return _base(payload[0]) in _HELPERS
 
 
-def _may_start(job: Job, command: Command) -> bool:
+def _may_start(job: LintedJob, command: Command) -> bool:
     program = command.program
     texts = [re.sub(r"\$\([^()]*\)|`[^`]*`", "", word.text) for word in command.words]
     texts += [heredoc.text for heredoc in command.heredocs]
@@ -156,7 +156,7 @@ def _may_start(job: Job, command: Command) -> bool:
     return _is_unknown(job, command)
 
 
-def _is_unknown(job: Job, command: Command) -> bool:
+def _is_unknown(job: LintedJob, command: Command) -> bool:
     """Another script, or a program that only a variable names."""
     argv = [one for one in job.argv(command.program) if one]
     text = " ".join(argv)

@@ -13,14 +13,16 @@ import libcst as cst
 
 from hpc_amp.migrate.arguments import Undecidable
 from hpc_amp.migrate.edits import Edit, ExtraImport, ImportChange, changed_statement
-from hpc_amp.migrate.finding import Report
+from hpc_amp.migrate.finding import ScriptFindings
 from hpc_amp.migrate.moves import Move, Version
 from hpc_amp.migrate.names import Binding, Import, Reference
-from hpc_amp.migrate.program import Program
+from hpc_amp.migrate.program import MigratedProgram
 from hpc_amp.migrate.uses import Uses
 
 
-def exchange(program: Program, moves: Mapping[str, Move], torch: Version, report: Report) -> None:
+def exchange(
+    program: MigratedProgram, moves: Mapping[str, Move], torch: Version, report: ScriptFindings
+) -> None:
     """Report all uses of the names in `moves`, with the changes that are certain. `torch` is the
     oldest version that the script has to run with."""
     _Exchange(program, moves, Uses(program, moves, torch, report), report).run()
@@ -31,7 +33,11 @@ _SCOPES = (cst.FunctionDef, cst.ClassDef)
 
 class _Exchange:
     def __init__(
-        self, program: Program, moves: Mapping[str, Move], uses: Uses, report: Report
+        self,
+        program: MigratedProgram,
+        moves: Mapping[str, Move],
+        uses: Uses,
+        report: ScriptFindings,
     ) -> None:
         self._script = program.script
         self._names = program.names

@@ -15,7 +15,7 @@ from hpc_amp.migrate.notebook import read_notebook
 from hpc_amp.migrate.source import Source, read
 
 if TYPE_CHECKING:
-    from hpc_amp.migrate.finding import Finding
+    from hpc_amp.migrate.finding import MigrationFinding
 
 Target = Literal["drop-in", "native"]
 _SUFFIXES = (".py", ".ipynb")
@@ -37,18 +37,18 @@ class Scanned:
     for a notebook, which is not changed, and `refused` tells of its cells that are no Python."""
 
     name: str
-    findings: tuple[Finding, ...]
+    findings: tuple[MigrationFinding, ...]
     source: Source | None = None
     new: str = ""
     refused: tuple[str, ...] = ()
 
     @property
-    def left(self) -> list[Finding]:
+    def left(self) -> list[MigrationFinding]:
         """The findings that `write` does not change."""
         return [finding for finding in self.findings if not finding.mechanical]
 
     @property
-    def notes(self) -> list[Finding]:
+    def notes(self) -> list[MigrationFinding]:
         """The findings that `write` changes, and that somebody has to look at then."""
         return [finding for finding in self.findings if finding.mechanical and finding.note]
 
@@ -122,7 +122,7 @@ def scan_file(path: Path, wish: Wish) -> Scanned:
     return Scanned(str(path), findings, source, new)
 
 
-def _scan(text: str, path: Path, wish: Wish) -> tuple[tuple[Finding, ...], str]:
+def _scan(text: str, path: Path, wish: Wish) -> tuple[tuple[MigrationFinding, ...], str]:
     import libcst
 
     from hpc_amp.migrate.scan import scan

@@ -8,11 +8,11 @@ import libcst as cst
 
 from hpc_amp.migrate.edits import Edit
 from hpc_amp.migrate.rules import RULES
-from hpc_amp.migrate.script import Script
+from hpc_amp.migrate.script import SourceScript
 
 
 @dataclass(frozen=True)
-class Finding:
+class MigrationFinding:
     """A place in a script. `edits` are the change that `--write` makes there; none where it is for
     a person to decide. `note` is what a person has to look at behind that change. `cell` is the
     number of a notebook's code cell."""
@@ -59,12 +59,12 @@ class Finding:
         return "\n".join(lines)
 
 
-class Report:
+class ScriptFindings:
     """Collects the findings of one script; of one rule there is at most one at a place."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: SourceScript) -> None:
         self._script = script
-        self._found: dict[tuple[int, int, str], Finding] = {}
+        self._found: dict[tuple[int, int, str], MigrationFinding] = {}
 
     def add(
         self,
@@ -83,7 +83,7 @@ class Report:
         instead = RULES[rule].instead.format(**fields)
         if left_because:
             instead += f"; left alone: {left_because}"
-        finding = Finding(
+        finding = MigrationFinding(
             self._script.name,
             line,
             column,
@@ -95,6 +95,6 @@ class Report:
         )
         self._found.setdefault((line, column, rule), finding)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[MigrationFinding]:
         """All of them, in the order of the text."""
         return [self._found[key] for key in sorted(self._found)]

@@ -15,7 +15,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 from libcst.metadata import ImportAssignment
 
-from hpc_amp.migrate.script import Script, text_of
+from hpc_amp.migrate.script import SourceScript, text_of
 
 # Inner modules through which the same things can be imported.
 _INNER = [
@@ -108,7 +108,7 @@ class Reference:
 class Names:
     """All imports of a script and all uses of what they import."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: SourceScript) -> None:
         self._script = script
 
     @cached_property

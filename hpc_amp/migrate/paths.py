@@ -12,7 +12,7 @@ from typing import Literal
 
 import libcst as cst
 
-from hpc_amp.migrate.script import Script
+from hpc_amp.migrate.script import SourceScript
 
 Loop = cst.For | cst.While
 # A call, or a loop, which marks the end of its body.
@@ -37,7 +37,7 @@ class Paths:
 
     def __init__(
         self,
-        script: Script,
+        script: SourceScript,
         matters: Callable[[cst.Call], bool],
         implied: Callable[[cst.Call], Mapping[str, bool]],
     ) -> None:

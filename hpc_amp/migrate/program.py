@@ -14,7 +14,7 @@ import libcst as cst
 from libcst.metadata import Assignment
 
 from hpc_amp.migrate.names import Names
-from hpc_amp.migrate.script import Script, argument, method, receiver
+from hpc_amp.migrate.script import SourceScript, argument, method, receiver
 
 AUTOCASTS = ("torch.amp.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast")
 GRAD_SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler")
@@ -24,10 +24,10 @@ _ONLY_MODULES_HAVE = {
 }  # fmt: skip
 
 
-class Program:
+class MigratedProgram:
     """A script, its names and its variables."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: SourceScript) -> None:
         self.script = script
         self.names = Names(script)
 

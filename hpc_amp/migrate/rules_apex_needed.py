@@ -7,9 +7,9 @@ import libcst as cst
 
 from hpc_amp.migrate.apex_parts import EXTENSIONS, part
 from hpc_amp.migrate.edits import ImportChange
-from hpc_amp.migrate.finding import Report
+from hpc_amp.migrate.finding import ScriptFindings
 from hpc_amp.migrate.names import Import, module_of
-from hpc_amp.migrate.program import Program
+from hpc_amp.migrate.program import MigratedProgram
 from hpc_amp.migrate.script import text_of
 
 _ASKS = ("find_spec", "find_loader", "import_module", "__import__", "get_distribution")
@@ -17,7 +17,7 @@ _CATCHES = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 _INNER_SCOPES = (cst.FunctionDef, cst.ClassDef, cst.Lambda)
 
 
-def check_apex_needed(program: Program, report: Report) -> None:
+def check_apex_needed(program: MigratedProgram, report: ScriptFindings) -> None:
     """All rules of this module. The changes of imports have to be in the report already."""
     moved = {
         edit.alias
@@ -42,7 +42,12 @@ def check_apex_needed(program: Program, report: Report) -> None:
             )
 
 
-def _try(program: Program, statement: cst.Try, moved: set[cst.ImportAlias], report: Report) -> None:
+def _try(
+    program: MigratedProgram,
+    statement: cst.Try,
+    moved: set[cst.ImportAlias],
+    report: ScriptFindings,
+) -> None:
     """Imports that still need apex, in one block with one that does not any more."""
     works = False
     staying: dict[cst.CSTNode, str] = {}
@@ -80,7 +85,7 @@ def _is_of_apex(name: str) -> bool:
     return package == "apex" or package in EXTENSIONS
 
 
-def _try_around(program: Program, statement: Import) -> cst.Try | None:
+def _try_around(program: MigratedProgram, statement: Import) -> cst.Try | None:
     """The `try` whose handlers see an import fail, None where none does."""
     inside: cst.CSTNode = statement
     for above in program.script.ancestors(statement):
@@ -92,13 +97,13 @@ def _try_around(program: Program, statement: Import) -> cst.Try | None:
     return None
 
 
-def _catches_import_error(program: Program, handler: cst.ExceptHandler) -> bool:
+def _catches_import_error(program: MigratedProgram, handler: cst.ExceptHandler) -> bool:
     if handler.type is None:
         return True
     return any(name.value in _CATCHES for name in program.script.all(cst.Name, handler.type))
 
 
-def _asks_for_apex(program: Program, call: cst.Call) -> bool:
+def _asks_for_apex(program: MigratedProgram, call: cst.Call) -> bool:
     called = program.script.code(call.func).rpartition(".")[2]
     asked = text_of(call.args[0].value) if call.args else None
     return called in _ASKS and asked is not None and asked.partition(".")[0] == "apex"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import libcst as cst
 
 from hpc_amp.migrate.apex_parts import EXTENSIONS, part
-from hpc_amp.migrate.finding import Report
+from hpc_amp.migrate.finding import ScriptFindings
 from hpc_amp.migrate.moves import APEX_AMP, apex_parallel
 from hpc_amp.migrate.names import STAR_IMPORTS, Reference, canonical, module_of
-from hpc_amp.migrate.program import Program
+from hpc_amp.migrate.program import MigratedProgram
 from hpc_amp.migrate.script import argument
 
 # What differs from the optimizer of torch that does the same.
@@ -66,7 +66,7 @@ _MOVES = {**APEX_AMP, **apex_parallel((2, 4))}
 _NAMED = {name for name, move in _MOVES.items() if move.keeps_name}
 
 
-def check_apex_parts(program: Program, report: Report) -> None:
+def check_apex_parts(program: MigratedProgram, report: ScriptFindings) -> None:
     """All rules of this module."""
     for use in program.names.references:
         package = use.name.partition(".")[0]
@@ -89,7 +89,7 @@ def check_apex_parts(program: Program, report: Report) -> None:
     _old_optimizers(program, report)
 
 
-def _star_imports(program: Program, report: Report) -> None:
+def _star_imports(program: MigratedProgram, report: ScriptFindings) -> None:
     for statement in program.names.statements:
         if not isinstance(statement, cst.ImportFrom):
             continue
@@ -113,7 +113,7 @@ def _star_imports(program: Program, report: Report) -> None:
         report.add("star-import", statement, names=names, twin=twin)
 
 
-def _use(program: Program, use: Reference, report: Report) -> None:
+def _use(program: MigratedProgram, use: Reference, report: ScriptFindings) -> None:
     above = program.script.parent(use.node)
     call = above if isinstance(above, cst.Call) and above.func is use.node else None
     place = use.node if call is None else call
@@ -132,7 +132,7 @@ def _use(program: Program, use: Reference, report: Report) -> None:
         report.add("apex-other", place, state=known.state, twin=known.twin)
 
 
-def _adam(program: Program, call: cst.Call | None) -> str:
+def _adam(program: MigratedProgram, call: cst.Call | None) -> str:
     if call is None:
         return "torch.optim.AdamW, or torch.optim.Adam where adam_w_mode=False"
     mode, decay = argument(call, "adam_w_mode", 5), argument(call, "weight_decay", 6)
@@ -151,13 +151,13 @@ def _adam(program: Program, call: cst.Call | None) -> str:
     return "; ".join([f"{name}(..., weight_decay={amount})", *lost, "fused=True for one kernel"])
 
 
-def _said(program: Program, call: cst.Call, option: str) -> str:
+def _said(program: MigratedProgram, call: cst.Call, option: str) -> str:
     """The value of an argument with a name, "" where it is not given."""
     value = argument(call, option)
     return "" if value is None else program.script.code(value)
 
 
-def _old_handles(program: Program, report: Report) -> None:
+def _old_handles(program: MigratedProgram, report: ScriptFindings) -> None:
     """What was made by amp.init(), and the optimizers that were wrapped with it."""
     for call in program.amp_calls("init"):
         report.add("apex-old-api", call)
@@ -172,7 +172,7 @@ def _old_handles(program: Program, report: Report) -> None:
             report.add("apex-old-api", call)
 
 
-def _old_optimizers(program: Program, report: Report) -> None:
+def _old_optimizers(program: MigratedProgram, report: ScriptFindings) -> None:
     """What is called on an FP16_Optimizer, of its class alone."""
     packages = ("apex.fp16_utils", "apex.optimizers", "apex.contrib.optimizers")
     made = program.made_by(program.calls_of(*(f"{one}.FP16_Optimizer" for one in packages)))

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import libcst as cst
 
-from hpc_amp.migrate.finding import Report
+from hpc_amp.migrate.finding import ScriptFindings
 from hpc_amp.migrate.paths import Paths, Step, TooManyPaths
-from hpc_amp.migrate.program import Program
+from hpc_amp.migrate.program import MigratedProgram
 from hpc_amp.migrate.script import argument, method, receiver, text_of
 
 _LEVELS = ("O0", "O1", "O2", "O3")
@@ -20,7 +20,7 @@ _WRAPPERS = (
 )
 
 
-def check_apex_use(program: Program, report: Report) -> None:
+def check_apex_use(program: MigratedProgram, report: ScriptFindings) -> None:
     """All rules of this module."""
     _options(program, report)
     _scale_loss(program, report)
@@ -30,7 +30,7 @@ def check_apex_use(program: Program, report: Report) -> None:
         _InitializeOrder(program, report).check()
 
 
-def _options(program: Program, report: Report) -> None:
+def _options(program: MigratedProgram, report: ScriptFindings) -> None:
     for call in program.amp_calls("initialize"):
         given = argument(call, "opt_level", 3)
         level = "O1" if given is None else text_of(given)
@@ -46,7 +46,7 @@ def _options(program: Program, report: Report) -> None:
                 report.add("apex-o1-override", value, option=option)
 
 
-def _scale_loss(program: Program, report: Report) -> None:
+def _scale_loss(program: MigratedProgram, report: ScriptFindings) -> None:
     """What is done inside `with amp.scale_loss(...) as scaled_loss:`."""
     for call in program.amp_calls("scale_loss"):
         item = program.script.parent(call)
@@ -64,15 +64,15 @@ def _scale_loss(program: Program, report: Report) -> None:
                 report.add("apex-unscaled-backward", inner, scaled=scaled)
 
 
-def _names_in(program: Program, node: cst.CSTNode) -> set[str]:
+def _names_in(program: MigratedProgram, node: cst.CSTNode) -> set[str]:
     return {name.value for name in program.script.all(cst.Name, node)}
 
 
-def _is_clip(program: Program, call: cst.Call) -> bool:
+def _is_clip(program: MigratedProgram, call: cst.Call) -> bool:
     return program.names.of(call.func).startswith("torch.nn.utils.clip_grad_")
 
 
-def _clip(program: Program, report: Report) -> None:
+def _clip(program: MigratedProgram, report: ScriptFindings) -> None:
     """Clipping the parameters of a model whose masters are stepped."""
     levels = [argument(call, "opt_level", 3) for call in program.amp_calls("initialize")]
     if not any(level is not None and text_of(level) in (None, "O2") for level in levels):
@@ -100,7 +100,7 @@ def _clip(program: Program, report: Report) -> None:
             report.add("apex-clip", call)
 
 
-def _clips_model(program: Program, call: cst.Call) -> bool:
+def _clips_model(program: MigratedProgram, call: cst.Call) -> bool:
     return (
         _is_clip(program, call) and bool(call.args) and method(call.args[0].value) == "parameters"
     )
@@ -125,7 +125,7 @@ def _behind(
     return behind
 
 
-def _checkpoint(program: Program, report: Report) -> None:
+def _checkpoint(program: MigratedProgram, report: ScriptFindings) -> None:
     if program.amp_calls("initialize") and not program.amp_calls("state_dict"):
         for checkpoint in program.saves_optimizer():
             report.add("apex-state-not-saved", checkpoint)
@@ -134,7 +134,7 @@ def _checkpoint(program: Program, report: Report) -> None:
 class _InitializeOrder:
     """Models that are wrapped or cast before amp.initialize gets them."""
 
-    def __init__(self, program: Program, report: Report) -> None:
+    def __init__(self, program: MigratedProgram, report: ScriptFindings) -> None:
         self._program = program
         self._report = report
         self._initialize = set(program.amp_calls("initialize"))

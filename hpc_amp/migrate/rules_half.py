@@ -8,8 +8,8 @@ import re
 
 import libcst as cst
 
-from hpc_amp.migrate.finding import Report
-from hpc_amp.migrate.program import HALF, Program
+from hpc_amp.migrate.finding import ScriptFindings
+from hpc_amp.migrate.program import HALF, MigratedProgram
 from hpc_amp.migrate.script import method, receiver, text_of
 
 _HALF_TENSORS = {"torch.HalfTensor", "torch.cuda.HalfTensor"}
@@ -28,7 +28,7 @@ _BY_HAND = re.compile(
 _LEAST_SCALE = 64
 
 
-def check_half(program: Program, report: Report) -> None:
+def check_half(program: MigratedProgram, report: ScriptFindings) -> None:
     """All rules of this module."""
     if not program.trains:
         return
@@ -46,7 +46,7 @@ def check_half(program: Program, report: Report) -> None:
         _masters(program, copies, report)
 
 
-def _cast(program: Program, call: cst.Call, report: Report) -> None:
+def _cast(program: MigratedProgram, call: cst.Call, report: ScriptFindings) -> None:
     if program.names.of(call.func) in _DEFAULTS and any(_is_half(program, a) for a in call.args):
         report.add("half-default", call)
     elif not _is_cast(program, call):
@@ -57,19 +57,19 @@ def _cast(program: Program, call: cst.Call, report: Report) -> None:
         report.add("half-tensor", call)
 
 
-def _is_cast(program: Program, call: cst.Call) -> bool:
+def _is_cast(program: MigratedProgram, call: cst.Call) -> bool:
     """Whether a call makes something fp16 that is computed with."""
     by_name = method(call) == "half" and not call.args
     by_type = method(call) in ("to", "type") and any(_is_half(program, arg) for arg in call.args)
     return (by_name or by_type) and not _is_stored_or_undone(program, call)
 
 
-def _is_of_model(program: Program, cast: cst.Call) -> bool:
+def _is_of_model(program: MigratedProgram, cast: cst.Call) -> bool:
     targets = program.script.assigned_to(cast)
     return bool(program.models & {*targets, program.script.code(receiver(cast))})
 
 
-def _is_stored_or_undone(program: Program, call: cst.Call) -> bool:
+def _is_stored_or_undone(program: MigratedProgram, call: cst.Call) -> bool:
     """Whether a cast only makes a file smaller, or `.half().float()` only rounds."""
     above = program.script.parent(call)
     if isinstance(above, cst.Attribute) and above.attr.value == "float":
@@ -81,7 +81,7 @@ def _is_stored_or_undone(program: Program, call: cst.Call) -> bool:
     )
 
 
-def _is_made_here(program: Program, call: cst.Call) -> bool:
+def _is_made_here(program: MigratedProgram, call: cst.Call) -> bool:
     """Whether what is cast comes from a function that may make anything: a model for evaluation."""
     base = receiver(call)
     while isinstance(base, cst.Call) and method(base):
@@ -89,12 +89,12 @@ def _is_made_here(program: Program, call: cst.Call) -> bool:
     return isinstance(base, cst.Call) and not program.names.of(base.func).startswith("torch.")
 
 
-def _is_half(program: Program, arg: cst.Arg) -> bool:
+def _is_half(program: MigratedProgram, arg: cst.Arg) -> bool:
     name = program.names.of(arg.value) or text_of(arg.value) or ""
     return name in HALF | _HALF_TENSORS
 
 
-def _is_scale(program: Program, node: cst.CSTNode) -> bool:
+def _is_scale(program: MigratedProgram, node: cst.CSTNode) -> bool:
     if isinstance(node, cst.Name | cst.Attribute):
         named = _SCALE.search(program.script.code(node)) is not None
         return named and not _is_weight(program, node)
@@ -103,7 +103,7 @@ def _is_scale(program: Program, node: cst.CSTNode) -> bool:
     )
 
 
-def _is_weight(program: Program, node: cst.Name | cst.Attribute) -> bool:
+def _is_weight(program: MigratedProgram, node: cst.Name | cst.Attribute) -> bool:
     """Whether the function around shows that a scale is a weight of the loss: it is a quotient (of
     a part of the batch, of accumulated steps) or a small number."""
     text = program.script.code(node)
@@ -142,7 +142,7 @@ def _is_power_of_two(node: cst.CSTNode) -> bool:
     return value >= _LEAST_SCALE and math.log2(value).is_integer()
 
 
-def _times_scale(program: Program, node: cst.BaseExpression, result: str = "") -> bool:
+def _times_scale(program: MigratedProgram, node: cst.BaseExpression, result: str = "") -> bool:
     """Whether an expression is `loss * loss_scale`, or its result is called a loss."""
     if not _scales_by_hand(program, node):
         return False
@@ -158,7 +158,7 @@ def _is_loss(text: str) -> bool:
     return "loss" in text and not _SCALE.search(text)
 
 
-def _scales_by_hand(program: Program, node: cst.CSTNode) -> bool:
+def _scales_by_hand(program: MigratedProgram, node: cst.CSTNode) -> bool:
     """Whether a loss may be scaled by hand at a place: the file makes fp16, and in the same class,
     or outside of all classes, nothing scales for it."""
     if not _BY_HAND.search(program.script.text):
@@ -169,18 +169,20 @@ def _scales_by_hand(program: Program, node: cst.CSTNode) -> bool:
     return all(program.class_around(call) is not around for call in scalings)
 
 
-def _scaled_backward(program: Program, call: cst.Call, report: Report) -> None:
+def _scaled_backward(program: MigratedProgram, call: cst.Call, report: ScriptFindings) -> None:
     if method(call) == "backward" and _times_scale(program, receiver(call)):
         report.add("manual-loss-scale", call)
 
 
-def _scaled_loss(program: Program, assign: cst.Assign, report: Report) -> None:
+def _scaled_loss(program: MigratedProgram, assign: cst.Assign, report: ScriptFindings) -> None:
     targets = " ".join(program.script.code(target) for target in assign.targets)
     if _times_scale(program, assign.value, targets):
         report.add("manual-loss-scale", assign)
 
 
-def _changed_in_place(program: Program, change: cst.AugAssign, report: Report) -> None:
+def _changed_in_place(
+    program: MigratedProgram, change: cst.AugAssign, report: ScriptFindings
+) -> None:
     if not _is_scale(program, change.value):
         return
     target = program.script.code(change.target)
@@ -195,7 +197,7 @@ def _is_gradient(text: str) -> bool:
     return re.search(r"\.grad(?:\.data)?(?:\.float\(\))?$", text) is not None
 
 
-def _unscaling_call(program: Program, call: cst.Call, report: Report) -> None:
+def _unscaling_call(program: MigratedProgram, call: cst.Call, report: ScriptFindings) -> None:
     """`p.grad.div_(loss_scale)`, `p.grad.mul_(1 / loss_scale)`"""
     if method(call) not in ("div_", "mul_") or not call.args:
         return
@@ -208,7 +210,7 @@ def _unscaling_call(program: Program, call: cst.Call, report: Report) -> None:
         report.add("manual-unscale", call)
 
 
-def _unscaling_assign(program: Program, assign: cst.Assign, report: Report) -> None:
+def _unscaling_assign(program: MigratedProgram, assign: cst.Assign, report: ScriptFindings) -> None:
     value = assign.value
     if (
         isinstance(value, cst.BinaryOperation)
@@ -219,7 +221,7 @@ def _unscaling_assign(program: Program, assign: cst.Assign, report: Report) -> N
         report.add("manual-unscale", assign)
 
 
-def _masters(program: Program, copies: cst.ListComp, report: Report) -> None:
+def _masters(program: MigratedProgram, copies: cst.ListComp, report: ScriptFindings) -> None:
     source = copies.for_in.iter
     if not (isinstance(source, cst.Call) and method(source) == "parameters"):
         return
@@ -232,7 +234,7 @@ def _masters(program: Program, copies: cst.ListComp, report: Report) -> None:
             report.add("manual-master-weights", copies)
 
 
-def _batch_norm(program: Program, call: cst.Call, report: Report) -> None:
+def _batch_norm(program: MigratedProgram, call: cst.Call, report: ScriptFindings) -> None:
     """`if isinstance(m, nn.BatchNorm2d): m.float()`"""
     if method(call) != "float" or call.args:
         return

@@ -9,9 +9,9 @@ from __future__ import annotations
 import libcst as cst
 
 from hpc_amp.migrate.apex_parts import inside_amp
-from hpc_amp.migrate.finding import Report
+from hpc_amp.migrate.finding import ScriptFindings
 from hpc_amp.migrate.names import Reference
-from hpc_amp.migrate.program import Program
+from hpc_amp.migrate.program import MigratedProgram
 from hpc_amp.migrate.script import argument, text_of
 
 _PACKAGES = ("apex.amp", "hpc_amp.amp")
@@ -50,7 +50,7 @@ _FUNCTIONS = {
 }
 
 
-def check_native(program: Program, report: Report) -> None:
+def check_native(program: MigratedProgram, report: ScriptFindings) -> None:
     """Report every use of apex.amp, under either name of it."""
     for binding in program.names.bindings:
         if binding.path in _PACKAGES or binding.module in _PACKAGES:
@@ -68,7 +68,7 @@ def check_native(program: Program, report: Report) -> None:
             report.add("apex-amp-name", use.node, twin=inside_amp(f"apex.amp.{name}"))
 
 
-def _initialize(program: Program, use: Reference) -> str:
+def _initialize(program: MigratedProgram, use: Reference) -> str:
     above = program.script.parent(use.node)
     level = None
     if isinstance(above, cst.Call) and above.func is use.node:

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 import libcst as cst
 
-from hpc_amp.migrate.finding import Report
+from hpc_amp.migrate.finding import ScriptFindings
 from hpc_amp.migrate.paths import Loop, Paths, Step, TooManyPaths
-from hpc_amp.migrate.program import Program
+from hpc_amp.migrate.program import MigratedProgram
 from hpc_amp.migrate.script import method, receiver
 
 _METHODS = ("step", "update", "unscale_")
 
 
-def check_scaler_order(program: Program, report: Report) -> None:
+def check_scaler_order(program: MigratedProgram, report: ScriptFindings) -> None:
     """All rules of this module."""
     if not program.scalers:
         return
@@ -24,7 +24,7 @@ def check_scaler_order(program: Program, report: Report) -> None:
 
 
 class _Order:
-    def __init__(self, program: Program, report: Report) -> None:
+    def __init__(self, program: MigratedProgram, report: ScriptFindings) -> None:
         self._program = program
         self._report = report
         self._paths = Paths(program.script, self._matters, self._implied)

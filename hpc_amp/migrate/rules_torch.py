@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import libcst as cst
 
-from hpc_amp.migrate.finding import Report
-from hpc_amp.migrate.program import AUTOCASTS, GRAD_SCALERS, HALF, Program
+from hpc_amp.migrate.finding import ScriptFindings
+from hpc_amp.migrate.program import AUTOCASTS, GRAD_SCALERS, HALF, MigratedProgram
 from hpc_amp.migrate.script import argument, method, text_of
 
 _BCE_FUNCTION = "torch.nn.functional.binary_cross_entropy"
 _BCE_CLASS = "torch.nn.BCELoss"
 
 
-def check_torch(program: Program, report: Report) -> None:
+def check_torch(program: MigratedProgram, report: ScriptFindings) -> None:
     """All rules of this module."""
     _update(program, report)
     _in_loop(program, report)
@@ -21,7 +21,7 @@ def check_torch(program: Program, report: Report) -> None:
     _inside_autocast(program, report)
 
 
-def _update(program: Program, report: Report) -> None:
+def _update(program: MigratedProgram, report: ScriptFindings) -> None:
     updated = program.on("update")
     for call, scaler in program.methods("step"):
         known = scaler in program.scalers and scaler not in updated
@@ -29,7 +29,7 @@ def _update(program: Program, report: Report) -> None:
             report.add("step-without-update", call, scaler=scaler)
 
 
-def _in_loop(program: Program, report: Report) -> None:
+def _in_loop(program: MigratedProgram, report: ScriptFindings) -> None:
     for call in program.calls_of(*GRAD_SCALERS):
         for above in program.script.ancestors(call):
             if isinstance(above, cst.FunctionDef):
@@ -40,7 +40,7 @@ def _in_loop(program: Program, report: Report) -> None:
                 break
 
 
-def _checkpoint(program: Program, report: Report) -> None:
+def _checkpoint(program: MigratedProgram, report: ScriptFindings) -> None:
     saved, loaded = program.on("state_dict"), program.on("load_state_dict")
     mine = program.own_scalers
     if any(program.is_handed_on(scaler, within_file=False) for scaler in mine):
@@ -54,7 +54,7 @@ def _checkpoint(program: Program, report: Report) -> None:
                 report.add("scaler-not-loaded", call, scaler=scaler)
 
 
-def _range(program: Program, report: Report) -> None:
+def _range(program: MigratedProgram, report: ScriptFindings) -> None:
     """fp16 needs a scaler, bfloat16 does not."""
     casts = [call for call in program.calls_of(*AUTOCASTS) if not program.is_disabled(call)]
     types = {program.dtype_of(call) for call in casts}
@@ -71,14 +71,14 @@ def _range(program: Program, report: Report) -> None:
             report.add("fp16-without-scaler", call)
 
 
-def _on_gpu(program: Program, autocast: cst.Call) -> bool:
+def _on_gpu(program: MigratedProgram, autocast: cst.Call) -> bool:
     name = program.names.of(autocast.func)
     if name == "torch.amp.autocast":
         return text_of(argument(autocast, "device_type", 0)) == "cuda"
     return name == "torch.cuda.amp.autocast"
 
 
-def _inside_autocast(program: Program, report: Report) -> None:
+def _inside_autocast(program: MigratedProgram, report: ScriptFindings) -> None:
     """What must not run under autocast."""
     criteria = [
         target

@@ -12,9 +12,9 @@ import libcst as cst
 from hpc_amp.migrate.apex_parts import EXTENSIONS
 from hpc_amp.migrate.edits import changed
 from hpc_amp.migrate.exchange import exchange
-from hpc_amp.migrate.finding import Finding, Report
+from hpc_amp.migrate.finding import MigrationFinding, ScriptFindings
 from hpc_amp.migrate.moves import APEX_AMP, TORCH, Move, Version, apex_parallel
-from hpc_amp.migrate.program import Program
+from hpc_amp.migrate.program import MigratedProgram
 from hpc_amp.migrate.rules_apex_needed import check_apex_needed
 from hpc_amp.migrate.rules_apex_parts import check_apex_parts
 from hpc_amp.migrate.rules_apex_use import check_apex_use
@@ -22,7 +22,7 @@ from hpc_amp.migrate.rules_half import check_half
 from hpc_amp.migrate.rules_native import check_native
 from hpc_amp.migrate.rules_scaler import check_scaler_order
 from hpc_amp.migrate.rules_torch import check_torch
-from hpc_amp.migrate.script import Script
+from hpc_amp.migrate.script import SourceScript
 
 Target = Literal["drop-in", "native"]
 # Without one of these words there is nothing to find, and no need to parse.
@@ -34,13 +34,13 @@ _BY_HAND = re.compile(r"scale|half|float", re.IGNORECASE)
 
 def scan(
     text: str, name: str, target: Target, torch: Version, ignored: Collection[str] = ()
-) -> tuple[list[Finding], str]:
+) -> tuple[list[MigrationFinding], str]:
     """What is found in a script, in the order of its text, and the script with all mechanical
     changes made. Of `ignored` rules only these are told. Raises libcst.ParserSyntaxError."""
     if not (_NAMES.search(text) or (".backward(" in text and _BY_HAND.search(text))):
         return [], text
-    program = Program(Script(text, name))
-    report = Report(program.script)
+    program = MigratedProgram(SourceScript(text, name))
+    report = ScriptFindings(program.script)
     moves: dict[str, Move] = {**TORCH, **apex_parallel(torch)}
     if target == "drop-in":
         moves |= APEX_AMP
@@ -67,7 +67,7 @@ def scan(
     return findings, cst.ensure_type(changed(program.script.module, edits), cst.Module).code
 
 
-def _not_to_be_changed(findings: Sequence[Finding]) -> list[Finding]:
+def _not_to_be_changed(findings: Sequence[MigrationFinding]) -> list[MigrationFinding]:
     """The findings of a script that libcst does not write as it read it (a form feed, a lone
     carriage return)."""
     why = "left alone: this file has control characters that would get lost"

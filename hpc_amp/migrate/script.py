@@ -30,7 +30,7 @@ _COMMENT = re.compile(r"(?:^|\s+)#[^'\"]*$")
 _PADDING = re.compile(r"(?:(?<=[(\[{]) |,? ([)\]}]))")
 
 
-class Script:
+class SourceScript:
     """A parsed script. `name` is what findings call it. Raises ParserSyntaxError."""
 
     def __init__(self, text: str, name: str) -> None:

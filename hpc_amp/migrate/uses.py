@@ -10,10 +10,10 @@ import libcst as cst
 from hpc_amp.migrate.apex_parts import inside_amp
 from hpc_amp.migrate.arguments import Arguments, Undecidable
 from hpc_amp.migrate.edits import Edit, NodeChange, changed
-from hpc_amp.migrate.finding import Report
+from hpc_amp.migrate.finding import ScriptFindings
 from hpc_amp.migrate.moves import Move, Version
 from hpc_amp.migrate.names import Reference
-from hpc_amp.migrate.program import AUTOCASTS, HALF, Program
+from hpc_amp.migrate.program import AUTOCASTS, HALF, MigratedProgram
 from hpc_amp.migrate.rules import RULES
 
 # A branch for one version of a library: what is written there is meant for that one.
@@ -30,7 +30,11 @@ class Uses:
     """Decides about single uses. `torch` is the oldest version that the script has to run with."""
 
     def __init__(
-        self, program: Program, moves: Mapping[str, Move], torch: Version, report: Report
+        self,
+        program: MigratedProgram,
+        moves: Mapping[str, Move],
+        torch: Version,
+        report: ScriptFindings,
     ) -> None:
         self._program = program
         self._script = program.script

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from hpc_amp.preflight.node import Finding, Findings, Node
+from hpc_amp.preflight.node import CheckResult, Findings, Node
 
 _GIB = 2**30
 _DRIVER_SECONDS = 60.0
@@ -65,20 +65,20 @@ def check_gpus(node: Node) -> Findings:
     train = node.job.get("train") or {}
     if not node.at("/dev/nvidiactl").exists():
         if node.at("/dev/kfd").exists():
-            yield Finding("gpu.count", "unknown", "AMD GPUs cannot be checked here")
+            yield CheckResult("gpu.count", "unknown", "AMD GPUs cannot be checked here")
             return
         status = "error" if train.get("device") == "cuda" else "warning"
         what = f"{node.gpus} GPU(s) were asked for, and this node shows no NVIDIA device"
         why = "the ranks would compute on CPUs"
         fix = "see nvidia-smi on the node, and whether the request for GPUs is in the script"
-        yield Finding("gpu.count", status, what, why, fix)
+        yield CheckResult("gpu.count", status, what, why, fix)
         return
     if not node.at("/dev/nvidia-uvm").exists():
         what = (
             "the node has GPUs, but no /dev/nvidia-uvm: the kernel module nvidia_uvm is not loaded"
         )
         fix = "have an administrator run `nvidia-modprobe -u -c=0` on the node"
-        yield Finding("gpu.count", "error", what, "CUDA fails with `unknown error` then", fix)
+        yield CheckResult("gpu.count", "error", what, "CUDA fails with `unknown error` then", fix)
         return
     facts = _ask_driver(node)
     yield from judge_gpus(node, facts)
@@ -92,20 +92,20 @@ def judge_gpus(node: Node, facts: Mapping[str, Any]) -> Findings:
     if "hangs" in facts:
         what = f"the NVIDIA driver gives no answer in {facts['hangs']} s"
         fix = "leave this node out, and tell an administrator: a GPU may have fallen off the bus"
-        yield Finding("gpu.alloc", "error", what, "CUDA programs hang on this node", fix)
+        yield CheckResult("gpu.alloc", "error", what, "CUDA programs hang on this node", fix)
         return
     if "library" in facts:
         what = f"libcuda.so.1 is not inside: {facts['library']}"
         fix = (
             "use container.gpu: true (--nv); on a node whose driver came later, have `ldconfig` run"
         )
-        yield Finding("gpu.count", failed, what, "the ranks would see no GPU", fix)
+        yield CheckResult("gpu.count", failed, what, "the ranks would see no GPU", fix)
         return
     code = facts.get("init", 0)
     if code == 0:
         yield from _judge_devices(node, facts)
     else:
-        yield Finding("gpu.alloc", failed, *_cuda_error(code, driver))
+        yield CheckResult("gpu.alloc", failed, *_cuda_error(code, driver))
     yield _judge_driver(node, driver, works=code == 0, speaks=int(facts.get("cuda", 0)))
 
 
@@ -116,16 +116,16 @@ def _judge_devices(node: Node, facts: Mapping[str, Any]) -> Findings:
     if count == 0:
         what = f"the driver shows none of the {node.gpus} GPU(s) that were asked for"
         fix = "see CUDA_VISIBLE_DEVICES, also in container.env and the image"
-        yield Finding("gpu.count", "error", what, "the ranks would see no GPU", fix)
+        yield CheckResult("gpu.count", "error", what, "the ranks would see no GPU", fix)
     elif count < node.gpus and _SWITCHES.search(arguments):
         what = f"{count} of {node.gpus} GPUs: launch.args bind them to tasks, and this is one task"
-        yield Finding("gpu.count", "unknown", what)
+        yield CheckResult("gpu.count", "unknown", what)
     elif count < node.gpus:
         what = f"the ranks would see {count} of the {node.gpus} GPUs that were asked for"
         why = "ranks would share a GPU, or have none"
         fix = "see CUDA_VISIBLE_DEVICES in container.env and the image, and nvidia-smi on the node"
         status = "error" if count < node.ranks else "warning"
-        yield Finding("gpu.count", status, what, why, fix)
+        yield CheckResult("gpu.count", status, what, why, fix)
     elif count > node.gpus and not node.resolved.get("whole_nodes", True):
         # PBS without its cgroups hook, Slurm without ConstrainDevices.
         what = f"{count} GPUs can be seen, and {node.gpus} were asked for"
@@ -134,10 +134,10 @@ def _judge_devices(node: Node, facts: Mapping[str, Any]) -> Findings:
             "computes on the same ones"
         )
         fix = "ask for whole nodes, or see `GPUs that are only counted` in docs/sites.md"
-        yield Finding("gpu.count", "warning", what, why, fix)
+        yield CheckResult("gpu.count", "warning", what, why, fix)
     else:
         names = sorted({str(device["name"]) for device in devices})
-        yield Finding("gpu.count", "good", f"{count} GPU(s): {', '.join(names)}")
+        yield CheckResult("gpu.count", "good", f"{count} GPU(s): {', '.join(names)}")
     broken = [device for device in devices if device.get("code")]
     busy = [
         device
@@ -147,21 +147,21 @@ def _judge_devices(node: Node, facts: Mapping[str, Any]) -> Findings:
     ]
     for device in broken:
         what, why, fix = _cuda_error(int(device["code"]), None)
-        yield Finding("gpu.alloc", "error", f"GPU {device['index']}: {what}", why, fix)
+        yield CheckResult("gpu.alloc", "error", f"GPU {device['index']}: {what}", why, fix)
     for device in busy:
         used = (device["total"] - device["free"]) / _GIB
         what = f"GPU {device['index']}: {used:.1f} GiB of its memory are in use by somebody else"
         why = "the ranks may run out of memory, and compute more slowly"
         fix = "see nvidia-smi on the node: another job is at work on it, or something stayed of one"
-        yield Finding("gpu.alloc", "warning", what, why, fix)
+        yield CheckResult("gpu.alloc", "warning", what, why, fix)
     if devices and not broken and not busy:
-        yield Finding("gpu.alloc", "good", "memory can be had on every GPU")
+        yield CheckResult("gpu.alloc", "good", "memory can be had on every GPU")
 
 
 _FLOORS = {11: (450, 80, 2), 12: (525,), 13: (580,)}
 
 
-def _judge_driver(node: Node, driver: str | None, *, works: bool, speaks: int) -> Finding:
+def _judge_driver(node: Node, driver: str | None, *, works: bool, speaks: int) -> CheckResult:
     """Native from the driver that the image was made for on; by minor-version compatibility from a
     floor on; below it only with the image's own compatibility libraries (docs/containers)."""
     cuda = node.environ.get("CUDA_VERSION", "")
@@ -172,18 +172,22 @@ def _judge_driver(node: Node, driver: str | None, *, works: bool, speaks: int) -
             if driver
             else "the driver's version is not known"
         )
-        return Finding("gpu.driver", "unknown", what)
+        return CheckResult("gpu.driver", "unknown", what)
     have = _numbers(driver)
     if native and have[: len(_numbers(native))] >= _numbers(native):
-        return Finding("gpu.driver", "good", f"driver {driver} is as new as the image's {native}")
+        return CheckResult(
+            "gpu.driver", "good", f"driver {driver} is as new as the image's {native}"
+        )
     floor = _FLOORS.get(int(cuda.partition(".")[0] or 0)) if cuda[:1].isdigit() else None
     if floor is None:
-        return Finding("gpu.driver", "unknown", f"driver {driver} with CUDA {cuda or 'unknown'}")
+        return CheckResult(
+            "gpu.driver", "unknown", f"driver {driver} with CUDA {cuda or 'unknown'}"
+        )
     if have >= floor:
         note = "by minor-version compatibility: PTX that is newer than the driver is not compiled"
-        return Finding("gpu.driver", "good", f"driver {driver} runs CUDA {cuda} {note}")
+        return CheckResult("gpu.driver", "good", f"driver {driver} runs CUDA {cuda} {note}")
     if works and speaks // 1000 >= int(cuda.partition(".")[0]):
-        return Finding(
+        return CheckResult(
             "gpu.driver", "good", f"driver {driver} runs CUDA {cuda} by compatibility libraries"
         )
     lowest = ".".join(map(str, floor))
@@ -194,7 +198,7 @@ def _judge_driver(node: Node, driver: str | None, *, works: bool, speaks: int) -
     if folder:
         fix += f", or on data-centre GPUs put {folder} first in LD_LIBRARY_PATH"
     needs_gpu = bool(node.job.get("train"))
-    return Finding(
+    return CheckResult(
         "gpu.driver", "error" if needs_gpu else "warning", what, "CUDA does not start", fix
     )
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from hpc_amp.config.units import parse_duration
 from hpc_amp.distributed.world import WorldError
-from hpc_amp.preflight.node import Finding, Findings, Node, some
+from hpc_amp.preflight.node import CheckResult, Findings, Node, some
 from hpc_amp.preflight.node_checks import look
 
 _MIB = 2**20
@@ -71,7 +71,7 @@ class Meeting:
     def __init__(self, node: Node, folder: Path, name: str, *, limit: float) -> None:
         self.node, self.folder, self.name, self.limit = node, folder, name, limit
 
-    def first(self, found: list[Finding], seconds: float) -> None:
+    def first(self, found: list[CheckResult], seconds: float) -> None:
         """Hear all others, compare, report once for all."""
         started = time.monotonic()
         others: dict[str, dict[str, Any]] = {}
@@ -97,7 +97,7 @@ class Meeting:
         print(_summary(grouped, len(names), total), flush=True)
         self._write("preflight.json", report)
 
-    def other(self, found: list[Finding], seconds: float) -> None:
+    def other(self, found: list[CheckResult], seconds: float) -> None:
         """Tell the first node."""
         if _has(found, "net.name"):
             self.alone(found, seconds)
@@ -111,13 +111,13 @@ class Meeting:
             )
             why = "the ranks meet there, and would wait for one another"
             fix = "a firewall may stand between them; `address` of the site chooses a network"
-            found = [*found, Finding("net.reach", "error", what, why, fix)]
+            found = [*found, CheckResult("net.reach", "error", what, why, fix)]
             delivered = False
         self._write(f"preflight-{self.name}.json", self._report(found, seconds))
         if not delivered:
             _tell(_group({self.name: found}))
 
-    def alone(self, found: list[Finding], seconds: float) -> None:
+    def alone(self, found: list[CheckResult], seconds: float) -> None:
         """Say it here: no way leads to the first node, or it is not known which one this is."""
         self._write(f"preflight-{self.name}.json", self._report(found, seconds))
         _tell(_group({self.name: found}))
@@ -137,19 +137,19 @@ class Meeting:
             raise
         return listener
 
-    def _cannot_listen(self, error: OSError) -> Finding:
+    def _cannot_listen(self, error: OSError) -> CheckResult:
         address, port = self.node.master
         if error.errno == errno.EADDRNOTAVAIL:
             what = f"MASTER_ADDR {address} is not an address of the first node"
             fix = "see `address` of the site, and launch.args for what moves rank 0"
-            return Finding("net.name", "error", what, "rank 0 listens there", fix)
+            return CheckResult("net.name", "error", what, "rank 0 listens there", fix)
         if isinstance(error, socket.gaierror):
             what = f"MASTER_ADDR {address} is a name that is not known: {error.strerror}"
             fix = "see `address` of the site, and /etc/hosts, in the image too"
-            return Finding("net.name", "error", what, "rank 0 listens there", fix)
+            return CheckResult("net.name", "error", what, "rank 0 listens there", fix)
         what = f"port {port} of {address} cannot be had: {error.strerror}"
         fix = "see who has it (ss -ltnp); another attempt takes another port"
-        return Finding("net.port", "error", what, "the ranks meet there", fix)
+        return CheckResult("net.port", "error", what, "the ranks meet there", fix)
 
     def _try_port(self) -> Findings:
         if not self.node.master[0] or self.node.ranks == 1:
@@ -178,7 +178,7 @@ class Meeting:
                 connection.sendall(b"heard\n")
                 connection.recv(1)  # the other closes first: this port stays free of its remains
         for report in heard.values():
-            report["findings"] = [Finding(**entry) for entry in report["findings"]]
+            report["findings"] = [CheckResult(**entry) for entry in report["findings"]]
         return heard
 
     def _read_files(self, heard: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -190,16 +190,16 @@ class Meeting:
                     found[name] = json.loads(path.read_text())
         return found
 
-    def _compare(self, others: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    def _compare(self, others: Mapping[str, Mapping[str, Any]]) -> list[CheckResult]:
         found = []
         silent = self.node.nodes - 1 - len(others)
         if silent:
             what = f"{silent} node(s) gave no answer in {self.limit:.0f} s{self._names(others)}"
             why = "the ranks there would not start, or could not be reached"
             fix = "see the log for what they say; leave them out, or raise launch.timeout"
-            found.append(Finding("net.reach", "error", what, why, fix))
+            found.append(CheckResult("net.reach", "error", what, why, fix))
         elif not any(_has(report["findings"], "net.reach") for report in others.values()):
-            found.append(Finding("net.reach", "good", "every node reaches the first one"))
+            found.append(CheckResult("net.reach", "good", "every node reaches the first one"))
         own = snapshot(self.node.run_dir)
         wrong = sorted(n for n, report in others.items() if report.get("snapshot", own) != own)
         if wrong:
@@ -208,9 +208,9 @@ class Meeting:
             fix = (
                 "the file system is not the same everywhere, or its caches are stale: submit again"
             )
-            found.append(Finding("code", "error", what, why, fix))
+            found.append(CheckResult("code", "error", what, why, fix))
         else:
-            found.append(Finding("code", "good", "every node sees the same code"))
+            found.append(CheckResult("code", "good", "every node sees the same code"))
         late = {n: report["late"] for n, report in others.items() if "late" in report}
         off = {n: -seconds for n, seconds in late.items() if abs(seconds) > _SKEW}
         if off:
@@ -218,9 +218,9 @@ class Meeting:
             what = f"clocks differ from the first node's: {shown}"
             why = "a rank stops by its own clock before the time limit, and files look new or old"
             fix = "tell an administrator (chronyc tracking); raise job.stop_margin meanwhile"
-            found.append(Finding("clock", "warning", what, why, fix))
+            found.append(CheckResult("clock", "warning", what, why, fix))
         elif late:
-            found.append(Finding("clock", "good", "the nodes' clocks agree"))
+            found.append(CheckResult("clock", "good", "the nodes' clocks agree"))
         return found
 
     def _names(self, others: Mapping[str, Any]) -> str:
@@ -238,7 +238,7 @@ class Meeting:
 
     # -- the others
 
-    def _deliver(self, found: list[Finding], seconds: float) -> bool:
+    def _deliver(self, found: list[CheckResult], seconds: float) -> bool:
         """Hand the report over. False where the first node has ended without listening. Raises
         OSError where there is no way to it."""
         until = time.monotonic() + self.limit
@@ -265,7 +265,7 @@ class Meeting:
 
     # -- both
 
-    def _report(self, found: list[Finding], seconds: float) -> dict[str, Any]:
+    def _report(self, found: list[CheckResult], seconds: float) -> dict[str, Any]:
         placed = [asdict(finding) | {"where": self.name} for finding in found]
         failed = _failed(_group({self.name: found}))
         return {"node": self.name, "failed": failed, "seconds": seconds, "findings": placed}
@@ -277,7 +277,7 @@ class Meeting:
         os.replace(new, self.folder / name)
 
 
-def _has(found: list[Finding], id: str) -> bool:
+def _has(found: list[CheckResult], id: str) -> bool:
     return any(finding.id == id and finding.status == "error" for finding in found)
 
 
@@ -293,28 +293,28 @@ def _read_all(connection: socket.socket) -> bytes:
 _ORDER = ("error", "warning", "unknown", "good")
 
 
-def _group(reports: Mapping[str, list[Finding]]) -> list[Finding]:
+def _group(reports: Mapping[str, list[CheckResult]]) -> list[CheckResult]:
     """Each finding once, with the nodes that have it: errors first."""
-    nodes: dict[Finding, list[str]] = {}
+    nodes: dict[CheckResult, list[str]] = {}
     for name, findings in reports.items():
         for finding in findings:
-            plain = Finding(finding.id, finding.status, finding.what, finding.why, finding.fix)
+            plain = CheckResult(finding.id, finding.status, finding.what, finding.why, finding.fix)
             nodes.setdefault(plain, []).append(name)
     every = len(reports)
     merged = []
     for finding, names in nodes.items():
         where = "every node" if len(names) == every > 1 else some(sorted(names))
-        merged.append(Finding(**{**asdict(finding), "where": where}))
+        merged.append(CheckResult(**{**asdict(finding), "where": where}))
     return sorted(merged, key=lambda finding: _ORDER.index(finding.status))
 
 
-def _failed(grouped: list[Finding]) -> str:
+def _failed(grouped: list[CheckResult]) -> str:
     """The first error as one line; empty where there is none."""
     first = next((finding for finding in grouped if finding.status == "error"), None)
     return f"{first.id}: {first.what} on {first.where}" if first else ""
 
 
-def _tell(grouped: list[Finding]) -> None:
+def _tell(grouped: list[CheckResult]) -> None:
     for finding in grouped:
         if finding.status in ("error", "warning"):
             mark = "WARNING: " if finding.status == "warning" else ""
@@ -322,7 +322,7 @@ def _tell(grouped: list[Finding]) -> None:
             print(f"hpc-amp: {mark}preflight: {' '.join(text.split())}", file=sys.stderr)
 
 
-def _summary(grouped: list[Finding], nodes: int, seconds: float) -> str:
+def _summary(grouped: list[CheckResult], nodes: int, seconds: float) -> str:
     ids = {status: {f.id for f in grouped if f.status == status} for status in _ORDER}
     parts = [f"{len(ids['good'])} checks good"]
     parts += [f"{status}: {', '.join(sorted(ids[status]))}" for status in _ORDER[:2] if ids[status]]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpc_amp.distributed.world import World, WorldError
-from hpc_amp.preflight.mpi_fit import TIMEOUT, Answer, Failure, Setting, judge
+from hpc_amp.preflight.mpi_fit import TIMEOUT, Mismatch, MpiCheck, ProbeAnswer, judge
 
 MISMATCH = 3
 """Exit status of a check that failed."""
@@ -81,7 +81,7 @@ def probe(
     that is none, and OSError where `folder` does not exist."""
     limit = _time_limit(environment)
     answer = _ask(environment, folder, limit)
-    setting = Setting(job, world, environment, answer)
+    setting = MpiCheck(job, world, environment, answer)
     failure = judge(setting, limit)
     if failure is not None:
         return _explain(failure, answer, world, run_dir, environment)
@@ -107,7 +107,7 @@ def _time_limit(environment: Mapping[str, str]) -> float:
 # ---- asking ------------------------------------------------------------------------------------
 
 
-def _ask(environment: Mapping[str, str], folder: str, limit: float) -> Answer:
+def _ask(environment: Mapping[str, str], folder: str, limit: float) -> ProbeAnswer:
     """Let mpi4py initialise in a process of its own, and end it with all that it started when the
     time is up. Descriptors stay open in it: PMI's server is behind an inherited one."""
     reading, writing = os.pipe()
@@ -135,7 +135,7 @@ def _ask(environment: Mapping[str, str], folder: str, limit: float) -> Answer:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        return Answer(_facts(pipe), status, _text(output))
+        return ProbeAnswer(_facts(pipe), status, _text(output))
 
 
 def _facts(pipe: IO[bytes]) -> dict[str, Any]:
@@ -162,8 +162,8 @@ def _text(output: IO[bytes]) -> str:
 
 
 def _explain(
-    failure: Failure,
-    answer: Answer,
+    failure: Mismatch,
+    answer: ProbeAnswer,
     world: World,
     run_dir: Path,
     environment: Mapping[str, str],

@@ -37,7 +37,7 @@ class Library:
 
 
 @dataclass(slots=True)
-class Answer:
+class ProbeAnswer:
     """What the process that asked mpi4py found out."""
 
     facts: dict[str, Any] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class Mismatch:
     """Why the program must not start."""
 
     kind: str
@@ -57,11 +57,15 @@ class Failure:
     """One line: what is wrong and what to do."""
 
 
-class Setting:
+class MpiCheck:
     """Both sides of the check, and how to call them."""
 
     def __init__(
-        self, job: Mapping[str, Any], world: World, environment: Mapping[str, str], answer: Answer
+        self,
+        job: Mapping[str, Any],
+        world: World,
+        environment: Mapping[str, str],
+        answer: ProbeAnswer,
     ) -> None:
         self.world = world
         self.environment = environment
@@ -133,26 +137,26 @@ def image_library(said: str, environment: Mapping[str, str]) -> Library:
     return Library(flat[:60])
 
 
-def judge(setting: Setting, limit: float) -> Failure | None:
+def judge(setting: MpiCheck, limit: float) -> Mismatch | None:
     """What is wrong, None where nothing is."""
     answer, world = setting.answer, setting.world
     facts = answer.facts
     if "absent" in facts:
-        return Failure(
+        return Mismatch(
             "absent",
             f"no mpi4py in the {setting.inside} ({sys.executable}): launch.mpi needs it. Install "
             f"it there, or use {_NO_MPI_NEEDED}",
         )
     if "unloadable" in facts:
-        return Failure("unloadable", _unloadable(setting, facts["unloadable"]))
+        return Mismatch("unloadable", _unloadable(setting, facts["unloadable"]))
     if "size" in facts and facts["size"] != world.size:
-        return Failure(
+        return Mismatch(
             "size",
             f"rank {world.rank} sees a world of {facts['size']} in MPI, but the launcher started "
             f"{world.size} (from {world.source}): {_why(setting)}",
         )
     if "size" in facts and facts["rank"] != world.rank:
-        return Failure(
+        return Mismatch(
             "rank",
             f"rank {world.rank} is rank {facts['rank']} in MPI, but the launcher's variables say "
             f"{world.rank} of {world.size} (from {world.source}; {setting.both}): a second "
@@ -160,20 +164,20 @@ def judge(setting: Setting, limit: float) -> Failure | None:
             "launch.method to the launcher that is meant",
         )
     if answer.status is None:
-        return Failure("timeout", _too_long(setting, limit))
+        return Mismatch("timeout", _too_long(setting, limit))
     if "total" in facts and facts["total"] != world.size * (world.size - 1) // 2:
-        return Failure(
+        return Mismatch(
             "sum",
             f"the ranks 0 to {world.size - 1} add up to {facts['total']} in MPI "
             f"({setting.both}): its messages cannot be trusted. Use another library, or "
             f"{_NO_MPI_NEEDED}",
         )
     if answer.status != 0 or facts.get("stage") != "done":
-        return Failure("crash", _crashed(setting))
+        return Mismatch("crash", _crashed(setting))
     return None
 
 
-def _unloadable(setting: Setting, said: str) -> str:
+def _unloadable(setting: MpiCheck, said: str) -> str:
     """mpi4py tries many names, and says why each failed."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     reason = "; ".join(lines[-3:]) or "it gives no reason"
@@ -196,7 +200,7 @@ def _unloadable(setting: Setting, said: str) -> str:
     return f"{what}. {sides}{cure}, or use {_NO_MPI_NEEDED}"
 
 
-def _too_long(setting: Setting, limit: float) -> str:
+def _too_long(setting: MpiCheck, limit: float) -> str:
     stage = setting.answer.facts.get("stage", "import")
     doing = {
         "import": "the import of mpi4py",
@@ -213,7 +217,7 @@ def _too_long(setting: Setting, limit: float) -> str:
     return f"{late} ({TIMEOUT}, exported in job.setup, sets the time): {_why(setting)}"
 
 
-def _crashed(setting: Setting) -> str:
+def _crashed(setting: MpiCheck) -> str:
     """The last line is seldom the one that says it: Open MPI frames its messages, and ends with
     what it could not do about it."""
     status = setting.answer.status or 0
@@ -233,7 +237,7 @@ def _crashed(setting: Setting) -> str:
     return f"the process {ended} in {doing}{said}: {_why(setting)}"
 
 
-def _why(setting: Setting) -> str:
+def _why(setting: MpiCheck) -> str:
     """The likely cause and the cure, with the versions of both sides."""
     host, image = setting.host, setting.library
     complaint = f"{setting.their_library} cannot talk to {setting.their_host}"
@@ -288,7 +292,7 @@ def _missing_folder(environment: Mapping[str, str]) -> str | None:
     return folder if folder and not os.path.isdir(folder) else None
 
 
-def _why_slurm(setting: Setting) -> str:
+def _why_slurm(setting: MpiCheck) -> str:
     """What srun offers shows in the variables of the step."""
     mpich = setting.library.family == "MPICH"
     if setting.environment.get("PMIX_RANK"):

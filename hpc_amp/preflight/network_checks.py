@@ -7,7 +7,7 @@ import os
 import resource
 import socket
 
-from hpc_amp.preflight.node import Finding, Findings, Node, listed
+from hpc_amp.preflight.node import CheckResult, Findings, Node, listed
 
 _MIB = 2**20
 
@@ -23,15 +23,15 @@ def check_names(node: Node) -> Findings:
     except OSError as error:
         what = f"MASTER_ADDR {name!r} has no address inside: {error.strerror or error}"
         fix = "see /etc/hosts and /etc/resolv.conf inside, and `address` of the site"
-        yield Finding("net.name", "error", what, why, fix)
+        yield CheckResult("net.name", "error", what, why, fix)
         return
     loops = sorted(address for address in found if address.startswith("127.") or address == "::1")
     if loops and len(loops) == len(found):
         what = f"MASTER_ADDR {name} is {', '.join(loops)} here, which is this node itself"
         fix = "have /etc/hosts mended, or give another name: `address` of the site"
-        yield Finding("net.name", "error", what, why, fix)
+        yield CheckResult("net.name", "error", what, why, fix)
     else:
-        yield Finding("net.name", "good", f"{name} is {', '.join(sorted(found))}")
+        yield CheckResult("net.name", "good", f"{name} is {', '.join(sorted(found))}")
 
 
 def check_port(node: Node) -> Findings:
@@ -42,15 +42,15 @@ def check_port(node: Node) -> Findings:
     try:
         low, high = map(int, node.at("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     except (OSError, ValueError):
-        yield Finding("net.port", "unknown", "the range of ephemeral ports cannot be read")
+        yield CheckResult("net.port", "unknown", "the range of ephemeral ports cannot be read")
         return
     if low <= port <= high:
         what = f"port {port} is one of those that connections take by chance here ({low} to {high})"
         why = "once in a while it will be taken already"
         fix = "ask for net.ipv4.ip_local_port_range to end at 60999, as it does by default"
-        yield Finding("net.port", "warning", what, why, fix)
+        yield CheckResult("net.port", "warning", what, why, fix)
     else:
-        yield Finding("net.port", "good", f"port {port} is outside {low} to {high}")
+        yield CheckResult("net.port", "good", f"port {port} is outside {low} to {high}")
 
 
 def check_interfaces(node: Node, names: list[str] | None = None) -> Findings:
@@ -63,7 +63,7 @@ def check_interfaces(node: Node, names: list[str] | None = None) -> Findings:
             continue
         usable = interfaces(value, names, exact=variable.startswith("GLOO"))
         if usable:
-            yield Finding("net.if", "good", f"{variable}={value} means {', '.join(usable)}")
+            yield CheckResult("net.if", "good", f"{variable}={value} means {', '.join(usable)}")
             continue
         source = _set_by(node, variable)
         used = node.nodes > 1 and (
@@ -74,7 +74,7 @@ def check_interfaces(node: Node, names: list[str] | None = None) -> Findings:
         )
         fix = f"set {variable} to one of them in container.env, or to nothing"
         why = "the ranks would find no network"
-        yield Finding("net.if", "error" if used else "warning", what, why, fix)
+        yield CheckResult("net.if", "error" if used else "warning", what, why, fix)
 
 
 def interfaces(value: str, names: list[str], *, exact: bool = False) -> list[str]:
@@ -112,9 +112,9 @@ def check_infiniband(node: Node) -> Findings:
     if lacks:
         fix = "bind what is missing; the scheduler's daemon hands the limit on to jobs"
         what = f"the node has {', '.join(cards)}, but {'; '.join(lacks)}"
-        yield Finding("net.ib", "warning", what, why, fix)
+        yield CheckResult("net.ib", "warning", what, why, fix)
     else:
-        yield Finding("net.ib", "good", f"{', '.join(cards)} can be used")
+        yield CheckResult("net.ib", "good", f"{', '.join(cards)} can be used")
 
 
 def _set_by(node: Node, variable: str) -> str:

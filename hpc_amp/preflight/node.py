@@ -14,7 +14,7 @@ from hpc_amp.distributed.world import World, resolve
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What one check says. The ids are those of docs/doctor.md."""
 
     id: str
@@ -97,7 +97,7 @@ class Node:
         return resolve({**self.environ, "HPC_AMP_NNODES": str(self.nodes), **one_a_node})
 
 
-Findings = Iterator[Finding]
+Findings = Iterator[CheckResult]
 
 
 def some(names: Iterable[str]) -> str:

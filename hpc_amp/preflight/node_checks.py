@@ -25,7 +25,7 @@ from hpc_amp.preflight.network_checks import (
     check_names,
     check_port,
 )
-from hpc_amp.preflight.node import Finding, Findings, Node, listed, some
+from hpc_amp.preflight.node import CheckResult, Findings, Node, listed, some
 
 _MIB, _GIB = 2**20, 2**30
 
@@ -50,15 +50,15 @@ def check_rank(node: Node) -> Findings:
     hidden = "without its variables every process takes itself for the only one, and trains alone"
     if node.nodes * node.ranks > 1 and not node.environ.get("HPC_AMP_WORLD_SIZE"):
         fix = "leave --cleanenv, --containall and --compat out of container.args and the site's"
-        yield Finding("rank", "error", "the script's variables do not come in", hidden, fix)
+        yield CheckResult("rank", "error", "the script's variables do not come in", hidden, fix)
         return
     try:
         world = node.world()
     except WorldError as error:
         fix = "check that the launcher starts one task a node, and launch.args"
-        yield Finding("rank", "error", f"{error}", hidden, fix)
+        yield CheckResult("rank", "error", f"{error}", hidden, fix)
         return
-    yield Finding("rank", "good", f"one task on each of {world.size} node(s) ({world.source})")
+    yield CheckResult("rank", "good", f"one task on each of {world.size} node(s) ({world.source})")
 
 
 def check_run_dir(node: Node) -> Findings:
@@ -75,7 +75,7 @@ def check_run_dir(node: Node) -> Findings:
             else "bind it writable, on a file system on which you may write"
         )
         what = f"nothing can be written in {node.run_dir}: {error.strerror}"
-        yield Finding("fs", "error", what, why, fix)
+        yield CheckResult("fs", "error", what, why, fix)
         return
     yield _space("fs", node.run_dir, _GIB, why, "make room before the first checkpoint")
 
@@ -99,9 +99,9 @@ def check_binds(node: Node) -> Findings:
     if missing:
         fix = "see whether the file system is mounted on this node, and its permissions"
         what = f"cannot be read{_inside(node)}: {', '.join(missing)}"
-        yield Finding("bind", "error", what, "the program works there", fix)
+        yield CheckResult("bind", "error", what, "the program works there", fix)
     else:
-        yield Finding("bind", "good", "all mounts are there")
+        yield CheckResult("bind", "good", "all mounts are there")
 
 
 def check_data(node: Node) -> Findings:
@@ -113,18 +113,18 @@ def check_data(node: Node) -> Findings:
     why = "every rank reads its images there"
     if root.is_dir():
         if os.access(root, os.R_OK | os.X_OK):
-            yield Finding("data", "good", f"{data['root']} can be read")
+            yield CheckResult("data", "good", f"{data['root']} can be read")
         else:
             fix = "see ls -ld, also of the folders above it"
-            yield Finding("data", "error", f"{data['root']} may not be read", why, fix)
+            yield CheckResult("data", "error", f"{data['root']} may not be read", why, fix)
     elif data["if_missing"] == "synthetic":
-        yield Finding("data", "good", f"there is no {data['root']}: SYNTHETIC images instead")
+        yield CheckResult("data", "good", f"there is no {data['root']}: SYNTHETIC images instead")
     elif data["download"] and data["name"] != "imagefolder":
-        yield Finding("data", "good", f"there is no {data['root']} yet: rank 0 downloads it")
+        yield CheckResult("data", "good", f"there is no {data['root']} yet: rank 0 downloads it")
     else:
         fix = "check train.data.root"
         fix += "; a folder outside the image has to be bound" if node.in_container else ""
-        yield Finding(
+        yield CheckResult(
             "data", "error", f"there is no folder {data['root']}{_inside(node)}", why, fix
         )
 
@@ -139,7 +139,7 @@ def check_tmp(node: Node) -> Findings:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         what = f"{folder} is full" if full else f"{folder} cannot be written: {error.strerror}"
         fix = "remove old files there, or bind a roomier folder: container.bind=[DIR:/tmp]"
-        yield Finding("tmp", "error", what, why, fix)
+        yield CheckResult("tmp", "error", what, why, fix)
         return
     fix = "bind a roomier folder: container.bind=[DIR:/tmp]"
     yield _space("tmp", node.at(folder), _GIB, why, fix, name=folder)
@@ -155,7 +155,7 @@ def check_shm(node: Node) -> Findings:
         _write(node.at("/dev/shm"))
     except OSError as error:
         what = f"/dev/shm cannot be written: {error.strerror}"
-        yield Finding("shm", "error", what, why, fix)
+        yield CheckResult("shm", "error", what, why, fix)
         return
     yield _space("shm", node.at("/dev/shm"), node.ranks * 128 * _MIB, why, fix, name="/dev/shm")
 
@@ -167,14 +167,14 @@ def check_usersite(node: Node) -> Findings:
     folder = Path(site.getusersitepackages())
     names = _modules(folder)
     if not names:
-        yield Finding("usersite", "good", "no packages in the home folder")
+        yield CheckResult("usersite", "good", "no packages in the home folder")
     elif node.program.get("PYTHONNOUSERSITE"):
-        yield Finding("usersite", "good", f"the packages in {folder} are kept out")
+        yield CheckResult("usersite", "good", f"the packages in {folder} are kept out")
     else:
         what = f"packages in {folder} replace the image's: {some(names)}"
         why = "they were made for another Python or torch, and differ from node to node"
         fix = "do not set PYTHONNOUSERSITE to nothing in container.env"
-        yield Finding("usersite", "warning", what, why, fix)
+        yield CheckResult("usersite", "warning", what, why, fix)
 
 
 def check_imports(node: Node) -> Findings:
@@ -197,19 +197,19 @@ def check_imports(node: Node) -> Findings:
     if pollution:
         what = f"PYTHONPATH replaces the image's packages: {some(pollution)}"
         fix = "take it out of container.env, or out of the image's environment"
-        yield Finding("py.path", "warning", what, why, fix)
+        yield CheckResult("py.path", "warning", what, why, fix)
     else:
-        yield Finding("py.path", "good", "PYTHONPATH replaces none of the image's packages")
+        yield CheckResult("py.path", "good", "PYTHONPATH replaces none of the image's packages")
     if _find("torch", [*added, *own]) is None:
         what = f"{sys.executable} has no torch"
         if node.job.get("train"):
             fix = "name an image with torch, or the Python that has it in container.python"
-            yield Finding("img.python", "error", what, "the built-in tasks need it", fix)
+            yield CheckResult("img.python", "error", what, "the built-in tasks need it", fix)
         else:
-            yield Finding("img.python", "good", f"{what}, and your program may not need it")
+            yield CheckResult("img.python", "good", f"{what}, and your program may not need it")
     else:
         version = ".".join(map(str, sys.version_info[:3]))
-        yield Finding("img.python", "good", f"Python {version} with torch, {sys.executable}")
+        yield CheckResult("img.python", "good", f"Python {version} with torch, {sys.executable}")
 
 
 def check_program(node: Node) -> Findings:
@@ -223,12 +223,12 @@ def check_program(node: Node) -> Findings:
         path = node.program.get("PATH", os.defpath)
         there = os.access(workdir / word, os.X_OK) if "/" in word else shutil.which(word, path=path)
         if there:
-            yield Finding("program", "good", f"{word} is there")
+            yield CheckResult("program", "good", f"{word} is there")
         else:
             fix = "check the name, and PATH in job.setup"
             if node.in_container:
                 fix = "check the name; what is not in the image has to be bound"
-            yield Finding(
+            yield CheckResult(
                 "program", "error", f"there is no program {word}{_inside(node)}", why, fix
             )
         return
@@ -240,14 +240,14 @@ def check_program(node: Node) -> Findings:
     else:
         fix = f"it is looked up in the working directory, {workdir}"
         fix += "; what is elsewhere has to be bound" if node.in_container else ""
-        yield Finding("program", "error", f"there is no file {script}{_inside(node)}", why, fix)
+        yield CheckResult("program", "error", f"there is no file {script}{_inside(node)}", why, fix)
         return
     shadows = sorted(_SHADOWED & _modules(folder))
     if shadows and "-I" not in run:
         what = f"files in {folder} are taken for libraries: {', '.join(shadows)}"
         why = "Python looks beside the program first, also when torch imports one of this name"
-        yield Finding("py.path", "warning", what, why, "give them other names")
-    yield Finding("program", "good", f"{' '.join(run[:2])} is there")
+        yield CheckResult("py.path", "warning", what, why, "give them other names")
+    yield CheckResult("program", "good", f"{' '.join(run[:2])} is there")
 
 
 def check_masked(node: Node) -> Findings:
@@ -261,7 +261,7 @@ def check_masked(node: Node) -> Findings:
     if masked:
         fix = "write them into container.env (or the site's env), which win over the image"
         why = "an image's own variables win over those of a script"
-        yield Finding("env.masked", "warning", "; ".join(masked), why, fix)
+        yield CheckResult("env.masked", "warning", "; ".join(masked), why, fix)
     brought = [
         f"{name}={node.environ[name]}"
         for name in _TELLING
@@ -271,9 +271,9 @@ def check_masked(node: Node) -> Findings:
         what = f"the image itself sets {', '.join(brought)}"
         why = "what fits the machine that it was made on need not fit this one"
         fix = "if it does not fit, give another value, or an empty one, in container.env"
-        yield Finding("env.masked", "warning", what, why, fix)
+        yield CheckResult("env.masked", "warning", what, why, fix)
     if not masked and not brought:
-        yield Finding("env.masked", "good", "the image changes nothing that the script has set")
+        yield CheckResult("env.masked", "good", "the image changes nothing that the script has set")
 
 
 def check_libraries(node: Node) -> Findings:
@@ -285,9 +285,9 @@ def check_libraries(node: Node) -> Findings:
         what = f"LD_LIBRARY_PATH has lost the image's own folders: {', '.join(lost)}"
         why = "its torch and CUDA find their libraries through them"
         fix = "name these folders, too, where container.env or --env gives LD_LIBRARY_PATH"
-        yield Finding("env.libs", "warning", what, why, fix)
+        yield CheckResult("env.libs", "warning", what, why, fix)
     elif wanted:
-        yield Finding("env.libs", "good", "the image's LD_LIBRARY_PATH is kept")
+        yield CheckResult("env.libs", "good", "the image's LD_LIBRARY_PATH is kept")
 
 
 def check_cores(node: Node) -> Findings:
@@ -302,9 +302,9 @@ def check_cores(node: Node) -> Findings:
         what = f"{have} core(s) for {ranks} rank(s) that want {each} each"
         why = "threads and loader processes wait for one another: ten times slower is common"
         fix = "see how the launcher binds (launch.args), or ask for job.cpus_per_gpu that exist"
-        yield Finding("cpu.affinity", "warning", what, why, fix)
+        yield CheckResult("cpu.affinity", "warning", what, why, fix)
     else:
-        yield Finding("cpu.affinity", "good", f"{have} core(s), {asked} asked for")
+        yield CheckResult("cpu.affinity", "good", f"{have} core(s), {asked} asked for")
 
 
 def check_limits(node: Node) -> Findings:
@@ -313,9 +313,9 @@ def check_limits(node: Node) -> Findings:
     if 0 <= soft < 1024:
         what = f"only {soft} files may be open (hard limit {hard})"
         why = "loader processes hand over tensors as open files: too many open files"
-        yield Finding("limits", "warning", what, why, "put `ulimit -n 4096` into job.setup")
+        yield CheckResult("limits", "warning", what, why, "put `ulimit -n 4096` into job.setup")
     else:
-        yield Finding("limits", "good", f"{soft} files may be open")
+        yield CheckResult("limits", "good", f"{soft} files may be open")
 
 
 CHECKS: dict[str, Callable[[Node], Findings]] = {
@@ -341,14 +341,14 @@ CHECKS: dict[str, Callable[[Node], Findings]] = {
 """In the order in which they are made, each by the id of its first finding."""
 
 
-def look(node: Node) -> list[Finding]:
+def look(node: Node) -> list[CheckResult]:
     """What all checks say. One that fails by itself is one that could not be made."""
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     for id, check in CHECKS.items():
         try:
             found += check(node)
         except Exception as error:
-            found.append(Finding(id, "unknown", f"the check itself failed: {error!r}"))
+            found.append(CheckResult(id, "unknown", f"the check itself failed: {error!r}"))
     return found
 
 
@@ -373,17 +373,17 @@ def _write(folder: Path) -> None:
             path.unlink()
 
 
-def _space(id: str, path: Path, wanted: int, why: str, fix: str, name: str = "") -> Finding:
+def _space(id: str, path: Path, wanted: int, why: str, fix: str, name: str = "") -> CheckResult:
     found = os.statvfs(path)
     free = found.f_bavail * found.f_frsize
     # About: what two nodes have in common shall be said once.
     shown = f"{free // _GIB} GiB" if free >= _GIB else f"{float(f'{free // _MIB:.1g}'):.0f} MiB"
     name = name or str(path)
     if free < wanted:
-        return Finding(id, "warning", f"{name} has only about {shown} left", why, fix)
+        return CheckResult(id, "warning", f"{name} has only about {shown} left", why, fix)
     if found.f_files and found.f_favail < 1000:
-        return Finding(id, "warning", f"{name} has room for very few more files", why, fix)
-    return Finding(id, "good", f"{name} has room")
+        return CheckResult(id, "warning", f"{name} has room for very few more files", why, fix)
+    return CheckResult(id, "good", f"{name} has room")
 
 
 def _modules(folder: Path) -> set[str]:

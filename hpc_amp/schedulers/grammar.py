@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from hpc_amp.schedulers.options import OptionTable
-from hpc_amp.schedulers.words import BLANKS, Split, Word
+from hpc_amp.schedulers.words import BLANKS, OptionWord, Split
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Option:
     name: str
     spelling: str
     value: str | None
-    word: Word
-    value_word: Word | None = None
+    word: OptionWord
+    value_word: OptionWord | None = None
     attached: bool = False  # a letter with its value in the same word
     known: bool = True
     related: bool = False
@@ -67,9 +67,9 @@ class Options:
     scheduler would take for it."""
 
     options: list[Option] = field(default_factory=list)
-    strays: list[Word] = field(default_factory=list)
+    strays: list[OptionWord] = field(default_factory=list)
     no_value: list[Option] = field(default_factory=list)
-    alone: list[Word] = field(default_factory=list)
+    alone: list[OptionWord] = field(default_factory=list)
 
     def all(self, name: str) -> list[Option]:
         return [option for option in self.options if option.name == name]
@@ -248,7 +248,7 @@ class Grammar(ABC):
     def parse(self, header: Header) -> Options:
         """The options of a header."""
         result = Options()
-        words: list[Word] = []
+        words: list[OptionWord] = []
         for directive in header.directives:
             own = directive.split.words
             if len(own) == 1 and own[0].text in self.alone:
@@ -264,7 +264,7 @@ class Grammar(ABC):
         """The options of a single directive, which has no marker."""
         return self.parse(Header(self, (Directive(1, text, self.split(text)),), 2))
 
-    def _read_words(self, words: Sequence[Word], result: Options) -> None:
+    def _read_words(self, words: Sequence[OptionWord], result: Options) -> None:
         has_long = bool(self.options.all_long)
         at = 0
         while at < len(words):
@@ -287,7 +287,7 @@ class Grammar(ABC):
                 while at < len(words) and words[at].line == word.line:
                     at += 1
 
-    def _add_long(self, words: Sequence[Word], at: int, result: Options) -> int:
+    def _add_long(self, words: Sequence[OptionWord], at: int, result: Options) -> int:
         """Add the option at `at`. Returns where the next one may be."""
         word = words[at]
         spelling, equals, rest = word.text.partition("=")
@@ -319,7 +319,7 @@ class Grammar(ABC):
         result.options.append(Option(name, spelling, following.text, word, following))
         return at + 2
 
-    def _add_short(self, words: Sequence[Word], at: int, result: Options) -> int:
+    def _add_short(self, words: Sequence[OptionWord], at: int, result: Options) -> int:
         """A word of letters: flags, and at last one with a value, in the same word or the next."""
         word = words[at]
         for index, letter in enumerate(word.text[1:], 1):
@@ -357,7 +357,7 @@ class Grammar(ABC):
             return at + 2
         return at + 1
 
-    def _add_whole(self, words: Sequence[Word], at: int, result: Options) -> int:
+    def _add_whole(self, words: Sequence[OptionWord], at: int, result: Options) -> int:
         """A word that is an option as a whole, and the words of its value."""
         word = words[at]
         takes = self.options.takes_value(word.text)

@@ -10,7 +10,7 @@ BLANKS = " \t\v\f\r\n"
 
 
 @dataclass(frozen=True)
-class Word:
+class OptionWord:
     """A word as the scheduler gets it. `quoted` says that quotes were taken off it; `lost` are the
     characters whose backslash vanished inside quotes, where a shell would have kept it;
     `before_comma` is what stood before a quoted piece that holds a comma."""
@@ -26,7 +26,7 @@ class Word:
 class Split:
     """A directive split into words, and what went wrong with it."""
 
-    words: tuple[Word, ...]
+    words: tuple[OptionWord, ...]
     unmatched: str | None = None  # the quote that does not end
     comment: str | None = None  # what `#` took away, where it starts a comment
     cut: bool = False  # ... in the middle of a word
@@ -34,7 +34,7 @@ class Split:
 
 def plain_words(text: str, line: int) -> Split:
     """Split at white space, and no more."""
-    return Split(tuple(Word(word, line) for word in re.findall(f"[^{BLANKS}]+", text)))
+    return Split(tuple(OptionWord(word, line) for word in re.findall(f"[^{BLANKS}]+", text)))
 
 
 def quoted_words(text: str, line: int, *, escapes_in_quotes: bool, has_comments: bool) -> Split:
@@ -44,7 +44,7 @@ def quoted_words(text: str, line: int, *, escapes_in_quotes: bool, has_comments:
     unquoted `#` starts a comment, even in the middle of a word; otherwise it is an ordinary
     character.
     """
-    words: list[Word] = []
+    words: list[OptionWord] = []
     at, end = 0, len(text)
     while True:
         while at < end and text[at] in BLANKS:
@@ -75,7 +75,7 @@ def quoted_words(text: str, line: int, *, escapes_in_quotes: bool, has_comments:
                 quote, quoted = letter, True
                 before = "".join(letters)
             elif has_comments and letter == "#":
-                words.append(Word("".join(letters), line, quoted, lost, comma))
+                words.append(OptionWord("".join(letters), line, quoted, lost, comma))
                 return Split(tuple(words), comment=text[at:], cut=True)
             else:
                 letters.append(letter)
@@ -83,4 +83,4 @@ def quoted_words(text: str, line: int, *, escapes_in_quotes: bool, has_comments:
         if quote:
             return Split(tuple(words), unmatched=quote)
         if letters or quoted:
-            words.append(Word("".join(letters), line, quoted, lost, comma))
+            words.append(OptionWord("".join(letters), line, quoted, lost, comma))

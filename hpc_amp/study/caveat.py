@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hpc_amp.campaigns.words import joined
 from hpc_amp.study.folder import KINDS
-from hpc_amp.study.points import Point
+from hpc_amp.study.points import MeasuredPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Caveat:
 
     topic: str
     said: str
-    points: tuple[Point, ...] = ()
+    points: tuple[MeasuredPoint, ...] = ()
 
     @property
     def text(self) -> str:
@@ -36,7 +36,7 @@ def merged(caveats: Iterable[Caveat]) -> list[Caveat]:
     return list(found.values())
 
 
-def _places(points: Iterable[Point]) -> str:
+def _places(points: Iterable[MeasuredPoint]) -> str:
     """`strong, 4 nodes`, `strong and weak, 2 and 4 nodes`, `strong, 2 nodes; weak, 4 nodes`."""
     nodes = {kind: sorted({p.nodes for p in points if p.kind == kind}) for kind in KINDS}
     kinds_on: dict[tuple[int, ...], list[str]] = {}

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from hpc_amp.campaigns.words import count, joined, on_nodes
 from hpc_amp.study.caveat import Caveat
-from hpc_amp.study.points import Point
+from hpc_amp.study.points import MeasuredPoint
 from hpc_amp.study.runs import StudyRun
 
 _SAME_FOR_ALL = {
@@ -19,7 +19,9 @@ _SAME_FOR_ALL = {
 }
 
 
-def differing_conditions(runs: Sequence[StudyRun], points: Sequence[Point]) -> Iterator[Caveat]:
+def differing_conditions(
+    runs: Sequence[StudyRun], points: Sequence[MeasuredPoint]
+) -> Iterator[Caveat]:
     """Warnings about hardware, versions, batch and layout that are not the same."""
     for key, name in _SAME_FOR_ALL.items():
         nodes_of: dict[str, set[int]] = {}
@@ -36,7 +38,7 @@ def differing_conditions(runs: Sequence[StudyRun], points: Sequence[Point]) -> I
         yield from _ranks_per_node([point for point in points if point.kind == kind])
 
 
-def _layout(point: Point) -> Iterator[Caveat]:
+def _layout(point: MeasuredPoint) -> Iterator[Caveat]:
     """Nodes that were not what the study asked for."""
     other = sorted({run.ranks[0].nodes for run in point.runs} - {point.nodes})
     if other:
@@ -51,7 +53,7 @@ def _layout(point: Point) -> Iterator[Caveat]:
         )
 
 
-def _batch(points: Sequence[Point]) -> Iterator[Caveat]:
+def _batch(points: Sequence[MeasuredPoint]) -> Iterator[Caveat]:
     """Strong scaling is about one global batch, weak scaling about one batch a node."""
     weak = bool(points) and points[0].kind == "weak"
     batches = {
@@ -65,7 +67,7 @@ def _batch(points: Sequence[Point]) -> Iterator[Caveat]:
         yield Caveat("batch", f"{points[0].kind}: {what} is not the same in all runs: {told}")
 
 
-def _ranks_per_node(points: Sequence[Point]) -> Iterator[Caveat]:
+def _ranks_per_node(points: Sequence[MeasuredPoint]) -> Iterator[Caveat]:
     densities = {
         Fraction(run.ranks[0].world_size, point.nodes) for point in points for run in point.runs
     }

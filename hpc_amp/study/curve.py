@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from hpc_amp.study.fit import Fit, fit_amdahl, fit_gustafson
 from hpc_amp.study.folder import Kind
-from hpc_amp.study.points import Point
+from hpc_amp.study.points import MeasuredPoint
 
 # What computing centres ask for at least (CSC and others): below it, nodes are wasted.
 EFFICIENCY_FLOOR = 0.75
@@ -31,7 +31,7 @@ class ScaledPoint:
     the two points has a single run, and 0 for the smallest point itself.
     """
 
-    point: Point
+    point: MeasuredPoint
     speedup: float
     ideal_speedup: float
     efficiency: float
@@ -58,12 +58,12 @@ class Curve:
     crossing: Crossing | None
 
     @property
-    def reference(self) -> Point:
+    def reference(self) -> MeasuredPoint:
         """The point that the others are compared with."""
         return self.points[0].point
 
 
-def make_curve(points: Sequence[Point]) -> Curve:
+def make_curve(points: Sequence[MeasuredPoint]) -> Curve:
     """The curve through at least one point; all of one kind."""
     ordered = sorted(points, key=lambda point: point.nodes)
     scaled = tuple(_scaled(point, ordered[0]) for point in ordered)
@@ -74,7 +74,7 @@ def make_curve(points: Sequence[Point]) -> Curve:
     return Curve(kind, scaled, fit(nodes, throughputs), _crossing(scaled))
 
 
-def _scaled(point: Point, reference: Point) -> ScaledPoint:
+def _scaled(point: MeasuredPoint, reference: MeasuredPoint) -> ScaledPoint:
     ideal = point.nodes / reference.nodes
     speedup = point.samples_per_second / reference.samples_per_second
     half_width = None

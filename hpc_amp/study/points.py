@@ -49,7 +49,7 @@ class AllReduce:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MeasuredPoint:
     """What was measured on one number of nodes.
 
     `step_seconds` is the median over runs of the median over a run's steps and ranks.
@@ -105,7 +105,7 @@ class Point:
         ]
 
 
-def measure_point(runs: Sequence[StudyRun]) -> Point | None:
+def measure_point(runs: Sequence[StudyRun]) -> MeasuredPoint | None:
     """The point that `runs`, all repeats on one number of nodes, measured. None where none did."""
     measured = tuple(run for run in runs if run.ranks)
     if not measured:
@@ -113,7 +113,7 @@ def measure_point(runs: Sequence[StudyRun]) -> Point | None:
     steps = [list(chain.from_iterable(rank.steps for rank in run.ranks)) for run in measured]
     run_seconds = tuple(median(values) for values in steps)
     every_step = list(chain.from_iterable(steps))
-    return Point(
+    return MeasuredPoint(
         kind=measured[0].planned.kind,
         nodes=measured[0].planned.nodes,
         planned=len(runs),

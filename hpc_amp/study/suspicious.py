@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hpc_amp.campaigns.words import count, joined, percent, percent_between
 from hpc_amp.study.caveat import Caveat
 from hpc_amp.study.curve import Curve, ScaledPoint
-from hpc_amp.study.points import Point
+from hpc_amp.study.points import MeasuredPoint
 
 # Efficiency above 1 by more than this, and by more than its uncertainty, is not believed as it is.
 SUPERLINEAR = 0.02
@@ -40,7 +40,7 @@ def _superlinear(scaled: ScaledPoint, curve: Curve) -> Iterator[Caveat]:
         )
 
 
-def _noisy(point: Point) -> Iterator[Caveat]:
+def _noisy(point: MeasuredPoint) -> Iterator[Caveat]:
     median, (low, high) = point.step_seconds, point.step_spread
     said = []
     if (high - low) / median > NOISY:
@@ -57,7 +57,7 @@ def _noisy(point: Point) -> Iterator[Caveat]:
         yield Caveat("noisy", f"of the median step, {joined(said)}", (point,))
 
 
-def _straggler(point: Point) -> Iterator[Caveat]:
+def _straggler(point: MeasuredPoint) -> Iterator[Caveat]:
     slow = point.slowest
     if slow is not None and slow.excess > STRAGGLER:
         yield Caveat(
@@ -68,7 +68,7 @@ def _straggler(point: Point) -> Iterator[Caveat]:
         )
 
 
-def _measurement(point: Point) -> Iterator[Caveat]:
+def _measurement(point: MeasuredPoint) -> Iterator[Caveat]:
     ranks = [rank for run in point.runs for rank in run.ranks]
     fewest = min(len(rank.steps) for rank in ranks)
     if fewest < FEW_STEPS:

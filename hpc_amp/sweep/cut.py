@@ -11,7 +11,7 @@ from hpc_amp.sweep.folder import Group
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ArrayPart:
     """One array that is to be."""
 
     number: int
@@ -34,7 +34,7 @@ def cut(
     largest: int,
     first_number: int,
     at_once: int | None,
-) -> list[Part]:
+) -> list[ArrayPart]:
     """The parts of a submission of the `wanted` points. Together they stay within `at_once`, of
     which each gets an equal share. Raises UsageError where that is less than one."""
     pieces = [piece for group in groups for piece in _pieces(group, wanted, largest)]
@@ -48,7 +48,7 @@ def cut(
         share = None
         if at_once is not None:
             share = at_once // len(pieces) + (index < at_once % len(pieces))
-        parts.append(Part(first_number + index, group, points, share))
+        parts.append(ArrayPart(first_number + index, group, points, share))
     return parts
 
 

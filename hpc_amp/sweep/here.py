@@ -17,7 +17,7 @@ from hpc_amp.jobs import rundir
 from hpc_amp.jobs.events import record_event
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.signals import INTERRUPTING, Handler, handling, interrupt
-from hpc_amp.sweep.cut import Part
+from hpc_amp.sweep.cut import ArrayPart
 from hpc_amp.sweep.folder import Sweep
 from hpc_amp.sweep.record import record_cancelled, record_queued, record_submitted
 from hpc_amp.sweep.submit import write_script
@@ -54,20 +54,21 @@ def gpus_here() -> list[str]:
     return [str(index) for index in range(len(list(folder.iterdir())))] if folder.is_dir() else []
 
 
-class Interrupted(Exception):
+class SweepInterrupted(Exception):
     """The sweep was stopped by Ctrl-C or a signal; the points that ran have saved and stopped, as
     far as they can."""
 
 
 def run_here(
     sweep: Sweep,
-    parts: Sequence[Part],
+    parts: Sequence[ArrayPart],
     slots: Sequence[Slot],
     on_record: Callable[[], object],
     on_end: Callable[[int], object],
 ) -> None:
     """Run the parts' points in the slots; `on_record` is called when other commands can see that
-    this one has them, and `on_end` is told the number of each that has ended. Raises Interrupted.
+    this one has them, and `on_end` is told the number of each that has ended. Raises
+    SweepInterrupted.
     """
     pool = _Pool(sweep, slots, on_end)
     own_id = get_scheduler(sweep.scheduler).arrays().id_of_process(os.getpid())
@@ -93,7 +94,7 @@ def run_here(
     if interrupted.is_set():
         with _signals(interrupt):
             pool.stop()
-        raise Interrupted
+        raise SweepInterrupted
 
 
 class _Pool:

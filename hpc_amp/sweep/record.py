@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.sweep import ranges
-from hpc_amp.sweep.cut import Part
+from hpc_amp.sweep.cut import ArrayPart
 from hpc_amp.sweep.folder import Sweep
 
 
@@ -26,13 +26,13 @@ class Submitted:
     """When its submission began."""
 
 
-def record_submitted(sweep: Sweep, part: Part) -> None:
+def record_submitted(sweep: Sweep, part: ArrayPart) -> None:
     """Recorded before: the first task may start before the scheduler's command returns."""
     points = ranges.to_text(part.points)
     record_event(sweep.folder, "submitted", array=part.number, points=points)
 
 
-def record_queued(sweep: Sweep, part: Part | Submitted, job_ids: Sequence[str]) -> None:
+def record_queued(sweep: Sweep, part: ArrayPart | Submitted, job_ids: Sequence[str]) -> None:
     """The scheduler has taken the array, or its first jobs."""
     record_event(sweep.folder, "queued", array=part.number, job_ids=list(job_ids))
 

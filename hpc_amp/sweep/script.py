@@ -6,11 +6,11 @@ from hpc_amp import __version__
 from hpc_amp.jobs.shell import comment, quote, templates, verbatim
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.sweep import ranges
-from hpc_amp.sweep.cut import Part
+from hpc_amp.sweep.cut import ArrayPart
 from hpc_amp.sweep.folder import Sweep
 
 
-def render_array(sweep: Sweep, part: Part) -> str:
+def render_array(sweep: Sweep, part: ArrayPart) -> str:
     """The very bytes that are submitted, or that run here, for the points of a part."""
     scheduler = get_scheduler(sweep.scheduler)
     arrays = scheduler.arrays()

@@ -11,7 +11,7 @@ from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.signals import INTERRUPTING, uninterrupted
-from hpc_amp.sweep.cut import Part, cut
+from hpc_amp.sweep.cut import ArrayPart, cut
 from hpc_amp.sweep.folder import Sweep, write_description
 from hpc_amp.sweep.plan import SweepPlan
 from hpc_amp.sweep.record import read_submitted, record_queued, record_submitted
@@ -73,7 +73,7 @@ def write(sweep: Sweep, plan: SweepPlan) -> None:
         raise UsageError(f"the sweep's folder cannot be written: {error}") from None
 
 
-def parts_of(sweep: Sweep, wanted: Collection[int], at_once: int | None) -> list[Part]:
+def parts_of(sweep: Sweep, wanted: Collection[int], at_once: int | None) -> list[ArrayPart]:
     """The arrays that a submission of the `wanted` points becomes."""
     arrays = get_scheduler(sweep.scheduler).arrays()
     numbers = [submitted.number for submitted in read_submitted(sweep)]
@@ -86,7 +86,7 @@ def parts_of(sweep: Sweep, wanted: Collection[int], at_once: int | None) -> list
     )
 
 
-def write_script(sweep: Sweep, part: Part) -> Path:
+def write_script(sweep: Sweep, part: ArrayPart) -> Path:
     """The script of a part, in the sweep's folder. Raises UsageError where it cannot be written."""
     script = sweep.folder / part.script_name
     try:
@@ -97,7 +97,7 @@ def write_script(sweep: Sweep, part: Part) -> Path:
     return script
 
 
-def submit(sweep: Sweep, parts: Sequence[Part]) -> list[str]:
+def submit(sweep: Sweep, parts: Sequence[ArrayPart]) -> list[str]:
     """Hand in the parts of a sweep; the ids of their jobs. Raises SchedulerError where one is
     refused; what was taken before goes on, and the sweep's record has it."""
     arrays = get_scheduler(sweep.scheduler).arrays()

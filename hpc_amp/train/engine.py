@@ -35,7 +35,7 @@ from hpc_amp.train.errors import Superseded, TrainingError
 from hpc_amp.train.manifest import DamagedCheckpoint
 from hpc_amp.train.observer import Observer
 from hpc_amp.train.pace import Pace
-from hpc_amp.train.report import Report
+from hpc_amp.train.report import ProgressReport
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.saver import CheckpointSaver
 from hpc_amp.train.schedule import RateFactor, decay_after, rate_factor
@@ -143,7 +143,7 @@ class Engine:
             warn=self._warn,
         )
         self.pace = Pace(device)
-        self.report = Report(self)
+        self.report = ProgressReport(self)
         for line in resumed:
             self.tracker.say(line)
         self.precision.open()  # last: an engine that cannot be made leaves nothing patched

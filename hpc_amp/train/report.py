@@ -14,7 +14,7 @@ from hpc_amp.train.observer import Training
 from hpc_amp.train.state import weights_digest
 
 
-class Report:
+class ProgressReport:
     """Reports on one engine. Every rank calls `log` after the same steps."""
 
     def __init__(self, engine: Training) -> None:

@@ -11,9 +11,9 @@ import pytest
 from support.environment import require_program, working_directory
 from support.stubs import StubHost
 
-from hpc_amp.bench.folder import Point, find_bench
+from hpc_amp.bench.folder import PrecisionRun, find_bench
 from hpc_amp.bench.points import (
-    Prepared,
+    PreparedBench,
     prepare_bench,
     render_bench,
     submit_bench,
@@ -33,14 +33,14 @@ JOB: dict[str, Any] = {
 }
 
 
-def prepared(host: StubHost, *overrides: str, **changes: Any) -> Prepared:
+def prepared(host: StubHost, *overrides: str, **changes: Any) -> PreparedBench:
     path = host.write_job({**JOB, **changes.pop("config", {})})
     settings = {"precisions": ["fp32", "bf16"], "repeats": 2, "warmup": 3, "steps": 7, "site": None}
     with working_directory(host.work):
         return prepare_bench(path, overrides, Path("benches"), **{**settings, **changes})
 
 
-def script_of(made: Prepared) -> Path:
+def script_of(made: PreparedBench) -> Path:
     return made.bench.folder / "allocations" / "1" / "launch.sh"
 
 
@@ -127,7 +127,7 @@ def test_one_job_is_submitted_for_all_points(
         assert second["job_id"] == submission.job_id
     with working_directory(host.work):
         assert find_bench("small", Path("benches")) == made.bench
-    assert made.bench.run_dir(Point("bf16", 2)) == list(made.plans.values())[3].run_dir
+    assert made.bench.run_dir(PrecisionRun("bf16", 2)) == list(made.plans.values())[3].run_dir
 
 
 def test_where_the_job_is_refused_nothing_stays_behind(
@@ -174,7 +174,9 @@ def test_the_script_passes_shellcheck(host: StubHost) -> None:
     assert result.returncode == 0, result.stdout
 
 
-def run_script(made: Prepared, statuses: dict[Point, int]) -> subprocess.CompletedProcess[str]:
+def run_script(
+    made: PreparedBench, statuses: dict[PrecisionRun, int]
+) -> subprocess.CompletedProcess[str]:
     """Run the script with launch scripts that only say that they ran, and end so."""
     made.bench.write("", {point: plan.run_dir for point, plan in made.plans.items()})
     script_of(made).parent.mkdir(parents=True)
@@ -195,13 +197,13 @@ def run_script(made: Prepared, statuses: dict[Point, int]) -> subprocess.Complet
     return started(made)
 
 
-def started(made: Prepared) -> subprocess.CompletedProcess[str]:
+def started(made: PreparedBench) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", script_of(made)], text=True, capture_output=True, timeout=300, check=False
     )
 
 
-def said(made: Prepared) -> list[str]:
+def said(made: PreparedBench) -> list[str]:
     """What the launch scripts said, by point."""
     logs = [plan.run_dir / "logs" / "job.log" for plan in made.plans.values()]
     return [log.read_text() if log.exists() else "" for log in logs]
@@ -216,9 +218,9 @@ def test_the_script_runs_all_points_and_keeps_no_weights(host: StubHost) -> None
 
 def test_a_precision_that_fails_is_not_tried_again(host: StubHost) -> None:
     made = prepared(host)
-    assert run_script(made, {Point("fp32", 1): 2}).returncode == 1
+    assert run_script(made, {PrecisionRun("fp32", 1): 2}).returncode == 1
     assert said(made) == ["ran\n", "ran\n", "", "ran\n"]
-    (event,) = read_events(made.bench.run_dir(Point("fp32", 2)))
+    (event,) = read_events(made.bench.run_dir(PrecisionRun("fp32", 2)))
     assert (event["state"], event["reason"]) == (
         "failed", "not tried: this precision failed before",
     )  # fmt: skip
@@ -227,7 +229,7 @@ def test_a_precision_that_fails_is_not_tried_again(host: StubHost) -> None:
 def test_a_job_that_is_started_again_does_the_rest(host: StubHost) -> None:
     made = prepared(host)
     run_script(made, {})
-    (made.bench.run_dir(Point("bf16", 1)) / "state.jsonl").write_text("")
+    (made.bench.run_dir(PrecisionRun("bf16", 1)) / "state.jsonl").write_text("")
     assert started(made).returncode == 0
     assert said(made) == ["ran\n", "ran\nran\n", "ran\n", "ran\n"]
 
@@ -237,7 +239,7 @@ def test_a_signal_reaches_the_point_and_no_other_one_begins(host: StubHost) -> N
     run_script(made, {})
     for plan in made.plans.values():
         (plan.run_dir / "state.jsonl").write_text("")
-    first = made.bench.run_dir(Point("fp32", 1))
+    first = made.bench.run_dir(PrecisionRun("fp32", 1))
     (first / "launch.sh").write_text(
         "trap 'echo warned; exit 75' USR1\n"
         # Its parent is the shell that waits for it.

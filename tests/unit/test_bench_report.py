@@ -16,7 +16,7 @@ from support.stubs import StubHost
 from support.studies import rank_file, write_timing
 
 from hpc_amp.bench.comparison import Comparison, compare
-from hpc_amp.bench.folder import Bench, Point
+from hpc_amp.bench.folder import Bench, PrecisionRun
 from hpc_amp.bench.report import to_json, to_text, write_report
 from hpc_amp.bench.results import read_results
 from hpc_amp.bench.sentences import CPU
@@ -62,7 +62,7 @@ def measure(
     bench: Bench, precision: str, repeat: int, steps: float | list[float], **changes: Any
 ) -> Path:
     """A finished run on four GPUs, whose steps took so long."""
-    run_dir = bench.run_dir(Point(precision, repeat))
+    run_dir = bench.run_dir(PrecisionRun(precision, repeat))
     ended(run_dir, "finished")
     facts = {**A100, "precision": precision, "tf32": {"matmul": False, "convolution": False}}
     facts |= {"peak_memory_bytes": 2**30, **changes}
@@ -109,8 +109,8 @@ def test_without_a_common_round_there_is_no_speedup(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, ["fp32", "fp16"], repeats=2)
     measure(bench, "fp32", 1, 0.4)
     measure(bench, "fp16", 2, 0.2)
-    ended(bench.run_dir(Point("fp32", 2)), "failed", "out of memory")
-    ended(bench.run_dir(Point("fp16", 1)), "failed")
+    ended(bench.run_dir(PrecisionRun("fp32", 2)), "failed", "out of memory")
+    ended(bench.run_dir(PrecisionRun("fp16", 1)), "failed")
     comparison = compared(bench)
     assert [row.speedup for row in comparison.rows] == [1.0, None]
     text = to_text(comparison)
@@ -120,7 +120,9 @@ def test_without_a_common_round_there_is_no_speedup(tmp_path: Path) -> None:
 
 def test_the_first_precision_that_is_measured_is_the_reference(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, ["tf32", "fp32", "bf16"], repeats=1)
-    ended(bench.run_dir(Point("tf32", 1)), "failed", "precision tf32 is a mode of NVIDIA GPUs")
+    ended(
+        bench.run_dir(PrecisionRun("tf32", 1)), "failed", "precision tf32 is a mode of NVIDIA GPUs"
+    )
     measure(bench, "fp32", 1, 0.2)
     measure(bench, "bf16", 1, 0.1)
     rows = compared(bench).rows
@@ -129,7 +131,7 @@ def test_the_first_precision_that_is_measured_is_the_reference(tmp_path: Path) -
 
 def test_a_finished_run_without_all_of_its_files_is_damaged(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, ["fp32", "bf16", "fp16"], repeats=1)
-    ended(bench.run_dir(Point("fp32", 1)), "finished")
+    ended(bench.run_dir(PrecisionRun("fp32", 1)), "finished")
     lost = measure(bench, "bf16", 1, 0.1)
     (lost / "attempts" / "1" / "timing" / "rank-00002.json").unlink()
     torn = measure(bench, "fp16", 1, 0.1)
@@ -145,7 +147,7 @@ def test_a_run_that_the_job_never_came_to_has_not_begun(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, ["fp32"], repeats=1)
     gone = {"time": 1, "state": "queued", "job_id": "local-1-1"}
     submitted = {"time": 1, "state": "submitted", "scheduler": "local"}
-    (bench.run_dir(Point("fp32", 1)) / "state.jsonl").write_text(
+    (bench.run_dir(PrecisionRun("fp32", 1)) / "state.jsonl").write_text(
         "".join(json.dumps(event) + "\n" for event in (submitted, gone))
     )
     (result,) = read_results(bench)
@@ -206,7 +208,7 @@ def test_json_has_every_run(tmp_path: Path) -> None:
     measure(bench, "fp32", 1, 0.4)
     measure(bench, "fp32", 2, 0.2)
     measure(bench, "fp16", 1, 0.1, tf32={"matmul": True, "convolution": False})
-    ended(bench.run_dir(Point("fp16", 2)), "failed", "out of memory")
+    ended(bench.run_dir(PrecisionRun("fp16", 2)), "failed", "out of memory")
     content = json.loads(to_json(compared(bench)))
     fp32, fp16 = content["precisions"]
     assert [run["step_seconds"] for run in fp32["runs"]] == [0.4, 0.2]
@@ -232,7 +234,7 @@ def test_the_report_has_a_picture_that_is_the_same_every_time(tmp_path: Path) ->
     for name in written.names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     empty = make_bench(tmp_path / "empty", ["fp32"], repeats=1)
-    ended(empty.run_dir(Point("fp32", 1)), "failed")
+    ended(empty.run_dir(PrecisionRun("fp32", 1)), "failed")
     assert write_report(compared(empty), tmp_path / "c").names == ("bench.txt", "bench.json")
 
 

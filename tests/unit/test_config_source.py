@@ -8,7 +8,7 @@ import yaml
 
 from hpc_amp.config import source
 from hpc_amp.config.source import parse, read_file
-from hpc_amp.config.tree import Items, Scalar, Table
+from hpc_amp.config.tree import Items, MappingNode, Scalar
 from hpc_amp.errors import ConfigError
 
 
@@ -48,7 +48,7 @@ def test_scalars_keep_their_source_text(text, scalar):
 
 def test_an_alias_is_the_value_of_its_anchor_at_the_line_of_its_own_key():
     tree = parsed("a: &x {b: 1}\nc: *x\n")
-    assert tree.entries["c"] == Table({"b": Scalar("1", "f:1")}, "f:2")
+    assert tree.entries["c"] == MappingNode({"b": Scalar("1", "f:1")}, "f:2")
 
 
 def test_merge_keys_fill_in_what_is_not_written():

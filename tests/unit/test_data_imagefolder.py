@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from hpc_amp.config import schema
-from hpc_amp.data.prepare import Prepared, prepare
+from hpc_amp.data.prepare import PreparedData, prepare
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import DataError
 
@@ -29,7 +29,9 @@ def write_images(root: Path, test: str = "test", size: tuple[int, int] = (12, 10
     return root
 
 
-def load(root: Path, rank: int = 0, size: int = 1, accumulate: int = 1, **data: object) -> Prepared:
+def load(
+    root: Path, rank: int = 0, size: int = 1, accumulate: int = 1, **data: object
+) -> PreparedData:
     config = schema.Train(
         batch_size=4,
         eval_batch_size=2,

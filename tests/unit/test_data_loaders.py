@@ -23,7 +23,7 @@ from support.warm import Warm
 from hpc_amp.data import loaders as module
 from hpc_amp.data.errors import DataError, LoaderError
 from hpc_amp.data.loaders import AHEAD, Batch, Loaders
-from hpc_amp.data.pictures import Request
+from hpc_amp.data.pictures import PictureRequest
 
 
 @pytest.fixture(scope="module")
@@ -181,10 +181,10 @@ def test_a_rank_that_ends_amid_a_request_leaves_no_word_in_the_log(
     """Batches are decoded ahead, also at the moment of a stop."""
     loaders = Loaders(1, side=6, largest=2)
     (process,) = loaders._processes
-    process.connection.send(Request(0, 6, False, False, [(paths[0], "")]))
+    process.connection.send(PictureRequest(0, 6, False, False, [(paths[0], "")]))
     assert process.connection.recv() is None  # it is awake
     os.kill(process.program.pid, signal.SIGSTOP)
-    process.connection.send(Request(0, 6, False, False, [(paths[0], "")]))
+    process.connection.send(PictureRequest(0, 6, False, False, [(paths[0], "")]))
     process.connection.close()
     os.kill(process.program.pid, signal.SIGCONT)
     assert process.program.wait() == 0

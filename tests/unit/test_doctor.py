@@ -27,7 +27,7 @@ AUTO = CONTAINERS.get("auto")()
 
 def request(
     folder: Path, config: dict[str, Any], site: dict[str, Any] | None = None
-) -> job.Request:
+) -> job.CheckedRequest:
     """A job on a site of its own."""
     (folder / "own.yaml").write_text(yaml.safe_dump(site or {"scheduler": "slurm"}))
     path = folder / "job.yaml"
@@ -38,7 +38,7 @@ def request(
     )
     with working_directory(folder):
         loaded, chosen = load_for_site(path)
-    return job.Request(loaded, chosen, {"HOME": "/home/me"})
+    return job.CheckedRequest(loaded, chosen, {"HOME": "/home/me"})
 
 
 def one(findings: Iterator[Finding], id: str) -> Finding:
@@ -285,7 +285,7 @@ def test_cwd(tmp_path: Path) -> None:
     wanted = request(tmp_path, {"container": container, "runs_dir": str(tmp_path)})
     with working_directory(tmp_path):
         assert one(job.check_folders(wanted), "cwd").status == "good"
-        at_home = job.Request(wanted.loaded, wanted.site, {"HOME": str(tmp_path)})
+        at_home = job.CheckedRequest(wanted.loaded, wanted.site, {"HOME": str(tmp_path)})
         assert one(job.check_folders(at_home), "cwd").status == "warning"
     with working_directory(Path("/opt")):
         assert one(job.check_folders(wanted), "cwd").status == "error"
@@ -693,7 +693,9 @@ def test_transport(text: str, name: str | None, ways: list[str]) -> None:
     assert network.transport(text.splitlines()) == (name, ways)
 
 
-def measured(folder: Path, text: str, state: str = "finished", **facts: Any) -> network.Measurement:
+def measured(
+    folder: Path, text: str, state: str = "finished", **facts: Any
+) -> network.NetworkMeasurement:
     known = {"ranks": 4, "nodes": 2, "device": "cuda", "backend": "nccl", "join_seconds": 1.0}
     sizes = [{"bytes": 8, "seconds": 1e-5}, {"bytes": 10**9, "seconds": 0.1}]
     if state == "finished":

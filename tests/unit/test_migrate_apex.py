@@ -7,12 +7,12 @@ import torch
 
 from hpc_amp import amp
 from hpc_amp.migrate.apex_parts import EXTENSIONS, PARTS, part
-from hpc_amp.migrate.finding import Finding
+from hpc_amp.migrate.finding import MigrationFinding
 from hpc_amp.migrate.moves import APEX_AMP, APEX_AMP_API
 from hpc_amp.migrate.scan import Target, scan
 
 
-def found(text: str, rule: str, target: Target = "drop-in") -> list[Finding]:
+def found(text: str, rule: str, target: Target = "drop-in") -> list[MigrationFinding]:
     findings, _ = scan(text, "x.py", target, (2, 4))
     return [finding for finding in findings if finding.rule == rule]
 

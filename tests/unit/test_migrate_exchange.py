@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc_amp.migrate.finding import Finding
+from hpc_amp.migrate.finding import MigrationFinding
 from hpc_amp.migrate.scan import scan
 
 OLDEST = (2, 4)
@@ -28,7 +28,7 @@ def changed(text: str, torch_version: tuple[int, int] = OLDEST) -> str:
     return new
 
 
-def left(text: str, torch_version: tuple[int, int] = OLDEST) -> list[Finding]:
+def left(text: str, torch_version: tuple[int, int] = OLDEST) -> list[MigrationFinding]:
     """The findings of a text in which nothing is changed."""
     findings, new = scan(text, "x.py", "drop-in", torch_version)
     assert new == text

@@ -8,13 +8,13 @@ import libcst as cst
 import pytest
 
 from hpc_amp.migrate.paths import Paths, TooManyPaths
-from hpc_amp.migrate.script import Script
+from hpc_amp.migrate.script import SourceScript
 
 
 def paths(body: str) -> list[str]:
     """Each path as the names of the functions that it calls, in order; `;` ends a turn of a loop.
     Calls of functions with small names matter; `use()` is possible only where `ready` is true."""
-    script = Script("def f():\n" + indent(body, "    "), "x.py")
+    script = SourceScript("def f():\n" + indent(body, "    "), "x.py")
     function = script.all(cst.FunctionDef)[0]
 
     def implied(call: cst.Call) -> dict[str, bool]:

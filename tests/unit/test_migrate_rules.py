@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_amp.migrate.document import with_table
-from hpc_amp.migrate.finding import Finding
+from hpc_amp.migrate.finding import MigrationFinding
 from hpc_amp.migrate.names import STAR_IMPORTS
 from hpc_amp.migrate.rules import RULES
 from hpc_amp.migrate.scan import scan
@@ -346,7 +346,7 @@ def test_an_optional_import_that_still_fails_is_told_after_the_change_too() -> N
 
 
 def test_import_star_names_what_the_file_uses() -> None:
-    def star(text: str) -> Finding:
+    def star(text: str) -> MigrationFinding:
         findings, new = scan(text, "x.py", "drop-in", (2, 4))
         assert new == text
         (found,) = (one for one in findings if one.rule == "star-import")

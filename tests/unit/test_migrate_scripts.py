@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.warm import Warm
 
-from hpc_amp.migrate.finding import Finding
+from hpc_amp.migrate.finding import MigrationFinding
 from hpc_amp.migrate.scan import scan
 
 # A GAN with three losses and two optimizers under apex.amp.
@@ -230,14 +230,14 @@ if __name__ == '__main__':
 SCRIPTS = {"gan": GAN, "classifier": CLASSIFIER, "by hand": BY_HAND, "native": NATIVE}
 
 
-def migrated(text: str) -> tuple[list[Finding], str, list[str]]:
+def migrated(text: str) -> tuple[list[MigrationFinding], str, list[str]]:
     """Findings, the new text, and the lines that are new in it."""
     findings, new = scan(text, "x.py", "drop-in", (2, 4))
     difference = difflib.ndiff(text.splitlines(), new.splitlines())
     return findings, new, [line[2:].strip() for line in difference if line.startswith("+ ")]
 
 
-def left(findings: list[Finding]) -> list[tuple[int, str]]:
+def left(findings: list[MigrationFinding]) -> list[tuple[int, str]]:
     return [(finding.line, finding.rule) for finding in findings if not finding.mechanical]
 
 

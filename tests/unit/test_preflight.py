@@ -27,7 +27,7 @@ from hpc_amp.jobs.code import MAIN
 from hpc_amp.jobs.events import read_events
 from hpc_amp.preflight import gpu_checks, meeting, network_checks, node_checks
 from hpc_amp.preflight.meeting import Meeting, snapshot
-from hpc_amp.preflight.node import Finding, Findings, Node
+from hpc_amp.preflight.node import CheckResult, Findings, Node
 from hpc_amp.tasks.classification.config import ClassificationConfig
 
 SCRIPT = REPOSITORY / "hpc_amp" / "host" / "preflight.sh"
@@ -78,7 +78,7 @@ class Place:
             root=self.root,
         )  # fmt: skip
 
-    def found(self, check: Check) -> dict[str, Finding]:
+    def found(self, check: Check) -> dict[str, CheckResult]:
         return {finding.id: finding for finding in check(self.node())}
 
 
@@ -325,7 +325,7 @@ def gpu_place(place: Place) -> Place:
     return place
 
 
-def judged(place: Place, **facts: Any) -> dict[str, Finding]:
+def judged(place: Place, **facts: Any) -> dict[str, CheckResult]:
     facts = {"init": 0, "cuda": 12040, "devices": [H100, {**H100, "index": 1}], **facts}
     return {finding.id: finding for finding in gpu_checks.judge_gpus(place.node(), facts)}
 
@@ -527,7 +527,7 @@ def test_interface_names(value: str, exact: bool, meant: list[str]) -> None:
 
 
 def test_net_if(gpu_place: Place) -> None:
-    def found(**environ: str) -> Finding:
+    def found(**environ: str) -> CheckResult:
         gpu_place.environ |= environ
         (finding,) = network_checks.check_interfaces(gpu_place.node(), ["lo", "eth0"])
         del gpu_place.environ[next(iter(environ))]
@@ -571,7 +571,7 @@ def test_every_id_is_in_the_catalogue() -> None:
     used = set()
     for module in (node_checks, network_checks, gpu_checks, meeting):
         text = Path(str(module.__file__)).read_text()
-        used |= set(re.findall(r'(?:Finding|_space)\(\s*"([\w.]+)"', text))
+        used |= set(re.findall(r'(?:CheckResult|_space)\(\s*"([\w.]+)"', text))
     used |= set(re.findall(r"finding ([a-z.]+) ", SCRIPT.read_text()))
     assert len(used) > 20
     assert used <= known
@@ -607,8 +607,8 @@ class Nodes:
         return content
 
 
-GOOD = Finding("bind", "good", "all mounts are there")
-FULL = Finding("tmp", "error", "/tmp is full", "why", "fix")
+GOOD = CheckResult("bind", "good", "all mounts are there")
+FULL = CheckResult("tmp", "error", "/tmp is full", "why", "fix")
 
 
 def test_each_finding_is_said_once(place: Place, capsys: pytest.CaptureFixture[str]) -> None:

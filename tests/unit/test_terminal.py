@@ -37,7 +37,7 @@ terminal._ID_SECONDS = float(sys.argv[1])
 how = Interactive(["bash", "qsub"], dict(os.environ), r"job (\\S+) to start", r"job \\S+ ready")
 try:
     terminal.watch(how, cancel)
-except terminal.Interrupted as interrupted:
+except terminal.SessionInterrupted as interrupted:
     open("interrupted", "w").write(f"{interrupted.number} {interrupted.job_id}")
 """
 

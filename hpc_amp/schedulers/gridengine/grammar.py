@@ -17,7 +17,7 @@ from typing import ClassVar
 from hpc_amp.errors import ConfigError
 from hpc_amp.schedulers.grammar import Grammar, Header, Option, Options, Requested
 from hpc_amp.schedulers.options import OptionTable
-from hpc_amp.schedulers.words import Split, Word
+from hpc_amp.schedulers.words import OptionWord, Split
 
 _FLAGS = "clear cwd h hard help notify soft terse V verify"
 _WITH_VALUE = """
@@ -71,10 +71,10 @@ class GridEngineGrammar(Grammar):
         cut = mark != "" and (is_open or text[-1:] not in ("", *_BLANKS))
         # The word that the first quote stands in goes on to the end of the line.
         before = text if quote is None else re.sub(rf"[^{_BLANKS}]*$", "", text[: quote.start()])
-        words = [Word(word, line) for word in re.findall(rf"[^{_BLANKS}]+", before)]
+        words = [OptionWord(word, line) for word in re.findall(rf"[^{_BLANKS}]+", before)]
         if quote is not None:
             rest = re.sub("[\"']", "", text[len(before) :]).rstrip(_BLANKS)
-            words.append(Word(rest, line, quoted=True))
+            words.append(OptionWord(rest, line, quoted=True))
         return Split(tuple(words), comment=mark + comment if mark else None, cut=cut)
 
     def goes_on(self, line: str, number: int) -> bool:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hpc_amp.data.memory import Batch
-from hpc_amp.data.prepare import Prepared, prepare
+from hpc_amp.data.prepare import PreparedData, prepare
 from hpc_amp.models import build_model
 from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task, TrainingData
 from hpc_amp.tasks.classification.config import ClassificationConfig
@@ -22,7 +22,7 @@ class Classification(Task):
     name: ClassVar[str] = "classification"
     best: ClassVar[Best] = Best("accuracy", "highest")
     train: ClassificationConfig
-    data: Prepared
+    data: PreparedData
 
     @property
     def title(self) -> str:

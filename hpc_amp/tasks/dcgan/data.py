@@ -18,7 +18,7 @@ from torch import Tensor
 from hpc_amp.data.images import Normalization
 from hpc_amp.data.memory import arrange
 from hpc_amp.data.order import generator
-from hpc_amp.data.prepare import Prepared, evaluation_batch_size, prepare
+from hpc_amp.data.prepare import PreparedData, evaluation_batch_size, prepare
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import TrainingData
 from hpc_amp.tasks.dcgan.config import DcganConfig
@@ -27,7 +27,7 @@ Batch = tuple[Tensor, Tensor]
 """Images, float32 [B, C, S, S] from -1 to 1, and latent vectors, float32 [B, latent]."""
 
 
-def prepare_unlabelled(train: DcganConfig, world: World, device: torch.device) -> Prepared:
+def prepare_unlabelled(train: DcganConfig, world: World, device: torch.device) -> PreparedData:
     """The data that `train.data` names, for images of `train.gan.image_size`. Images may be
     mirrored, but are neither cropped nor blanked: the generator would learn the borders. Raises
     DataError as `prepare` does."""

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hpc_amp.config.schema import Optimizer
-from hpc_amp.data.prepare import Prepared
+from hpc_amp.data.prepare import PreparedData
 from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task, TrainingData
 from hpc_amp.tasks.dcgan.config import DcganConfig
 from hpc_amp.tasks.dcgan.data import (
@@ -39,7 +39,7 @@ class Dcgan(Task):
     name: ClassVar[str] = "dcgan"
     best: ClassVar[Best] = Best("frechet_small", "lowest")
     train: DcganConfig
-    data: Prepared
+    data: PreparedData
     judged: dict[str, Tensor]
     """What the discriminator thought of the images of the newest batch, by the name of the loss:
     the mean probability that they are real."""
