@@ -132,7 +132,7 @@ def _copy_module(name: str, folder: Path) -> None:
     """A module or package of this Python into a folder of its own."""
     spec = importlib.util.find_spec(name)
     assert spec is not None, f"submitit needs {name}"
-    assert spec.origin is not None, f"{name} is no module"
+    assert spec.origin is not None, f"{name} is not a module"
     source = Path(spec.origin)
     folder.mkdir(parents=True)
     if spec.submodule_search_locations is None:

@@ -12,8 +12,8 @@ HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 def map_leaves(change: Callable[[Any], Any], value: Any) -> Any:
-    """`value` with `change` applied to everything that is no container, in mappings (which become
-    dicts), lists, tuples, named tuples and sets, however deep."""
+    """`value` with `change` applied to everything that is not a container, in mappings (which
+    become dicts), lists, tuples, named tuples and sets, however deep."""
     if isinstance(value, Mapping):
         return {key: map_leaves(change, item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

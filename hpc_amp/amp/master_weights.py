@@ -24,7 +24,7 @@ class MasterWeights:
         self._before_cast: dict[Tensor, Tensor] = {}
 
     def __reduce__(self) -> tuple[type[MasterWeights], tuple[()]]:
-        """A copy of a model, on disk or in memory, is no copy of what its optimizer works on."""
+        """A copy of a model, on disk or in memory, is not a copy of what its optimizer works on."""
         return MasterWeights, ()
 
     def get(self, parameter: Tensor) -> nn.Parameter | None:

@@ -102,7 +102,7 @@ def warnings(comparison: Comparison) -> Iterator[str]:
         yield f"steps wait for data ({told}): a faster precision cannot help that part"
     first = comparison.first
     if first is not None and (first.summary or {}).get("synthetic"):
-        yield "made-up data: metrics say nothing about real data"
+        yield "synthetic data: metrics say nothing about real data"
     short = [run for row in comparison.rows for run in row.runs if _is_short(run.ranks, bench)]
     if short:
         yield f"{count(len(short), 'run')} with fewer measured steps than planned"

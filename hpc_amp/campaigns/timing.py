@@ -13,7 +13,7 @@ whole or not there. All times are seconds.
     device          text, such as "NVIDIA A100-SXM4-40GB"
     torch           text, version of torch
     precision       text, such as "fp16"
-    data            text, name of the data set; "synthetic" where it is made up
+    data            text, name of the data set; "synthetic" where it is synthetic
     batch_size      int, global: samples in one optimizer step over all ranks
     gradient_bytes  int, bytes of all gradients that an all-reduce of this model carries
     warmup_steps    int, steps before the first one measured; they are not in `steps`

@@ -102,7 +102,7 @@ def _version(text: str) -> tuple[int, int]:
     major, _, minor = text.partition(".")
     minor = minor.partition(".")[0]
     if not (major.isdecimal() and minor.isdecimal()):
-        raise UsageError(f"--torch {text} is no version", hint="write it like 2.4")
+        raise UsageError(f"--torch {text} is not a version", hint="write it like 2.4")
     return int(major), int(minor)
 
 

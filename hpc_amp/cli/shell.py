@@ -104,7 +104,7 @@ def _session(words: tuple[str, ...], runs_dir: Path, command: list[str]) -> Sess
         target, words = words[0], words[1:]
     for word in words:
         if "=" not in word:
-            raise UsageError(f"{word!r} is no KEY=VALUE", hint="put a command behind `--`")
+            raise UsageError(f"{word!r} is not a KEY=VALUE", hint="put a command behind `--`")
     if target is None:
         config = _DEFAULT_CONFIG if _DEFAULT_CONFIG.is_file() else None
         return of_config(config, words, command)

@@ -177,7 +177,7 @@ class Augment:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Synthetic:
-    """The made-up data set: deterministic, and learnable well above chance."""
+    """The synthetic data set: deterministic, and learnable well above chance."""
 
     train: Count = 4096
     """Training images."""
@@ -207,8 +207,8 @@ class Data:
     root: Path = "data"
     """Folder of the files, relative to where `submit` was called."""
     if_missing: Literal["error", "synthetic"] = "error"
-    """What to do when the files are absent and cannot be downloaded. `synthetic` trains on made-up
-    images instead, and every report then says SYNTHETIC."""
+    """What to do when the files are absent and cannot be downloaded. `synthetic` trains on
+    synthetic images instead, and every report then says SYNTHETIC."""
     download: bool = True
     """Let rank 0 download what is missing."""
     in_memory: bool | None = None

@@ -111,7 +111,7 @@ class Container(ABC):
 
     def read_image(self, image: str) -> Image | None:
         """What an image is, from its bytes alone; None where it is not a path of this machine.
-        Raises UsageError for what is no image, or only a part of one."""
+        Raises UsageError for what is not an image, or only a part of one."""
         if not self.is_path(image):
             return None
         path = Path(os.path.abspath(image))

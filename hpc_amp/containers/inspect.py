@@ -100,7 +100,7 @@ def inspect_image(where: str, container: Container) -> ImageFacts:
     no image, HpcAmpError where nothing runs in it."""
     image = container.read_image(where)
     if image is None:
-        raise UsageError(f"{where} is no file that could be looked into")
+        raise UsageError(f"{where} is not a file that could be looked into")
     here = machine()
     if image.architecture not in (None, here):
         wrong = Lack(

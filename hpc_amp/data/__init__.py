@@ -1,1 +1,1 @@
-"""Image data: found, downloaded, decoded or made up; ordered; augmented; put on the device."""
+"""Image data: found, downloaded, decoded or synthetic; ordered; augmented; put on the device."""

@@ -64,7 +64,7 @@ class _Process:
     def __init__(self, memory: int) -> None:
         self.connection, theirs = multiprocessing.Pipe()
         numbers = (os.getpid(), theirs.fileno(), memory)
-        # It finds what this process finds. Python passes over what is no text, and so programs
+        # It finds what this process finds. Python passes over what is not a text, and so programs
         # have Path objects there.
         path = [entry for entry in sys.path if isinstance(entry, str)]
         with theirs:

@@ -54,7 +54,9 @@ def prepare(train: schema.Train, world: World, device: torch.device) -> Prepared
             log.warning("SYNTHETIC images stand in for %s: %s", data.name, problem)
         return _in_memory(synthetic_set(data.synthetic), train, world, device)
     if problem is not None:
-        raise DataError(f"{problem}; in a job file, data.if_missing=synthetic takes made-up images")
+        raise DataError(
+            f"{problem}; in a job file, data.if_missing=synthetic takes synthetic images"
+        )
     root = _root(data)
     if data.name != "imagefolder":
         images = together(world, lambda: PUBLIC_SETS[data.name].load(root))

@@ -1,4 +1,4 @@
-"""A made-up image set that can be learned: for tests, scaling studies and machines without data.
+"""A synthetic image set that can be learned: for tests, scaling studies and machines without data.
 
 Each class is a smooth coloured pattern. An image shows the pattern of its class at a random place
 and contrast, under another smooth pattern that belongs to no class, and noise. Everything is

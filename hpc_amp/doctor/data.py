@@ -29,7 +29,7 @@ def check_data(request: CheckedRequest) -> Findings:
         return
     data, root = train.data, Path(os.path.abspath(train.data.root))
     if data.name == "synthetic":
-        yield Finding("data", "good", "made-up images need no files")
+        yield Finding("data", "good", "synthetic images need no files")
         return
     obstacle = _obstacle(root)
     if obstacle is not None:
@@ -39,7 +39,7 @@ def check_data(request: CheckedRequest) -> Findings:
     if missing is None:
         yield _found(request, data.name, root)
     elif data.if_missing == "synthetic":
-        what = f"{missing}: the job would train on made-up images"
+        what = f"{missing}: the job would train on synthetic images"
         why = "train.data.if_missing is synthetic"
         yield Finding("data", "warning", what, why, "check train.data.root, if it shall not")
     elif data.download and data.name != "imagefolder":
@@ -66,7 +66,9 @@ def _missing(data: Data, root: Path) -> str | None:
         return f"{data.name} is not in {root}: there is no {names[0].removesuffix('*')}"
     tests = [name for name in ("test", "val") if (root / name).is_dir()]
     if not (root / "train").is_dir() or not tests:
-        return f"{root} is no image folder: expected train/<class>/* and test/<class>/* (or val)"
+        return (
+            f"{root} is not an image folder: expected train/<class>/* and test/<class>/* (or val)"
+        )
     for folder in (root / "train", root / tests[0]):
         if not os.access(folder, os.R_OK | os.X_OK):
             return f"{folder} may not be read"

@@ -85,7 +85,7 @@ def examine_image(image: str, *, runtime_name: str = "auto") -> list[Finding]:
     container = CONTAINERS.get(runtime_name)()
     shown = container.read_image(image)
     if shown is None:
-        raise UsageError(f"{image} is no file that could be looked into")
+        raise UsageError(f"{image} is not a file that could be looked into")
     text = f"{shown.path} ({shown.kind})"
     found = [Finding("img.local", "good", text)]
     foreign = shown.architecture not in (None, machine())

@@ -100,7 +100,7 @@ def check_image(request: CheckedRequest) -> Findings:
         return
     if image is None:
         title = request.container.title
-        what = f"{request.image} is no file: whether {title} gets it, only the nodes can tell"
+        what = f"{request.image} is not a file: whether {title} gets it, only the nodes can tell"
         yield Finding("img.local", "unknown", what)
         return
     path = image.path

@@ -32,7 +32,7 @@ _HANDLED = re.compile(r"^\W*During handling of the above exception, another exce
 _PART = re.compile(r"^\s*\+[+-]+ (?:\d+|\.\.\.) -+$")
 _GROUP = re.compile(r"^(?:\w+\.)*\w+: .*\(\d+ sub-exceptions?\)$")
 # Programs look for things in one place and, where they are not there, in another: such an exception
-# that was being handled is no root.
+# that was being handled is not a root.
 _LOOKED_UP = re.compile(
     r"^(?:\w+\.)*(?:KeyError|IndexError|AttributeError|StopIteration|ImportError"
     r"|ModuleNotFoundError|FileNotFoundError|Empty)\b"
@@ -52,7 +52,7 @@ _LAST = re.compile(
 _NAMED = re.compile(r"^_?[A-Z]+[a-z]\w*(?::\s|$)")
 _ALONE = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?::\s|$)")
 _OTHER = re.compile(
-    # The stacks that hpc-amp shows of a rank that stands still are no errors of their own.
+    # The stacks that hpc-amp shows of a rank that stands still are not errors of their own.
     r"^FATAL:\s|^hpc-amp: (?!rank \d+:(?:  |$| (?:Current t|T)hread 0x))"
     r"|^Fatal Python error: |\bSegmentation fault\b|^Bus error\b|^\s*what\(\):\s"
     r"|^Illegal instruction\b|: symbol lookup error: "

@@ -13,7 +13,7 @@ LONGEST = 4096
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 # What launchers put before a line, the rank as `rank` where they call it so. torchrun's `default`
-# and srun's number beside it are no ranks of the program: the one counts on its node, the other
+# and srun's number beside it are not ranks of the program: the one counts on its node, the other
 # counts nodes. What torch calls a rank is one, whatever stands before it.
 _TORCH = re.compile(r"\[rank(?P<rank>\d{1,6})\]:\s?")
 _LOCAL = re.compile(r"\[(?:default|trainer|worker|train)(?P<rank>\d{1,6})\]:\s?")

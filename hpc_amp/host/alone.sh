@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# Functions of a script that is no batch script: a session, or the Python of an executor.
+# Functions of a script that is not a batch script: a session, or the Python of an executor.
 
 # fail MESSAGE: what keeps the program from starting.
 fail() {

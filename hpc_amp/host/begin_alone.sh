@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# Sourced by a script that is no batch script before the lines of `setup`. Needs `run_dir`, `session` (the
+# Sourced by a script that is not a batch script before the lines of `setup`. Needs `run_dir`, `session` (the
 # folder of a session; empty for anything else) and the settings of the script in `job` (see begin.sh);
 # those of a session are also
 #

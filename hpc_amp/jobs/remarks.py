@@ -147,7 +147,7 @@ _LONGEST_SCRIPT = 2**20
 
 
 def _launchers(job: Job) -> Iterator[str]:
-    """What a script does depends on more than its words, so that this is no error."""
+    """What a script does depends on more than its words, so that this is not an error."""
     name = script_in(job.run or [])
     if name is None or job.world_size == 1:
         return

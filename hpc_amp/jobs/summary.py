@@ -58,7 +58,7 @@ def _results(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rows = []
     if facts.get("data"):
         name = facts["data"].upper() if facts.get("synthetic") else facts["data"]
-        note = " (made-up data: results say nothing about real data)"
+        note = " (synthetic data: results say nothing about real data)"
         rows.append(("data", name + (note if facts.get("synthetic") else "")))
     rows += [(name, f"{value:.4g}") for name, value in (facts.get("metrics") or {}).items()]
     best = facts.get("best") or {}

@@ -24,7 +24,7 @@ def _read(path: str) -> bytes:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     if b"\0" in text:
-        raise UsageError(f"{path} is no script, but binary")
+        raise UsageError(f"{path} is not a script, but binary")
     return text
 
 

@@ -78,7 +78,7 @@ class LintedJob:
     script: LintedScript
     grammars: Sequence[Grammar]
     options: dict[str, Options]
-    layout: Shell | None  # None where the body is no shell script of any kind
+    layout: Shell | None  # None where the body is not a shell script of any kind
     variables: dict[str, ShellWord] = field(default_factory=dict)
 
     @property

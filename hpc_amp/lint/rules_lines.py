@@ -181,7 +181,7 @@ def _why_ended(script: LintedScript, header: Header) -> str:
     if not bare:
         return "a blank line"
     if bare.startswith("#"):
-        return f"`{shown(bare, 30)}` is no directive"
+        return f"`{shown(bare, 30)}` is not a directive"
     return f"the command `{shown(bare, 30)}`"
 
 

@@ -128,7 +128,7 @@ def _continuation(
         )
     elif grammar.backslash == "joins":
         if not following or not following[0].strip(BLANKS).startswith("#"):
-            return False  # it goes on there, and what is no option is reported as such
+            return False  # it goes on there, and what is not an option is reported as such
         message = (
             f"{grammar.command} joins the next line as it stands, `{grammar.marker}` and all: a "
             "directive error"

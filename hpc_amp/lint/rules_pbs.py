@@ -126,7 +126,7 @@ def _arrays(options: Options, report: FileFindings) -> None:
         if found is None:
             continue
         if int(found[2]) <= int(found[1]):
-            fix = "let LAST be larger than FIRST; a single job is no array"
+            fix = "let LAST be larger than FIRST; a single job is not an array"
             _refused(option, option.shown, fix, report)
         elif found[3] is not None and int(found[3]) == 0:
             _refused(option, option.shown, "let STEP be 1 or more", report)

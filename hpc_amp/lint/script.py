@@ -49,7 +49,7 @@ def read_script(data: bytes, name: str) -> LintedScript:
     has_bom = text.startswith(BOM)
     raw = text.split("\n")
     crlf = next((number for number, line in enumerate(raw, 1) if line.endswith("\r")), None)
-    if raw and crlf == len(raw):  # a lone \r at the very end is no line end
+    if raw and crlf == len(raw):  # a lone \r at the very end is not a line end
         crlf = None
     lines = tuple(line.removesuffix("\r") for line in text.removeprefix(BOM).split("\n"))
     return LintedScript(name, text, lines, has_bom, crlf)

@@ -1,6 +1,6 @@
 """A reader of shell scripts: commands, comments and here-documents, with line numbers.
 
-It is no shell: it does not care whether a script is right, never fails, and takes time linear in
+It is not a shell: it does not care whether a script is right, never fails, and takes time linear in
 the length of the script. What it must know exactly is quoting, because all the traps of launch
 scripts are about who expands a variable, and when.
 """

@@ -105,7 +105,7 @@ def _files(paths: Sequence[Path], refused: Callable[[str], None]) -> Iterator[Pa
             )
             for name in sorted(files):
                 file = Path(folder, name)
-                # A pipe or a socket is no script, and reading it may last for ever.
+                # A pipe or a socket is not a script, and reading it may last for ever.
                 if name.endswith(_SUFFIXES) and (file.is_file() or not file.exists()):
                     yield file
 

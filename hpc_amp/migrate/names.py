@@ -165,8 +165,8 @@ class Names:
         return [one for one in self.references if not wanted.isdisjoint(one.bindings)]
 
     def of(self, node: cst.CSTNode) -> str:
-        """The full name of an expression, "" where it has none. A second meaning that is no import
-        (`amp = None` where apex is missing) does not count."""
+        """The full name of an expression, "" where it has none. A second meaning that is not an
+        import (`amp = None` where apex is missing) does not count."""
         reference = self._by_node.get(node)
         return reference.name if reference else ""
 

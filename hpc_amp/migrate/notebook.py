@@ -58,7 +58,7 @@ def read_notebook(path: Path) -> Notebook:
         kernel = (document.get("metadata") or {}).get("kernelspec") or {}
         language = kernel.get("language") or "python"
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UsageError(f"{path} is no notebook of version 4") from None
+        raise UsageError(f"{path} is not a notebook of version 4") from None
     starts: list[int] = []
     shifts: dict[int, int] = {}
     refused: list[str] = []

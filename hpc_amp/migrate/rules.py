@@ -56,7 +56,7 @@ RULES: dict[str, Rule] = {
     ),
     "old-amp-name": Rule(
         _OLD,
-        "`{code}` is no public name of torch.cuda.amp",
+        "`{code}` is not a public name of torch.cuda.amp",
         "torch.amp has autocast, GradScaler, custom_fwd and custom_bwd; write what it is needed "
         "for with these",
     ),

@@ -286,7 +286,7 @@ def _read_all(connection: socket.socket) -> bytes:
     while part := connection.recv(65536):
         parts.append(part)
         if sum(map(len, parts)) > 8 * _MIB:
-            raise ValueError("this is no report")
+            raise ValueError("this is not a report")
     return b"".join(parts)
 
 

@@ -144,7 +144,7 @@ class Grammar(ABC):
     """What a backslash at the end of a directive does: it is lost, it joins the next line, or it is
     a word."""
     alone: ClassVar[frozenset[str]] = frozenset()
-    """Words that are no options, and stand alone on their line."""
+    """Words that are not options, and stand alone on their line."""
 
     # ---- options ---------------------------------------------------------------------------------
     options: ClassVar[OptionTable]
@@ -198,13 +198,13 @@ class Grammar(ABC):
         return line.removeprefix(marker) if line.startswith(marker) else None
 
     def goes_on(self, line: str, number: int) -> bool:
-        """Whether the scan goes on behind a line that is no directive; lines count from 1."""
+        """Whether the scan goes on behind a line that is not a directive; lines count from 1."""
         bare = line.strip(BLANKS)
         return not bare or bare.startswith("#")
 
     def why_unread(self, line: str) -> str | None:
-        """Why a line that has the marker behind blanks, or at its beginning, is no directive; None
-        where it is one."""
+        """Why a line that has the marker behind blanks, or at its beginning, is not a directive;
+        None where it is one."""
         if self.text_of(line) is not None:
             return None
         if not line.startswith(self.marker):
@@ -279,7 +279,7 @@ class Grammar(ABC):
                 add = self._add_whole if self.whole_words else self._add_short
                 at = add(words, at, result)
             else:
-                # getopt and optparse stop at the first word that is no option.
+                # getopt and optparse stop at the first word that is not an option.
                 result.strays.append(word)
                 if self.stops_at_stray:
                     return

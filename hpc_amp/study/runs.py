@@ -52,7 +52,7 @@ def read_runs(study: Study) -> list[StudyRun]:
 
 def _with_status(run: StudyRun, status: RunStatus | None) -> StudyRun:
     """What a run measured counts once it has finished: one that was ended early leaves what it had
-    by then, and that is no measurement."""
+    by then, and that is not a measurement."""
     if status is None:
         return run
     if status.state == "finished" and run.ranks:
@@ -74,7 +74,7 @@ def _read_run(planned: PlannedRun, run_dir: Path | None) -> StudyRun:
     if run_dir is None:
         return StudyRun(planned, None, "unsubmitted", "")
     if not os.path.isfile(run_dir / "job.json"):
-        return StudyRun(planned, run_dir, "gone", f"{run_dir} is no run directory")
+        return StudyRun(planned, run_dir, "gone", f"{run_dir} is not a run directory")
     best: StudyRun | None = None
     damaged: list[str] = []
     for attempt in _newest_first(run_dir / "attempts"):

@@ -190,7 +190,7 @@ def _read_table(
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} is no CSV file in UTF-8: {error}") from None
+        raise UsageError(f"{path} is not a CSV file in UTF-8: {error}") from None
     if not lines:
         raise UsageError(f"{path} is empty", hint="its first line names the keys")
     where, titles = lines[0]

@@ -31,7 +31,7 @@ class Ranked:
     status: PointStatus
     value: float
     synthetic: bool
-    """Whether it was trained on made-up data."""
+    """Whether it was trained on synthetic data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Ranking:
 
     @property
     def synthetic(self) -> bool:
-        """Whether any value comes from made-up data."""
+        """Whether any value comes from synthetic data."""
         return any(point.synthetic for point in self.ranked)
 
     @property

@@ -119,7 +119,7 @@ class Task(ABC):
     data_name: str = ""
     """What the run reports as its data, such as `CIFAR-10`. Set by `prepare_data`."""
     synthetic: bool = False
-    """Whether the data is made up. Set by `prepare_data`."""
+    """Whether the data is synthetic. Set by `prepare_data`."""
 
     @property
     def title(self) -> str:

@@ -206,4 +206,4 @@ def _check(found: object, place: str) -> None:
         raise TaskError(f"{place}: {problem}")
     for key in found.UNUSED:
         if key not in keys_of(Train):
-            raise TaskError(f"{place}: UNUSED names {key}, which is no key of Train")
+            raise TaskError(f"{place}: UNUSED names {key}, which is not a key of Train")

@@ -413,7 +413,7 @@ class Engine:
         return self.seconds_before + time.monotonic() - self.started
 
     def resume_clocks(self) -> None:
-        """Measure time again, after something that is no training."""
+        """Measure time again, after something that is not a training."""
         self.pace.resume()
         if self.timer is not None:
             self.timer.restart()

@@ -59,7 +59,7 @@ class Training(Protocol):
         """One step: every phase of its epoch once, on this rank's share of one global batch."""
 
     def resume_clocks(self) -> None:
-        """Measure time again, after something that is no training."""
+        """Measure time again, after something that is not a training."""
 
 
 class Observer:

@@ -104,7 +104,7 @@ class StopWatch:
 
     def look(self) -> StopReason:
         """The highest reason to stop as this process sees it now. Looks at the file system; what
-        that does not let it see is no reason."""
+        that does not let it see is not a reason."""
         reason = self._signalled
         if self.stop_file is not None and os.path.exists(self.stop_file):
             reason = max(reason, StopReason.ASKED)

@@ -114,7 +114,7 @@ def _exchange_always(value: Any) -> None:
 
 
 def _tell_of_forks(value: Any) -> None:
-    """Say when a process is forked, and beside how many threads. Starting a program is no fork."""
+    """Say when a process is forked, and beside how many threads. A program is not a fork."""
 
     def tell() -> None:
         print(f"a fork beside {len(os.listdir('/proc/self/task')) - 1} threads", flush=True)

@@ -53,7 +53,7 @@ class Uneven(Even):
 
 
 class Diverging(Even):
-    """The gradients of the last rank are no numbers from step 6 on; its loss is in fp32."""
+    """The gradients of the last rank are not numbers from step 6 on; its loss is in fp32."""
 
     name: ClassVar[str] = "diverging"
     steps = 0

@@ -18,7 +18,7 @@ from support.training import FEATURES, Regression, Vectors
 
 
 class TinyGan(Regression):
-    """A GAN on vectors: the critic has a loss for real and one for made-up inputs."""
+    """A GAN on vectors: the critic has a loss for real and one for generated inputs."""
 
     name: ClassVar[str] = "tiny GAN"
     overflow: ClassVar[dict[str, set[int]]] = {}

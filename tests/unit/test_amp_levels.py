@@ -93,7 +93,7 @@ def test_an_override_that_a_level_takes(level: str, name: str, value: Any, expec
     assert getattr(found, name) == expected
     for other in set(Properties.__slots__) - {name}:
         assert getattr(found, other) == getattr(default, other)
-    assert resolve(level, HALF, {name: None}) == default, "None is no override"
+    assert resolve(level, HALF, {name: None}) == default, "None is not an override"
 
 
 ILLEGAL = [

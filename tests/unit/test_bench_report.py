@@ -199,7 +199,7 @@ def test_doubtful_figures_are_doubted(tmp_path: Path) -> None:
     assert "memory order not the same in all runs" in text
     assert "only 1 repeat: how much runs differ is hardly known" in text
     assert "steps wait for data (50 % in fp32)" in text
-    assert "made-up data" in text
+    assert "synthetic data" in text
     assert "1 run with fewer measured steps than planned" in text
 
 

@@ -148,7 +148,7 @@ def test_doctor(newcomer: Newcomer) -> None:
     assert "Traceback" not in result.stderr
     assert "ok    config" in result.stdout, result.stdout + result.stderr
     assert re.search(r"ok +rt.found +.*/bin/shifter", result.stdout)
-    assert "docker:python:3.12 is no file: whether Shifter gets it, only the nodes can tell" in (
+    assert "docker:python:3.12 is not a file: whether Shifter gets it, only the nodes can tell" in (
         result.stdout
     )
 

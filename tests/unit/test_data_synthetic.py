@@ -1,4 +1,4 @@
-"""The made-up set: the same everywhere, balanced, and with no test image among the others."""
+"""The synthetic set: the same everywhere, balanced, and with no test image among the others."""
 
 import torch
 

@@ -335,7 +335,7 @@ FOLDERS = [*PICTURES, "no-test/train/cat", "no-class/train", "no-class/test", "e
 @pytest.mark.parametrize(
     ("settings", "here", "elsewhere", "text"),
     [
-        ({"name": "synthetic", "root": "absent"}, "good", "good", "made-up images need no files"),
+        ({"name": "synthetic", "root": "absent"}, "good", "good", "synthetic images need no files"),
         (
             {"name": "imagefolder", "root": "pictures"},
             "good",
@@ -352,7 +352,8 @@ FOLDERS = [*PICTURES, "no-test/train/cat", "no-class/train", "no-class/test", "e
             {"name": "imagefolder", "root": "no-test"},
             "error",
             "warning",
-            "{}/no-test is no image folder: expected train/<class>/* and test/<class>/* (or val)",
+            "{}/no-test is not an image folder: expected train/<class>/* and test/<class>/* "
+            "(or val)",
         ),
         (
             {"name": "imagefolder", "root": "no-class"},
@@ -396,7 +397,7 @@ FOLDERS = [*PICTURES, "no-test/train/cat", "no-class/train", "no-class/test", "e
             {"name": "mnist", "root": "absent", "if_missing": "synthetic"},
             "warning",
             "warning",
-            "there is no folder {}/absent: the job would train on made-up images",
+            "there is no folder {}/absent: the job would train on synthetic images",
         ),
         (
             {"name": "mnist", "root": "/proc/sets"},

@@ -50,7 +50,7 @@ def test_every_block_is_treated(block: Block) -> None:
     if kind == "output":
         assert block.not_run, f"{block.place}: say why it is not run: <!-- not run: REASON -->"
     if block.not_run is not None:
-        assert len(block.not_run.split()) >= 3, f"{block.place}: that is no reason"
+        assert len(block.not_run.split()) >= 3, f"{block.place}: that is not a reason"
     if block.setup is not None:
         assert kind == "python" and (SETUPS / f"{block.setup}.py").is_file()
 

@@ -383,11 +383,11 @@ def test_an_error_of_the_writer_ends_the_training(
     assert 2 <= made.step <= 4
 
 
-# -- losses that are no numbers ------------------------------------------------------------------
+# -- losses that are not numbers ------------------------------------------------------------------
 
 
 class Diverging(Restless):
-    """The loss is no number from step 6 on."""
+    """The loss is not a number from step 6 on."""
 
     def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[Losses]:
         for losses in super().losses(phase, batch, networks):

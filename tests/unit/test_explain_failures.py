@@ -114,7 +114,7 @@ GOOD = (
         (GOOD.replace("id: a-b", "id: A_b"), "A_b: an id is made of small letters"),
         (GOOD.replace("{x}", "{y}"), "a-b: cause uses {y}, which 'e(?P<x>.)' has not"),
         (GOOD.replace("{x}", "{0}"), "a-b: cause: {0} is not the name of a group"),
-        (GOOD.replace("(?P<x>.)", "(?P<x>."), "a-b: any: 'e(?P<x>.' is no regular expression"),
+        (GOOD.replace("(?P<x>.)", "(?P<x>."), "a-b: any: 'e(?P<x>.' is not a regular expression"),
         (GOOD.replace("[ef]", "ef"), "a-b: samples is not a list of texts"),
         (GOOD.replace("fix: Do.", "fix: [Do]"), "a-b: fix is not a text"),
         (GOOD[:-1] + ", level: bad}", "a-b: level is 'bad'; it is one of cause, likely,"),

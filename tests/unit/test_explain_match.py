@@ -188,7 +188,7 @@ HARMLESS = [
     "n1:1:1 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal plugin.",
     "n1:1:1 [0] NCCL INFO Using network Socket",
     "FutureWarning: You are using `torch.load` with `weights_only=False`",
-    "the port 29500 was chosen; address already in use elsewhere is no problem",
+    "the port 29500 was chosen; address already in use elsewhere is not a problem",
     "Killed 3 stale workers before start",
     "Saved checkpoint; disk quota: 12 % used",
 ]

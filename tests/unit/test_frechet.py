@@ -1,4 +1,4 @@
-"""The distance of made-up images from real ones."""
+"""The distance of generated images from real ones."""
 
 from __future__ import annotations
 

@@ -163,9 +163,9 @@ def test_resources_and_variables_are_replaced_one_by_one(host: StubHost) -> None
         ("-now y", "could not start|cannot start"),
         ("-C X", "no longer read"),
         ("-b y", "program"),
-        ("-N a b", "'b' is no option"),
-        ("-foo", "'-foo' is no option"),
-        ("--N a", "'--N' is no option"),
+        ("-N a b", "'b' is not an option"),
+        ("-foo", "'-foo' is not an option"),
+        ("--N a", "'--N' is not an option"),
         ("-pe mpi", "-pe needs a value"),
         ("-A my#account", "comment"),
         ('-A "my #account"', "comment"),
@@ -316,7 +316,7 @@ def test_a_comment_that_begins_like_a_directive_is_none() -> None:
     [
         ({"slots": "8"}, "Grid Engine has no option slots"),
         ({"slots_per_node": "0"}, "not a number above 0"),
-        ({"parallel_environment": "a b"}, "is no name"),
+        ({"parallel_environment": "a b"}, "is not a name"),
     ],
 )
 def test_options_of_a_site_are_checked(

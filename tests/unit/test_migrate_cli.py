@@ -320,7 +320,7 @@ def test_a_name_that_is_no_text_is_told() -> None:
     [
         (["none.py"], "none.py does not exist"),
         (["--ignore", "nonsense", "old.py"], "there is no rule 'nonsense'"),
-        (["--torch", "new", "old.py"], "--torch new is no version"),
+        (["--torch", "new", "old.py"], "--torch new is not a version"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], message: str) -> None:
@@ -447,7 +447,7 @@ def test_what_is_no_notebook_is_one_line(text: str) -> None:
     result = migrate("nb.ipynb")
 
     assert result.exit_code == 2
-    assert result.stderr == "hpc-amp: nb.ipynb is no notebook of version 4\n"
+    assert result.stderr == "hpc-amp: nb.ipynb is not a notebook of version 4\n"
 
 
 def test_an_expression_of_a_thousand_terms_is_one_line() -> None:

@@ -381,7 +381,7 @@ def test_job_yaml_is_the_default(host: StubHost) -> None:
     [
         ((), "there is no terminal to type into; call it from one, or give a command"),
         (("--",), "No command behind '--'."),
-        (("job.yaml", "python", "x.py"), "'python' is no KEY=VALUE; put a command behind `--`"),
+        (("job.yaml", "python", "x.py"), "'python' is not a KEY=VALUE; put a command behind `--`"),
         (("none.yaml",), "none.yaml: there is no such job file"),
         (("nothing",), "there is no run 'nothing'"),
         (("job.yaml", "job.wall=1m"), "override 'job.wall=1m': unknown key"),

@@ -370,7 +370,7 @@ ACCEPTED = {
     "a mode without a header": (("--mode", "co"), {"Nodes": "1"}),
     "a beginning of an option": (("--proj", "x"), {"Project": "x"}),
     "zero is the queue's longest": (("-t", "0", "-q", "short"), {"WallTime": "01:00:00"}),
-    "max_walltime is no limit": (("-t", "721"), {"WallTime": "12:01:00"}),
+    "max_walltime is not a limit": (("-t", "721"), {"WallTime": "12:01:00"}),
     "colons in values": (("--env", "A=/a/b:/c/d:B=2"), {"Envs": "A=/a/b:/c/d B=2"}),
     "a union of variables": (("--env", "A=1", "--env", "B=2"), {"Envs": "A=1 B=2"}),
     "no union of the other form": (("--env=A=1", "--env=B=2"), {"Envs": "B=2"}),

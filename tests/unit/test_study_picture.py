@@ -56,7 +56,7 @@ def test_a_picture_says_itself_on_which_data(tmp_path: Path) -> None:
     """It goes into a proposal without the page around it. Letters are paths: what can be seen is
     that they are others."""
     real = analysed(tmp_path / "real")
-    made_up = analysed(tmp_path / "made-up", data="SYNTHETIC")
+    made_up = analysed(tmp_path / "synthetic", data="SYNTHETIC")
     assert draw("strong", [real]) != draw("strong", [made_up])
 
 

@@ -41,7 +41,7 @@ def test_every_state_of_a_run(tmp_path: Path) -> None:
         "strong-n0001-r01": ("measured", ""),
         "strong-n0001-r02": ("failed", "out of memory"),
         "strong-n0001-r03": ("finished", "it measured nothing"),
-        "strong-n0001-r04": ("gone", f"{runs['strong-n0001-r04'].run_dir} is no run directory"),
+        "strong-n0001-r04": ("gone", f"{runs['strong-n0001-r04'].run_dir} is not a run directory"),
         "strong-n0002-r01": ("partial", "3 of 8 ranks"),
         "strong-n0002-r02": ("cancelled", ""),
         "strong-n0002-r03": ("unsubmitted", ""),

@@ -129,7 +129,7 @@ def test_what_is_no_sweep_is_refused(overrides: list[str], said: str) -> None:
         ("train.seed,\n1,2\n", ":1: a column has no title"),
         ("train.seed,train.ema\n1\n", ":2: 1 values for 2 keys"),
         ("train.seed\n1\n2\n1\n", ":4: this is point 0 once more"),
-        ('train.seed\n"1\n', "is no CSV file"),
+        ('train.seed\n"1\n', "is not a CSV file"),
         ("site\nslurm\n", "site is the same for all points"),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_table_that_is_not_there_or_not_text(tmp_path: Path) -> None:
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"train.seed\n\xff\xfe\n")
 
-    for table, said in ((tmp_path / "none.csv", "cannot be read"), (binary, "is no CSV file")):
+    for table, said in ((tmp_path / "none.csv", "cannot be read"), (binary, "is not a CSV file")):
         with pytest.raises(HpcAmpError) as caught:
             read_space([], table=table)
         assert said in str(caught.value)

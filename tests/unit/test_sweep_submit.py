@@ -391,7 +391,7 @@ def test_pbs_runs_all_points_as_one_array(
             "0.log", "1.log", "2.log",
         }  # fmt: skip
 
-        # One point alone is no array.
+        # One point alone is not an array.
         again = pbs.run(sys.executable, "-m", "hpc_amp", "sweep", "continue", "test")
         assert again.returncode == 0, again.stderr
         assert read_submitted(sweep)[1].job_ids == ("1.head",)

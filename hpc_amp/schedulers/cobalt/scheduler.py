@@ -249,7 +249,7 @@ def _pairs(line: str) -> list[tuple[str, str | None]]:
     ]
     for text in (*unknown, *(word.text for word in found.strays)):
         raise ConfigError(
-            f"the directive {line!r}: {text!r} is no option of Cobalt's qsub",
+            f"the directive {line!r}: {text!r} is not an option of Cobalt's qsub",
             hint="it splits at blanks and knows neither quotes nor comments",
         )
     pairs = [(_LETTERS.get(one.name, f"--{one.name}"), one.value) for one in found.options]

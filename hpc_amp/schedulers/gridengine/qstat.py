@@ -29,7 +29,7 @@ class QueuedJob:
 
     number: str
     task: str
-    """Empty where the job is no array."""
+    """Empty where the job is not an array."""
     state: str
     """Letters: r(unning), t(ransferring), q(ueued), w(aiting), h(eld), s, S, T for suspended,
     d(eleted), E(rror), R(estarted)."""

@@ -78,7 +78,7 @@ def _count(value: str) -> None:
 def _object_name(value: str) -> None:
     """A check that text can name an environment or a resource."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", value):
-        raise ValueError(f"{value!r} is no name")
+        raise ValueError(f"{value!r} is not a name")
 
 
 class GridEngine(QsubScheduler):
@@ -281,7 +281,7 @@ def _check_added(key: str, line: str) -> None:
         raise ConfigError(f"{key}: {line!r} cannot be used: {option.spelling} needs a value")
     unknown = [option.spelling for option in parsed.options if not option.known]
     for text in (*unknown, *(word.text for word in parsed.strays)):
-        raise ConfigError(f"{key}: {line!r} cannot be used: {text!r} is no option of qsub")
+        raise ConfigError(f"{key}: {line!r} cannot be used: {text!r} is not an option of qsub")
 
 
 def _job_name(name: str) -> str:

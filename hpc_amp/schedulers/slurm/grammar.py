@@ -1,6 +1,6 @@
 """How sbatch reads directives. Read in the sources of Slurm, and tried on Slurm 22.05.
 
-Directives begin with `#SBATCH` at column 0 and end at the first line that is no comment.
+Directives begin with `#SBATCH` at column 0 and end at the first line that is not a comment.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ class Gan:
     eps: NonNegative = 1e-8
     """Adam's term for numerical stability. Precision `O3` needs a larger one, such as 1e-4."""
     pictures: Count = 64
-    """Made-up images in the picture that is written after each evaluation."""
+    """Generated images in the picture that is written after each evaluation."""
     evaluation_images: Annotated[int, at_least(2)] = 10_000
-    """Made-up images that an evaluation compares with the test images."""
+    """Generated images that an evaluation compares with the test images."""
     generator_weights: WeightsFile | None = None
     """File of weights that the generator begins with: `networks.pt` or `average.pt` of a
     checkpoint, or a state dict. Default: random weights."""

@@ -1,5 +1,5 @@
 """Data for a GAN: images without labels, from -1 to 1 and of one size, each with the latent vector
-of a made-up image beside it.
+of a generated image beside it.
 
 Latent vectors are drawn per (seed, epoch, step) for the global batch and divided among ranks and
 micro-batches as the images are. So they depend neither on the number of ranks nor on where a run

@@ -1,4 +1,4 @@
-"""How far made-up images are from real ones: a Fréchet distance on a small fixed feature network.
+"""How far generated images are from real ones: a Fréchet distance on a small fixed feature network.
 
 The distance is that of the well-known FID (Heusel et al., 2017), but the features are not those of
 a trained Inception network, which nobody can download on a compute node: they come from a small
@@ -71,9 +71,9 @@ def add_over_ranks(parts: Tensor, world: World) -> Tensor:
 
 
 def frechet_distance(real: Tensor, made: Tensor) -> float:
-    """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)) over tr(C1), of real and made-up images given by
-    their `moments`: 0 for equal statistics, 1 where the made-up images are as far away as real ones
-    are from each other. NaN where they are not finite."""
+    """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)) over tr(C1), of real and generated images given
+    by their `moments`: 0 for equal statistics, 1 where the generated images are as far away as real
+    ones are from each other. NaN where they are not finite."""
     if not bool(made.isfinite().all()):
         return math.nan
     (mean, covariance), (made_mean, made_covariance) = map(_gaussian, (real, made))

@@ -29,7 +29,7 @@ REAL, MADE = "real", "made"
 
 
 class Dcgan(Task):
-    """Two networks, two optimizers, three losses: the discriminator's for real and for made-up
+    """Two networks, two optimizers, three losses: the discriminator's for real and for generated
     images, and the generator's, for being found out. All are binary cross entropies of logits.
 
     A batch is images [B, C, S, S] and latent vectors [B, latent]. Both phases of a step make images
@@ -103,7 +103,7 @@ class Dcgan(Task):
             yield self._loss("g", discriminator(generator(latents)), 1.0)
 
     def evaluation_batches(self) -> Iterator[tuple[str, Tensor]]:
-        """This rank's share of the test images, and of the latent vectors of made-up ones."""
+        """This rank's share of the test images, and of the latent vectors of generated ones."""
         self._moments = {kind: self._features.no_moments() for kind in (REAL, MADE)}
         for images, _ in self.data.evaluation():
             yield REAL, signed_images(images, self.normalization, self.train)
@@ -112,7 +112,7 @@ class Dcgan(Task):
 
     def evaluate(self, batch: tuple[str, Tensor], networks: Networks) -> dict[str, Tensor]:
         """The number of images by kind. The moments of their features stay here until `summarize`,
-        since they are no scalars."""
+        since they are not scalars."""
         kind, images = batch
         if kind == MADE:
             images = networks["generator"](images)
@@ -120,20 +120,20 @@ class Dcgan(Task):
         return {name: torch.tensor(len(images) * (name == kind)) for name in (REAL, MADE)}
 
     def pictures(self, networks: Networks) -> Tensor:
-        """Made-up images from always the same latent vectors."""
+        """Generated images from always the same latent vectors."""
         latents = fixed_latents(self.train, "pictures", self.train.gan.pictures)
         images: Tensor = networks["generator"](latents.to(self.device))
         return images.float().cpu() / 2 + 0.5
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
-        """`frechet_small`: how far the made-up images are from the test images, as
+        """`frechet_small`: how far the generated images are from the test images, as
         `hpc_amp.tasks.dcgan.frechet` measures it. A collective call."""
         real, made = add_over_ranks(torch.stack(list(self._moments.values())), self.world)
         return {"frechet_small": frechet_distance(real, made)}
 
     def _loss(self, name: str, logits: Tensor, label: float) -> Losses:
         """The mean binary cross entropy of `logits` [B], in fp32, where all have the same label: 1
-        is real, 0 is made up."""
+        is real, 0 is generated."""
         logits = logits.float()
         self.judged[name] = logits.detach().sigmoid().mean()
         labels = torch.full_like(logits, label)

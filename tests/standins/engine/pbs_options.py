@@ -318,7 +318,7 @@ def moment(text: str) -> float:
 
 
 def size(text: str) -> int | None:
-    """Bytes of `4gb`. None where it is no size."""
+    """Bytes of `4gb`. None where it is not a size."""
     match = _SIZE.fullmatch(text)
     if match is None:
         return None
