@@ -21,8 +21,6 @@ from typing import Any
 
 from hpc_amp.campaigns.output import write_file
 from hpc_amp.errors import UsageError
-from hpc_amp.jobs import rundir
-from hpc_amp.jobs.attempts import read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +93,6 @@ class Bench:
         """Note the run directory of a point, in one step. Raises UsageError."""
         content = f"{run_dir.relative_to(self.folder)}\n".encode()
         write_file(self.folder / "points" / point.folder_name / "run", content)
-
-
-def refuse_elsewhere(bench: Bench) -> None:
-    """Raises UsageError where a benchmark is not in the folder that it was started in, as its runs
-    tell: their scripts and jobs would work there."""
-    for run_dir in bench.run_dirs():
-        if os.path.isfile(run_dir / "job.json"):
-            recorded = rundir.origin(run_dir, read_json(run_dir / "job.json"))
-            if recorded is not None:
-                there = Path(os.path.normpath(recorded / os.path.relpath(bench.folder, run_dir)))
-                rundir.refuse_copy(bench.folder, there)
 
 
 def find_bench(target: str, benches_dir: Path) -> Bench:

@@ -173,15 +173,15 @@ def continue_bench(target: str, as_json: bool, benches_dir: Path) -> None:
 
     Runs of a command that was killed are looked for in the queue first.
     """
-    from hpc_amp.bench.folder import find_bench, refuse_elsewhere
+    from hpc_amp.bench.folder import find_bench
     from hpc_amp.bench.points import prepare_points
     from hpc_amp.bench.results import read_results, unfinished
-    from hpc_amp.campaigns.lock import holding, working_in
+    from hpc_amp.campaigns.lock import holding, refuse_elsewhere, working_in
     from hpc_amp.campaigns.unsettled import settle
     from hpc_amp.campaigns.words import count
 
     found = find_bench(target, benches_dir)
-    refuse_elsewhere(found)
+    refuse_elsewhere(found.folder, found.run_dirs())
     with holding(found.description, "runs"), working_in(found.workdir):
         settle(found.run_dirs, say_that_it_waits)
         points = unfinished(found, read_results(found))
@@ -218,15 +218,15 @@ def cancel(target: str, as_json: bool, benches_dir: Path) -> None:
     """End all runs of BENCH that are queued or running. `bench continue` makes them again."""
     import json
 
-    from hpc_amp.bench.folder import find_bench, refuse_elsewhere
+    from hpc_amp.bench.folder import find_bench
     from hpc_amp.campaigns.ending import cancel_runs
-    from hpc_amp.campaigns.lock import holding
+    from hpc_amp.campaigns.lock import holding, refuse_elsewhere
     from hpc_amp.campaigns.unsettled import settle
     from hpc_amp.campaigns.words import count
     from hpc_amp.jobs.status import run_statuses
 
     found = find_bench(target, benches_dir)
-    refuse_elsewhere(found)
+    refuse_elsewhere(found.folder, found.run_dirs())
     with holding(found.description, "runs"):
         settle(found.run_dirs, say_that_it_waits)
         ended = cancel_runs(run_statuses(found.run_dirs()), by="hpc-amp bench cancel")

@@ -189,16 +189,16 @@ def continue_(
     Its job file and settings are those of its start; what is queued, runs or is measured stays as
     it is.
     """
-    from hpc_amp.campaigns.lock import working_in
+    from hpc_amp.campaigns.lock import refuse_elsewhere, working_in
     from hpc_amp.campaigns.unsettled import settle
     from hpc_amp.study.cost import estimate
-    from hpc_amp.study.folder import find_study, refuse_elsewhere
+    from hpc_amp.study.folder import find_study
     from hpc_amp.study.progress import progress, to_be_made
     from hpc_amp.study.recipe import read_recipe
     from hpc_amp.study.submission import base_plan, share_runs
 
     study = find_study(target, studies_dir)
-    refuse_elsewhere(study)
+    refuse_elsewhere(study.folder, study.run_dirs())
     recipe = read_recipe(study)
     _refuse_bound(recipe.in_allocation, max_queued)
     with _interruptible(study), _exclusive(study), working_in(recipe.workdir):
@@ -242,13 +242,14 @@ def cancel(target: str, as_json: bool, studies_dir: Path) -> None:
     import json
 
     from hpc_amp.campaigns.ending import cancel_runs
+    from hpc_amp.campaigns.lock import refuse_elsewhere
     from hpc_amp.campaigns.unsettled import settle
     from hpc_amp.campaigns.words import count
-    from hpc_amp.study.folder import find_study, refuse_elsewhere
+    from hpc_amp.study.folder import find_study
     from hpc_amp.study.progress import progress
 
     study = find_study(target, studies_dir)
-    refuse_elsewhere(study)
+    refuse_elsewhere(study.folder, study.run_dirs())
     with _exclusive(study):
         settle(study.run_dirs, say_that_it_waits)
         runs = [one.run.status for one in progress(study) if one.run.status is not None]

@@ -59,6 +59,9 @@ class Draft:
         except OSError as error:
             rundir.discard(folder)
             raise UsageError(f"{folder} cannot be made: {error.strerror}") from None
+        except UsageError:
+            rundir.discard(folder)
+            raise
 
 
 def draft_study(

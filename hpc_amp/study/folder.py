@@ -20,10 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from hpc_amp.campaigns.output import write_file
 from hpc_amp.config.values import run_name
 from hpc_amp.errors import UsageError
-from hpc_amp.jobs import rundir
-from hpc_amp.jobs.attempts import read_json
 
 Kind = Literal["strong", "weak"]
 KINDS: tuple[Kind, ...] = ("strong", "weak")
@@ -99,12 +98,9 @@ class Study:
         return set(filter(None, map(self.run_dir, self.planned_runs())))
 
     def point_to(self, run: PlannedRun, run_dir: Path) -> None:
-        """Note the run directory of a run, in one step. Raises OSError."""
+        """Note the run directory of a run, in one step. Raises UsageError."""
         path = self.folder / "points" / run.folder_name / "run"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".run.{os.getpid()}")
-        temporary.write_text(f"{os.path.relpath(run_dir, path.parent)}\n", encoding="utf-8")
-        os.replace(temporary, path)
+        write_file(path, f"{os.path.relpath(run_dir, path.parent)}\n".encode())
 
 
 def find_study(target: str, studies_dir: Path) -> Study:
@@ -121,19 +117,6 @@ def find_study(target: str, studies_dir: Path) -> Study:
         f"there is no study {target!r}: neither a study's folder, nor a name in {studies_dir}",
         hint="--studies-dir looks elsewhere",
     )
-
-
-def refuse_elsewhere(study: Study) -> None:
-    """Raises UsageError where a study is not in the folder that it was started in, as its runs
-    tell: their scripts and jobs would work there."""
-    for planned in study.planned_runs():
-        run_dir = study.run_dir(planned)
-        if run_dir is not None and os.path.isfile(run_dir / "job.json"):
-            # A command that was killed may have left one unwritten.
-            recorded = rundir.origin(run_dir, read_json(run_dir / "job.json"))
-            if recorded is not None:
-                there = Path(os.path.normpath(recorded / os.path.relpath(study.folder, run_dir)))
-                rundir.refuse_copy(study.folder, there)
 
 
 def read_study(folder: Path) -> Study:

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from hpc_amp import __version__
+from hpc_amp.campaigns.output import write_file
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.study.folder import KINDS, PlannedRun, Study, read_description
 
@@ -113,7 +113,7 @@ def measurements(study: Study) -> list[Measurement]:
 
 
 def write_description(study: Study, recipe: Recipe) -> None:
-    """Write `study.json`, in one step: it makes the folder a study. Raises OSError."""
+    """Write `study.json`, in one step: it makes the folder a study. Raises UsageError."""
     content = {
         "name": study.name,
         "kind": "both" if len(study.kinds) > 1 else study.kinds[0],
@@ -123,9 +123,7 @@ def write_description(study: Study, recipe: Recipe) -> None:
         "shared": study.shared,
         **dataclasses.asdict(recipe),
     }
-    temporary = study.folder / ".study.json"
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(temporary, study.folder / "study.json")
+    write_file(study.folder / "study.json", f"{json.dumps(content, indent=1)}\n".encode())
 
 
 def read_recipe(study: Study) -> Recipe:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from hpc_amp.config.load import LoadedJob
-from hpc_amp.errors import ConfigError, HpcAmpError, SchedulerError, UsageError
+from hpc_amp.errors import ConfigError, HpcAmpError, SchedulerError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.submit import prepare, submit, waiting_for
@@ -99,11 +99,8 @@ def plan_run(
 
 def point_all(study: Study, measurement: Measurement, run_dir: Path) -> None:
     """Note the run directory in each point that it counts for. Raises UsageError."""
-    try:
-        for run in measurement.counts_for:
-            study.point_to(run, run_dir)
-    except OSError as error:
-        raise UsageError(f"{study.folder} cannot be written: {error.strerror}") from None
+    for run in measurement.counts_for:
+        study.point_to(run, run_dir)
 
 
 def share_runs(study: Study, items: Sequence[Progress]) -> None:
