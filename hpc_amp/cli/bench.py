@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hpc_amp.bench.folder import Bench
     from hpc_amp.bench.points import PreparedBench
     from hpc_amp.bench.results import Result
+    from hpc_amp.schedulers import Submission
 
 benches_dir_option = click.option(
     "--benches-dir",
@@ -65,7 +66,7 @@ def start(
     Each of --repeats rounds has every precision once; a run measures --steps steps after --warmup
     others. Exits with 1 if a run could not be measured. docs/bench.md says how to read the table.
     """
-    from hpc_amp.bench.points import prepare_bench
+    from hpc_amp.bench.points import prepare_bench, submit_bench
     from hpc_amp.config.sites import HERE
 
     names = [name.strip() for name in precisions.split(",")] if precisions is not None else None
@@ -78,17 +79,15 @@ def start(
     )  # fmt: skip
     for remark in prepared.first.remarks:
         click.echo(f"note: {remark}", err=True)
-    _submit(prepared, as_json)
+    _go_on(prepared, submit_bench(prepared), as_json)
 
 
-def _submit(prepared: PreparedBench, as_json: bool) -> None:
-    """Hand in the runs, and wait for them where they run on this machine."""
+def _go_on(prepared: PreparedBench, submission: Submission, as_json: bool) -> None:
+    """Wait for runs on this machine; say where those that are queued will be found."""
     import json
 
-    from hpc_amp.bench.points import submit_bench
     from hpc_amp.config.sites import HERE
 
-    submission = submit_bench(prepared)
     if submission.remarks:
         click.echo(submission.remarks, err=True)
     bench = prepared.bench
@@ -102,10 +101,10 @@ def _submit(prepared: PreparedBench, as_json: bool) -> None:
 
 def _wait(prepared: PreparedBench, job_id: str, as_json: bool) -> None:
     """Follow the runs to their end. Ctrl-C ends the one that is under way, and shows the others."""
-    bench = prepared.bench
     from hpc_amp.bench.follow import follow
     from hpc_amp.campaigns.words import count
 
+    bench = prepared.bench
     click.echo(f"{count(len(prepared.plans), 'run')} in {bench.folder}", err=True)
     try:
         follow(bench, prepared.plans, _tell)
@@ -174,11 +173,10 @@ def continue_bench(target: str, as_json: bool, benches_dir: Path) -> None:
     Runs of a command that was killed are looked for in the queue first.
     """
     from hpc_amp.bench.folder import find_bench
-    from hpc_amp.bench.points import prepare_points
+    from hpc_amp.bench.points import prepare_points, submit_bench
     from hpc_amp.bench.results import read_results, unfinished
     from hpc_amp.campaigns.lock import holding, refuse_elsewhere, working_in
     from hpc_amp.campaigns.unsettled import settle
-    from hpc_amp.campaigns.words import count
 
     found = find_bench(target, benches_dir)
     refuse_elsewhere(found.folder, found.run_dirs())
@@ -188,8 +186,10 @@ def continue_bench(target: str, as_json: bool, benches_dir: Path) -> None:
         if not points:
             click.echo(f"{found.folder}: all runs are measured", err=as_json)
             return
-        click.echo(f"{count(len(points), 'run')} to make", err=True)
-        _submit(prepare_points(found, points), as_json)
+        prepared = prepare_points(found, points)
+        submission = submit_bench(prepared)
+    # Other commands may cancel it meanwhile.
+    _go_on(prepared, submission, as_json)
 
 
 @bench.command()
