@@ -49,7 +49,8 @@ class Bench:
     steps: int
     created: str
     gpus: bool
-    workdir: str
+    workdir: str | None
+    """None in a folder of an older hpc-amp, which did not note how its runs were made."""
     overrides: tuple[str, ...]
     site: str | None
 
@@ -75,6 +76,16 @@ class Bench:
             return self.folder / path.read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} cannot be read: {error}") from None
+
+    def made_in(self) -> str:
+        """The folder that its runs are made in. Raises UsageError where that was not noted."""
+        if self.workdir is None:
+            raise UsageError(
+                f"{self.folder} was made by an older hpc-amp, which did not note how its runs are "
+                "made",
+                hint="start a new benchmark",
+            )
+        return self.workdir
 
     def run_dirs(self) -> list[Path]:
         """Those of all points, in the order in which they run. Raises UsageError."""
@@ -133,8 +144,8 @@ def _bench(folder: Path, content: Any) -> Bench:
         precisions=tuple(precisions),
         created=str(content["created"]),
         gpus=bool(content["gpus"]),
-        workdir=str(content["workdir"]),
-        overrides=tuple(map(str, content["overrides"])),
-        site=content["site"],
+        workdir=content.get("workdir"),
+        overrides=tuple(map(str, content.get("overrides", ()))),
+        site=content.get("site"),
         **counts,
     )

@@ -16,6 +16,7 @@ from hpc_amp.campaigns.in_turn import (
     render_campaign,
     submit_in_turn,
 )
+from hpc_amp.campaigns.lock import holding
 from hpc_amp.config.paths import literal
 from hpc_amp.config.schema import Precision
 from hpc_amp.errors import ConfigError, HpcAmpError
@@ -97,8 +98,13 @@ def prepare_points(bench: Bench, points: Sequence[PrecisionRun]) -> PreparedBenc
 def _plans(bench: Bench, config: Path, points: Sequence[PrecisionRun]) -> dict[PrecisionRun, Plan]:
     plans: dict[PrecisionRun, Plan] = {}
     runs_dir = f"runs_dir={literal(str(bench.folder / 'runs'))}"
+    train = prepare(config, bench.overrides, site=bench.site)[0].job.train
+    decays = train is not None and train.schedule.decay_after is not None
+    # It may lie behind the last step that is measured.
+    no_decay = ["train.schedule.decay_after=null"] if decays else []
     for point in points:
-        changes = [*bench.overrides, *_measured(bench, point, first=not plans), runs_dir]
+        settings = [*_measured(bench, point, first=not plans), *no_decay, runs_dir]
+        changes = [*bench.overrides, *settings]
         run_id = _new_id(bench, {plan.run_dir.name for plan in plans.values()})
         plans[point], _ = prepare(config, changes, run_id=run_id, site=bench.site)
         render(plans[point])
@@ -137,18 +143,31 @@ def _new_id(bench: Bench, taken: set[str]) -> str:
     return run_id
 
 
-def submit_bench(prepared: PreparedBench) -> Submission:
-    """Make the run directories, and the benchmark's folder where it is new, and hand in the one job
-    that makes all runs. Where that is refused, nothing new stays behind. Where the scheduler may
-    have taken it all the same, everything stays, and `continue` looks for it (UnclearError)."""
+def start_bench(prepared: PreparedBench) -> Submission:
+    """Make the folder of a new benchmark, and submit its runs. Where they are refused, nothing
+    stays behind."""
     bench, plans = prepared.bench, prepared.plans
-    is_new = not bench.description.exists()
     try:
-        if is_new:
-            run_dirs = {point: plan.run_dir for point, plan in plans.items()}
-            bench.write(prepared.config_text, run_dirs)
-        folder = next_allocation(bench.folder)
-        for point, plan in () if is_new else plans.items():
+        run_dirs = {point: plan.run_dir for point, plan in plans.items()}
+        bench.write(prepared.config_text, run_dirs)
+        with holding(bench.description, "runs"):
+            return submit_bench(prepared)
+    except HpcAmpError:
+        # What may be in the queue has kept its run directories.
+        if not any(plan.run_dir.exists() for plan in plans.values()):
+            rundir.discard(bench.folder)
+        raise
+
+
+def submit_bench(prepared: PreparedBench) -> Submission:
+    """Make the run directories, and hand in the one job that makes all runs. The caller holds the
+    benchmark. Where the job is refused, the points keep the runs that they had. Where the scheduler
+    may have taken it all the same, everything stays, and `continue` looks for it (UnclearError)."""
+    bench, plans = prepared.bench, prepared.plans
+    before = {point: bench.run_dir(point) for point in plans}
+    folder = next_allocation(bench.folder)
+    try:
+        for point, plan in plans.items():
             bench.point_to(point, plan.run_dir)
         return submit_in_turn(
             folder,
@@ -157,9 +176,9 @@ def submit_bench(prepared: PreparedBench) -> Submission:
             unclear=f"hpc-amp bench continue {bench.folder} looks for it",
         )
     except HpcAmpError:
-        # What may be in the queue has kept its run directories.
-        if is_new and not any(plan.run_dir.exists() for plan in plans.values()):
-            rundir.discard(bench.folder)
+        for point, plan in plans.items():
+            if not plan.run_dir.exists():
+                bench.point_to(point, before[point])
         raise
 
 

@@ -66,7 +66,7 @@ def start(
     Each of --repeats rounds has every precision once; a run measures --steps steps after --warmup
     others. Exits with 1 if a run could not be measured. docs/bench.md says how to read the table.
     """
-    from hpc_amp.bench.points import prepare_bench, submit_bench
+    from hpc_amp.bench.points import prepare_bench, start_bench
     from hpc_amp.config.sites import HERE
 
     names = [name.strip() for name in precisions.split(",")] if precisions is not None else None
@@ -79,7 +79,7 @@ def start(
     )  # fmt: skip
     for remark in prepared.first.remarks:
         click.echo(f"note: {remark}", err=True)
-    _go_on(prepared, submit_bench(prepared), as_json)
+    _go_on(prepared, start_bench(prepared), as_json)
 
 
 def _go_on(prepared: PreparedBench, submission: Submission, as_json: bool) -> None:
@@ -172,6 +172,8 @@ def continue_bench(target: str, as_json: bool, benches_dir: Path) -> None:
 
     Runs of a command that was killed are looked for in the queue first.
     """
+    import json
+
     from hpc_amp.bench.folder import find_bench
     from hpc_amp.bench.points import prepare_points, submit_bench
     from hpc_amp.bench.results import read_results, unfinished
@@ -180,11 +182,13 @@ def continue_bench(target: str, as_json: bool, benches_dir: Path) -> None:
 
     found = find_bench(target, benches_dir)
     refuse_elsewhere(found.folder, found.run_dirs())
-    with holding(found.description, "runs"), working_in(found.workdir):
+    with holding(found.description, "runs"), working_in(found.made_in()):
         settle(found.run_dirs, say_that_it_waits)
         points = unfinished(found, read_results(found))
         if not points:
             click.echo(f"{found.folder}: all runs are measured", err=as_json)
+            if as_json:
+                click.echo(json.dumps({"job_id": None, "bench": str(found.folder)}))
             return
         prepared = prepare_points(found, points)
         submission = submit_bench(prepared)

@@ -66,6 +66,8 @@ class Recipe:
             "job.chain=0",
             "restarts.on_failure=0",
         ]
+        if train.schedule.decay_after is not None:
+            settings.append("train.schedule.decay_after=null")  # it may lie behind the last step
         if not self.evaluate:
             settings.append("train.evaluate_every=0")
         if not self.checkpoints:

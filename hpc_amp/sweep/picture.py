@@ -101,7 +101,7 @@ def _draw_panel(axes: Axes, ranking: Ranking, index: int, name: str) -> None:
         _plain_numbers(axes.yaxis)
     axes.plot(places, values, ls="", marker="o", ms=4, alpha=0.6, color=_POINT)
     best = values[0]
-    if ranking.has_repeats:
+    if ranking.has_repeats and ranking.sweep.keys[index] != SEED:
         setting = ranking.settings()[0]
         best = setting.mean
         places = [places[ranking.ranked.index(setting.points[0])]]

@@ -94,6 +94,8 @@ def read_space(
         (where, (*row, *values)) for (where, row), values in itertools.product(rows, combinations)
     ]
     keys = (*columns, *axes)
+    if len(settings) * len(seeds) > MOST_POINTS:
+        raise _too_many(len(settings) * len(seeds))
     if seeds:
         keys = (*keys, SEED)
         settings = [(where, (*values, str(seed))) for seed in seeds for where, values in settings]

@@ -128,10 +128,15 @@ def _settings_in_words(ranking: Ranking, top: int | None) -> list[str]:
     best = settings[0]
     close = [str(place) for place, one in enumerate(settings[1:], 2) if _overlap(one, best)]
     if close:
+        interval = "intervals" if len(close) > 1 else "interval"
+        verb = "overlap" if len(close) > 1 else "overlaps"
         parts.append(
-            f"rank {joined(close)} cannot be told from rank 1: the 95 % intervals overlap, which "
-            "more repeats would narrow"
+            f"the 95 % {interval} of rank {joined(close)} {verb} that of rank 1; more repeats "
+            "would narrow them"
         )
+    alone = [str(place) for place, one in enumerate(settings, 1) if one.half_width is None]
+    if alone:
+        parts.append(f"rank {joined(alone)}: one seed only, so there is no interval")
     return parts
 
 

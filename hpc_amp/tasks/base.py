@@ -49,7 +49,8 @@ class Phase:
     itself."""
     separate_scalers: bool = False
     """Give each loss of a shared forward pass a backward pass and a scaler of its own. Costs as
-    many backward passes, and the exchange between the ranks does not overlap with them."""
+    many backward passes; the exchange between the ranks does not overlap with them, and is not in
+    the measured time of communication."""
     begins: int = 0
     """The first epoch in which it runs, counted from 0."""
     ends: int | None = None

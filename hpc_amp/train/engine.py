@@ -153,7 +153,8 @@ class Engine:
     def _check_phases(self) -> None:
         """Raise ValueError where the task's phases cannot be carried out."""
         phases = [update.phase for update in self.updates]
-        losses = [name for update in self.updates for name in update.losses]
+        entries = [entry for phase in phases for entry in phase.losses]
+        losses = [n for entry in entries for n in ((entry,) if isinstance(entry, str) else entry)]
         for kind, names in {"phases": [phase.name for phase in phases], "losses": losses}.items():
             if len(names) > len(set(names)):
                 raise ValueError(f"task {self.task.name} has two {kind} of one name: {names}")

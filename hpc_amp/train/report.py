@@ -116,8 +116,11 @@ class ProgressReport:
         return sum(update.skipped for update in self._engine.updates)
 
     def _scalers(self) -> dict[str, LossScaler]:
-        """The scaler of each loss, by the name of the loss."""
-        return {name: s for update in self._engine.updates for name, s in update.scalers.items()}
+        """Those of the phases of the present epoch, by the names of their losses."""
+        engine = self._engine
+        epoch = max(0, engine.step - 1) // engine.data.steps_per_epoch
+        running = [update for update in engine.updates if update.phase.runs_in(epoch)]
+        return {name: s for update in running for name, s in update.scalers.items()}
 
     def _best(self) -> dict[str, Any] | None:
         """The metric by which the task compares results, and its best value so far."""

@@ -59,6 +59,7 @@ class PhaseUpdate:
         self._networks = {**networks, **updated}
         self._frozen = _trainable(networks.values(), besides=updated.values())
         self._distributed = [n for n in updated.values() if isinstance(n, DistributedDataParallel)]
+        _refuse_shared(self._distributed, phase)
         _check_eps(phase.optimizer, policy)
         self.optimizer = build_optimizer(phase.optimizer, list(updated.values()), task.device)
         self._gradients = precision.gradients(self.optimizer)
@@ -68,6 +69,10 @@ class PhaseUpdate:
             name: LossScaler(train.precision, name=f"{phase.name}/{name}")
             for name in (self._scaler_names() if policy.scales_loss else ())
         }
+        # DDP exchanges gradients in the first backward pass after a forward pass only.
+        self._averages_itself = (
+            phase.separate_scalers and bool(self._distributed) and len(self.scalers) > 1
+        )
         self.skipped = 0
         self.rehearsed = False
         """Whether `rehearse` was called in this attempt."""
@@ -126,13 +131,15 @@ class PhaseUpdate:
                 parameter.requires_grad = True
 
     def rehearse(self, micro_batches: Sequence[Any]) -> None:
-        """Forward and backward, without an update of anything."""
+        """Forward and backward, without an update of anything: for DDP, where that is used."""
         self.rehearsed = True
+        if self._averages_itself:
+            return
         for losses in self.losses.values():
             losses.begin()
         with self._others_frozen():
             for backward in self._backwards(micro_batches[0], 1):
-                backward.loss.backward(retain_graph=not backward.is_last)
+                backward.loss.backward()
         for losses in self.losses.values():
             losses.forget_step()
         self._zero_gradients()
@@ -160,18 +167,16 @@ class PhaseUpdate:
 
     def _backward_several(self, micro_batches: Sequence[Any]) -> bool:
         """Losses with scales of their own: each backward's gradients are alone when they are
-        unscaled, then added to what the others left. Ranks exchange at every backward: by DDP where
-        each has a forward pass of its own, since DDP sees only the first one after a forward."""
+        unscaled, then added to what the others left. Ranks exchange at every backward."""
         overflows = dict.fromkeys(self.scalers.values(), False)
-        by_hand = self.phase.separate_scalers and bool(self._distributed)
-        with self._no_exchange() if by_hand else contextlib.nullcontext():
+        with self._no_exchange() if self._averages_itself else contextlib.nullcontext():
             for batch in micro_batches:
                 for backward in self._backwards(batch, len(micro_batches)):
                     scaler = backward.scaler
                     assert scaler is not None
                     self._gradients.set_aside()
                     scaler.scale(backward.loss).backward(retain_graph=not backward.is_last)
-                    if by_hand:
+                    if self._averages_itself:
                         average_gradients(list(self._gradients.model_parameters()))
                     overflows[scaler] |= bool(self._gradients.unscale(scaler))
         for scaler, overflow in overflows.items():
@@ -196,9 +201,11 @@ class PhaseUpdate:
                 entry = next(losses, None)
                 if entry is None:
                     break
+                if not isinstance(entry, Mapping):
+                    raise self._other_losses(f"a {type(entry).__name__}, which is not a dictionary")
                 names = self._names(entry)
                 if names not in missing:
-                    raise self._other_losses(tuple(entry))
+                    raise self._other_losses(f"`{'+'.join(entry)}`")
                 missing.remove(names)
                 parted = {name: entry[name] / parts if parts > 1 else entry[name] for name in names}
                 for name, loss in parted.items():
@@ -210,7 +217,7 @@ class PhaseUpdate:
                 scaler = self.scalers.get("+".join(group))
                 yield _Backward(loss, scaler, is_last=group is groups[-1])
         if missing:
-            raise self._other_losses(())
+            raise self._other_losses("fewer")
 
     def _names(self, entry: Losses) -> tuple[str, ...]:
         """The names of a forward pass in the phase's order: sums depend on it."""
@@ -223,13 +230,26 @@ class PhaseUpdate:
             return losses[names[0]]
         return torch.stack([losses[n].float() * weights.get(n, 1.0) for n in names]).sum()
 
-    def _other_losses(self, found: tuple[str, ...]) -> TrainingError:
+    def _other_losses(self, what: str) -> TrainingError:
         wanted = ", ".join("+".join(names) for names in self._passes)
-        what = f"`{'+'.join(found)}`" if found else "fewer"
         return TrainingError(
             f"task {self._task.name}: phase `{self.phase.name}` declares the losses {wanted}, each "
             f"once a micro-batch, but `losses` yields {what}"
         )
+
+
+def _refuse_shared(networks: Sequence[nn.Module], phase: Phase) -> None:
+    """Raise TrainingError where networks have weights in common: each has a DDP of its own, which
+    would exchange the gradients of its own part alone."""
+    seen: set[nn.Parameter] = set()
+    for network in networks:
+        parameters = set(network.parameters())
+        if seen & parameters:
+            raise TrainingError(
+                f"phase `{phase.name}`: its networks share weights, which several ranks cannot "
+                "train; make them one network"
+            )
+        seen |= parameters
 
 
 def _trainable(networks: Iterable[nn.Module], besides: Iterable[nn.Module]) -> list[nn.Parameter]:

@@ -102,10 +102,36 @@ class OnePass(TinyGan):
         if phase == "generator":
             yield {**self.loss("fooled", critic(made)), "near": (made - batch).square().mean()}
         else:
-            yield {**self.loss("real", critic(batch + 2)), **self.loss("fake", -critic(made))}
+            real, fake = self.judge(critic, batch + 2, made)
+            yield {**self.loss("real", real), **self.loss("fake", -fake)}
+
+    def judge(self, critic: nn.Module, real: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:
+        return critic(real), critic(made)
 
 
 class Separate(OnePass):
-    """The same with a loss scaler for each loss."""
+    """The same with a loss scaler for each loss; two of them do not reach all weights."""
 
     separate = True
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        return {**super().build_networks(), "critic": Heads()}
+
+    def judge(self, critic: nn.Module, real: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:
+        judged: tuple[Tensor, Tensor] = critic(real, made)
+        return judged
+
+
+class Heads(nn.Module):
+    """A critic with a part for real inputs, one for generated ones, and one for both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(FEATURES, FEATURES)
+        self.real, self.fake = nn.Linear(FEATURES, 1), nn.Linear(FEATURES, 1)
+
+    def forward(self, inputs: Tensor, made: Tensor | None = None) -> Any:
+        if made is None:
+            hidden = self.trunk(inputs)
+            return self.real(hidden) + self.fake(hidden)
+        return self.real(self.trunk(inputs)), self.fake(self.trunk(made))

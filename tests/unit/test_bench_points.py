@@ -16,7 +16,7 @@ from hpc_amp.bench.points import (
     PreparedBench,
     prepare_bench,
     render_bench,
-    submit_bench,
+    start_bench,
     usual_precisions,
 )
 from hpc_amp.config.units import parse_interval
@@ -73,6 +73,13 @@ def test_points_differ_in_their_precision_alone(host: StubHost) -> None:
     assert preflights == [True, False, False, False], "the nodes are the same"
 
 
+def test_a_rate_that_falls_after_the_measured_steps_is_no_error(host: StubHost) -> None:
+    schedule = ("train.epochs=200", "train.schedule={name: linear, decay_after: 130epochs}")
+    plans = prepared(host, *schedule).plans
+    rates = [plan.job.train.schedule for plan in plans.values() if plan.job.train]
+    assert {(rate.name, rate.decay_after) for rate in rates} == {("linear", None)}
+
+
 def test_a_job_s_own_measurements_do_not_change_those_of_the_benchmark(host: StubHost) -> None:
     made = prepared(host, "train.profile.steps=[2,3]", "train.timing.seconds=5")
     for plan in made.plans.values():
@@ -113,7 +120,7 @@ def test_one_job_is_submitted_for_all_points(
 ) -> None:
     monkeypatch.setenv("PATH", host.environ()["PATH"])
     made = prepared(host)
-    submission = submit_bench(made)
+    submission = start_bench(made)
     ((*_, script),) = host.calls("sbatch")
     folder = made.bench.folder / "allocations" / "1"
     assert script == str(folder / "launch.sh")
@@ -140,7 +147,7 @@ def test_where_the_job_is_refused_nothing_stays_behind(
 
     monkeypatch.setattr(Slurm, "submit", refuse)
     with pytest.raises(SchedulerError):
-        submit_bench(prepared(host))
+        start_bench(prepared(host))
     assert list((host.work / "benches").iterdir()) == []
 
 
@@ -157,7 +164,7 @@ def test_a_job_in_the_queue_keeps_its_folders(
     made = prepared(host)
 
     with pytest.raises(UsageError, match=r"state\.jsonl cannot be written"):
-        submit_bench(made)
+        start_bench(made)
 
     assert script_of(made).exists()
     assert all((plan.run_dir / "launch.sh").exists() for plan in made.plans.values())

@@ -66,6 +66,8 @@ def test_seeds_repeat_every_setting_one_round_after_the_other(zipped: bool) -> N
     assert values(space) == [("1", "3"), ("2", "3"), ("1", "4"), ("2", "4")]
     assert space.fixed == ()
     assert values(read_space([], seeds=[0, 1])) == [("0",), ("1",)]
+    with pytest.raises(UsageError, match="2,000,000,000 points"):
+        read_space(["a=1,2"], seeds=range(10**9))
     with pytest.raises(UsageError, match="which varies already"):
         read_space(["train.seed=1,2"], seeds=[0, 1])
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.gan import OnePass, Separate, TinyGan
+from support.gan import Heads, OnePass, Separate, TinyGan
 from support.training import FEATURES, Regression, curve, engine, fit_until
 from torch import Tensor, nn
 
@@ -215,7 +215,8 @@ def test_losses_of_one_forward_pass_give_the_gradient_of_their_sum(
 ) -> None:
     precision = {**FP16, "mode": mode} if mode == "fp16" else mode
     made = engine(tmp_path, task, precision=precision, accumulate=accumulate)
-    critic, generator = nn.Linear(FEATURES, 1), nn.Linear(FEATURES, FEATURES)
+    critic = Heads() if task is Separate else nn.Linear(FEATURES, 1)
+    generator = nn.Linear(FEATURES, FEATURES)
     generator.load_state_dict(made.networks["generator"].state_dict())
     whole = next(made.data.epoch(0))
     made.train_step(whole)
@@ -290,10 +291,17 @@ class Fewer(TinyGan):
         yield next(super().losses(phase, batch, networks))
 
 
+class Pair(TinyGan):
+    def losses(self, phase: str, batch: Tensor, networks: Networks) -> Iterator[Any]:
+        for losses in super().losses(phase, batch, networks):
+            yield next(iter(losses.items()))
+
+
 @pytest.mark.parametrize(
     ("task", "message"),
     [
         (Missing, "phase `generator` declares the losses fooled\\+near, .* yields `fooled`"),
+        (Pair, "yields a tuple, which is not a dictionary"),
         (Fewer, "phase `critic` declares the losses real, fake, .* yields fewer"),
     ],
 )
