@@ -78,7 +78,7 @@ def _find(how: Interactive) -> None:
 
 def run(how: Interactive) -> tuple[int, bool]:
     """A command that takes over the terminal by itself: its exit status, and whether Ctrl-C was
-    pressed while this terminal was not a node's."""
+    pressed while this terminal was not a node's. From here on, this process ignores Ctrl-C."""
     _find(how)
     interrupted = False
     told = 0
@@ -101,11 +101,15 @@ def run(how: Interactive) -> tuple[int, bool]:
             again.daemon = True
             again.start()
 
-    handlers = {signal.SIGINT: note, signal.SIGQUIT: note}
-    handlers |= {signal.SIGTERM: forward, signal.SIGHUP: forward}
-    with _kept_settings(), handling(handlers):
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, note)
+    with _kept_settings(), handling({signal.SIGTERM: forward, signal.SIGHUP: forward}):
         process = subprocess.Popen(how.command, env=dict(how.environ))
         status = process.wait()
+    # Each process of a terminal gets the signal by itself, this one perhaps after the command has
+    # ended with a status of its own.
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
     if told and status == 0:
         status = 128 + told  # some commands end as if all were well
     return (128 - status if status < 0 else status), interrupted

@@ -222,6 +222,26 @@ def test_the_exit_code_is_the_command_s(host: StubHost, command: str, status: in
     assert (result.returncode, result.stderr) == (status, "")
 
 
+LATE = """
+import os, signal, sys
+while os.path.exists("/proc/" + sys.argv[2]):
+    pass
+os.kill(int(sys.argv[1]), signal.SIGINT)
+"""
+ENDS_BEFORE_A_SIGNAL = f"""
+import os, subprocess, sys, time
+words = [sys.executable, "-S", "-c", {LATE!r}, str(os.getppid()), str(os.getpid())]
+subprocess.Popen(words, start_new_session=True)
+time.sleep(0.3)  # it is there
+raise SystemExit(9)
+"""
+
+
+def test_ctrl_c_that_comes_late_does_not_change_how_the_command_ended(host: StubHost) -> None:
+    ended = host.hpc_amp("shell", "--here", "--", "python", "-c", ENDS_BEFORE_A_SIGNAL)
+    assert ended.returncode == 9, ended.stderr
+
+
 def test_input_and_output_may_be_pipes(host: StubHost) -> None:
     host.write_job({**JOB, "site": "slurm"})
     words = [sys.executable, "-m", "hpc_amp", "shell", "--here", "--", "tr", "a-z", "A-Z"]
