@@ -23,7 +23,7 @@ echo "attempt $attempt ended: ${outcome:-failed} (status $status)"
 # The job writes its summary itself, unless it is your own program, or died.
 [ "${job[program]}" = task ] || rm -f summary.json
 if [ ! -e summary.json ]; then
-  printf '{"outcome": "%s", "name": "%s", "data": null, "synthetic": null, "metrics": {}, "best": null, "samples_per_second": null, "world_size": %s, "nodes": %s, "precision": null, "loss_scale": null, "skipped_steps": null, "steps": null, "seconds": %s}\n' \
+  printf '{"outcome": "%s", "name": "%s", "data": null, "synthetic": null, "metrics": null, "best": null, "samples_per_second": null, "world_size": %s, "nodes": %s, "precision": null, "loss_scale": null, "skipped_steps": null, "steps": null, "seconds": %s}\n' \
     "${outcome:-failed}" "${job[name]}" "$HPC_AMP_WORLD_SIZE" "${job[nodes]}" "$SECONDS" >summary.json || true
 elif [ -z "$outcome" ] || [ "$outcome" = failed ]; then
   sed -i '0,/"outcome": "[a-z]*"/s//"outcome": "failed"/' summary.json || true
