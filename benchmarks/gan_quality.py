@@ -4,7 +4,7 @@
 
 The folder holds the original files; that one is of Debian's package `dataset-fashion-mnist`. Every
 number format trains from the same seeds: the same first weights, images and latent vectors, in the
-same order. The made-up images are compared with all test images by the Fréchet distance on a small
+same order. Generated images are compared with all test images by the Fréchet distance on a small
 fixed feature network (`hpc_amp.tasks.dcgan.frechet`), whose values for images of known quality come
 first. Prints a table; `--json FILE` keeps everything, `--picture FILE` shows images side by side.
 """

@@ -52,7 +52,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--loss_scaling", "-s", action="store_true", help="scale the loss, dynamically")
     add("--model", "-m", default="resnet50", help="network (%(default)s)")
     add("--data", default="data", metavar="FOLDER", help="of CIFAR-10 (%(default)s)")
-    add("--synthetic", action="store_true", help="made-up images where CIFAR-10 is not there")
+    add("--synthetic", action="store_true", help="synthetic images where CIFAR-10 is not there")
     add("--out", default="weights", metavar="FOLDER", help="where results go (%(default)s)")
     flags = parser.parse_args(words)
     available = f"there are {', '.join(sorted(MODELS))}"

@@ -64,7 +64,7 @@ def make_parser() -> Parser:
     flag("--arch", "-a", default="resnet50", help="network")
     flag("--dataname", default="imagenet", choices=DATA_SETS, help="data set")
     flag("--datapath", default="data", help="folder of the data")
-    switch("--synthetic", help="made-up images where the data is not there")
+    switch("--synthetic", help="synthetic images where the data is not there")
     flag("--workers", "-w", default=20, type=int, help="loader processes of each rank")
     flag("--batch-size", "-b", default=200, type=int, help="images of each rank in a step")
     switch("--channels-last", help="channels-last memory order")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.world import World
-from hpc_amp.tasks.base import DataError, Networks
+from hpc_amp.tasks.base import DataError, Losses, Networks
 from hpc_amp.tasks.classification.config import ClassificationConfig
 from hpc_amp.tasks.classification.task import Classification
 
@@ -86,13 +86,13 @@ class Classifier(Classification):
 
     def losses(
         self, phase: str, batch: tuple[Tensor, Tensor], networks: Networks
-    ) -> Iterator[tuple[str, Tensor]]:
+    ) -> Iterator[Losses]:
         """The cross entropy, which is recorded with what it comes from."""
         images, labels = batch
         logits = networks["model"](images)
         loss = F.cross_entropy(logits, labels, label_smoothing=self.train.label_smoothing)
         self.record(loss.detach(), logits.detach(), labels)
-        yield "loss", loss
+        yield {"loss": loss}
 
     def evaluation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The test images, with a line every `--print-freq-ts` batches."""

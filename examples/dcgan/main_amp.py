@@ -1,6 +1,6 @@
 """A DCGAN with the flags of apex's `main_amp.py`, on hpc-amp's engine.
 
-    python main_amp.py                                          # made-up images, here and now
+    python main_amp.py                                          # synthetic images, here and now
     torchrun --nproc-per-node 4 main_amp.py --dataset cifar10 --dataroot data --outf out
     python main_amp.py --dataset lfw --dataroot data/lfw --outf out --resume
 
@@ -33,7 +33,7 @@ def parse() -> argparse.Namespace:
         "--dataset",
         choices=sets,
         default="fake",
-        help="`fake`: made-up images; default %(default)s",
+        help="`fake`: synthetic images; default %(default)s",
     )
     flag("--dataroot", default="./", help="folder of the data")
     flag("--classes", default="bedroom", help="LSUN: classes, separated by commas")

@@ -185,7 +185,7 @@ class _Entry:
             try:
                 patterns.append(re.compile(text))
             except re.error as error:
-                raise self.wrong(f"{key}: {text!r} is no regular expression: {error}") from None
+                raise self.wrong(f"{key}: {text!r} is not a regular expression: {error}") from None
         return tuple(patterns)
 
     def check_placeholders(self, key: str, patterns: tuple[re.Pattern[str], ...]) -> None:
