@@ -85,20 +85,24 @@ def prepare_bench(
         overrides=tuple(overrides),
         site=site,
     )
-    return PreparedBench(bench, _plans(bench, config, bench.points), loaded.text)
+    return PreparedBench(bench, _plans(bench, config, bench.points, given), loaded.text)
 
 
 def prepare_points(bench: Bench, points: Sequence[PrecisionRun]) -> PreparedBench:
     """Validate new runs for points of a benchmark that is there already. The working directory has
     to be the benchmark's. Raises ConfigError."""
     config = bench.folder / "config.yaml"
-    return PreparedBench(bench, _plans(bench, config, points), config.read_text(encoding="utf-8"))
+    given, loaded = prepare(config, bench.overrides, site=bench.site)
+    return PreparedBench(bench, _plans(bench, config, points, given), loaded.text)
 
 
-def _plans(bench: Bench, config: Path, points: Sequence[PrecisionRun]) -> dict[PrecisionRun, Plan]:
+def _plans(
+    bench: Bench, config: Path, points: Sequence[PrecisionRun], given: Plan
+) -> dict[PrecisionRun, Plan]:
+    """The plans of these points; `given` is that of the job as it was given."""
     plans: dict[PrecisionRun, Plan] = {}
     runs_dir = f"runs_dir={literal(str(bench.folder / 'runs'))}"
-    train = prepare(config, bench.overrides, site=bench.site)[0].job.train
+    train = given.job.train
     decays = train is not None and train.schedule.decay_after is not None
     # It may lie behind the last step that is measured.
     no_decay = ["train.schedule.decay_after=null"] if decays else []

@@ -39,24 +39,6 @@ def holding(description: Path, what: str) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def working_in(workdir: str) -> Iterator[None]:
-    """Be in the folder that a campaign was started in, which paths in its job count from. Raises
-    UsageError where it is gone."""
-    before = Path.cwd()
-    try:
-        os.chdir(workdir)
-    except OSError as error:
-        raise UsageError(
-            f"the folder {workdir}, in which it was started: {error.strerror}",
-            hint="paths in its job count from there",
-        ) from None
-    try:
-        yield
-    finally:
-        os.chdir(before)
-
-
 def refuse_elsewhere(folder: Path, run_dirs: Iterable[Path]) -> None:
     """Raises UsageError where a campaign is not in the folder that it was started in, as its runs
     tell: their scripts and jobs would work there."""

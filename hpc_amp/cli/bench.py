@@ -177,12 +177,16 @@ def continue_bench(target: str, as_json: bool, benches_dir: Path) -> None:
     from hpc_amp.bench.folder import find_bench
     from hpc_amp.bench.points import prepare_points, submit_bench
     from hpc_amp.bench.results import read_results, unfinished
-    from hpc_amp.campaigns.lock import holding, refuse_elsewhere, working_in
+    from hpc_amp.campaigns.lock import holding, refuse_elsewhere
     from hpc_amp.campaigns.unsettled import settle
+    from hpc_amp.jobs.rundir import working_in
 
     found = find_bench(target, benches_dir)
     refuse_elsewhere(found.folder, found.run_dirs())
-    with holding(found.description, "runs"), working_in(found.made_in()):
+    with (
+        holding(found.description, "runs"),
+        working_in(found.made_in(), "the benchmark was started"),
+    ):
         settle(found.run_dirs, say_that_it_waits)
         points = unfinished(found, read_results(found))
         if not points:

@@ -189,8 +189,9 @@ def continue_(
     Its job file and settings are those of its start; what is queued, runs or is measured stays as
     it is.
     """
-    from hpc_amp.campaigns.lock import refuse_elsewhere, working_in
+    from hpc_amp.campaigns.lock import refuse_elsewhere
     from hpc_amp.campaigns.unsettled import settle
+    from hpc_amp.jobs.rundir import working_in
     from hpc_amp.study.cost import estimate
     from hpc_amp.study.folder import find_study
     from hpc_amp.study.progress import progress, to_be_made
@@ -201,7 +202,11 @@ def continue_(
     refuse_elsewhere(study.folder, study.run_dirs())
     recipe = read_recipe(study)
     _refuse_bound(recipe.in_allocation, max_queued)
-    with _interruptible(study), _exclusive(study), working_in(recipe.workdir):
+    with (
+        _interruptible(study),
+        _exclusive(study),
+        working_in(recipe.workdir, "the study was started"),
+    ):
         settle(study.run_dirs, say_that_it_waits)
         items = progress(study)
         share_runs(study, items)

@@ -91,7 +91,7 @@ def plan_change(run_dir: Path, overrides: Sequence[str]) -> Change:
     resolved = rundir.read_resolved(run_dir)
     before = rundir.job_of(run_dir, resolved)
     given = _given_at_submission(run_dir, resolved)
-    with _working_in(Path(resolved["submitted_from"])):
+    with rundir.working_in(resolved["submitted_from"], "the run was submitted"):
         code = run_dir / "code" if before.code is not None else None
         loaded, site = load_for_site(run_dir / "config.yaml", [*given, *overrides], code=code)
         if site.name != resolved["site"] and not any(o.startswith("site=") for o in overrides):
@@ -143,23 +143,6 @@ def _given_at_submission(run_dir: Path, resolved: Mapping[str, Any]) -> list[str
             hint="resume it as it is, or submit a new run",
         )
     return given
-
-
-@contextlib.contextmanager
-def _working_in(folder: Path) -> Iterator[None]:
-    """Be in the folder of the submission, which paths in the job count from."""
-    before = Path.cwd()
-    try:
-        os.chdir(folder)
-    except OSError as error:
-        raise UsageError(
-            f"the run was submitted in {folder}: {error.strerror}",
-            hint="paths in its job count from there",
-        ) from None
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def _differences(

@@ -14,7 +14,7 @@ import secrets
 import shlex
 import shutil
 import string
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +157,23 @@ def origin(folder: Path, resolved: Mapping[str, Any]) -> Path | None:
     if not isinstance(recorded, str):
         return None
     return None if same_folder(folder, Path(recorded)) else Path(recorded)
+
+
+@contextlib.contextmanager
+def working_in(folder: str, what: str) -> Iterator[None]:
+    """Be in the folder that paths in a job count from. `what` was done there, such as `the run was
+    submitted`. Raises UsageError where it is gone."""
+    before = Path.cwd()
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise UsageError(
+            f"{what} in {folder}: {error.strerror}", hint="paths in its job count from there"
+        ) from None
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def same_folder(one: Path, other: Path) -> bool:

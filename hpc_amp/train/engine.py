@@ -116,6 +116,10 @@ class Engine:
             for phase in task.phases()
         ]
         self.precision.complete()
+        phases = [update.phase for update in self.updates]
+        ends = [phase.ends for phase in phases if phase.ends is not None]
+        self._changes = {phase.begins for phase in phases}.union(ends)
+        """The epochs that have other phases than the one before."""
         self._check_phases()
 
         self.step = 0
@@ -162,9 +166,6 @@ class Engine:
             unknown = ", ".join(sorted(set(update.phase.weights) - set(update.losses)))
             if unknown:
                 raise ValueError(f"phase {update.phase.name} has weights for no loss: {unknown}")
-        ends = [phase.ends for phase in phases if phase.ends is not None]
-        self._changes = {phase.begins for phase in phases}.union(ends)
-        """The epochs that have other phases than the one before."""
         for epoch in {0} | self._changes:
             if epoch < self.train.epochs and not self._updates_in(epoch):
                 raise ValueError(f"task {self.task.name} has no phase in epoch {epoch}")

@@ -64,28 +64,25 @@ class PhaseUpdate:
         self.optimizer = build_optimizer(phase.optimizer, list(updated.values()), task.device)
         self._gradients = precision.gradients(self.optimizer)
         self._parameters = list(parameters_of(self.optimizer))
-        self._passes = [(e,) if isinstance(e, str) else e for e in phase.losses]
+        passes = [(entry,) if isinstance(entry, str) else entry for entry in phase.losses]
+        separate = phase.separate_scalers and policy.scales_loss
+        self._backward_groups: dict[tuple[str, ...], list[tuple[str, ...]]] = {
+            names: [(name,) for name in names] if separate else [names] for names in passes
+        }
+        """The losses of each forward pass, and which of them go backward together."""
+        groups = [group for groups in self._backward_groups.values() for group in groups]
         self.scalers: Mapping[str, LossScaler] = {
-            name: LossScaler(train.precision, name=f"{phase.name}/{name}")
-            for name in (self._scaler_names() if policy.scales_loss else ())
+            _name(group): LossScaler(train.precision, name=f"{phase.name}/{_name(group)}")
+            for group in (groups if policy.scales_loss else ())
         }
         # DDP exchanges gradients in the first backward pass after a forward pass only.
-        self._averages_itself = (
-            phase.separate_scalers and bool(self._distributed) and len(self.scalers) > 1
-        )
+        self._averages_itself = separate and bool(self._distributed) and len(self.scalers) > 1
         self.skipped = 0
         self.rehearsed = False
         """Whether `rehearse` was called in this attempt."""
         self.losses: dict[str, RecentLosses] = {
-            name: RecentLosses(train.log_every, task.device) for e in self._passes for name in e
+            name: RecentLosses(train.log_every, task.device) for names in passes for name in names
         }
-
-    def _scaler_names(self) -> Iterator[str]:
-        for names in self._passes:
-            if self.phase.separate_scalers:
-                yield from names
-            else:
-                yield "+".join(names)
 
     def set_rate(self, factor: float) -> None:
         """Set the learning rate to `factor` times each group's peak."""
@@ -194,7 +191,7 @@ class PhaseUpdate:
     def _backwards(self, batch: Any, parts: int) -> Iterator[_Backward]:
         """The backward passes of one micro-batch, their losses divided by the number of
         micro-batches. Raises TrainingError where the task yields others than the phase has."""
-        missing = list(self._passes)
+        missing = list(self._backward_groups)
         losses = self._task.losses(self.phase.name, batch, self._networks)
         while True:
             with self._policy.autocast():
@@ -205,23 +202,23 @@ class PhaseUpdate:
                     raise self._other_losses(f"a {type(entry).__name__}, which is not a dictionary")
                 names = self._names(entry)
                 if names not in missing:
-                    raise self._other_losses(f"`{'+'.join(entry)}`")
+                    raise self._other_losses(f"`{_name(tuple(entry))}`")
                 missing.remove(names)
                 parted = {name: entry[name] / parts if parts > 1 else entry[name] for name in names}
                 for name, loss in parted.items():
                     self.losses[name].add(loss)
-                separate = self.phase.separate_scalers and len(self.scalers) > 1
-                groups = [(name,) for name in names] if separate else [names]
+                groups = self._backward_groups[names]
                 sums = [self._weighted_sum(parted, group) for group in groups]
             for group, loss in zip(groups, sums, strict=True):
-                scaler = self.scalers.get("+".join(group))
+                scaler = self.scalers.get(_name(group))
                 yield _Backward(loss, scaler, is_last=group is groups[-1])
         if missing:
             raise self._other_losses("fewer")
 
     def _names(self, entry: Losses) -> tuple[str, ...]:
         """The names of a forward pass in the phase's order: sums depend on it."""
-        return next((names for names in self._passes if set(names) == set(entry)), tuple(entry))
+        found = (names for names in self._backward_groups if set(names) == set(entry))
+        return next(found, tuple(entry))
 
     def _weighted_sum(self, losses: Losses, names: tuple[str, ...]) -> Tensor:
         """In fp32 where it is one of several: a sum of half-precision losses may overflow."""
@@ -231,11 +228,16 @@ class PhaseUpdate:
         return torch.stack([losses[n].float() * weights.get(n, 1.0) for n in names]).sum()
 
     def _other_losses(self, what: str) -> TrainingError:
-        wanted = ", ".join("+".join(names) for names in self._passes)
+        wanted = ", ".join(map(_name, self._backward_groups))
         return TrainingError(
             f"task {self._task.name}: phase `{self.phase.name}` declares the losses {wanted}, each "
             f"once a micro-batch, but `losses` yields {what}"
         )
+
+
+def _name(losses: tuple[str, ...]) -> str:
+    """What losses that go backward together are called."""
+    return "+".join(losses)
 
 
 def _refuse_shared(networks: Sequence[nn.Module], phase: Phase) -> None:

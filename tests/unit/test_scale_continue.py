@@ -656,9 +656,7 @@ def test_a_study_that_was_started_in_a_folder_that_is_gone(inside: Queue) -> Non
     result = scale(inside, "continue", "cifar")
 
     assert result.returncode == 2
-    assert (
-        "the folder /nowhere, in which it was started: No such file or directory" in result.stderr
-    )
+    assert "the study was started in /nowhere: No such file or directory" in result.stderr
 
 
 # ---- studies that are not where they were started ------------------------------------------------
