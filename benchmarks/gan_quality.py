@@ -5,7 +5,7 @@
 The folder holds the original files; that one is of Debian's package `dataset-fashion-mnist`. Every
 number format trains from the same seeds: the same first weights, images and latent vectors, in the
 same order. Generated images are compared with all test images by the Fréchet distance on a small
-fixed feature network (`hpc_amp.tasks.dcgan.frechet`), whose values for images of known quality come
+fixed feature network (`hpc_amp.gan.frechet`), whose values for images of known quality come
 first. Prints a table; `--json FILE` keeps everything, `--picture FILE` shows images side by side.
 """
 
@@ -40,7 +40,7 @@ from hpc_amp.config.schema import (
 )
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.dcgan.config import DcganConfig, Gan
-from hpc_amp.tasks.dcgan.frechet import FeatureNetwork, frechet_distance, moments
+from hpc_amp.gan.frechet import FeatureNetwork, frechet_distance, moments
 from hpc_amp.tasks.dcgan.task import REAL, Dcgan
 from hpc_amp.train import Observer, fit
 

@@ -55,10 +55,16 @@ class Phase:
     """The first epoch in which it runs, counted from 0."""
     ends: int | None = None
     """The first epoch in which it does not run any more; None: it runs to the end."""
+    every: int = 1
+    """It runs in each `every`-th step of the run: with 5, in the steps 5, 10, 15, ..."""
 
     def runs_in(self, epoch: int) -> bool:
         """Whether `epoch` (counted from 0) has this phase."""
         return self.begins <= epoch and (self.ends is None or epoch < self.ends)
+
+    def runs_at(self, step: int, epoch: int) -> bool:
+        """Whether `step` (counted from 0) of `epoch` runs this phase."""
+        return self.runs_in(epoch) and (step + 1) % self.every == 0
 
 
 @dataclass(frozen=True, slots=True)

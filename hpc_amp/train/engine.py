@@ -166,9 +166,15 @@ class Engine:
             unknown = ", ".join(sorted(set(update.phase.weights) - set(update.losses)))
             if unknown:
                 raise ValueError(f"phase {update.phase.name} has weights for no loss: {unknown}")
+        for phase in phases:
+            if phase.every < 1:
+                raise ValueError(f"phase {phase.name} has every = {phase.every}, which is below 1")
         for epoch in {0} | self._changes:
-            if epoch < self.train.epochs and not self._updates_in(epoch):
-                raise ValueError(f"task {self.task.name} has no phase in epoch {epoch}")
+            runs = any(phase.runs_in(epoch) and phase.every == 1 for phase in phases)
+            if epoch < self.train.epochs and not runs:
+                raise ValueError(
+                    f"task {self.task.name} has no phase in epoch {epoch} that runs in each step"
+                )
 
     def _place(self, network: nn.Module) -> nn.Module:
         if self.train.sync_batchnorm and self.world.size > 1:
@@ -255,7 +261,8 @@ class Engine:
 
     def train_step(self, micro_batches: list[Any]) -> None:
         """One step: every phase of its epoch once, on this rank's share of one global batch."""
-        updates = self._updates_in(self.step // self.data.steps_per_epoch)
+        epoch = self.step // self.data.steps_per_epoch
+        updates = [u for u in self.updates if u.phase.runs_at(self.step, epoch)]
         self._rehearse([update for update in updates if not update.rehearsed], micro_batches)
         factor = self.rate(self.step, self.total_steps)
         taken = False
@@ -273,9 +280,6 @@ class Engine:
             # Optimizers have all their state after the first step of their phase.
             self.saver.reserve(state.tensors(self))
             self._has_reserved = True
-
-    def _updates_in(self, epoch: int) -> list[PhaseUpdate]:
-        return [update for update in self.updates if update.phase.runs_in(epoch)]
 
     def _is_time_to_log(self) -> bool:
         """All the losses of a report are means over the same steps."""

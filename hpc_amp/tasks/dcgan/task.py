@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hpc_amp.config.schema import Optimizer
 from hpc_amp.data.prepare import PreparedData
+from hpc_amp.gan.frechet import FeatureNetwork, add_over_ranks, frechet_distance, moments
 from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task, TrainingData
 from hpc_amp.tasks.dcgan.config import DcganConfig
 from hpc_amp.tasks.dcgan.data import (
@@ -22,7 +23,6 @@ from hpc_amp.tasks.dcgan.data import (
     prepare_unlabelled,
     signed_images,
 )
-from hpc_amp.tasks.dcgan.frechet import FeatureNetwork, add_over_ranks, frechet_distance, moments
 from hpc_amp.tasks.dcgan.networks import Discriminator, Generator
 
 REAL, MADE = "real", "made"
@@ -127,7 +127,7 @@ class Dcgan(Task):
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """`frechet_small`: how far the generated images are from the test images, as
-        `hpc_amp.tasks.dcgan.frechet` measures it. A collective call."""
+        `hpc_amp.gan.frechet` measures it. A collective call."""
         real, made = add_over_ranks(torch.stack(list(self._moments.values())), self.world)
         return {"frechet_small": frechet_distance(real, made)}
 

@@ -1,0 +1,133 @@
+"""Layers of image generators: convolution blocks, residual blocks, and how they are initialised."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hpc_amp.gan.norms import make_norm
+from hpc_amp.gan.spectral import SpectralPrecision, spectral_norm
+
+NormName = Literal["none", "instance", "batch", "layer"]
+ActivationName = Literal["none", "relu", "leaky", "tanh"]
+
+
+def activation(name: ActivationName) -> nn.Module:
+    """The activation of this name; `leaky` has the slope 0.2 that GANs use."""
+    if name == "relu":
+        return nn.ReLU()
+    if name == "leaky":
+        return nn.LeakyReLU(0.2)
+    if name == "tanh":
+        return nn.Tanh()
+    return nn.Identity()
+
+
+class ConvBlock(nn.Sequential):
+    """Padding, convolution, normalisation, activation: [B, inputs, H, W] to [B, outputs, H/s, W/s].
+
+    The padding keeps the size where `stride` is 1. `spectral` limits the largest singular value of
+    the weight to 1 (`hpc_amp.gan.spectral`); None leaves the weight as it is. A convolution that an
+    instance, batch or layer normalisation follows has no bias: the normalisation removes it.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int = 3,
+        stride: int = 1,
+        *,
+        norm: NormName = "none",
+        activation_name: ActivationName = "relu",
+        spectral: SpectralPrecision | None = None,
+        padding: Literal["zeros", "reflect"] = "reflect",
+    ) -> None:
+        conv: nn.Module = nn.Conv2d(
+            inputs,
+            outputs,
+            kernel,
+            stride,
+            padding=(kernel - 1) // 2,
+            padding_mode=padding,
+            bias=norm == "none",
+        )
+        if spectral is not None:
+            conv = spectral_norm(conv, spectral)
+        super().__init__(conv, make_norm(norm, outputs), activation(activation_name))
+
+
+class LinearBlock(nn.Sequential):
+    """A linear layer and its activation: [B, inputs] to [B, outputs]."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, activation_name: ActivationName = "relu"
+    ) -> None:
+        super().__init__(nn.Linear(inputs, outputs), activation(activation_name))
+
+
+class ResidualBlock(nn.Module):
+    """Two 3 x 3 convolutions beside the identity (He et al., 2016): [B, channels, H, W] to the
+    same shape."""
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        norm: NormName = "instance",
+        spectral: SpectralPrecision | None = None,
+    ) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            ConvBlock(channels, channels, norm=norm, spectral=spectral),
+            ConvBlock(channels, channels, norm=norm, activation_name="none", spectral=spectral),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape."""
+        out: Tensor = x + self.body(x)
+        return out
+
+
+def upsample(x: Tensor) -> Tensor:
+    """[B, C, H, W] to [B, C, 2H, 2W]: each pixel four times."""
+    return F.interpolate(x, scale_factor=2.0, mode="nearest")
+
+
+class Upsample(nn.Module):
+    """`upsample` as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C, H, W] to [B, C, 2H, 2W]."""
+        return upsample(x)
+
+
+@torch.no_grad()
+def initialize(
+    network: nn.Module, kind: Literal["xavier", "normal", "kaiming"] = "xavier", gain: float = 0.02
+) -> None:
+    """Draw the weights of all convolutions and linear layers of `network` anew from the global
+    generator; biases become 0.
+
+    `xavier` (Glorot & Bengio, 2010) and `normal` multiply by `gain`, which is 0.02 in the GANs of
+    pix2pix and its successors; `kaiming` (He et al., 2015) does not use it.
+    """
+    for module in network.modules():
+        if not isinstance(module, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
+            continue
+        # Under a spectral norm, `weight` is computed from the parameter `original`.
+        weight = module.weight
+        parametrized = getattr(module, "parametrizations", None)
+        if parametrized is not None and "weight" in parametrized:
+            weight = parametrized["weight"].original
+        if kind == "xavier":
+            nn.init.xavier_normal_(weight, gain=gain)
+        elif kind == "normal":
+            nn.init.normal_(weight, std=gain)
+        else:
+            nn.init.kaiming_normal_(weight, a=0.2)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,113 @@
+"""The task of a conditional GAN: what all models have in common.
+
+A step updates the discriminator, then the generator. A model says what their networks and losses
+are, what its images are measured by, and what a picture of it shows.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from hpc_amp.config.schema import Optimizer
+from hpc_amp.gan.config import Adversarial, Evaluation
+from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task
+
+DISCRIMINATOR, GENERATOR = "discriminator", "generator"
+"""Names of the two phases, and of their networks."""
+
+
+class ConditionalGan(Task):
+    """Base class of the models. A model has two networks, `discriminator` and `generator`; other
+    networks are named by `networks_of`.
+
+    The generator's losses are those of `loss_weights` whose weight is not 0: `generator_losses`
+    returns a dictionary with these names, all of one forward pass. Their weighted sum goes backward
+    at one loss scale, or each at its own where `adversarial.separate_scalers` is on.
+    """
+
+    best: ClassVar[Best | None] = Best("frechet_random", "lowest")
+
+    @property
+    @abstractmethod
+    def adversarial(self) -> Adversarial:
+        """How the two sides are trained."""
+
+    @property
+    @abstractmethod
+    def evaluation(self) -> Evaluation:
+        """What an evaluation measures and shows."""
+
+    @abstractmethod
+    def loss_weights(self) -> Mapping[str, float]:
+        """The generator's losses by name, and their weights."""
+
+    @abstractmethod
+    def discriminator_losses(self, batch: Any, networks: Networks) -> Losses:
+        """`d`, the loss of telling real from generated images, and `r1` where
+        `adversarial.r1` is not 0. The generator is frozen: call it under `torch.no_grad()`."""
+
+    @abstractmethod
+    def generator_losses(self, batch: Any, networks: Networks) -> Losses:
+        """The losses of `generator_names`. The discriminator is frozen: gradients go through it,
+        and its weights get none."""
+
+    @abstractmethod
+    def picture_rows(self, networks: Networks) -> Tensor:
+        """Rows of images [rows, columns, 3, H, W] from -1 to 1 of always the same samples, such as
+        input, output and truth."""
+
+    def networks_of(self, phase: str) -> tuple[str, ...]:
+        """The networks that a phase updates."""
+        return (phase,)
+
+    def generator_names(self) -> tuple[str, ...]:
+        """The generator's losses that count: those whose weight is not 0."""
+        return tuple(name for name, weight in self.loss_weights().items() if weight != 0)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """The discriminator's update, then the generator's."""
+        sides = self.adversarial
+        judging = ("d", "r1") if sides.r1 else ("d",)
+        names = self.generator_names()
+        return (
+            Phase(
+                DISCRIMINATOR,
+                self.networks_of(DISCRIMINATOR),
+                (judging,),
+                adam(sides, sides.discriminator_lr),
+                weights={"r1": sides.r1} if sides.r1 else {},
+            ),
+            Phase(
+                GENERATOR,
+                self.networks_of(GENERATOR),
+                (names,),
+                adam(sides, sides.generator_lr),
+                weights={name: self.loss_weights()[name] for name in names},
+                separate_scalers=sides.separate_scalers,
+                every=sides.discriminator_steps,
+            ),
+        )
+
+    def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[Losses]:
+        """Those of the phase, of one forward pass."""
+        if phase == DISCRIMINATOR:
+            yield self.discriminator_losses(batch, networks)
+        else:
+            yield self.generator_losses(batch, networks)
+
+    def pictures(self, networks: Networks) -> Tensor | None:
+        """The rows of `picture_rows`, each side by side as one image [rows, 3, H, columns * W] from
+        0 to 1."""
+        if self.evaluation.pictures == 0:
+            return None
+        rows = self.picture_rows(networks).float().cpu()
+        return rows.permute(0, 2, 3, 1, 4).flatten(3).div(2).add(0.5).clamp(0, 1)
+
+
+def adam(sides: Adversarial, lr: float) -> Optimizer:
+    """Adam with the coefficients of `sides`."""
+    return Optimizer(name="adam", lr=lr, betas=sides.betas, eps=sides.eps, weight_decay=0.0)
