@@ -1,0 +1,1 @@
+"""Parts that conditional generators of images share: data, layers, losses, metrics."""
