@@ -1,0 +1,251 @@
+"""From the configuration to data that is ready: find the files, or draw a synthetic set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic
+
+import torch
+from torch import Tensor
+
+from hpc_amp.config.schema import Train
+from hpc_amp.data.errors import DataError
+from hpc_amp.data.streaming import worker_count
+from hpc_amp.data.together import from_main
+from hpc_amp.distributed.world import World
+from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch
+from hpc_amp.gan.data.config import ClassData, GanData, PairedData, UnpairedData
+from hpc_amp.gan.data.folders import (
+    ClassFiles,
+    PairedFiles,
+    scan_classes,
+    scan_domains,
+    scan_pairs,
+)
+from hpc_amp.gan.data.reading import DrawnImages, DrawnMaps, ImageFiles, MapFiles
+from hpc_amp.gan.data.sets import (
+    Batch,
+    Classes,
+    ClassEvaluationSet,
+    ClassTrainingSet,
+    PairedParts,
+    PairedSet,
+    SampleSet,
+    UnpairedSet,
+)
+from hpc_amp.gan.data.streams import GanTraining, Place, Readers, evaluate_set
+from hpc_amp.gan.data.synthetic import (
+    CLASSES,
+    COLOURS,
+    DrawnClasses,
+    draw_domains,
+    draw_pairs,
+    labels_of,
+)
+
+PROBED = 4
+"""Samples of each set that are read before the training begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Generic[Batch]):
+    """Data that is ready. `evaluation` starts a pass over this rank's share of the evaluation set,
+    which is always the same."""
+
+    name: str
+    """What the run reports as its data."""
+    synthetic: bool
+    training: GanTraining[Batch]
+    evaluation: Callable[[], Iterator[Batch]]
+    evaluation_samples: int
+    """Samples of an evaluation, over all ranks."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes that are trained on, by their numbers."""
+    unseen: tuple[str, ...] = ()
+    """Names of the classes that are held out; their numbers come after those of `classes`."""
+    labels_of: Callable[[Tensor], Tensor] | None = None
+    """Synthetic pairs: which label each pixel of images [B, 3, H, W] looks like, int64 [B, H, W].
+    """
+
+
+def prepare_paired(
+    data: PairedData, train: Train, world: World, device: torch.device
+) -> Prepared[PairedBatch]:
+    """The pairs that `data` names. Called on every rank, with the process group up where there is
+    more than one. Raises DataError on every rank."""
+    _check_load_size(data)
+    place = Place(train, world, device)
+    if data.name == "synthetic":
+        training, test = (PairedSet(_drawn_parts(data, split), data) for split in ("train", "test"))
+        return _prepare(
+            "SYNTHETIC pairs",
+            training,
+            test,
+            Readers(0),
+            place,
+            synthetic=True,
+            labels_of=partial(labels_of, labels=min(data.labels, len(COLOURS))),
+        )
+    root = _root(data)
+    files = from_main(world, lambda: scan_pairs(root, data))
+    training, test = (PairedSet(_parts(each), data) for each in files)
+    return _prepare(root.name, training, test, _readers(data, world), place)
+
+
+def _drawn_parts(data: PairedData, split: str) -> PairedParts:
+    config = data.synthetic
+    count = config.train if split == "train" else config.test
+    pairs = draw_pairs(count, min(data.labels, len(COLOURS)), data.size, config.seed, split)
+    from_labels = data.inputs == "labels"
+    ids = pairs.labels
+    if data.ignore_label is not None:
+        ids += ids >= data.ignore_label  # as in files: no pixel has that id
+    return PairedParts(
+        DrawnImages(pairs.images),
+        labels=DrawnMaps(ids) if from_labels else None,
+        instances=DrawnMaps(pairs.instances) if data.instances else None,
+        inputs=None if from_labels else DrawnImages(pairs.pictures),
+    )
+
+
+def _parts(files: PairedFiles) -> PairedParts:
+    halves = files.halves or (None, None)
+    return PairedParts(
+        ImageFiles(files.images, halves[0]),
+        labels=None if files.labels is None else MapFiles(files.labels),
+        instances=None if files.instances is None else MapFiles(files.instances),
+        inputs=None if files.inputs is None else ImageFiles(files.inputs, halves[1]),
+    )
+
+
+def prepare_unpaired(
+    data: UnpairedData, train: Train, world: World, device: torch.device
+) -> Prepared[UnpairedBatch]:
+    """The two domains that `data` names. Called as `prepare_paired`."""
+    _check_load_size(data)
+    place = Place(train, world, device)
+    if data.name == "synthetic":
+        drawn, held_out = (
+            draw_domains(data.size, data.synthetic, count, split)
+            for count, split in ((data.synthetic.train, "train"), (data.synthetic.test, "test"))
+        )
+        training = UnpairedSet(DrawnImages(drawn.a), DrawnImages(drawn.b), data)
+        truth = held_out.a_in_b, held_out.b_in_a
+        test = UnpairedSet(DrawnImages(held_out.a), DrawnImages(held_out.b), data, truth)
+        return _prepare("SYNTHETIC domains", training, test, Readers(0), place, synthetic=True)
+    root = _root(data)
+    files = from_main(world, lambda: scan_domains(root, data))
+    training, test = (UnpairedSet(ImageFiles(each.a), ImageFiles(each.b), data) for each in files)
+    return _prepare(root.name, training, test, _readers(data, world), place)
+
+
+def prepare_classes(
+    data: ClassData, train: Train, world: World, device: torch.device
+) -> Prepared[ClassBatch]:
+    """The classes that `data` names. Called as `prepare_paired`."""
+    _check_load_size(data)
+    place = Place(train, world, device)
+    if data.name == "synthetic":
+        return _drawn_classes(data, place)
+    root = _root(data)
+    folder = from_main(world, lambda: scan_classes(root, data))
+    content, held_out = _classes(folder.content), _classes(folder.held_out)
+    return _prepare(
+        root.name,
+        ClassTrainingSet(_classes(folder.train), data),
+        ClassEvaluationSet(content, held_out, data),
+        _readers(data, world),
+        place,
+        classes=folder.classes,
+        unseen=folder.unseen,
+    )
+
+
+def _drawn_classes(data: ClassData, place: Place) -> Prepared[ClassBatch]:
+    config = data.synthetic
+    if config.classes > CLASSES:
+        raise DataError(f"synthetic.classes: {config.classes} is more than {CLASSES}")
+    if config.classes - data.unseen < 2:
+        raise DataError(
+            f"unseen: of {config.classes} synthetic classes, {data.unseen} held out leave less "
+            "than two for training"
+        )
+    if data.references > min(config.train, config.test):
+        raise DataError(f"references: {data.references} is more than the images of a class")
+    drawn = DrawnClasses(data.size, config, data.unseen)
+    names = tuple(f"class {number}" for number in range(config.classes))
+    content, held_out = (
+        Classes(DrawnImages(drawn.pixels[part]), drawn.labels[part])
+        for part in (slice(drawn.training), slice(drawn.training, None))
+    )
+    return _prepare(
+        "SYNTHETIC classes",
+        ClassTrainingSet(content, data),
+        ClassEvaluationSet(content, held_out, data, drawn.truth),
+        Readers(0),
+        place,
+        synthetic=True,
+        classes=names[: -data.unseen],
+        unseen=names[-data.unseen :],
+    )
+
+
+def _classes(files: ClassFiles) -> Classes:
+    return Classes(ImageFiles(files.paths), torch.tensor(files.labels))
+
+
+def _check_load_size(data: GanData) -> None:
+    load = data.load_size
+    wanted = data.size if load is not None and len(load) == 2 else (min(data.size),)
+    if load is not None and any(have < need for have, need in zip(load, wanted, strict=True)):
+        raise DataError(f"load_size: {load} is smaller than image_size, {list(data.size)}")
+
+
+def _root(data: GanData) -> Path:
+    return Path(data.root).expanduser().absolute()
+
+
+def _readers(data: GanData, world: World) -> Readers:
+    return Readers(worker_count(data.workers, world))
+
+
+def _prepare(
+    name: str,
+    training: SampleSet[Batch],
+    test: SampleSet[Batch],
+    readers: Readers,
+    place: Place,
+    *,
+    synthetic: bool = False,
+    classes: tuple[str, ...] = (),
+    unseen: tuple[str, ...] = (),
+    labels_of: Callable[[Tensor], Tensor] | None = None,
+) -> Prepared[Batch]:
+    if training.samples < place.train.batch_size:
+        raise DataError(
+            f"batch_size: {place.train.batch_size} is more than the {training.samples} training "
+            "samples"
+        )
+    from_main(place.world, lambda: _probe(training, test))
+    return Prepared(
+        name=name,
+        synthetic=synthetic,
+        training=GanTraining(training, readers, place),
+        evaluation=lambda: evaluate_set(test, readers, place),
+        evaluation_samples=test.samples,
+        classes=classes,
+        unseen=unseen,
+        labels_of=labels_of,
+    )
+
+
+def _probe(*sets: SampleSet[Any]) -> None:
+    """Read some samples of each set, so that what is wrong with all files shows before the training
+    begins."""
+    for samples in sets:
+        order = samples.fixed_order()
+        for position in range(0, samples.samples, max(1, samples.samples // PROBED)):
+            samples.read(order[position].tolist(), 0, training=False)
