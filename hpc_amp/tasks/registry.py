@@ -33,6 +33,7 @@ TASKS: Registry[Any] = Registry(
     {
         "classification": "hpc_amp.tasks.classification.task:Classification",
         "dcgan": "hpc_amp.tasks.dcgan.task:Dcgan",
+        "spade": "hpc_amp.tasks.spade.task:Spade",
     },
 )
 PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
