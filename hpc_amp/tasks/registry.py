@@ -33,6 +33,7 @@ TASKS: Registry[Any] = Registry(
     {
         "classification": "hpc_amp.tasks.classification.task:Classification",
         "dcgan": "hpc_amp.tasks.dcgan.task:Dcgan",
+        "pix2pixhd": "hpc_amp.tasks.pix2pixhd.task:Pix2pixHd",
         "spade": "hpc_amp.tasks.spade.task:Spade",
     },
 )
