@@ -27,7 +27,7 @@ Name = Annotated[Literal["synthetic", "folder"], _SAMPLES]
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Synthetic:
+class SyntheticSamples:
     """The size of a synthetic set."""
 
     train: Count = 512
@@ -39,7 +39,7 @@ class Synthetic:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class SyntheticDomains(Synthetic):
+class SyntheticDomains(SyntheticSamples):
     """The size of a synthetic set of two domains."""
 
     styles: Annotated[int, at_least(1)] = 1
@@ -105,7 +105,7 @@ class PairedData(GanData):
     labels, and larger ids count one less: with 0, the ids 1 to 150 of a file become 0 to 149."""
     instances: Annotated[bool, NETWORK] = False
     """Read maps of instances too. The generator sees the edges between them in one more channel."""
-    synthetic: Annotated[Synthetic, _SAMPLES] = field(default_factory=Synthetic)
+    synthetic: Annotated[SyntheticSamples, _SAMPLES] = field(default_factory=SyntheticSamples)
     """Size of the synthetic set, where it is used. It has `labels` labels, but at most 8."""
 
     @property
