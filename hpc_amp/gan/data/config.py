@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import pathlib
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Path, at_least, between
+from hpc_amp.gan.data.folders import (
+    ClassFolder,
+    PairedFiles,
+    UnpairedFiles,
+    scan_classes,
+    scan_domains,
+    scan_pairs,
+)
 
 _SAMPLES = Fixed("the run has learned from these samples, in an order that follows from them")
 
@@ -89,6 +98,11 @@ class GanData:
         """Height and width of the images that the networks see, in pixels."""
         return self.image_size[0], self.image_size[-1]
 
+    @property
+    def folder(self) -> pathlib.Path:
+        """`root` as an absolute path."""
+        return pathlib.Path(self.root).expanduser().absolute()
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class PairedData(GanData):
@@ -120,6 +134,15 @@ class PairedData(GanData):
             return 3 + self.instances
         return self.label_channels + self.instances
 
+    def scan(self) -> tuple[PairedFiles, PairedFiles]:
+        """The files below `root` for training and for evaluation. Raises FolderError."""
+        return scan_pairs(self.folder, self.inputs, instances=self.instances, reverse=self.reverse)
+
+    def examine(self) -> str:
+        """What is below `root`, in words. Raises FolderError."""
+        train, test = self.scan()
+        return f"{len(train.images):,} pairs for training, {len(test.images):,} for evaluation"
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class UnpairedData(GanData):
@@ -130,6 +153,18 @@ class UnpairedData(GanData):
     folders in `train`."""
     synthetic: Annotated[SyntheticDomains, _SAMPLES] = field(default_factory=SyntheticDomains)
     """Size of the synthetic set, where it is used."""
+
+    def scan(self) -> tuple[UnpairedFiles, UnpairedFiles]:
+        """The files below `root` for training and for evaluation. Raises FolderError."""
+        return scan_domains(self.folder, self.domains)
+
+    def examine(self) -> str:
+        """What is below `root`, in words. Raises FolderError."""
+        train, test = self.scan()
+        return (
+            f"{len(train.a):,} and {len(train.b):,} images for training, {len(test.a):,} and "
+            f"{len(test.b):,} for evaluation"
+        )
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -146,3 +181,20 @@ class ClassData(GanData):
     `unseen`."""
     synthetic: Annotated[SyntheticClasses, _SAMPLES] = field(default_factory=SyntheticClasses)
     """Size of the synthetic set, where it is used."""
+
+    def scan(self) -> ClassFolder:
+        """The files below `root`. Raises FolderError."""
+        return scan_classes(
+            self.folder,
+            references=self.references,
+            unseen=self.unseen,
+            unseen_file=None if self.unseen_file is None else pathlib.Path(self.unseen_file),
+        )
+
+    def examine(self) -> str:
+        """What is below `root`, in words. Raises FolderError."""
+        found = self.scan()
+        return (
+            f"{len(found.train.paths):,} images of {len(found.classes):,} classes for training, "
+            f"{len(found.held_out.paths):,} of {len(found.unseen):,} held out for evaluation"
+        )
