@@ -81,12 +81,19 @@ def init(path: Path) -> None:
 @json_option
 def validate(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check a job file, with its site, without running anything."""
+    from hpc_amp.config.checks import find_data
     from hpc_amp.jobs.render import render
     from hpc_amp.jobs.submit import prepare
 
-    plan, _ = prepare(config, overrides)
+    plan, loaded = prepare(config, overrides)
     render(plan)
     _say_remarks(plan)
+    data = list(find_data(plan.job.train))
+    for found in data:
+        if not found.usable and plan.scheduler.one_machine:
+            raise loaded.error(found.key, found.text)
+        if not found.usable:
+            click.echo(f"note: on this machine, {found.key}: {found.text}", err=True)
     facts = {
         "config": str(config),
         "name": plan.job.name,
@@ -106,6 +113,9 @@ def validate(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
         f"{config}: good; {facts['name']}: {facts['world_size']} rank(s) on {facts['nodes']} "
         f"node(s), {where}, {inside}"
     )
+    for found in data:
+        if found.usable:
+            click.echo(f"{found.key}: {found.text}")
 
 
 @app.command()

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import pathlib
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Path, at_least, between
+from hpc_amp.gan.data.folders import (
+    ClassFolder,
+    PairedFiles,
+    UnpairedFiles,
+    scan_classes,
+    scan_domains,
+    scan_pairs,
+)
 
 _SAMPLES = Fixed("the run has learned from these samples, in an order that follows from them")
 
@@ -27,7 +36,7 @@ Name = Annotated[Literal["synthetic", "folder"], _SAMPLES]
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Synthetic:
+class SyntheticSamples:
     """The size of a synthetic set."""
 
     train: Count = 512
@@ -39,7 +48,7 @@ class Synthetic:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class SyntheticDomains(Synthetic):
+class SyntheticDomains(SyntheticSamples):
     """The size of a synthetic set of two domains."""
 
     styles: Annotated[int, at_least(1)] = 1
@@ -89,6 +98,20 @@ class GanData:
         """Height and width of the images that the networks see, in pixels."""
         return self.image_size[0], self.image_size[-1]
 
+    @property
+    def folder(self) -> pathlib.Path:
+        """`root` as an absolute path."""
+        return pathlib.Path(self.root).expanduser().absolute()
+
+    def examine(self) -> str:
+        """What the data is, in words, from a look at the names of the files. `hpc-amp validate` and
+        `doctor` show it. Raises FolderError."""
+        return "synthetic images" if self.name == "synthetic" else f"{self.found()} in {self.root}"
+
+    def found(self) -> str:
+        """What is below `root`, in words. Raises FolderError."""
+        raise NotImplementedError
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class PairedData(GanData):
@@ -105,7 +128,7 @@ class PairedData(GanData):
     labels, and larger ids count one less: with 0, the ids 1 to 150 of a file become 0 to 149."""
     instances: Annotated[bool, NETWORK] = False
     """Read maps of instances too. The generator sees the edges between them in one more channel."""
-    synthetic: Annotated[Synthetic, _SAMPLES] = field(default_factory=Synthetic)
+    synthetic: Annotated[SyntheticSamples, _SAMPLES] = field(default_factory=SyntheticSamples)
     """Size of the synthetic set, where it is used. It has `labels` labels, but at most 8."""
 
     @property
@@ -120,6 +143,15 @@ class PairedData(GanData):
             return 3 + self.instances
         return self.label_channels + self.instances
 
+    def scan(self) -> tuple[PairedFiles, PairedFiles]:
+        """The files below `root` for training and for evaluation. Raises FolderError."""
+        return scan_pairs(self.folder, self.inputs, instances=self.instances, reverse=self.reverse)
+
+    def found(self) -> str:
+        """What is below `root`, in words. Raises FolderError."""
+        train, test = self.scan()
+        return f"{len(train.images):,} pairs for training, {len(test.images):,} for evaluation"
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class UnpairedData(GanData):
@@ -130,6 +162,18 @@ class UnpairedData(GanData):
     folders in `train`."""
     synthetic: Annotated[SyntheticDomains, _SAMPLES] = field(default_factory=SyntheticDomains)
     """Size of the synthetic set, where it is used."""
+
+    def scan(self) -> tuple[UnpairedFiles, UnpairedFiles]:
+        """The files below `root` for training and for evaluation. Raises FolderError."""
+        return scan_domains(self.folder, self.domains)
+
+    def found(self) -> str:
+        """What is below `root`, in words. Raises FolderError."""
+        train, test = self.scan()
+        return (
+            f"{len(train.a):,} and {len(train.b):,} images for training, {len(test.a):,} and "
+            f"{len(test.b):,} for evaluation"
+        )
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -146,3 +190,20 @@ class ClassData(GanData):
     `unseen`."""
     synthetic: Annotated[SyntheticClasses, _SAMPLES] = field(default_factory=SyntheticClasses)
     """Size of the synthetic set, where it is used."""
+
+    def scan(self) -> ClassFolder:
+        """The files below `root`. Raises FolderError."""
+        return scan_classes(
+            self.folder,
+            references=self.references,
+            unseen=self.unseen,
+            unseen_file=None if self.unseen_file is None else pathlib.Path(self.unseen_file),
+        )
+
+    def found(self) -> str:
+        """What is below `root`, in words. Raises FolderError."""
+        found = self.scan()
+        return (
+            f"{len(found.train.paths):,} images of {len(found.classes):,} classes for training, "
+            f"{len(found.held_out.paths):,} of {len(found.unseen):,} held out for evaluation"
+        )

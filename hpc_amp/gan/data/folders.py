@@ -1,4 +1,7 @@
-"""The files of a data set, in each of the known layouts. Only names are looked at here."""
+"""The files of a data set, in each of the known layouts. Only names are looked at here.
+
+Standard library only: the machine that submits looks, too.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from hpc_amp.data.errors import DataError
-from hpc_amp.gan.data.config import ClassData, PairedData, UnpairedData
+from typing import Literal
 
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _CITYSCAPES = re.compile(r"_(leftImg8bit|gt(Fine|Coarse)_(labelIds|labelTrainIds|instanceIds))$")
 """Endings of names by which partners in Cityscapes differ."""
 _HELD_OUT = ("test", "val")
 """Names of the split for evaluation."""
+
+
+class FolderError(ValueError):
+    """A folder does not have the files that are looked for. The message is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +80,31 @@ class _Layout:
     instance_ending: str = ""
 
 
-def scan_pairs(root: Path, data: PairedData) -> tuple[PairedFiles, PairedFiles]:
-    """The pairs for training and those for evaluation. Raises DataError where a folder or a partner
-    is missing."""
+def scan_pairs(
+    root: Path, inputs: Literal["labels", "images"], *, instances: bool, reverse: bool
+) -> tuple[PairedFiles, PairedFiles]:
+    """The pairs for training and those for evaluation. The arguments are those of `PairedData`.
+    Raises FolderError where a folder or a partner is missing."""
     _check_root(root)
-    if data.inputs == "images" and not (root / "train_B").is_dir() and (root / "train").is_dir():
-        return _side_by_side(root, "train", data), _side_by_side(root, _held_out(root), data)
-    for layouts in _LABELLED if data.inputs == "labels" else _PICTURES:
-        train, *tests = layouts
-        if (root / train.images).is_dir() and (root / train.partners).is_dir():
-            test = next((each for each in tests if (root / each.images).is_dir()), None)
-            if test is None:
+    if inputs == "images" and not (root / "train_B").is_dir() and (root / "train").is_dir():
+        if instances:
+            raise FolderError(
+                f"{root / 'train'} has two images side by side in each file, and no maps of "
+                "instances: set instances=false"
+            )
+        halves = (0, 1) if reverse else (1, 0)
+        files = [_images(root / split) for split in ("train", _held_out(root))]
+        train, test = (PairedFiles(paths, inputs=paths, halves=halves) for paths in files)
+        return train, test
+    for training, *tests in _layouts(inputs, reverse):
+        if (root / training.images).is_dir() and (root / training.partners).is_dir():
+            held_out = next((each for each in tests if (root / each.images).is_dir()), None)
+            if held_out is None:
                 expected = " or ".join(each.images for each in tests)
-                raise DataError(f"no images for evaluation in {root}: expected {expected}")
-            return _pairs(root, train, data), _pairs(root, test, data)
-    raise DataError(f"no pairs in {root}: expected {_EXPECTED[data.inputs]}")
+                raise FolderError(f"no images for evaluation in {root}: expected {expected}")
+            train, test = (_pairs(root, each, inputs, instances) for each in (training, held_out))
+            return train, test
+    raise FolderError(f"no pairs in {root}: expected {_EXPECTED[inputs]}")
 
 
 def _flat(images: str, partners: str) -> list[_Layout]:
@@ -108,12 +123,17 @@ def _ade20k(split: str) -> _Layout:
     return _Layout(f"images/{split}", f"annotations/{split}", f"annotations_instance/{split}")
 
 
-_LABELLED = (
-    _flat("img", "label"),
-    [_cityscapes("train"), _cityscapes("val")],
-    [_ade20k("training"), _ade20k("validation")],
-)
-_PICTURES = (_flat("B", "A"),)
+def _layouts(inputs: str, reverse: bool) -> list[list[_Layout]]:
+    """The known layouts, each as its split for training and those for evaluation."""
+    if inputs == "images":
+        return [_flat("A", "B") if reverse else _flat("B", "A")]
+    return [
+        _flat("img", "label"),
+        [_cityscapes("train"), _cityscapes("val")],
+        [_ade20k("training"), _ade20k("validation")],
+    ]
+
+
 _EXPECTED = {
     "labels": "train_img and train_label, leftImg8bit/train and gtFine/train, or images/training "
     "and annotations/training",
@@ -121,34 +141,24 @@ _EXPECTED = {
 }
 
 
-def _pairs(root: Path, layout: _Layout, data: PairedData) -> PairedFiles:
-    images = _by_name(root / layout.images, layout.image_ending)
-    partners = _by_name(root / layout.partners, layout.partner_ending)
-    _check_partners(images, partners, root / layout.images, root / layout.partners)
-    instances = None
-    if data.instances:
-        folder = root / layout.instances
-        if not folder.is_dir():
-            raise DataError(f"no maps of instances in {folder}: set instances=false to do without")
-        found = _by_name(folder, layout.instance_ending)
-        _check_partners(images, found, root / layout.images, folder)
-        instances = [found[name] for name in images]
+def _pairs(root: Path, layout: _Layout, inputs: str, instances: bool) -> PairedFiles:
+    folder, other = root / layout.images, root / layout.partners
+    images = _by_name(folder, layout.image_ending)
+    partners = _by_name(other, layout.partner_ending)
+    _check_partners(images, partners, folder, other)
     paths, others = list(images.values()), [partners[name] for name in images]
-    if data.inputs == "labels":
-        return PairedFiles(paths, labels=others, instances=instances)
-    if data.reverse:
-        paths, others = others, paths
-    return PairedFiles(paths, inputs=others, instances=instances)
+    maps = _instances(root / layout.instances, layout, images, folder) if instances else None
+    if inputs == "labels":
+        return PairedFiles(paths, labels=others, instances=maps)
+    return PairedFiles(paths, inputs=others, instances=maps)
 
 
-def _side_by_side(root: Path, split: str, data: PairedData) -> PairedFiles:
-    if data.instances:
-        raise DataError(
-            f"{root / split} has two images side by side in each file, and no maps of instances: "
-            "set instances=false"
-        )
-    paths = _images(root / split)
-    return PairedFiles(paths, inputs=paths, halves=(0, 1) if data.reverse else (1, 0))
+def _instances(folder: Path, layout: _Layout, images: dict[str, str], other: Path) -> list[str]:
+    if not folder.is_dir():
+        raise FolderError(f"no maps of instances in {folder}: set instances=false to do without")
+    found = _by_name(folder, layout.instance_ending)
+    _check_partners(images, found, other, folder)
+    return [found[name] for name in images]
 
 
 def _check_partners(
@@ -160,7 +170,7 @@ def _check_partners(
     ):
         alone = [path for name, path in have.items() if name not in lack]
         if alone:
-            raise DataError(
+            raise FolderError(
                 f"{len(alone)} of {len(have)} files in {here} have no partner in {there}: the "
                 f"first is {os.path.relpath(alone[0], here)}"
             )
@@ -169,11 +179,12 @@ def _check_partners(
 # ---- two domains ---------------------------------------------------------------------------------
 
 
-def scan_domains(root: Path, data: UnpairedData) -> tuple[UnpairedFiles, UnpairedFiles]:
-    """The images of both domains for training and for evaluation. Raises DataError where a folder
-    is missing or empty."""
+def scan_domains(root: Path, domains: Sequence[str]) -> tuple[UnpairedFiles, UnpairedFiles]:
+    """The images of both domains for training and for evaluation. `domains` are their names; none
+    stand for A and B, or the only two there are. Raises FolderError where a folder is missing or
+    empty."""
     _check_root(root)
-    names = _domains(root, data)
+    names = domains or _domains(root)
     splits = []
     for split in (("train",), _HELD_OUT):
         folders = [_domain_folder(root, split, name) for name in names]
@@ -181,14 +192,12 @@ def scan_domains(root: Path, data: UnpairedData) -> tuple[UnpairedFiles, Unpaire
     return splits[0], splits[1]
 
 
-def _domains(root: Path, data: UnpairedData) -> list[str]:
-    if data.domains:
-        return data.domains
+def _domains(root: Path) -> list[str]:
     if (root / "trainA").is_dir() or not (root / "train").is_dir():
         return ["A", "B"]
     found = [path.name for path in _subfolders(root / "train")]
     if len(found) != 2:
-        raise DataError(
+        raise FolderError(
             f"{root / 'train'} has {len(found)} folders, and there are two domains: name them, "
             f"such as domains=[{', '.join(found[:2]) or 'cat, dog'}]"
         )
@@ -200,70 +209,72 @@ def _domain_folder(root: Path, splits: Sequence[str], name: str) -> Path:
     for place in places:
         if (root / place).is_dir():
             return root / place
-    raise DataError(f"no images of domain {name} in {root}: expected {' or '.join(places)}")
+    raise FolderError(f"no images of domain {name} in {root}: expected {' or '.join(places)}")
 
 
 # ---- classes -------------------------------------------------------------------------------------
 
 
-def scan_classes(root: Path, data: ClassData) -> ClassFolder:
-    """The images of the classes. Raises DataError where a class has too few images, or too few
-    classes are left."""
+def scan_classes(
+    root: Path, *, references: int, unseen: int, unseen_file: Path | None
+) -> ClassFolder:
+    """The images of the classes. The arguments are those of `ClassData`. Raises FolderError where a
+    class has too few images, or too few classes are left."""
     _check_root(root)
     if (root / "train").is_dir():
         train = _classes(root / "train")
         test = next((_classes(root / each) for each in _HELD_OUT if (root / each).is_dir()), {})
     else:
         train, test = _classes(root), {}
-    unseen = _unseen(root, data, train, test)
-    seen = [name for name in sorted(train) if name not in unseen]
+    every = sorted({*train, *test})
+    if unseen_file is not None:
+        held_out = _names_in(unseen_file, root, every)
+    else:
+        held_out = [name for name in every if name not in train] or every[-unseen:]
+    seen = [name for name in sorted(train) if name not in held_out]
     if len(seen) < 2:
-        raise DataError(
+        raise FolderError(
             f"{len(seen)} classes in {root} are left for training, and it needs two: hold out less "
-            f"than {len(unseen)}"
+            f"than {len(held_out)}"
         )
-    held_out = {name: test.get(name) or train[name] for name in unseen}
-    for name, paths in [*((name, train[name]) for name in seen), *held_out.items()]:
-        if len(paths) < data.references:
+    styles = {name: train[name] for name in seen}
+    styles |= {name: test.get(name) or train[name] for name in held_out}
+    for name, paths in styles.items():
+        if len(paths) < references:
             folder = os.path.dirname(paths[0])
-            raise DataError(
+            raise FolderError(
                 f"the class {name} has {len(paths)} images in {folder}, and "
-                f"references={data.references} needs as many"
+                f"references={references} needs as many"
             )
     return ClassFolder(
         tuple(seen),
-        tuple(unseen),
+        tuple(held_out),
         _numbered([train[name] for name in seen]),
         _numbered([test.get(name) or train[name] for name in seen]),
-        _numbered(list(held_out.values()), len(seen)),
+        _numbered([styles[name] for name in held_out], len(seen)),
     )
 
 
-def _unseen(
-    root: Path, data: ClassData, train: dict[str, list[str]], test: dict[str, list[str]]
-) -> list[str]:
-    """The names of the classes that are held out, in their order."""
-    every = sorted({*train, *test})
-    if data.unseen_file is not None:
-        try:
-            text = Path(data.unseen_file).expanduser().read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"unseen_file: {data.unseen_file} cannot be read: {error}") from error
-        named = {line.strip() for line in text.splitlines() if line.strip()}
-        unknown = sorted(named - set(every))
-        if unknown:
-            raise DataError(
-                f"{data.unseen_file} names {len(unknown)} classes that are not in {root}: the "
-                f"first is {unknown[0]}"
-            )
-        return sorted(named)
-    return [name for name in every if name not in train] or every[-data.unseen :]
+def _names_in(file: Path, root: Path, classes: Sequence[str]) -> list[str]:
+    try:
+        lines = file.expanduser().read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FolderError(f"unseen_file: {file} cannot be read: {error}") from error
+    named = sorted({line.strip() for line in lines if line.strip()})
+    unknown = [name for name in named if name not in classes]
+    if unknown:
+        raise FolderError(
+            f"{file} names {len(unknown)} classes that are not in {root}: the first is {unknown[0]}"
+        )
+    if not named:
+        raise FolderError(f"unseen_file: {file} names no class")
+    return named
 
 
 def _classes(folder: Path) -> dict[str, list[str]]:
     classes = {path.name: _images(path) for path in _subfolders(folder)}
     if not classes:
-        raise DataError(f"no classes in {folder}: expected a folder for each")
+        raise FolderError(f"no classes in {folder}: expected a folder for each")
     return classes
 
 
@@ -277,14 +288,14 @@ def _numbered(classes: list[list[str]], first: int = 0) -> ClassFiles:
 
 def _check_root(root: Path) -> None:
     if not root.is_dir():
-        raise DataError(f"there is no folder {root}: name the folder of the data in root")
+        raise FolderError(f"there is no folder {root}: name the folder of the data in root")
 
 
 def _held_out(root: Path) -> str:
     for split in _HELD_OUT:
         if (root / split).is_dir():
             return split
-    raise DataError(f"no images for evaluation in {root}: expected {' or '.join(_HELD_OUT)}")
+    raise FolderError(f"no images for evaluation in {root}: expected {' or '.join(_HELD_OUT)}")
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -292,7 +303,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _images(folder: Path, ending: str = "") -> list[str]:
-    """The image files in a folder and those below, in the order of their names. Raises DataError
+    """The image files in a folder and those below, in the order of their names. Raises FolderError
     where there is none."""
     paths = []
     for place, _, names in os.walk(folder, followlinks=True):
@@ -301,18 +312,18 @@ def _images(folder: Path, ending: str = "") -> list[str]:
             if suffix.lower() in SUFFIXES and stem.endswith(ending) and name[0] != ".":
                 paths.append(os.path.join(place, name))
     if not paths:
-        raise DataError(f"no images in {folder}")
+        raise FolderError(f"no images in {folder}")
     return sorted(paths)
 
 
 def _by_name(folder: Path, ending: str) -> dict[str, str]:
     """The image files in a folder by what partners have in common: the path below `folder` without
-    the suffix. Raises DataError where two files have one name."""
+    the suffix. Raises FolderError where two files have one name."""
     files: dict[str, str] = {}
     for path in _images(folder, ending):
         stem = os.path.splitext(os.path.relpath(path, folder))[0]
         name = _CITYSCAPES.sub("", stem)
         if name in files:
-            raise DataError(f"{files[name]} and {path} have one name: their partner is not known")
+            raise FolderError(f"{files[name]} and {path} have one name: their partner is not known")
         files[name] = path
     return files

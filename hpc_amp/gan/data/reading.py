@@ -86,7 +86,7 @@ def whole_view(data: GanData) -> View:
 # ---- images --------------------------------------------------------------------------------------
 
 
-class Images(ABC):
+class ImageSource(ABC):
     """Images by number."""
 
     @abstractmethod
@@ -106,7 +106,7 @@ class Images(ABC):
         return show(self.open(number), view)
 
 
-class ImageFiles(Images):
+class ImageFiles(ImageSource):
     """Image files. With `half`, each file has two images side by side, and this is the left (0) or
     the right one (1)."""
 
@@ -135,7 +135,7 @@ class ImageFiles(Images):
         return self.paths[number]
 
 
-class DrawnImages(Images):
+class DrawnImages(ImageSource):
     """Images in memory: uint8 [N, H, W, 3]."""
 
     def __init__(self, pixels: Tensor) -> None:
@@ -168,7 +168,7 @@ def show(image: Image.Image, view: View) -> Tensor:
 # ---- maps of numbers -----------------------------------------------------------------------------
 
 
-class Maps(ABC):
+class MapSource(ABC):
     """Maps of label ids or of instances, by number. A pixel of a map is a number of 8 bits (mode L)
     or of 32 bits (mode I)."""
 
@@ -181,7 +181,7 @@ class Maps(ABC):
         """What messages call it."""
 
 
-class MapFiles(Maps):
+class MapFiles(MapSource):
     """Image files whose pixels are numbers of 8 or 16 bits, or numbers of a palette."""
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -210,7 +210,7 @@ class MapFiles(Maps):
         return self.paths[number]
 
 
-class DrawnMaps(Maps):
+class DrawnMaps(MapSource):
     """Maps in memory: uint8 [N, H, W]."""
 
     def __init__(self, numbers: Tensor) -> None:

@@ -17,8 +17,8 @@ from hpc_amp.data.order import generator
 from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch
 from hpc_amp.gan.data.config import ClassData, PairedData, UnpairedData
 from hpc_amp.gan.data.reading import (
-    Images,
-    Maps,
+    ImageSource,
+    MapSource,
     numbers_in,
     random_view,
     show,
@@ -79,10 +79,10 @@ class SampleSet(ABC, Generic[Batch]):
 class PairedParts:
     """The members of all pairs: what belongs to each other has the same number."""
 
-    images: Images
-    labels: Maps | None = None
-    instances: Maps | None = None
-    inputs: Images | None = None
+    images: ImageSource
+    labels: MapSource | None = None
+    instances: MapSource | None = None
+    inputs: ImageSource | None = None
 
 
 class PairedSet(SampleSet[PairedBatch]):
@@ -115,7 +115,11 @@ class PairedSet(SampleSet[PairedBatch]):
         return sample
 
     def _check_size(
-        self, number: int, partners: Images | Maps, partner: Image.Image, image: Image.Image
+        self,
+        number: int,
+        partners: ImageSource | MapSource,
+        partner: Image.Image,
+        image: Image.Image,
     ) -> None:
         if partner.size != image.size:
             raise DataError(
@@ -171,7 +175,11 @@ class UnpairedSet(SampleSet[UnpairedBatch]):
     """Images of two domains. An epoch is as long as the larger domain."""
 
     def __init__(
-        self, a: Images, b: Images, data: UnpairedData, truth: tuple[Tensor, Tensor] | None = None
+        self,
+        a: ImageSource,
+        b: ImageSource,
+        data: UnpairedData,
+        truth: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         super().__init__(len(a), len(b))
         self.a, self.b = a, b
@@ -201,7 +209,7 @@ class UnpairedSet(SampleSet[UnpairedBatch]):
 class Classes:
     """Images, each of which belongs to a class."""
 
-    images: Images
+    images: ImageSource
     labels: Tensor
     """The class of each image: int64 [N]."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,13 +17,7 @@ from hpc_amp.data.together import from_main
 from hpc_amp.distributed.world import World
 from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch
 from hpc_amp.gan.data.config import ClassData, GanData, PairedData, UnpairedData
-from hpc_amp.gan.data.folders import (
-    ClassFiles,
-    PairedFiles,
-    scan_classes,
-    scan_domains,
-    scan_pairs,
-)
+from hpc_amp.gan.data.folders import ClassFiles, FolderError, PairedFiles
 from hpc_amp.gan.data.reading import DrawnImages, DrawnMaps, ImageFiles, MapFiles
 from hpc_amp.gan.data.sets import (
     Batch,
@@ -45,6 +38,8 @@ from hpc_amp.gan.data.synthetic import (
     draw_pairs,
     labels_of,
 )
+
+T = TypeVar("T")
 
 PROBED = 4
 """Samples of each set that are read before the training begins."""
@@ -89,10 +84,9 @@ def prepare_paired(
             synthetic=True,
             labels_of=partial(labels_of, labels=min(data.labels, len(COLOURS))),
         )
-    root = _root(data)
-    files = from_main(world, lambda: scan_pairs(root, data))
+    files = _scan(world, data.scan)
     training, test = (PairedSet(_parts(each), data) for each in files)
-    return _prepare(root.name, training, test, _readers(data, world), place)
+    return _prepare(data.folder.name, training, test, _readers(data, world), place)
 
 
 def _drawn_parts(data: PairedData, split: str) -> PairedParts:
@@ -136,10 +130,9 @@ def prepare_unpaired(
         truth = held_out.a_in_b, held_out.b_in_a
         test = UnpairedSet(DrawnImages(held_out.a), DrawnImages(held_out.b), data, truth)
         return _prepare("SYNTHETIC domains", training, test, Readers(0), place, synthetic=True)
-    root = _root(data)
-    files = from_main(world, lambda: scan_domains(root, data))
+    files = _scan(world, data.scan)
     training, test = (UnpairedSet(ImageFiles(each.a), ImageFiles(each.b), data) for each in files)
-    return _prepare(root.name, training, test, _readers(data, world), place)
+    return _prepare(data.folder.name, training, test, _readers(data, world), place)
 
 
 def prepare_classes(
@@ -150,11 +143,10 @@ def prepare_classes(
     place = Place(train, world, device)
     if data.name == "synthetic":
         return _drawn_classes(data, place)
-    root = _root(data)
-    folder = from_main(world, lambda: scan_classes(root, data))
+    folder = _scan(world, data.scan)
     content, held_out = _classes(folder.content), _classes(folder.held_out)
     return _prepare(
-        root.name,
+        data.folder.name,
         ClassTrainingSet(_classes(folder.train), data),
         ClassEvaluationSet(content, held_out, data),
         _readers(data, world),
@@ -204,8 +196,16 @@ def _check_load_size(data: GanData) -> None:
         raise DataError(f"load_size: {load} is smaller than image_size, {list(data.size)}")
 
 
-def _root(data: GanData) -> Path:
-    return Path(data.root).expanduser().absolute()
+def _scan(world: World, scan: Callable[[], T]) -> T:
+    """What rank 0 finds, on every rank."""
+
+    def found() -> T:
+        try:
+            return scan()
+        except FolderError as error:
+            raise DataError(str(error)) from error
+
+    return from_main(world, found)
 
 
 def _readers(data: GanData, world: World) -> Readers:
