@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from hpc_amp.gan.config import Adversarial, Evaluation
 from hpc_amp.gan.data.batches import PairedBatch, condition
 from hpc_amp.gan.data.config import PairedData
 from hpc_amp.gan.discriminators import MultiScaleDiscriminator
+from hpc_amp.gan.generation import Request
 from hpc_amp.gan.layers import initialize, upsample
 from hpc_amp.gan.paired import Made, PairedGan, half_size
 from hpc_amp.gan.paired_config import PairedLosses
@@ -43,6 +45,8 @@ class Pix2pixHd(PairedGan):
     """
 
     train: Pix2pixHdConfig
+    _typical = False
+    """Whether instance features are those that are usual for a label: there is no true image."""
 
     @property
     def images(self) -> PairedData:
@@ -179,8 +183,17 @@ class Pix2pixHd(PairedGan):
             return shown
         assert batch.instances is not None
         assert batch.labels is not None
+        if self._typical:
+            assert isinstance(encoder, InstanceEncoder)
+            return torch.cat((shown, encoder.typical(batch.labels)), 1)
         features = encoder(batch.images, batch.instances, batch.labels)
         return torch.cat((shown, features), 1)
+
+    def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
+        """An image from each label map or input image. Objects look as is usual for their label,
+        where the job has instance features."""
+        self._typical = True
+        yield from super().generate(request, networks)
 
 
 def half(batch: PairedBatch) -> PairedBatch:
