@@ -51,8 +51,8 @@ class SyntheticSamples:
 class SyntheticDomains(SyntheticSamples):
     """The size of a synthetic set of two domains."""
 
-    styles: Annotated[int, at_least(1)] = 1
-    """Palettes of domain B, at most 4. With more than one, an image of domain A has several correct
+    styles: Annotated[int, between(1, 4)] = 1
+    """Palettes of domain B. With more than one, an image of domain A has several correct
     translations."""
 
 

@@ -124,10 +124,12 @@ class GanTraining(TrainingData, Generic[Batch]):
 
 def evaluate_set(samples: SampleSet[Batch], readers: Readers, place: Place) -> Iterator[Batch]:
     """This rank's contiguous part of `samples` in batches, without random changes. Parts differ by
-    one sample at most, and each sample is in exactly one. Raises DataError."""
+    one sample at most, and each sample is in exactly one. Without `eval_batch_size`, batches are as
+    large as those of training, for which there is memory. Raises DataError."""
     world, count = place.world, samples.samples
     first, last = (count * rank // world.size for rank in (world.rank, world.rank + 1))
-    size = place.train.eval_batch_size or max(1, place.train.batch_size // world.size)
+    share = place.train.batch_size // world.size // place.train.accumulate
+    size = place.train.eval_batch_size or max(1, share)
     parts = [list(range(at, min(at + size, last))) for at in range(first, last, size)]
     order = samples.fixed_order().tolist()
     for own, seeds in read(samples, readers, order, parts, (place.train.seed, EVALUATION)):
