@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import pathlib
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Path, at_least
+from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Path, at_least, between
+from hpc_amp.gan.data.folders import (
+    ClassFolder,
+    PairedFiles,
+    UnpairedFiles,
+    scan_classes,
+    scan_domains,
+    scan_pairs,
+)
 
 _SAMPLES = Fixed("the run has learned from these samples, in an order that follows from them")
 
@@ -16,12 +25,18 @@ def image_sides(value: list[int]) -> None:
         raise ValueError(f"{value} is not [height, width] or [side], each at least 8 pixels")
 
 
+def two_names(value: list[str]) -> None:
+    """A check that there are two different names of folders, or none."""
+    if value and (len(set(value)) != 2 or len(value) != 2 or not all(map(str.isprintable, value))):
+        raise ValueError(f"{value} is not the names of two folders, such as [cat, dog]")
+
+
 Sides = Annotated[list[int], image_sides]
 Name = Annotated[Literal["synthetic", "folder"], _SAMPLES]
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Synthetic:
+class SyntheticSamples:
     """The size of a synthetic set."""
 
     train: Count = 512
@@ -33,7 +48,7 @@ class Synthetic:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class SyntheticDomains(Synthetic):
+class SyntheticDomains(SyntheticSamples):
     """The size of a synthetic set of two domains."""
 
     styles: Annotated[int, at_least(1)] = 1
@@ -83,6 +98,11 @@ class GanData:
         """Height and width of the images that the networks see, in pixels."""
         return self.image_size[0], self.image_size[-1]
 
+    @property
+    def folder(self) -> pathlib.Path:
+        """`root` as an absolute path."""
+        return pathlib.Path(self.root).expanduser().absolute()
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class PairedData(GanData):
@@ -92,14 +112,14 @@ class PairedData(GanData):
     """What the generator makes an image from: a map of label ids, or another image."""
     reverse: Annotated[bool, _SAMPLES] = False
     """Pairs of images: make the first image of a pair (A) from the second (B)."""
-    labels: Annotated[int, at_least(2), NETWORK] = 6
+    labels: Annotated[int, between(2, 256), NETWORK] = 6
     """Number of label ids, without `ignore_label`."""
-    ignore_label: Annotated[Natural | None, NETWORK] = None
+    ignore_label: Annotated[int | None, between(0, 255), NETWORK] = None
     """Id in the files of pixels without a label. They get a channel of their own after those of the
     labels, and larger ids count one less: with 0, the ids 1 to 150 of a file become 0 to 149."""
     instances: Annotated[bool, NETWORK] = False
     """Read maps of instances too. The generator sees the edges between them in one more channel."""
-    synthetic: Annotated[Synthetic, _SAMPLES] = field(default_factory=Synthetic)
+    synthetic: Annotated[SyntheticSamples, _SAMPLES] = field(default_factory=SyntheticSamples)
     """Size of the synthetic set, where it is used. It has `labels` labels, but at most 8."""
 
     @property
@@ -114,13 +134,37 @@ class PairedData(GanData):
             return 3 + self.instances
         return self.label_channels + self.instances
 
+    def scan(self) -> tuple[PairedFiles, PairedFiles]:
+        """The files below `root` for training and for evaluation. Raises FolderError."""
+        return scan_pairs(self.folder, self.inputs, instances=self.instances, reverse=self.reverse)
+
+    def examine(self) -> str:
+        """What is below `root`, in words. Raises FolderError."""
+        train, test = self.scan()
+        return f"{len(train.images):,} pairs for training, {len(test.images):,} for evaluation"
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class UnpairedData(GanData):
     """Images of two domains, A and B, which are not pairs."""
 
+    domains: Annotated[list[str], two_names, _SAMPLES] = field(default_factory=list)
+    """Names of the folders of A and B. Default: `A` and `B` (`trainA`, `trainB`), or the only two
+    folders in `train`."""
     synthetic: Annotated[SyntheticDomains, _SAMPLES] = field(default_factory=SyntheticDomains)
     """Size of the synthetic set, where it is used."""
+
+    def scan(self) -> tuple[UnpairedFiles, UnpairedFiles]:
+        """The files below `root` for training and for evaluation. Raises FolderError."""
+        return scan_domains(self.folder, self.domains)
+
+    def examine(self) -> str:
+        """What is below `root`, in words. Raises FolderError."""
+        train, test = self.scan()
+        return (
+            f"{len(train.a):,} and {len(train.b):,} images for training, {len(test.a):,} and "
+            f"{len(test.b):,} for evaluation"
+        )
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -130,10 +174,27 @@ class ClassData(GanData):
     references: Count = 1
     """Images that show the style of a sample."""
     unseen: Annotated[Count, NETWORK] = 4
-    """How many classes are held out for evaluation: the last ones by name. A folder of layout
-    `train/<class>`, `test/<class>` says it itself, by classes that are in `test` alone."""
+    """How many classes are held out for evaluation: the last ones by name. Folders say it
+    themselves where classes are in `test` (or `val`) and not in `train`."""
     unseen_file: Annotated[Path | None, NETWORK] = None
     """File with the names of the classes that are held out, one in each line, instead of
     `unseen`."""
     synthetic: Annotated[SyntheticClasses, _SAMPLES] = field(default_factory=SyntheticClasses)
     """Size of the synthetic set, where it is used."""
+
+    def scan(self) -> ClassFolder:
+        """The files below `root`. Raises FolderError."""
+        return scan_classes(
+            self.folder,
+            references=self.references,
+            unseen=self.unseen,
+            unseen_file=None if self.unseen_file is None else pathlib.Path(self.unseen_file),
+        )
+
+    def examine(self) -> str:
+        """What is below `root`, in words. Raises FolderError."""
+        found = self.scan()
+        return (
+            f"{len(found.train.paths):,} images of {len(found.classes):,} classes for training, "
+            f"{len(found.held_out.paths):,} of {len(found.unseen):,} held out for evaluation"
+        )

@@ -1,0 +1,366 @@
+"""Folders of images in the layouts of the original repositories, and what is wrong with them."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from support.gandata import colour_of, write_image, write_map
+
+from hpc_amp.config.schema import Train
+from hpc_amp.data.errors import DataError
+from hpc_amp.distributed.world import World
+from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch
+from hpc_amp.gan.data.config import ClassData, PairedData, UnpairedData
+from hpc_amp.gan.data.training import (
+    Prepared,
+    prepare_classes,
+    prepare_paired,
+    prepare_unpaired,
+)
+
+CPU = torch.device("cpu")
+ONE = Train(batch_size=1)
+
+
+def pairs(root: Path, **keys: Any) -> Prepared[PairedBatch]:
+    settings = {"image_size": [8, 12], "flip": False, "workers": 0, **keys}
+    return prepare_paired(PairedData(name="folder", root=str(root), **settings), ONE, World(), CPU)
+
+
+def domains(root: Path, **keys: Any) -> Prepared[UnpairedBatch]:
+    settings = {"image_size": [8], "flip": False, "workers": 0, **keys}
+    data = UnpairedData(name="folder", root=str(root), **settings)
+    return prepare_unpaired(data, ONE, World(), CPU)
+
+
+def classes(root: Path, **keys: Any) -> Prepared[ClassBatch]:
+    settings = {"image_size": [8], "flip": False, "workers": 0, **keys}
+    return prepare_classes(ClassData(name="folder", root=str(root), **settings), ONE, World(), CPU)
+
+
+def error(prepare: Callable[..., Any], root: Path, **keys: Any) -> str:
+    """The one line that says what is wrong, with paths below `root`."""
+    with pytest.raises(DataError) as raised:
+        prepare(root, **keys)
+    message = str(raised.value)
+    assert "\n" not in message
+    return message.replace(str(root), "ROOT")
+
+
+# ---- pairs ---------------------------------------------------------------------------------------
+
+
+def spade(root: Path) -> None:
+    for split, first in (("train", 0), ("val", 3)):
+        for number in range(first, first + 2):
+            write_image(root / f"{split}_img/{number:012}.jpg", (0, 0, 0))
+            write_image(root / f"{split}_img/{number:012}.jpg", (number * 50, 0, 0))
+            write_map(root / f"{split}_label/{number:012}.png", number)
+            write_map(root / f"{split}_inst/{number:012}.png", number + 10)
+
+
+def pix2pix_hd(root: Path) -> None:
+    """Cityscapes, as pix2pixHD keeps it: endings stay."""
+    for split, first in (("train", 0), ("test", 3)):
+        for number in range(first, first + 2):
+            name = f"aachen_{number:06}_000019"
+            write_image(root / f"{split}_img/{name}_leftImg8bit.png", (number * 50, 0, 0))
+            write_map(root / f"{split}_label/{name}_gtFine_labelIds.png", number)
+            write_map(
+                root / f"{split}_inst/{name}_gtFine_instanceIds.png", number + 10, mode="I;16"
+            )
+
+
+def cityscapes(root: Path) -> None:
+    """As downloaded: a folder for each city, and all kinds of annotations in one folder."""
+    for split, first in (("train", 0), ("val", 3)):
+        for number in range(first, first + 2):
+            images, labels = root / "leftImg8bit" / split, root / "gtFine" / split
+            name = f"city{number}/city{number}_000000_000019"
+            write_image(images / f"{name}_leftImg8bit.png", (number * 50, 0, 0))
+            write_map(labels / f"{name}_gtFine_labelIds.png", number)
+            write_map(labels / f"{name}_gtFine_instanceIds.png", number + 10, mode="I;16")
+            write_image(labels / f"{name}_gtFine_color.png", (1, 2, 3))
+            (labels / f"{name}_gtFine_polygons.json").write_text("{}")
+
+
+def ade20k(root: Path) -> None:
+    for split, first in (("training", 0), ("validation", 3)):
+        for number in range(first, first + 2):
+            write_image(root / f"images/{split}/ADE_{number:08}.png", (number * 50, 0, 0))
+            write_map(root / f"annotations/{split}/ADE_{number:08}.png", number)
+            write_map(root / f"annotations_instance/{split}/ADE_{number:08}.png", number + 10)
+
+
+@pytest.mark.parametrize("layout", [spade, pix2pix_hd, cityscapes, ade20k])
+@pytest.mark.parametrize("instances", [True, False])
+def test_pairs_with_labels(layout: Callable[[Path], None], instances: bool, tmp_path: Path) -> None:
+    layout(tmp_path)
+    data = pairs(tmp_path, instances=instances)
+    assert data.name == tmp_path.name and not data.synthetic
+
+    for steps, numbers in (
+        ([step[0] for step in data.training.epoch(0)], {0, 1}),
+        (list(data.evaluation()), {3, 4}),
+    ):
+        found = set()
+        for batch in steps:
+            number = round(colour_of(batch.images[0])[0] / 50)
+            found.add(number)
+            assert batch.labels.dtype == torch.int64 and (batch.labels == number).all()
+            if instances:
+                assert (batch.instances == number + 10).all()
+            else:
+                assert batch.instances is None
+        assert found == numbers
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("layout", ["side by side", "two folders"])
+def test_pairs_of_images(layout: str, reverse: bool, tmp_path: Path) -> None:
+    """A is red, B is green."""
+    for split in ("train", "val"):
+        for number in range(2):
+            a, b = (number * 50 + 10, 0, 0), (0, number * 50 + 10, 0)
+            if layout == "two folders":
+                write_image(tmp_path / f"{split}_A/{number}.png", a)
+                write_image(tmp_path / f"{split}_B/{number}.png", b)
+                continue
+            both = Image.new("RGB", (24, 8), a)
+            both.paste(b, (12, 0, 24, 8))
+            (tmp_path / split).mkdir(exist_ok=True)
+            both.save(tmp_path / f"{split}/{number}_AB.png")
+
+    data = pairs(tmp_path, inputs="images", reverse=reverse)
+
+    for batch in [step[0] for step in data.training.epoch(0)] + list(data.evaluation()):
+        a, b = colour_of(batch.inputs[0]), colour_of(batch.images[0])
+        if reverse:
+            a, b = b, a
+        assert a[0] == b[1] > 0 and a[1:] == (0, 0) and (b[0], b[2]) == (0, 0)
+        assert batch.labels is None
+
+
+@pytest.mark.parametrize(
+    ("ignore_label", "numbers"),
+    [(None, [0, 1, 2]), (0, [3, 0, 1]), (1, [0, 3, 1]), (255, [0, 1, 2])],
+)
+@pytest.mark.parametrize("mode", ["L", "P", "I;16"])
+def test_ids_that_mean_no_label(
+    ignore_label: int | None, numbers: list[int], mode: str, tmp_path: Path
+) -> None:
+    for number in range(3):
+        for split in ("train", "val"):
+            write_image(tmp_path / f"{split}_img/{number}.png", (number * 50, 0, 0))
+            write_map(tmp_path / f"{split}_label/{number}.png", number, mode=mode)
+    data = pairs(tmp_path, labels=3, ignore_label=ignore_label)
+    assert [int(batch.labels[0, 0, 0]) for batch in data.evaluation()] == numbers
+
+
+def test_what_is_wrong_with_pairs(tmp_path: Path) -> None:
+    assert error(pairs, tmp_path / "none") == (
+        "there is no folder ROOT/none: name the folder of the data in root"
+    ).replace("ROOT", str(tmp_path)).replace(str(tmp_path / "none"), "ROOT")
+    assert error(pairs, tmp_path).startswith(
+        "no pairs in ROOT: expected train_img and train_label, leftImg8bit/train and gtFine/train,"
+    )
+    assert error(pairs, tmp_path, inputs="images").startswith(
+        "no pairs in ROOT: expected train_A and train_B, or train with two images side by side"
+    )
+    write_image(tmp_path / "train_img/a.png", (0, 0, 0))
+    write_map(tmp_path / "train_label/a.png", 0)
+    assert error(pairs, tmp_path) == (
+        "no images for evaluation in ROOT: expected test_img or val_img"
+    )
+    write_image(tmp_path / "test_img/b.png", (0, 0, 0))
+    write_map(tmp_path / "test_label/b.png", 0)
+    assert pairs(tmp_path).evaluation_samples == 1
+    assert error(pairs, tmp_path, instances=True) == (
+        "no maps of instances in ROOT/train_inst: set instances=false to do without"
+    )
+
+    for name in ("b", "c"):
+        write_image(tmp_path / f"train_img/{name}.jpg", (0, 0, 0))
+    assert error(pairs, tmp_path) == (
+        "2 of 3 files in ROOT/train_img have no partner in ROOT/train_label: the first is b.jpg"
+    )
+    for name in ("b", "c", "d"):
+        write_map(tmp_path / f"train_label/{name}.png", 0)
+    assert error(pairs, tmp_path) == (
+        "1 of 4 files in ROOT/train_label have no partner in ROOT/train_img: the first is d.png"
+    )
+    (tmp_path / "train_label/d.png").unlink()
+    write_image(tmp_path / "train_img/a.jpg", (0, 0, 0))
+    assert error(pairs, tmp_path) == (
+        "ROOT/train_img/a.jpg and ROOT/train_img/a.png have one name: their partner is not known"
+    )
+
+
+def test_what_is_wrong_in_a_file_shows_before_the_training(tmp_path: Path) -> None:
+    write_image(tmp_path / "train_img/a.png", (0, 0, 0))
+    write_map(tmp_path / "train_label/a.png", 7)
+    write_image(tmp_path / "test_img/b.png", (0, 0, 0))
+    write_map(tmp_path / "test_label/b.png", 0)
+
+    assert error(pairs, tmp_path, labels=7) == (
+        "ROOT/train_label/a.png has the label id 7, and labels=7, ignore_label=null allow 0 to 6"
+    )
+    assert error(pairs, tmp_path, labels=6, ignore_label=0) == (
+        "ROOT/train_label/a.png has the label id 7, and labels=6, ignore_label=0 allow 0 to 6"
+    )
+    assert error(pairs, tmp_path, labels=6, ignore_label=255).endswith(
+        "labels=6, ignore_label=255 allow 0 to 5, and 255 for pixels without a label"
+    )
+    pairs(tmp_path, labels=7, ignore_label=0)
+    pairs(tmp_path, labels=6, ignore_label=7)
+
+    write_map(tmp_path / "train_label/a.png", 300, mode="I;16")
+    assert "a.png has the label id 300" in error(pairs, tmp_path)
+    write_image(tmp_path / "train_label/a.png", (1, 2, 3))
+    assert error(pairs, tmp_path).startswith("the map ROOT/train_label/a.png is of the mode RGB: ")
+    (tmp_path / "train_label/a.png").write_bytes(b"damaged")
+    assert error(pairs, tmp_path).startswith("the map ROOT/train_label/a.png cannot be read: ")
+    write_map(tmp_path / "train_label/a.png", 0, size=(8, 12))
+    assert error(pairs, tmp_path) == (
+        "ROOT/train_label/a.png has 8 x 12 pixels, and its partner ROOT/train_img/a.png 12 x 8"
+    )
+    write_map(tmp_path / "train_label/a.png", 0)
+    write_map(tmp_path / "train_inst/a.png", 0, size=(12, 9))
+    write_map(tmp_path / "test_inst/b.png", 0)
+    assert error(pairs, tmp_path, instances=True) == (
+        "ROOT/train_inst/a.png has 12 x 9 pixels, and its partner ROOT/train_img/a.png 12 x 8"
+    )
+
+
+def test_what_is_wrong_with_pairs_of_images(tmp_path: Path) -> None:
+    write_image(tmp_path / "train/a.png", (0, 0, 0), size=(13, 8))
+    assert error(pairs, tmp_path, inputs="images") == (
+        "no images for evaluation in ROOT: expected test or val"
+    )
+    write_image(tmp_path / "val/a.png", (0, 0, 0))
+    assert error(pairs, tmp_path, inputs="images") == (
+        "the image ROOT/train/a.png is 13 pixels wide: two images of equal size side by side have "
+        "an even width"
+    )
+    assert error(pairs, tmp_path, inputs="images", instances=True).endswith("set instances=false")
+
+
+# ---- two domains ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [("trainA trainB", "testA testB"), ("train/cat train/dog", "val/cat val/dog")],
+)
+def test_two_domains(train: str, test: str, tmp_path: Path) -> None:
+    for split, number in ((train, 1), (test, 2)):
+        for folder, colour in zip(split.split(), ((number, 0, 0), (0, number, 0)), strict=True):
+            write_image(tmp_path / folder / "x.png", colour)
+    data = domains(tmp_path)
+    ((trained,),) = data.training.epoch(0)
+    (evaluated,) = data.evaluation()
+    for batch, number in ((trained, 1), (evaluated, 2)):
+        assert colour_of(batch.a[0]) == (number, 0, 0) and colour_of(batch.b[0]) == (0, number, 0)
+        assert batch.a_in_b is None and batch.b_in_a is None
+
+
+def test_what_is_wrong_with_domains(tmp_path: Path) -> None:
+    assert error(domains, tmp_path) == ("no images of domain A in ROOT: expected trainA or train/A")
+    for domain in ("cat", "dog", "wild"):
+        write_image(tmp_path / f"train/{domain}/x.png", (0, 0, 0))
+    assert error(domains, tmp_path) == (
+        "ROOT/train has 3 folders, and there are two domains: name them, such as domains=[cat, dog]"
+    )
+    assert error(domains, tmp_path, domains=["wild", "cat"]) == (
+        "no images of domain wild in ROOT: expected testwild or test/wild or valwild or val/wild"
+    )
+    for domain in ("cat", "wild"):
+        write_image(tmp_path / f"val/{domain}/x.png", (0, 0, 0))
+    assert domains(tmp_path, domains=["wild", "cat"]).evaluation_samples == 1
+    (tmp_path / "train/wild/x.png").unlink()
+    assert error(domains, tmp_path, domains=["wild", "cat"]) == "no images in ROOT/train/wild"
+
+
+# ---- classes -------------------------------------------------------------------------------------
+
+
+def write_classes(root: Path, names: str, images: int) -> None:
+    """Images of each class: red is the place of its name in the alphabet, green is the number."""
+    for name in names:
+        for number in range(images):
+            write_image(root / name / f"{number}.png", (ord(name) - ord("a"), number, 0))
+
+
+def seen_in(data: Prepared[ClassBatch]) -> tuple[set[int], set[int], set[int]]:
+    """Classes of content in training, of content in evaluation, and of style in evaluation, from
+    the colours of the images."""
+    trained = {colour_of(step[0].content[0])[0] for step in data.training.epoch(0)}
+    evaluated = list(data.evaluation())
+    for batch in evaluated:
+        names = (*data.classes, *data.unseen)
+        style, content = colour_of(batch.style[0, 0])[0], colour_of(batch.content[0])[0]
+        assert ord(names[int(batch.style_class)]) - ord("a") == style
+        assert ord(names[int(batch.content_class)]) - ord("a") == content
+    return (
+        trained,
+        {colour_of(batch.content[0])[0] for batch in evaluated},
+        {colour_of(batch.style[0, 0])[0] for batch in evaluated},
+    )
+
+
+def test_class_folders(tmp_path: Path) -> None:
+    write_classes(tmp_path, "abcd", 3)
+    data = classes(tmp_path, unseen=1)
+    assert (data.classes, data.unseen) == (("a", "b", "c"), ("d",))
+    trained, content, style = seen_in(data)
+    assert trained == {0, 1, 2} and content <= trained and style == {3}
+    assert data.training.samples == 9 and data.evaluation_samples == 3
+
+
+def test_class_folders_of_two_splits(tmp_path: Path) -> None:
+    """Where classes are in one of them alone, they are the ones that are held out."""
+    write_classes(tmp_path / "train", "abc", 4)
+    write_classes(tmp_path / "val", "abc", 2)
+    data = classes(tmp_path, unseen=1)
+    assert (data.classes, data.unseen, data.evaluation_samples) == (("a", "b"), ("c",), 2)
+
+    write_classes(tmp_path / "val", "xy", 2)
+    data = classes(tmp_path, unseen=1)
+    assert (data.classes, data.unseen, data.evaluation_samples) == (("a", "b", "c"), ("x", "y"), 4)
+    assert seen_in(data)[2] == {23, 24}
+
+
+def test_a_file_of_names(tmp_path: Path) -> None:
+    write_classes(tmp_path / "data", "abcd", 3)
+    names = tmp_path / "names.txt"
+    names.write_text("b\n\na\n")
+    data = classes(tmp_path / "data", unseen_file=str(names))
+    assert (data.classes, data.unseen) == (("c", "d"), ("a", "b"))
+    assert seen_in(data)[2] == {0, 1}
+
+    names.write_text("b\nzebra\n")
+    assert re.fullmatch(
+        r".*names.txt names 1 classes that are not in ROOT: the first is zebra",
+        error(classes, tmp_path / "data", unseen_file=str(names)),
+    )
+    names.unlink()
+    assert "names.txt cannot be read" in error(classes, tmp_path / "data", unseen_file=str(names))
+
+
+def test_what_is_wrong_with_classes(tmp_path: Path) -> None:
+    assert error(classes, tmp_path) == "no classes in ROOT: expected a folder for each"
+    write_classes(tmp_path, "abc", 3)
+    assert error(classes, tmp_path, unseen=2) == (
+        "1 classes in ROOT are left for training, and it needs two: hold out less than 2"
+    )
+    write_classes(tmp_path, "d", 1)
+    assert error(classes, tmp_path, unseen=1, references=2) == (
+        "the class d has 1 images in ROOT/d, and references=2 needs as many"
+    )
+    assert classes(tmp_path, unseen=1, references=1).evaluation_samples == 1
+    (tmp_path / "e").mkdir()
+    assert error(classes, tmp_path) == "no images in ROOT/e"

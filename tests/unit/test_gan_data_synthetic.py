@@ -1,0 +1,192 @@
+"""Synthetic sets of conditional generators: the truth that is known about them, and equal bits in
+every process."""
+
+import hashlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hpc_amp.config.schema import Train
+from hpc_amp.data.errors import DataError
+from hpc_amp.distributed.world import World
+from hpc_amp.gan.data.batches import condition
+from hpc_amp.gan.data.config import (
+    ClassData,
+    PairedData,
+    SyntheticClasses,
+    SyntheticDomains,
+    SyntheticSamples,
+    UnpairedData,
+)
+from hpc_amp.gan.data.synthetic import (
+    CLASSES,
+    NOISE,
+    DrawnClasses,
+    draw_domains,
+    draw_pairs,
+)
+from hpc_amp.gan.data.training import prepare_classes, prepare_paired, prepare_unpaired
+
+CPU = torch.device("cpu")
+LARGEST = 2 * NOISE / 255 + 1e-6
+"""What noise changes in images from -1 to 1."""
+
+
+def batches(data: Any) -> list[Any]:
+    return list(data.evaluation())
+
+
+@pytest.mark.parametrize("labels", [2, 6, 8])
+def test_labels_are_known_from_images(labels: int) -> None:
+    data = PairedData(labels=labels, synthetic=SyntheticSamples(train=64, test=64))
+    prepared = prepare_paired(data, Train(batch_size=64), World(), CPU)
+    (batch,) = batches(prepared)
+
+    assert prepared.synthetic and prepared.name.startswith("SYNTHETIC")
+    assert torch.equal(prepared.labels_of(batch.images), batch.labels)
+    assert set(batch.labels.unique().tolist()) == set(range(labels))
+    grey = torch.full_like(batch.images, 0.0)
+    assert (prepared.labels_of(grey) == batch.labels).float().mean() < 0.7
+
+
+def test_an_image_follows_from_its_condition() -> None:
+    """But for the noise: pixels with the same surroundings differ by no more."""
+    data = PairedData(instances=True, synthetic=SyntheticSamples(train=256, test=8))
+    (batch,) = next(prepare_paired(data, Train(batch_size=256), World(), CPU).training.epoch(0))
+    shown = condition(batch, data)
+    rows, columns = torch.meshgrid(torch.arange(32) % 4, torch.arange(32) % 4, indexing="ij")
+    place = (rows * 4 + columns).expand(256, 32, 32)
+    key = (shown.argmax(1) * 2 + shown[:, -1].long()) * 16 + place
+    seen = 0
+    for value in key.unique().tolist():
+        colours = batch.images.permute(0, 2, 3, 1)[key == value]
+        assert (colours.amax(0) - colours.amin(0)).max() <= 2 * LARGEST
+        seen += len(colours) > 100
+    assert seen > 100
+
+
+def test_pairs_of_images_and_ids_of_files() -> None:
+    size = SyntheticSamples(train=8, test=8)
+    labelled = PairedData(synthetic=size)
+    pictured = PairedData(synthetic=size, inputs="images")
+    shifted = PairedData(synthetic=size, ignore_label=0)
+    a, b, c = (
+        batches(prepare_paired(data, Train(batch_size=8), World(), CPU))[0]
+        for data in (labelled, pictured, shifted)
+    )
+    assert torch.equal(a.images, b.images) and b.labels is None
+    for label in range(6):
+        assert len(b.inputs[:, 0][a.labels == label].unique()) == 1
+    assert torch.equal(a.labels, c.labels)
+    assert condition(c, shifted).shape[1] == 7
+
+
+def test_an_image_of_a_domain_shows_the_truth_of_the_other_one() -> None:
+    config = SyntheticDomains(train=30, test=30, styles=3)
+    data = UnpairedData(synthetic=config)
+    (batch,) = batches(prepare_unpaired(data, Train(batch_size=30), World(), CPU))
+
+    assert batch.a_in_b.shape == (30, 3, 3, 32, 32) and batch.b_in_a.shape == (30, 1, 3, 32, 32)
+    # Each image has exactly one colour and texture for each part of its truth, and back.
+    for images, truth in ((batch.a, batch.a_in_b[:, 0]), (batch.b[::3], batch.b_in_a[::3, 0])):
+        clean = {}
+        for place in range(16):
+            at = (slice(None), slice(None), slice(place // 4, None, 4), slice(place % 4, None, 4))
+            seen = torch.cat((images[at], truth[at]), 1).permute(0, 2, 3, 1).flatten(0, 2)
+            for wanted in seen[:, 3:].unique(dim=0):
+                colours = seen[(seen[:, 3:] == wanted).all(1), :3]
+                assert (colours.amax(0) - colours.amin(0)).max() <= 2 * LARGEST
+                clean[place, tuple(wanted.tolist())] = colours
+        assert len(clean) > 20
+    # Styles of B occur equally often, and are far from each other.
+    styles = batch.a_in_b.flatten(2)
+    assert (styles[:, 0] - styles[:, 1]).abs().mean(1).min() > 0.3
+    # Identity is far from the truth.
+    assert (batch.a[:, None] - batch.a_in_b).abs().flatten(1).mean() > 0.5
+
+
+def test_domains_do_not_share_their_contents() -> None:
+    drawn = draw_domains((16, 16), SyntheticDomains(), 40, "train")
+    other = draw_domains((16, 16), SyntheticDomains(), 40, "test")
+    assert not torch.equal(drawn.a, other.a)
+    differences = (drawn.b_in_a[:, 0].int() - drawn.a.permute(0, 3, 1, 2).int()).abs()
+    assert (differences.flatten(1).amax(1) > 2 * NOISE).sum() >= 39
+
+
+def test_the_truth_of_classes() -> None:
+    data = ClassData(references=2, synthetic=SyntheticClasses(train=8, test=8))
+    prepared = prepare_classes(data, Train(batch_size=32), World(), CPU)
+    (batch,) = batches(prepared)
+    assert len(batch) == 32 and set(batch.style_class.tolist()) == {20, 21, 22, 23}
+
+    for number in range(32):
+        truth, content, style = batch.truth[number], batch.content[number], batch.style[number]
+        # The colours of the truth are those of its references.
+        known = style[0].flatten(1).T
+        distances = torch.cdist(truth.flatten(1).T, known).min(1).values
+        assert distances.max() <= 2 * LARGEST
+        # Its shapes are those of the content: where that has one colour, it has one too.
+        mask = nearest_of_two(truth)
+        assert torch.equal(mask, nearest_of_two(content)) or torch.equal(
+            mask, ~nearest_of_two(content)
+        )
+    assert (batch.truth - batch.content).abs().mean() > 0.3
+
+
+def nearest_of_two(image: Tensor) -> Tensor:
+    """Which of the two main colours of an image [3, H, W] each pixel has, from the signs of its
+    channels, which textures do not change."""
+    signs = (image > 0).int()
+    code = signs[0] * 4 + signs[1] * 2 + signs[2]
+    assert len(code.unique()) == 2
+    return code == code.unique()[0]
+
+
+def test_classes_are_different_combinations() -> None:
+    drawn = DrawnClasses((16, 16), SyntheticClasses(classes=CLASSES, train=1, test=1), 20)
+    combinations = torch.stack((drawn.background, drawn.foreground, drawn.texture), 1)
+    assert len(combinations.unique(dim=0)) == CLASSES
+    assert (drawn.background != drawn.foreground).all()
+    assert combinations.amax(0).tolist() == [7, 7, 3] and combinations.amin() == 0
+
+
+def digest() -> str:
+    pairs = draw_pairs(20, 6, (24, 32), 1, "train")
+    domains = draw_domains((16, 16), SyntheticDomains(styles=2), 20, "train")
+    classes = ClassData(synthetic=SyntheticClasses(train=4, test=4))
+    batch = batches(prepare_classes(classes, Train(batch_size=16), World(), CPU))[0]
+    tensors = (pairs.images, pairs.labels, domains.a, domains.b, batch.content, batch.truth)
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def test_every_process_draws_the_same_bits() -> None:
+    """With another number of threads and another seed of hashes, too."""
+    program = (
+        "import sys, runpy, torch; torch.set_num_threads(1)\n"
+        f"print(runpy.run_path({__file__!r})['digest']())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"},
+    )  # fmt: skip
+    assert result.stdout.strip() == digest()
+
+
+def test_sizes_that_do_not_fit_are_one_line() -> None:
+    def message(**keys: Any) -> str:
+        with pytest.raises(DataError) as error:
+            prepare_classes(ClassData(**keys), Train(batch_size=1), World(), CPU)
+        return str(error.value)
+
+    assert message(synthetic=SyntheticClasses(classes=300)) == (
+        "synthetic.classes: 300 is more than 224"
+    )
+    assert message(unseen=23).startswith("unseen: of 24 synthetic classes, 23 held out leave less")
+    assert message(references=40) == "references: 40 is more than the images of a class"
