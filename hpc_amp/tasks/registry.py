@@ -35,6 +35,7 @@ TASKS: Registry[Any] = Registry(
         "dcgan": "hpc_amp.tasks.dcgan.task:Dcgan",
         "munit": "hpc_amp.tasks.munit.task:Munit",
         "unit": "hpc_amp.tasks.unit.task:Unit",
+        "spade": "hpc_amp.tasks.spade.task:Spade",
     },
 )
 PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
