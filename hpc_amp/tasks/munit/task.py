@@ -96,7 +96,11 @@ class Munit(UnpairedGan):
         return losses
 
     def translations(
-        self, generator: MunitGenerator, images: Tensor, direction: Direction, seeds: Tensor  # type: ignore[override]
+        self,
+        generator: MunitGenerator,
+        images: Tensor,
+        direction: Direction,
+        seeds: Tensor,  # type: ignore[override]
     ) -> Tensor:
         """Each image in `evaluation.styles` styles, which are random and always the same."""
         shape = (self.evaluation.styles, self.model.style)
