@@ -81,12 +81,19 @@ def init(path: Path) -> None:
 @json_option
 def validate(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check a job file, with its site, without running anything."""
+    from hpc_amp.config.checks import find_data
     from hpc_amp.jobs.render import render
     from hpc_amp.jobs.submit import prepare
 
-    plan, _ = prepare(config, overrides)
+    plan, loaded = prepare(config, overrides)
     render(plan)
     _say_remarks(plan)
+    data = list(find_data(plan.job.train))
+    for found in data:
+        if not found.usable and plan.scheduler.one_machine:
+            raise loaded.error(found.key, found.text)
+        if not found.usable:
+            click.echo(f"note: on this machine, {found.key}: {found.text}", err=True)
     facts = {
         "config": str(config),
         "name": plan.job.name,
@@ -106,6 +113,9 @@ def validate(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
         f"{config}: good; {facts['name']}: {facts['world_size']} rank(s) on {facts['nodes']} "
         f"node(s), {where}, {inside}"
     )
+    for found in data:
+        if found.usable:
+            click.echo(f"{found.key}: {found.text}")
 
 
 @app.command()
@@ -217,6 +227,11 @@ def run(config: Path, overrides: tuple[str, ...]) -> None:
     _say_remarks(plan)
     submission = submit_plan(plan, loaded.text)
     _report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=False)
+    _wait_here(plan)
+
+
+def _wait_here(plan: Plan) -> None:
+    """Show a job of this machine until it ends. Ctrl-C stops it."""
     try:
         _follow(plan.run_dir, as_json=False)
     except KeyboardInterrupt:
@@ -225,6 +240,102 @@ def run(config: Path, overrides: tuple[str, ...]) -> None:
 
         cancel_run(plan.run_dir)
         _follow(plan.run_dir, as_json=False, from_end=True)
+
+
+@app.command()
+@click.argument("run")
+@overrides_argument
+@click.option(
+    "--input",
+    "inputs",
+    required=True,
+    type=click.Path(path_type=Path, exists=True),
+    help="Folder of label maps or images, or one file.",
+)
+@click.option(
+    "--output", required=True, type=click.Path(path_type=Path), help="Folder for the images."
+)
+@click.option(
+    "--checkpoint",
+    default="newest",
+    show_default=True,
+    metavar="WHICH",
+    help="newest, best (by the metric of the task), or a step.",
+)
+@click.option(
+    "--weights",
+    type=click.Choice(["auto", "average", "networks"]),
+    default="auto",
+    show_default=True,
+    help="The moving average of the weights, or the weights themselves. auto: the average where "
+    "the run has one.",
+)
+@click.option(
+    "--style",
+    type=click.Path(path_type=Path, exists=True),
+    help="Image whose style the outputs get, or a folder of images of one class.",
+)
+@click.option(
+    "--instances",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder of instance maps, with the names of the label maps.",
+)
+@click.option("--direction", type=click.Choice(["a2b", "b2a"]), help="From which domain to which.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of styles that are drawn."
+)
+@click.option("--submit", "as_job", is_flag=True, help="Submit a job; do not run it here.")
+@runs_dir_option
+def generate(
+    run: str,
+    overrides: tuple[str, ...],
+    inputs: Path,
+    output: Path,
+    checkpoint: str,
+    weights: str,
+    style: Path | None,
+    instances: Path | None,
+    direction: str | None,
+    seed: int,
+    as_job: bool,
+    runs_dir: Path,
+) -> None:
+    """Make images with the trained generator of a run.
+
+    \b
+      hpc-amp generate spade --input maps --output images
+      hpc-amp generate munit --input cats --output dogs --direction a2b --style dog.png
+      hpc-amp generate funit --input cats --output foxes --style fox_photos --submit
+
+    Each image in the input folder, and in the folders in it, becomes a PNG file of the same name.
+    The job has the container of the run and the resources of one node of it; KEY=VALUE sets keys
+    of its job file, such as job.gpus_per_node=0. Equal seeds give equal images, for every number of
+    ranks.
+    """
+    from hpc_amp.config.sites import HERE
+    from hpc_amp.jobs import rundir
+    from hpc_amp.jobs.generation import write_job_file
+    from hpc_amp.jobs.submit import prepare
+    from hpc_amp.jobs.submit import submit as submit_plan
+
+    options: dict[str, Path | str | None] = {
+        "--input": inputs.resolve(),
+        "--output": output.resolve(),
+        "--checkpoint": checkpoint,
+        "--weights": weights,
+        "--style": style and style.resolve(),
+        "--instances": instances and instances.resolve(),
+        "--direction": direction,
+        "--seed": str(seed),
+    }
+    job_file = write_job_file(rundir.find_run(run, runs_dir), options)
+    output.mkdir(parents=True, exist_ok=True)
+    plan, loaded = prepare(job_file, overrides, site=None if as_job else HERE)
+    _say_remarks(plan)
+    submission = submit_plan(plan, loaded.text)
+    _report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=False)
+    if not as_job:
+        _wait_here(plan)
 
 
 def _follow(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:

@@ -6,9 +6,12 @@ Relative paths are relative to the current working directory, as everywhere in a
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from hpc_amp.config.bind import Bind, parse_bind
 from hpc_amp.config.command import launcher_in
@@ -321,3 +324,33 @@ def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:
             f"there is no rank {missing[0]}: the job has {job.world_size}, counted from 0",
             "leave it out, or ask for more nodes",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DataFound:
+    """What a section of a task finds below its root on this machine."""
+
+    key: str
+    """The section, such as `train.pairs`."""
+    text: str
+    usable: bool
+
+
+def find_data(train: Train | None) -> Iterator[DataFound]:
+    """What the sections of a task that have a method `examine` find on this machine, which may not
+    be where the job runs."""
+    for key, section in _sections(train, "train"):
+        examine = getattr(section, "examine", None)
+        if examine is not None:
+            try:
+                yield DataFound(key, examine(), usable=True)
+            except (ValueError, OSError) as error:
+                yield DataFound(key, str(error), usable=False)
+
+
+def _sections(section: object, path: str) -> Iterator[tuple[str, object]]:
+    if not dataclasses.is_dataclass(section):
+        return
+    yield path, section
+    for field in dataclasses.fields(section):
+        yield from _sections(getattr(section, field.name), f"{path}.{field.name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hpc_amp.config.checks import find_data
 from hpc_amp.config.schema import Data
 from hpc_amp.containers.storage import IN_MEMORY, file_system
 from hpc_amp.doctor.job import CheckedRequest, own_place
@@ -22,9 +23,14 @@ _WHY = "every rank reads its images there"
 
 
 def check_data(request: CheckedRequest) -> Findings:
-    """Whether `train.data.root` has what the job will look for. The nodes may see file systems that
-    this machine does not, so what is missing is an error only where the job runs here."""
+    """Whether the roots of the data have what the job will look for. The nodes may see file systems
+    that this machine does not, so what is missing is an error only where the job runs here."""
     train = request.job.train
+    for found in find_data(train):
+        if found.usable:
+            yield Finding("data", "good", f"{found.key}: {found.text}")
+        else:
+            yield _wrong(request, f"{found.key}: {found.text}", f"check {found.key}.root")
     if train is None or "data" in train.UNUSED:
         return
     data, root = train.data, Path(os.path.abspath(train.data.root))

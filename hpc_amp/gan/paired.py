@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -14,15 +15,18 @@ from torch import Tensor
 from hpc_amp.gan.comparison import image_sums
 from hpc_amp.gan.data.batches import PairedBatch, condition
 from hpc_amp.gan.data.config import PairedData
+from hpc_amp.gan.data.reading import MapFiles, numbers_in, show_map, whole_view
+from hpc_amp.gan.data.sets import check_labels, number_labels
 from hpc_amp.gan.data.training import Prepared, prepare_paired
 from hpc_amp.gan.discriminators import judge_together
 from hpc_amp.gan.distance import SetDistances
 from hpc_amp.gan.features import PerceptualLoss, feature_network
+from hpc_amp.gan.generation import Request, read_images
 from hpc_amp.gan.losses import discriminator_loss, feature_matching_loss, generator_loss, kl_loss
 from hpc_amp.gan.paired_config import PairedLosses
 from hpc_amp.gan.penalties import r1_penalty
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR, ConditionalGan
-from hpc_amp.tasks.base import Losses, Networks, TrainingData
+from hpc_amp.tasks.base import DataError, Losses, Networks, TrainingData
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,12 @@ class PairedGan(ConditionalGan):
         means = {name: value / images for name, value in sums.items() if name != "images"}
         return {**self._distances.distances(), **means}
 
+    def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
+        """An image from each label map, or input image, of `request`."""
+        for files in request.batches():
+            made = self.render(read_inputs(files, request, self.images, self.device), networks)
+            yield from zip(files, made, strict=True)
+
     def picture_rows(self, networks: Networks) -> Tensor:
         """Input, output and truth; with an average of the weights, the output of the weights
         themselves comes before that of the average."""
@@ -174,6 +184,37 @@ class PairedGan(ConditionalGan):
         outputs = [self.render(shown, networks)]
         columns = [show_condition(shown, self.images), *outputs, shown.images]
         return torch.stack([column.float() for column in columns], 1)
+
+
+def read_inputs(
+    files: Sequence[Path], request: Request, data: PairedData, device: torch.device
+) -> PairedBatch:
+    """Label maps or input images as a batch whose true images are not known: they are 0. Raises
+    DataError."""
+    seeds = request.seeds(files)
+    if data.inputs == "images":
+        inputs = read_images(files, data, device)
+        return PairedBatch(torch.zeros_like(inputs), seeds, inputs=inputs)
+    instances = None
+    if data.instances:
+        if request.instances is None:
+            raise DataError("the model was trained with instance maps: name their folder")
+        partners = [request.instances / file.relative_to(request.folder) for file in files]
+        instances = _read_maps(partners, data).long().to(device)
+    labels = number_labels(_read_maps(files, data, check=True), data).to(device)
+    images = torch.zeros(len(labels), 3, *labels.shape[1:], device=device)
+    return PairedBatch(images, seeds, labels=labels, instances=instances)
+
+
+def _read_maps(files: Sequence[Path], data: PairedData, *, check: bool = False) -> Tensor:
+    source = MapFiles([str(file) for file in files])
+    maps = []
+    for number in range(len(files)):
+        numbers = source.open(number)
+        if check:
+            check_labels(numbers_in(numbers), data, source.name(number))
+        maps.append(show_map(numbers, whole_view(data)))
+    return torch.stack(maps)
 
 
 def first_of(batch: PairedBatch, count: int) -> PairedBatch:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpc_amp.config.schema import Optimizer
 from hpc_amp.gan.config import Adversarial, Evaluation
+from hpc_amp.gan.generation import Request
 from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task
 
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
@@ -54,6 +56,16 @@ class ConditionalGan(Task):
     def generator_losses(self, batch: Any, networks: Networks) -> Losses:
         """The losses of `generator_names`. The discriminator is frozen: gradients go through it,
         and its weights get none."""
+
+    def generation_networks(self) -> dict[str, nn.Module]:
+        """The networks that `generate` needs, on the CPU; the data is not prepared."""
+        built = self.build_networks()
+        return {name: built[name] for name in built if not name.endswith(DISCRIMINATOR)}
+
+    @abstractmethod
+    def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
+        """Each file of `request` with the image [3, H, W] from -1 to 1 that is made from it. The
+        data is not prepared; networks are in evaluation mode. Raises DataError."""
 
     @abstractmethod
     def picture_rows(self, networks: Networks) -> Tensor:

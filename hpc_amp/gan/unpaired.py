@@ -164,12 +164,12 @@ class UnpairedGan(ConditionalGan):
         if truth is None:
             return {}
         nearest = errors(made, truth).min(2).values
-        return {f"error_{domain}": nearest.mean(1).sum()}
+        return {f"truth_l1_{domain}": nearest.mean(1).sum()}
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """The distances of translations to the images of their domain, `frechet_random_a` and
         `frechet_random_b`, and their mean, `frechet_random`; on a synthetic set the mean errors
-        `error_a` and `error_b`, of 2. A collective call."""
+        `truth_l1_a` and `truth_l1_b`. A collective call."""
         distances = self.distances.distances()
         both = [distances["frechet_random_a"], distances["frechet_random_b"]]
         images = sums.pop("images")

@@ -108,14 +108,14 @@ class Task(ABC):
     """Base class of all tasks. Constructed on every rank with the same configuration."""
 
     name: ClassVar[str] = ""
-    """What messages call it. Default: the name of the class."""
+    """What messages call it. Default: the name of the class itself, not that of a base class."""
     best: ClassVar[Best | None] = None
     """The metric that tells the better of two checkpoints. Without one, `checkpoint.keep_best`
     keeps none."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        if not cls.name:
+        if "name" not in vars(cls):
             cls.name = cls.__name__
 
     def __init__(self, train: Train, world: World, device: torch.device) -> None:

@@ -1,5 +1,6 @@
 """Folders of images in the layouts of the original repositories, and what is wrong with them."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from support.gandata import colour_of, write_image, write_map
+from support.stubs import StubHost
 
 from hpc_amp.config.schema import Train
 from hpc_amp.data.errors import DataError
@@ -364,3 +366,48 @@ def test_what_is_wrong_with_classes(tmp_path: Path) -> None:
     assert classes(tmp_path, unseen=1, references=1).evaluation_samples == 1
     (tmp_path / "e").mkdir()
     assert error(classes, tmp_path) == "no images in ROOT/e"
+
+
+# ---- before the job is submitted -----------------------------------------------------------------
+
+CONFIG = """
+from dataclasses import dataclass, field
+from typing import ClassVar
+from hpc_amp.config.schema import Train
+from hpc_amp.gan.data.config import PairedData
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class PairsConfig(Train):
+    UNUSED: ClassVar[tuple[str, ...]] = ("data",)
+    pairs: PairedData = field(default_factory=PairedData)
+"""
+
+
+@pytest.mark.parametrize("site", ["local", "slurm"])
+def test_validate_and_doctor_look_at_the_folder(host: StubHost, site: str) -> None:
+    """What is wrong is an error where the job runs on this machine."""
+    package = host.work / "code" / "pairs"
+    package.mkdir(parents=True)
+    (package / "config.py").write_text(CONFIG)
+    (package / "task.py").write_text("class Pairs: ...\n")
+    root = host.work / "sets"
+    spade(root)
+    pairs = {"name": "folder", "root": "sets"}
+    train = {"task": "pairs.task:Pairs", "pairs": pairs}
+    job = {"gpus_per_node": 0}
+    host.write_job({"name": "test", "site": site, "code": "code", "train": train, "job": job})
+
+    result = host.hpc_amp("validate", "job.yaml")
+    assert result.returncode == 0, result.stderr
+    assert f"train.pairs: 2 pairs for training, 2 for evaluation in {root}" in result.stdout
+
+    (root / "train_label" / "000000000001.png").unlink()
+    result = host.hpc_amp("validate", "job.yaml")
+    assert f"train.pairs: 1 of 2 files in {root}/train_img have no partner in" in result.stderr
+    assert (result.returncode, result.stderr.startswith("note: on this machine, ")) == (
+        (2, False) if site == "local" else (0, True)
+    )
+    result = host.hpc_amp("doctor", "job.yaml", "--json")
+    (found,) = [each for each in json.loads(result.stdout) if each["id"] == "data"]
+    assert found["status"] == ("error" if site == "local" else "warning")
+    assert f"train.pairs: 1 of 2 files in {root}/train_img" in found["what"]

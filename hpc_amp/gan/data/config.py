@@ -103,6 +103,15 @@ class GanData:
         """`root` as an absolute path."""
         return pathlib.Path(self.root).expanduser().absolute()
 
+    def examine(self) -> str:
+        """What the data is, in words, from a look at the names of the files. `hpc-amp validate` and
+        `doctor` show it. Raises FolderError."""
+        return "synthetic images" if self.name == "synthetic" else f"{self.found()} in {self.root}"
+
+    def found(self) -> str:
+        """What is below `root`, in words. Raises FolderError."""
+        raise NotImplementedError
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class PairedData(GanData):
@@ -138,7 +147,7 @@ class PairedData(GanData):
         """The files below `root` for training and for evaluation. Raises FolderError."""
         return scan_pairs(self.folder, self.inputs, instances=self.instances, reverse=self.reverse)
 
-    def examine(self) -> str:
+    def found(self) -> str:
         """What is below `root`, in words. Raises FolderError."""
         train, test = self.scan()
         return f"{len(train.images):,} pairs for training, {len(test.images):,} for evaluation"
@@ -158,7 +167,7 @@ class UnpairedData(GanData):
         """The files below `root` for training and for evaluation. Raises FolderError."""
         return scan_domains(self.folder, self.domains)
 
-    def examine(self) -> str:
+    def found(self) -> str:
         """What is below `root`, in words. Raises FolderError."""
         train, test = self.scan()
         return (
@@ -191,7 +200,7 @@ class ClassData(GanData):
             unseen_file=None if self.unseen_file is None else pathlib.Path(self.unseen_file),
         )
 
-    def examine(self) -> str:
+    def found(self) -> str:
         """What is below `root`, in words. Raises FolderError."""
         found = self.scan()
         return (

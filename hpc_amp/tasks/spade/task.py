@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from hpc_amp.gan.config import Adversarial, Evaluation
 from hpc_amp.gan.data.batches import PairedBatch, condition, normal
 from hpc_amp.gan.data.config import PairedData
 from hpc_amp.gan.discriminators import MultiScaleDiscriminator
+from hpc_amp.gan.generation import Request, read_images
 from hpc_amp.gan.layers import initialize
-from hpc_amp.gan.paired import Made, PairedGan
+from hpc_amp.gan.paired import Made, PairedGan, read_inputs
 from hpc_amp.gan.paired_config import PairedLosses
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR
 from hpc_amp.tasks.base import DataError, Networks, TrainingData
@@ -89,6 +92,23 @@ class Spade(PairedGan):
         noise = self._noise(batch, "evaluation") if self.train.networks.style_encoder else None
         images: Tensor = networks[GENERATOR](shown, noise)[0]
         return images
+
+    def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
+        """An image from each label map, in the style of the images of `request`, or in drawn
+        ones."""
+        if not request.style:
+            yield from super().generate(request, networks)
+            return
+        if not self.train.networks.style_encoder:
+            raise DataError("this SPADE has no style encoder (train.networks.style_encoder)")
+        styled = read_images(request.style[:1], self.images, self.device)
+        for files in request.batches():
+            batch = read_inputs(files, request, self.images, self.device)
+            shown = condition(batch, self.images)
+            # The mean of the style: no noise.
+            none = torch.zeros(len(files), self.train.networks.style, device=self.device)
+            made = networks[GENERATOR](shown, none, styled.expand(len(files), -1, -1, -1))[0]
+            yield from zip(files, made, strict=True)
 
     def _noise(self, batch: PairedBatch, purpose: str) -> Tensor:
         return normal(batch.seeds, (self.train.networks.style,), self.device, purpose)

@@ -89,7 +89,7 @@ class Unit(UnpairedGan):
         return generator.translate(images, direction)[:, None]
 
     def _noise(self, batch: UnpairedBatch, *names: str) -> dict[str, Tensor]:
-        """Normal numbers for latent vectors. Both phases of a step have the same for `a` and `b`."""
+        """Normal numbers for latent vectors; those for `a` and `b` are the same in both phases."""
         height, width = batch.a.shape[2:]
         scale = 2**self.model.downs
         shape = (self.model.width * scale, height // scale, width // scale)

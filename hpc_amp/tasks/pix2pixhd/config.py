@@ -1,0 +1,97 @@
+"""The keys of `train` that pix2pixHD adds. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from hpc_amp.config.schema import TaskName, Train
+from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, NonNegative, averaging
+from hpc_amp.gan.config import Adversarial, Evaluation, SpectralName
+from hpc_amp.gan.data.config import PairedData
+from hpc_amp.gan.paired_config import PairedLosses, PatchJudges
+
+_PHASES = Fixed("the checkpoints hold the state of the optimizers of these phases")
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Enhancer:
+    """The local enhancer, which doubles the size of the images, and when it is trained."""
+
+    blocks: Annotated[Count, NETWORK] = 3
+    """Residual blocks."""
+    coarse_epochs: Annotated[Natural, _PHASES] = 100
+    """First epochs, in which the global generator learns images of half the size."""
+    fine_epochs: Annotated[Natural, _PHASES] = 10
+    """Epochs after those, in which the enhancer alone is trained. Then both are trained
+    together."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class InstanceFeatures:
+    """The encoder of instance features: how an object looks, as a few numbers."""
+
+    channels: Annotated[Count, NETWORK] = 3
+    """Numbers of an instance."""
+    width: Annotated[Count, NETWORK] = 16
+    """Channels of the encoder's first layer."""
+    downsamplings: Annotated[Count, NETWORK] = 4
+    """Convolutions of stride 2."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Pix2pixHdNetworks:
+    """The generator."""
+
+    width: Annotated[Count, NETWORK] = 64
+    """Channels of the global generator's first layer."""
+    downsamplings: Annotated[Count, NETWORK] = 4
+    """Convolutions of stride 2 in the global generator; each doubles the channels."""
+    blocks: Annotated[Count, NETWORK] = 9
+    """Residual blocks of the global generator."""
+    norm: Annotated[Literal["instance", "batch"], NETWORK] = "instance"
+    """Normalisation of the generator. With `batch` the result depends on how a batch is divided
+    among ranks."""
+    spectral: Annotated[SpectralName, NETWORK] = "none"
+    """Spectral normalisation of all networks, and the precision of its power iteration."""
+    enhancer: Annotated[Enhancer | None, NETWORK] = None
+    """A local enhancer after the global generator, which then makes images of half the size.
+    Default: none."""
+    instance_features: Annotated[InstanceFeatures | None, NETWORK] = None
+    """Encode how each object of an image looks, for outputs of which one can choose the look. Needs
+    `images.instances`. Default: none."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Pix2pixHdAdversarial(Adversarial):
+    """How generator and discriminator are trained against each other, both with Adam."""
+
+    loss: Literal["hinge", "lsgan", "nonsaturating"] = "lsgan"
+    """The loss of both sides."""
+    generator_lr: NonNegative = 2e-4
+    """Peak learning rate of the generator."""
+    discriminator_lr: NonNegative = 2e-4
+    """Peak learning rate of the discriminator."""
+    betas: Annotated[tuple[float, float], averaging] = (0.5, 0.999)
+    """Adam's averaging coefficients."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Pix2pixHdConfig(Train):
+    """Images from label maps or other images, from coarse to fine."""
+
+    UNUSED: ClassVar[tuple[str, ...]] = ("data", "optimizer")
+
+    task: TaskName = "pix2pixhd"
+    images: PairedData = field(default_factory=PairedData)
+    """Where pairs come from."""
+    networks: Pix2pixHdNetworks = field(default_factory=Pix2pixHdNetworks)
+    """The generator."""
+    judges: PatchJudges = field(default_factory=PatchJudges)
+    """The discriminator. Coarse images have one of their own, with one scale less."""
+    losses: PairedLosses = field(default_factory=PairedLosses)
+    """Weights of the generator's losses."""
+    adversarial: Pix2pixHdAdversarial = field(default_factory=Pix2pixHdAdversarial)
+    """How the two sides are trained against each other."""
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    """What an evaluation measures and shows."""

@@ -1,0 +1,225 @@
+"""pix2pixHD as a task: its networks and phases."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from hpc_amp.gan.config import Adversarial, Evaluation
+from hpc_amp.gan.data.batches import PairedBatch, condition
+from hpc_amp.gan.data.config import PairedData
+from hpc_amp.gan.discriminators import MultiScaleDiscriminator
+from hpc_amp.gan.generation import Request
+from hpc_amp.gan.layers import initialize, upsample
+from hpc_amp.gan.paired import Made, PairedGan, half_size
+from hpc_amp.gan.paired_config import PairedLosses
+from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR
+from hpc_amp.tasks.base import DataError, Losses, Networks, Phase, TrainingData
+from hpc_amp.tasks.pix2pixhd.config import Pix2pixHdConfig
+from hpc_amp.tasks.pix2pixhd.networks import (
+    GlobalGenerator,
+    Head,
+    InstanceEncoder,
+    LocalEnhancer,
+    precision_of,
+)
+
+HEAD, ENHANCER, ENCODER = "head", "enhancer", "encoder"
+COARSE_DISCRIMINATOR = "coarse_discriminator"
+"""A network, and the phase that updates it."""
+COARSE, FINE = "coarse", "fine"
+"""Phases that update the global generator alone, and the enhancer alone."""
+_PREFIX = {COARSE_DISCRIMINATOR: "coarse_", COARSE: "coarse_", FINE: "fine_"}
+"""What the names of the losses of a phase begin with: a loss has one phase."""
+
+
+class Pix2pixHd(PairedGan):
+    """A global generator, with a local enhancer after it where the job asks for one.
+
+    With an enhancer, the first epochs train the global generator on images of half the size against
+    a discriminator of its own, the next ones the enhancer alone, the others both.
+    """
+
+    train: Pix2pixHdConfig
+    _typical = False
+    """Whether instance features are those that are usual for a label: there is no true image."""
+
+    @property
+    def images(self) -> PairedData:
+        """Where pairs come from."""
+        return self.train.images
+
+    @property
+    def adversarial(self) -> Adversarial:
+        """How the two sides are trained."""
+        return self.train.adversarial
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """What an evaluation measures and shows."""
+        return self.train.evaluation
+
+    @property
+    def paired_losses(self) -> PairedLosses:
+        """Weights of the losses."""
+        return self.train.losses
+
+    def prepare_data(self) -> TrainingData:
+        """Find or draw the images. Raises DataError where the generator cannot have their size, and
+        where instance features lack instance maps."""
+        networks = self.train.networks
+        halvings = networks.downsamplings + (networks.enhancer is not None)
+        if any(side % 2**halvings for side in self.images.size):
+            raise DataError(
+                f"train.images.image_size: {list(self.images.size)} must divide by {2**halvings}: "
+                f"the generator halves images {halvings} times"
+            )
+        labelled = self.images.inputs == "labels" and self.images.instances
+        if networks.instance_features is not None and not labelled:
+            raise DataError(
+                "train.networks.instance_features needs label maps with instance maps: set "
+                "train.images.instances"
+            )
+        return super().prepare_data()
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        """Generator and discriminator, and those that the job asks for besides."""
+        train, networks = self.train, self.train.networks
+        channels = self.images.condition_channels
+        built: dict[str, nn.Module] = {}
+        features = networks.instance_features
+        if features is not None:
+            built[ENCODER] = InstanceEncoder(features, self.images.label_channels, networks)
+            channels += features.channels
+        built[GENERATOR] = GlobalGenerator(channels, networks)
+        built[HEAD] = Head(networks.width)
+        if networks.enhancer is not None:
+            built[ENHANCER] = LocalEnhancer(channels, networks, networks.enhancer.blocks)
+            built[COARSE_DISCRIMINATOR] = self._discriminator(max(1, train.judges.scales - 1))
+        built[DISCRIMINATOR] = self._discriminator(train.judges.scales)
+        return built
+
+    def _discriminator(self, scales: int) -> nn.Module:
+        judges = self.train.judges
+        made = MultiScaleDiscriminator(
+            self.images.condition_channels + 3,
+            scales=scales,
+            width=judges.width,
+            layers=judges.layers,
+            spectral=precision_of(self.train.networks),
+        )
+        initialize(made, "normal")
+        return made
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Discriminator and generator; with an enhancer, those of coarse images, then the enhancer,
+        then all."""
+        judge, make = super().phases()
+        networks = self.train.networks
+        encoder = (ENCODER,) if networks.instance_features is not None else ()
+        if networks.enhancer is None:
+            return judge, dataclasses.replace(make, networks=(*encoder, GENERATOR, HEAD))
+        begin = networks.enhancer.coarse_epochs
+        joint = begin + networks.enhancer.fine_epochs
+        coarse_judge = _renamed(judge, COARSE_DISCRIMINATOR, (COARSE_DISCRIMINATOR,))
+        coarse = _renamed(make, COARSE, (*encoder, GENERATOR, HEAD))
+        fine = _renamed(make, FINE, (ENHANCER,))
+        return (
+            dataclasses.replace(coarse_judge, ends=begin),
+            dataclasses.replace(coarse, ends=begin),
+            dataclasses.replace(judge, begins=begin),
+            dataclasses.replace(fine, begins=begin, ends=joint),
+            dataclasses.replace(make, networks=(*encoder, GENERATOR, ENHANCER), begins=joint),
+        )
+
+    def losses(self, phase: str, batch: PairedBatch, networks: Networks) -> Iterator[Losses]:
+        """Those of the phase, of one forward pass."""
+        judging = phase in (DISCRIMINATOR, COARSE_DISCRIMINATOR)
+        compute = self.discriminator_losses if judging else self.generator_losses
+        prefix = _PREFIX.get(phase, "")
+        yield {prefix + name: loss for name, loss in compute(batch, networks, phase).items()}
+
+    def judge_of(self, phase: str) -> str:
+        """The discriminator of coarse images, or that of whole ones."""
+        return COARSE_DISCRIMINATOR if _is_coarse(phase) else DISCRIMINATOR
+
+    def true_images(self, batch: PairedBatch, phase: str) -> Tensor:
+        """Of half the size in coarse phases."""
+        return half_size(batch.images) if _is_coarse(phase) else batch.images
+
+    def true_condition(self, batch: PairedBatch, phase: str) -> Tensor:
+        """Of half the size in coarse phases."""
+        return condition(half(batch) if _is_coarse(phase) else batch, self.images)
+
+    def make(self, batch: PairedBatch, networks: Networks, phase: str) -> Made:
+        """What the networks of a phase make of a batch: of half the size in coarse phases."""
+        if self.train.networks.enhancer is None:
+            return Made(networks[HEAD](networks[GENERATOR](self._input(batch, networks))))
+        inputs = self._input(batch, networks)
+        features = networks[GENERATOR](inputs[:, :, ::2, ::2])
+        if _is_coarse(phase):
+            return Made(networks[HEAD](features))
+        return Made(networks[ENHANCER](inputs, features))
+
+    def render(self, batch: PairedBatch, networks: Networks) -> Tensor:
+        """Images of the whole size. Before the enhancer is trained, coarse ones are enlarged."""
+        enhancer = networks.get(ENHANCER)
+        if enhancer is None:
+            return self.make(batch, networks, GENERATOR).images
+        assert isinstance(enhancer, LocalEnhancer)
+        if enhancer.begun:
+            return self.make(batch, networks, GENERATOR).images
+        return upsample(self.make(batch, networks, COARSE).images)
+
+    def _input(self, batch: PairedBatch, networks: Networks) -> Tensor:
+        """The condition, with instance features where the job has them."""
+        shown = condition(batch, self.images)
+        encoder = networks.get(ENCODER)
+        if encoder is None:
+            return shown
+        assert batch.instances is not None
+        assert batch.labels is not None
+        if self._typical:
+            assert isinstance(encoder, InstanceEncoder)
+            return torch.cat((shown, encoder.typical(batch.labels)), 1)
+        features = encoder(batch.images, batch.instances, batch.labels)
+        return torch.cat((shown, features), 1)
+
+    def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
+        """An image from each label map or input image. Objects look as is usual for their label,
+        where the job has instance features."""
+        self._typical = True
+        yield from super().generate(request, networks)
+
+
+def half(batch: PairedBatch) -> PairedBatch:
+    """The batch at half the size: every second pixel of maps, means of pixels of images."""
+
+    def thin(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values[..., ::2, ::2]
+
+    inputs = None if batch.inputs is None else half_size(batch.inputs)
+    return PairedBatch(
+        half_size(batch.images), batch.seeds, thin(batch.labels), thin(batch.instances), inputs
+    )
+
+
+def _is_coarse(phase: str) -> bool:
+    return phase in (COARSE, COARSE_DISCRIMINATOR)
+
+
+def _renamed(phase: Phase, name: str, networks: tuple[str, ...]) -> Phase:
+    """A phase under another name, whose losses have that of the phase before theirs."""
+    prefix = _PREFIX[name]
+    (losses,) = phase.losses
+    return dataclasses.replace(
+        phase,
+        name=name,
+        networks=networks,
+        losses=(tuple(prefix + loss for loss in losses),),
+        weights={prefix + loss: weight for loss, weight in phase.weights.items()},
+    )
