@@ -33,6 +33,8 @@ TASKS: Registry[Any] = Registry(
     {
         "classification": "hpc_amp.tasks.classification.task:Classification",
         "dcgan": "hpc_amp.tasks.dcgan.task:Dcgan",
+        "munit": "hpc_amp.tasks.munit.task:Munit",
+        "unit": "hpc_amp.tasks.unit.task:Unit",
         "pix2pixhd": "hpc_amp.tasks.pix2pixhd.task:Pix2pixHd",
         "spade": "hpc_amp.tasks.spade.task:Spade",
     },

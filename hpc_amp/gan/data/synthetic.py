@@ -42,8 +42,15 @@ def textures(height: int, width: int) -> Tensor:
     return torch.stack((torch.zeros_like(down), down, across, down * across))
 
 
-def shapes(count: int, size: tuple[int, int], stream: torch.Generator) -> Tensor:
-    """Masks of random rectangles, ellipses and diamonds: bool [count, H, W]."""
+def shapes(
+    count: int,
+    size: tuple[int, int],
+    stream: torch.Generator,
+    smallest: int = 8,
+    largest: int = 3,
+) -> Tensor:
+    """Masks of random rectangles, ellipses and diamonds: bool [count, H, W]. They reach from their
+    middle over a `smallest`-th to a `largest`-th part of the image, in each direction."""
     height, width = size
 
     def draw(low: int, high: int) -> Tensor:
@@ -51,7 +58,7 @@ def shapes(count: int, size: tuple[int, int], stream: torch.Generator) -> Tensor
 
     kind = draw(0, 2)
     row, column = draw(0, height - 1), draw(0, width - 1)
-    tall, wide = (draw(side // 8, side // 3) for side in size)
+    tall, wide = (draw(side // smallest, side // largest) for side in size)
     rows = (torch.arange(height)[None, :, None] - row).abs()
     columns = (torch.arange(width)[None, None] - column).abs()
     rectangle = (rows <= tall) & (columns <= wide)
@@ -163,7 +170,8 @@ class Domains:
 def draw_domains(
     size: tuple[int, int], config: SyntheticDomains, count: int, purpose: str
 ) -> Domains:
-    """A large and a small shape on a background. Both domains show shapes, positions and sizes of
+    """A large and a small shape on a background, which differ in size, so that a model can find out
+    from unpaired images which is which. Both domains show shapes, positions and sizes of
     the same distribution, in other colours and textures. Domain B has `config.styles` palettes,
     each as frequent.
 
@@ -186,8 +194,8 @@ def draw_domains(
 
 def _contents(count: int, size: tuple[int, int], stream: torch.Generator) -> Tensor:
     """0 for background, 1 for a large shape, 2 for a smaller one: int64 [N, H, W]."""
-    large = shapes(count, size, stream)
-    small = shapes(count, size, stream) & ~shapes(count, size, stream)
+    large = shapes(count, size, stream, 4, 3)
+    small = shapes(count, size, stream, 16, 8)
     return torch.where(small, 2, large.long())
 
 

@@ -1,0 +1,237 @@
+"""The task of a translation between two domains without pairs: what UNIT and MUNIT share.
+
+Besides the distances of translations to the images of their domain, an evaluation of a synthetic
+set measures the error of each translation, since it is known what a content looks like in the other
+domain.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from hpc_amp.gan.config import Evaluation
+from hpc_amp.gan.data.batches import UnpairedBatch
+from hpc_amp.gan.data.config import UnpairedData
+from hpc_amp.gan.data.training import Prepared, prepare_unpaired
+from hpc_amp.gan.distance import SetDistances
+from hpc_amp.gan.features import PerceptualLoss, feature_network
+from hpc_amp.gan.losses import discriminator_loss, generator_loss, l1
+from hpc_amp.gan.norms import InstanceNorm
+from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR, ConditionalGan
+from hpc_amp.gan.translation import Direction, DomainDiscriminators, Translator
+from hpc_amp.gan.unpaired_config import Translation, UnpairedAdversarial
+from hpc_amp.tasks.base import Losses, Networks, TrainingData
+
+DIRECTIONS: tuple[Direction, ...] = ("a2b", "b2a")
+
+
+class UnpairedGan(ConditionalGan):
+    """Base class of the models. A batch is an `UnpairedBatch`."""
+
+    prepared: Prepared[UnpairedBatch]
+    distances: SetDistances
+
+    @property
+    @abstractmethod
+    def images(self) -> UnpairedData:
+        """Where the images of both domains come from."""
+
+    @property
+    @abstractmethod
+    def model(self) -> Translation:
+        """The networks, and the weights of the losses."""
+
+    @property
+    @abstractmethod
+    def adversarial(self) -> UnpairedAdversarial:
+        """How the two sides are trained."""
+
+    @property
+    @abstractmethod
+    def evaluation(self) -> Evaluation:
+        """What an evaluation measures and shows."""
+
+    @abstractmethod
+    def build_generator(self) -> Translator:
+        """The generator."""
+
+    @abstractmethod
+    def swapped(self, batch: UnpairedBatch, generator: Translator) -> Mapping[str, Tensor]:
+        """Translations of a training batch, for the discriminator to judge: `a_in_b`, `b_in_a`."""
+
+    @abstractmethod
+    def computed(self, batch: UnpairedBatch, generator: nn.Module) -> Mapping[str, Tensor]:
+        """What the generator's losses need, in one forward pass; `a_in_b` and `b_in_a` as
+        `swapped`, and `a_again` and `b_again`, what its own autoencoder makes of an image."""
+
+    @abstractmethod
+    def own_losses(self, batch: UnpairedBatch, made: Mapping[str, Tensor]) -> Losses:
+        """The losses that the model adds to `gan`, `image_recon` and `perceptual`; those without a
+        weight may be left out."""
+
+    @abstractmethod
+    def translations(
+        self, generator: Translator, images: Tensor, direction: Direction, seeds: Tensor
+    ) -> Tensor:
+        """Translations of evaluation images, each in one style or several: [B, K, 3, H, W]."""
+
+    # ---- training --------------------------------------------------------------------------------
+
+    def prepare_data(self) -> TrainingData:
+        """Find, read or draw the images."""
+        self.prepared = prepare_unpaired(self.images, self.train, self.world, self.device)
+        self.data_name, self.synthetic = self.prepared.name, self.prepared.synthetic
+        self.distances = SetDistances(("a", "b"), self.world, self.device)
+        self.perceptual: PerceptualLoss | None = None
+        if self.model.perceptual:
+            features = feature_network(self.model.perceptual_weights)
+            self.perceptual = PerceptualLoss(_ContentFeatures(features)).to(self.device)
+        self._shown: UnpairedBatch | None = None
+        return self.prepared.training
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        """Generator and discriminator, each for both domains. Raises ModelError."""
+        generator, discriminator = self.build_generator(), DomainDiscriminators(self.model)
+        for network in (generator, discriminator):
+            network.check_size(*self.images.size)
+        return {GENERATOR: generator, DISCRIMINATOR: discriminator}
+
+    def discriminator_losses(self, batch: UnpairedBatch, networks: Networks) -> Losses:
+        """`d`, and `r1` where it counts; sums over both domains."""
+        with torch.no_grad():
+            made = self.swapped(batch, networks[GENERATOR])  # type: ignore[arg-type]
+        penalize = self.adversarial.r1 > 0
+        judged = networks[DISCRIMINATOR](
+            batch.a, batch.b, made["b_in_a"], made["a_in_b"], penalize=penalize
+        )
+        kind = self.adversarial.loss
+        losses = {
+            "d": discriminator_loss(judged["a"], judged["fake_a"], kind)
+            + discriminator_loss(judged["b"], judged["fake_b"], kind)
+        }
+        if penalize:
+            losses["r1"] = judged["r1"]
+        return losses
+
+    def generator_losses(self, batch: UnpairedBatch, networks: Networks) -> Losses:
+        """Those of `generator_names`."""
+        made = self.computed(batch, networks[GENERATOR])
+        judged = networks[DISCRIMINATOR](made["b_in_a"], made["a_in_b"])
+        kind = self.adversarial.loss
+        losses = {
+            "gan": generator_loss(judged["a"], kind) + generator_loss(judged["b"], kind),
+            "image_recon": l1(made["a_again"], batch.a) + l1(made["b_again"], batch.b),
+            **self.own_losses(batch, made),
+        }
+        if self.perceptual is not None:
+            there, back = (made["a_in_b"], batch.a), (made["b_in_a"], batch.b)
+            losses["perceptual"] = self.perceptual(*there) + self.perceptual(*back)
+        return {name: losses[name] for name in self.generator_names()}
+
+    # ---- evaluation ------------------------------------------------------------------------------
+
+    def evaluation_batches(self) -> Iterator[UnpairedBatch]:
+        """This rank's share of the evaluation images."""
+        self.distances.begin()
+        yield from self.prepared.evaluation()
+
+    def evaluate(self, batch: UnpairedBatch, networks: Networks) -> dict[str, Tensor]:
+        """The number of `images` of each domain, and sums of what `measure` says."""
+        sums = {"images": torch.tensor(len(batch))}
+        for direction in DIRECTIONS:
+            images, real, truth = sides(batch, direction)
+            made = self.translations(
+                networks[GENERATOR],  # type: ignore[arg-type]
+                images,
+                direction,
+                batch.seeds,
+            )
+            sums |= self.measure(direction[-1], real, made.float(), truth)
+        return sums
+
+    def measure(
+        self, domain: str, real: Tensor, made: Tensor, truth: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Sums over a batch of translations to `domain`, [B, K, 3, H, W], with real images of it,
+        [B, 3, H, W], and, of a synthetic set, the correct translations [B, S, 3, H, W]."""
+        self.distances.add_real(domain, real)
+        self.distances.add_made(domain, made.flatten(0, 1))
+        if truth is None:
+            return {}
+        nearest = errors(made, truth).min(2).values
+        return {f"truth_l1_{domain}": nearest.mean(1).sum()}
+
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        """The distances of translations to the images of their domain, `frechet_random_a` and
+        `frechet_random_b`, and their mean, `frechet_random`; on a synthetic set the mean errors
+        `truth_l1_a` and `truth_l1_b`. A collective call."""
+        distances = self.distances.distances()
+        both = [distances["frechet_random_a"], distances["frechet_random_b"]]
+        images = sums.pop("images")
+        means = {name: total / images for name, total in sums.items()}
+        return {"frechet_random": sum(both) / 2, **distances, **means}
+
+    def shown(self) -> UnpairedBatch:
+        """The samples of pictures: the first ones of the evaluation, at most
+        `evaluation.pictures`."""
+        if self._shown is None:
+            first = next(self.prepared.evaluation())
+            self._shown = first_samples(first, self.evaluation.pictures)
+        return self._shown
+
+    def picture_rows(self, networks: Networks) -> Tensor:
+        """For each sample: an image of A, its correct translation where that is known, its
+        translations; and the same for an image of B."""
+        batch = self.shown()
+        columns = []
+        for direction in DIRECTIONS:
+            images, _, truth = sides(batch, direction)
+            made = self.translations(
+                networks[GENERATOR],  # type: ignore[arg-type]
+                images,
+                direction,
+                batch.seeds,
+            )
+            columns += [images[:, None], *([truth] if truth is not None else []), made]
+        return torch.cat([part.float() for part in columns], 1)
+
+
+def sides(batch: UnpairedBatch, direction: Direction) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The images that are translated, real images of the other domain, and the correct
+    translations where they are known."""
+    if direction == "a2b":
+        return batch.a, batch.b, batch.a_in_b
+    return batch.b, batch.a, batch.b_in_a
+
+
+def errors(made: Tensor, truth: Tensor) -> Tensor:
+    """The mean absolute difference of each translation [B, K, 3, H, W] to each correct one,
+    [B, S, 3, H, W]: float64 [B, K, S], from 0 to 2 for images from -1 to 1."""
+    with torch.autocast(made.device.type, enabled=False):
+        differences = made.double()[:, :, None] - truth.double()[:, None]
+        return differences.abs().flatten(3).mean(3)
+
+
+def first_samples(batch: UnpairedBatch, count: int) -> UnpairedBatch:
+    """At most `count` samples of a batch."""
+    parts = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return UnpairedBatch(**{n: None if part is None else part[:count] for n, part in parts.items()})
+
+
+class _ContentFeatures(nn.Module):
+    """Feature maps whose channels have mean 0 and variance 1 in each image: colour and contrast do
+    not count."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.norm = InstanceNorm()
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """The maps of the network, normalised."""
+        return [self.norm(features) for features in self.network(images)]

@@ -1,0 +1,56 @@
+"""The keys that the translations between two domains, UNIT and MUNIT, share. Standard library
+only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Path, Positive, averaging
+from hpc_amp.gan.config import Adversarial, SpectralName
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class UnpairedAdversarial(Adversarial):
+    """How generator and discriminator are trained against each other, both with Adam."""
+
+    loss: Literal["hinge", "lsgan", "nonsaturating"] = "lsgan"
+    """The loss of both sides."""
+    generator_lr: NonNegative = 1e-4
+    """Peak learning rate of the generator."""
+    discriminator_lr: NonNegative = 1e-4
+    """Peak learning rate of the discriminator."""
+    betas: Annotated[tuple[float, float], averaging] = (0.5, 0.999)
+    """Adam's averaging coefficients."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Translation:
+    """The networks of a translation between two domains, and the weights of its losses. Each loss
+    is a sum over both domains."""
+
+    width: Annotated[Count, NETWORK] = 64
+    """Channels of the autoencoders at full resolution; each halving doubles them."""
+    downs: Annotated[Natural, NETWORK] = 2
+    """How often the autoencoders halve the resolution."""
+    blocks: Annotated[Count, NETWORK] = 4
+    """Residual blocks of each encoder, and as many of each decoder."""
+    discriminator_width: Annotated[Count, NETWORK] = 64
+    """Channels of a discriminator after its first layer; each further layer doubles them, up to
+    512."""
+    discriminator_layers: Annotated[Count, NETWORK] = 4
+    """Layers of stride 2 of a discriminator."""
+    discriminator_scales: Annotated[Count, NETWORK] = 3
+    """Discriminators of a domain: of the image, of half its size, of a quarter, and so on."""
+    spectral: Annotated[SpectralName, NETWORK] = "none"
+    """Spectral normalisation of the discriminators, and the precision in which it is computed."""
+    gan: Positive = 1.0
+    """Weight of deceiving the discriminators."""
+    image_recon: NonNegative = 10.0
+    """Weight of the L1 distance of an image to what its own autoencoder makes of it."""
+    perceptual: NonNegative = 0.0
+    """Weight of the distance of an image to its translation in the features of a fixed network,
+    normalised in each channel so that colours count little."""
+    perceptual_weights: Path | None = None
+    """File with the weights of torchvision's `vgg19` for `perceptual`. Default: a small network
+    with fixed random weights."""

@@ -1,0 +1,57 @@
+"""The keys of `train` that MUNIT adds. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from hpc_amp.config.schema import TaskName, Train
+from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, at_least
+from hpc_amp.gan.config import Evaluation
+from hpc_amp.gan.data.config import UnpairedData
+from hpc_amp.gan.unpaired_config import Translation, UnpairedAdversarial
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class MunitNetworks(Translation):
+    """The networks, and the weights of the losses. Each loss is a sum over both domains."""
+
+    style: Annotated[Count, NETWORK] = 8
+    """Length of a style code."""
+    style_downs: Annotated[Natural, NETWORK] = 4
+    """How often a style encoder halves the resolution before it averages over all pixels."""
+    hidden: Annotated[Count, NETWORK] = 256
+    """Width of the network that makes the decoder's normalisation from a style code."""
+    style_recon: NonNegative = 1.0
+    """Weight of the L1 distance of a random style code to what is found in the image made with
+    it."""
+    content_recon: NonNegative = 1.0
+    """Weight of the L1 distance of the content code of an image to that of its translation."""
+    cycle: NonNegative = 0.0
+    """Weight of the L1 distance of an image to its translation there and back, in its own
+    style. 0 saves the computation."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class MunitEvaluation(Evaluation):
+    """What an evaluation measures and shows."""
+
+    styles: Annotated[int, at_least(2)] = 4
+    """Random styles in which each image is translated."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class MunitConfig(Train):
+    """MUNIT: translation between two domains in many styles."""
+
+    UNUSED: ClassVar[tuple[str, ...]] = ("data", "optimizer")
+
+    task: TaskName = "munit"
+    images: UnpairedData = field(default_factory=UnpairedData)
+    """The images of both domains."""
+    munit: MunitNetworks = field(default_factory=MunitNetworks)
+    """The networks, and the weights of the losses."""
+    adversarial: UnpairedAdversarial = field(default_factory=UnpairedAdversarial)
+    """How generator and discriminator are trained."""
+    evaluation: MunitEvaluation = field(default_factory=MunitEvaluation)
+    """What an evaluation measures and shows."""

@@ -1,0 +1,45 @@
+"""The keys of `train` that UNIT adds. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from hpc_amp.config.schema import TaskName, Train
+from hpc_amp.config.values import NETWORK, Natural, NonNegative
+from hpc_amp.gan.config import Evaluation
+from hpc_amp.gan.data.config import UnpairedData
+from hpc_amp.gan.unpaired_config import Translation, UnpairedAdversarial
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class UnitNetworks(Translation):
+    """The networks, and the weights of the losses. Each loss is a sum over both domains."""
+
+    shared: Annotated[Natural, NETWORK] = 1
+    """Residual blocks that both domains have in common: the last ones of the encoders, and the
+    first ones of the decoders. At most `blocks`."""
+    cycle: NonNegative = 10.0
+    """Weight of the L1 distance of an image to its translation there and back."""
+    kl: NonNegative = 0.01
+    """Weight of the divergence of the latent distribution of an image from the normal distribution,
+    for each latent number."""
+    kl_cycle: NonNegative = 0.01
+    """The same for the latent distribution of a translation."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class UnitConfig(Train):
+    """UNIT: translation between two domains."""
+
+    UNUSED: ClassVar[tuple[str, ...]] = ("data", "optimizer")
+
+    task: TaskName = "unit"
+    images: UnpairedData = field(default_factory=UnpairedData)
+    """The images of both domains."""
+    unit: UnitNetworks = field(default_factory=UnitNetworks)
+    """The networks, and the weights of the losses."""
+    adversarial: UnpairedAdversarial = field(default_factory=UnpairedAdversarial)
+    """How generator and discriminator are trained."""
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    """What an evaluation measures and shows."""

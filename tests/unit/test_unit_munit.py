@@ -1,0 +1,329 @@
+"""UNIT and MUNIT: networks, losses, metrics, resume, number formats."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.training import curve, fit_until
+from support.unpaired import LOSSES, METRICS, NAMES, unpaired
+from torch import Tensor, nn
+
+from hpc_amp.gan.data.batches import UnpairedBatch
+from hpc_amp.gan.data.config import UnpairedData
+from hpc_amp.gan.translation import DomainDiscriminators, Translator
+from hpc_amp.gan.unpaired import sides
+from hpc_amp.gan.unpaired_config import Translation
+from hpc_amp.tasks.base import ModelError
+from hpc_amp.tasks.munit.config import MunitNetworks
+from hpc_amp.tasks.munit.networks import MunitGenerator
+from hpc_amp.tasks.unit.config import UnitNetworks
+from hpc_amp.tasks.unit.networks import UnitGenerator
+from hpc_amp.tasks.unit.task import divergence
+from hpc_amp.train.engine import Engine
+from hpc_amp.train.state import weights_digest
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """On a busy machine, the threads of a small network wait for each other most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+
+
+def unit_generator(**networks: Any) -> UnitGenerator:
+    return UnitGenerator(UnitNetworks(width=8, downs=1, **{"blocks": 2, **networks}))
+
+
+def munit_generator(**networks: Any) -> MunitGenerator:
+    return MunitGenerator(
+        MunitNetworks(width=8, downs=1, blocks=1, style_downs=2, hidden=8, **networks)
+    )
+
+
+def generators() -> list[Translator]:
+    return [unit_generator(), munit_generator()]
+
+
+# -- networks -------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_a_translation_is_what_the_training_sees() -> None:
+    """By an encoder of one domain and the decoder of the other one."""
+    a, b = torch.randn(2, 2, 3, 16, 12)
+    unit = unit_generator()
+    still = {name: torch.zeros(2, 16, 8, 6) for name in ("a", "b", "ab", "ba")}
+    made = unit("all", a, b, still)
+    torch.testing.assert_close(unit.translate(a, "a2b"), made["a_in_b"])
+    torch.testing.assert_close(unit.translate(b, "b2a"), made["b_in_a"])
+    torch.testing.assert_close(unit.translate(made["a_in_b"], "b2a"), made["a_back"])
+    swapped = unit.swap(a, b, still)
+    torch.testing.assert_close(swapped["a_in_b"], made["a_in_b"])
+
+    munit = munit_generator(style=2)
+    code_a, code_b = torch.randn(2, 2, 2)
+    made = munit("all", a, b, code_a, code_b, True)
+    torch.testing.assert_close(munit.translate(a, "a2b", code_b), made["a_in_b"])
+    torch.testing.assert_close(munit.translate(b, "b2a", code_a), made["b_in_a"])
+    torch.testing.assert_close(munit.translate(made["b_in_a"], "a2b", b), made["b_back"])
+    swapped = munit.swap(a, b, code_a, code_b)
+    torch.testing.assert_close(swapped["b_in_a"], made["b_in_a"])
+    for images in (*made.values(), unit.translate(a, "a2b")):
+        if images.shape == a.shape:
+            assert images.abs().max() <= 1
+
+
+@torch.no_grad()
+def test_a_style_is_a_mean_an_image_or_a_seed() -> None:
+    munit = munit_generator(style=3)
+    images, example = torch.randn(3, 3, 16, 16), torch.randn(1, 3, 16, 16)
+    mean = munit.translate(images, "a2b")
+    torch.testing.assert_close(munit.translate(images, "a2b", torch.zeros(1, 3)), mean)
+    by_example = munit.translate(images, "a2b", example)
+    torch.testing.assert_close(
+        munit.translate(images, "a2b", example.expand(3, -1, -1, -1)), by_example
+    )
+    seeds = torch.tensor([5, 7, 5])
+    random = munit.translate(images, "a2b", seeds)
+    torch.testing.assert_close(munit.translate(images[1:2], "a2b", seeds[1:2]), random[1:2])
+    for one, other in ((mean, by_example), (mean, random), (by_example, random)):
+        assert (one - other).abs().mean() > 1e-3
+    codes = torch.randn(3, 4, 3)
+    several = munit.translate_each(images, "b2a", codes)
+    torch.testing.assert_close(several[:, 2], munit.translate(images, "b2a", codes[:, 2]))
+    with pytest.raises(ModelError, match="UNIT has no styles"):
+        unit_generator().translate(images, "a2b", seeds)
+
+
+def test_the_shared_blocks_of_unit_serve_both_domains() -> None:
+    counts = [
+        sum(p.numel() for p in unit_generator(shared=shared).parameters()) for shared in (0, 1, 2)
+    ]
+    block = 2 * 16 * 16 * 9
+    assert [a - b for a, b in itertools.pairwise(counts)] == [2 * block, 2 * block]
+    with pytest.raises(ModelError, match="shared: 3 is more than blocks, 2"):
+        unit_generator(shared=3)
+
+
+def test_the_divergence_is_that_of_torch() -> None:
+    from torch.distributions import Normal, kl_divergence
+
+    mean = torch.randn(3, 2, 4, 4)
+    expected = kl_divergence(Normal(mean, 1.0), Normal(torch.zeros_like(mean), 1.0)).mean()
+    torch.testing.assert_close(divergence(mean), expected)
+    assert divergence(mean.half()).dtype is torch.float32
+
+
+@pytest.mark.parametrize("spectral", ["none", "fp32"])
+def test_real_and_generated_images_are_judged_together_and_alike(spectral: Any) -> None:
+    discriminators = DomainDiscriminators(
+        Translation(
+            discriminator_width=8, discriminator_layers=2, discriminator_scales=2, spectral=spectral
+        )
+    ).eval()
+    images = torch.randn(4, 2, 3, 16, 16)
+    found = discriminators(*images, penalize=True)
+    for names, of in ((("a", "b"), images[:2]), (("fake_a", "fake_b"), images[2:])):
+        alone = discriminators(*of)
+        for name, domain in zip(names, "ab", strict=True):
+            assert len(found[name]) == 2
+            for scale, expected in zip(found[name], alone[domain], strict=True):
+                torch.testing.assert_close(scale, expected)
+    found["r1"].backward()
+    assert found["r1"] > 0
+    assert all(p.grad is not None for n, p in discriminators.named_parameters() if "bias" not in n)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_images_that_the_networks_cannot_take_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"18 x 18 pixels: both sides .* multiples of 4"):
+        unpaired(tmp_path / "1", name, images={"image_size": [18]}, **{name: {"downs": 2}})
+    with pytest.raises(ModelError, match="need sides of at least 32 pixels"):
+        unpaired(tmp_path / "2", name, **{name: {"discriminator_layers": 5}})
+
+
+def test_a_style_encoder_that_nothing_trains_is_refused(tmp_path: Path) -> None:
+    off = {"image_recon": 0.0, "style_recon": 0.0, "cycle": 0.0}
+    with pytest.raises(ModelError, match="nothing trains the style encoders"):
+        unpaired(tmp_path, "munit", munit=off)
+
+
+# -- training -------------------------------------------------------------------------------------
+
+
+def digests(made: Engine) -> dict[str, str]:
+    return {name: weights_digest({name: network}) for name, network in made.networks.items()}
+
+
+@pytest.mark.parametrize("off", [(), ("image_recon", "cycle")])
+@pytest.mark.parametrize("name", NAMES)
+def test_each_phase_moves_all_of_its_network(
+    name: str, off: tuple[str, ...], tmp_path: Path
+) -> None:
+    """DDP waits for each parameter."""
+    made = unpaired(tmp_path, name, **{name: dict.fromkeys(off, 0.0)})
+    batch = next(made.data.epoch(0))
+    for update in made.updates:
+        before = digests(made)
+        assert update.run(batch, lambda: None)
+        after = digests(made)
+        changed = [each for each in before if before[each] != after[each]]
+        assert changed == list(update.phase.networks)
+        parameters = made.networks[update.phase.name].parameters()
+        assert all(parameter.grad is not None for parameter in parameters)
+    assert set(made.updates[1].losses) == set(LOSSES[name]) - set(off)
+
+
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_convolutions_are_half_and_losses_fp32(name: str, mode: str, tmp_path: Path) -> None:
+    model = {"perceptual": 1.0}
+    made = unpaired(tmp_path, name, precision=mode, adversarial={"r1": 0.0}, **{name: model})
+    formats: set[torch.dtype] = set()
+    for network in made.networks.values():
+        for module in network.modules():
+            if isinstance(module, (nn.Conv2d, nn.Linear)):
+                module.register_forward_hook(lambda *seen: formats.add(seen[2].dtype))
+    (batch,) = next(made.data.epoch(0))
+    expected = {"fp32": torch.float32, "bf16": torch.bfloat16}.get(mode, torch.float16)
+    for update in made.updates:
+        with update._policy.autocast():
+            (losses,) = made.task.losses(update.phase.name, batch, made.networks)
+        for value in losses.values():
+            assert value.dtype == torch.float32 and value.isfinite()
+    assert set(losses) == {*LOSSES[name], "perceptual"}
+    assert formats == {expected}
+    formats.clear()
+    made.evaluate()
+    assert formats == {expected}
+
+
+def test_the_perceptual_loss_sees_contents_and_not_colours(tmp_path: Path) -> None:
+    made = unpaired(tmp_path, "unit", unit={"perceptual": 1.0})
+    perceptual = made.task.perceptual  # type: ignore[attr-defined]
+    (batch,) = next(made.data.epoch(0))
+    brighter, other = batch.a * 0.5 + 0.2, batch.a.flip(0)
+    assert perceptual(brighter, batch.a) < 0.5 * perceptual(other, batch.a)
+
+
+# -- resume ---------------------------------------------------------------------------------------
+
+# Overflows at once, and again each time that a scale has grown back.
+EVERYTHING: dict[str, Any] = {
+    "precision": {"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
+    "ema": 0.9,
+    "log_every": 2,
+    "epochs": 3,
+    "max_steps": 7,
+}
+
+
+def scales(made: Engine) -> dict[str, dict[str, Any]]:
+    return {n: s.state_dict() for update in made.updates for n, s in update.scalers.items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_resume_is_bit_exact(name: str, tmp_path: Path) -> None:
+    """In the middle of an epoch and of a logging interval, under fp16 with overflows."""
+    whole = unpaired(tmp_path / "whole", name, **EVERYTHING)
+    whole.fit()
+    for attempt, stop in enumerate((1, 5), 1):
+        fit_until(unpaired(tmp_path / "parts", name, attempt=attempt, **EVERYTHING), stop)
+    last = unpaired(tmp_path / "parts", name, attempt=3, **EVERYTHING)
+    assert last.step == 5
+    last.fit()
+    assert last.report.skipped_steps() > 0
+    assert scales(last) == scales(whole)
+    assert weights_digest(last.networks) == weights_digest(whole.networks)
+    curves = [f"train/{loss}" for loss in ("d", "r1", *LOSSES[name])]
+    for each in (*curves, *(f"eval/{metric}" for metric in METRICS[name])):
+        assert curve(tmp_path / "parts", each) == curve(tmp_path / "whole", each)
+        assert curve(tmp_path / "whole", each), each
+    pictures = [sorted((tmp_path / run / "samples").iterdir()) for run in ("whole", "parts")]
+    assert [p.read_bytes() for p in pictures[1]] == [p.read_bytes() for p in pictures[0]]
+
+
+# -- metrics --------------------------------------------------------------------------------------
+
+
+def metrics_of(made: Engine, kind: str) -> dict[str, float]:
+    """Of translations that are correct, all in the first style, or the images themselves."""
+
+    def translations(_: Any, images: Tensor, direction: Any, seeds: Tensor) -> Tensor:
+        truth = sides(batch, direction)[2]
+        assert truth is not None
+        styles = torch.arange(4) % truth.shape[1]
+        chosen = {"truth": truth[:, styles], "first": truth[:, [0] * 4]}
+        return chosen.get(kind, images[:, None].expand(-1, 4, -1, -1, -1))
+
+    made.task.translations = translations  # type: ignore[attr-defined]
+    sums: dict[str, float] = {}
+    batch: UnpairedBatch
+    for batch in made.task.evaluation_batches():
+        for name, value in made.task.evaluate(batch, made.networks).items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+    assert sums["images"] == 10
+    return made.task.summarize(sums)
+
+
+def test_metrics_tell_the_truth_from_trivial_translations(tmp_path: Path) -> None:
+    made = unpaired(tmp_path, "munit")
+    truth, first, identity = (metrics_of(made, kind) for kind in ("truth", "first", "identity"))
+    for domain in "ab":
+        assert truth[f"truth_l1_{domain}"] == first[f"truth_l1_{domain}"] == 0
+        assert identity[f"truth_l1_{domain}"] > 0.5
+        name = f"frechet_random_{domain}"
+        assert truth[name] < 0.5 * identity[name]
+    assert (truth["styles_b"], first["styles_b"], identity["styles_b"]) == (2, 1, 1)
+    assert truth["diversity_b"] == pytest.approx(truth["true_diversity_b"] * 4 / 6)
+    assert first["diversity_b"] == truth["diversity_a"] == 0
+    assert truth["frechet_random"] < 0.9 * first["frechet_random"] < first["frechet_random_b"]
+    best = made.task.best
+    assert (
+        best is not None
+        and best.better(truth[best.metric], first[best.metric]) == truth[best.metric]
+    )
+
+
+def test_a_picture_shows_images_truths_and_translations(tmp_path: Path) -> None:
+    made = unpaired(tmp_path, "munit", evaluation={"pictures": 2, "styles": 3})
+    with torch.no_grad():
+        pictures = made.task.pictures(made.networks)
+    assert pictures is not None and pictures.shape == (2, 3, 16, (1 + 2 + 3 + 1 + 1 + 3) * 16)
+    batch = next(iter(made.task.evaluation_batches()))
+    columns = pictures.unflatten(3, (11, 16)).permute(3, 0, 1, 2, 4)
+    shown = {0: batch.a, 1: batch.a_in_b[:, 0], 6: batch.b, 7: batch.b_in_a[:, 0]}
+    for place, images in shown.items():
+        torch.testing.assert_close(columns[place], images[:2] / 2 + 0.5, atol=1e-6, rtol=0)
+    assert not torch.equal(columns[3], columns[4]), "styles differ"
+
+
+def test_random_numbers_of_both_phases_of_a_step_agree(tmp_path: Path) -> None:
+    """The discriminator judges the very images that the generator is then trained on."""
+    for name in NAMES:
+        made = unpaired(tmp_path / name, name)
+        (batch,) = next(made.data.epoch(0))
+        task: Any = made.task
+        with torch.no_grad():
+            judged = task.swapped(batch, made.networks["generator"])
+            trained = task.computed(batch, made.networks["generator"])
+        for each in ("a_in_b", "b_in_a"):
+            torch.testing.assert_close(judged[each], trained[each])
+
+
+def test_evaluation_needs_no_known_truth(tmp_path: Path) -> None:
+    made = unpaired(tmp_path, "munit")
+    batch = next(iter(made.task.evaluation_batches()))
+    real = UnpairedBatch(batch.a, batch.b, batch.seeds)
+    with torch.no_grad():
+        sums = made.task.evaluate(real, made.networks)
+    assert set(sums) == {"images", "diversity_a", "diversity_b"}
+    assert UnpairedData().size == (32, 32)
