@@ -32,7 +32,9 @@ TASKS: Registry[Any] = Registry(
     "hpc_amp.tasks.base:Task",
     {
         "classification": "hpc_amp.tasks.classification.task:Classification",
+        "coco_funit": "hpc_amp.tasks.coco_funit.task:CocoFunit",
         "dcgan": "hpc_amp.tasks.dcgan.task:Dcgan",
+        "funit": "hpc_amp.tasks.funit.task:Funit",
     },
 )
 PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")

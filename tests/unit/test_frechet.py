@@ -13,8 +13,8 @@ from support.training import CPU, curve, settings
 from torch import Tensor
 
 from hpc_amp.distributed.world import World
-from hpc_amp.tasks.dcgan.data import prepare_unlabelled, signed_images
 from hpc_amp.gan.frechet import FeatureNetwork, frechet_distance, moments
+from hpc_amp.tasks.dcgan.data import prepare_unlabelled, signed_images
 from hpc_amp.tasks.dcgan.task import Dcgan
 
 

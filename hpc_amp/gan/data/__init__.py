@@ -1,0 +1,1 @@
+"""Data of conditional generators: pairs, two domains, and classes with reference images."""

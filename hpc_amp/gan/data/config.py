@@ -1,0 +1,139 @@
+"""The keys of the data of conditional generators. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Path, at_least
+
+_SAMPLES = Fixed("the run has learned from these samples, in an order that follows from them")
+
+
+def image_sides(value: list[int]) -> None:
+    """A check that a list has one or two sides in pixels, each at least 8."""
+    if len(value) not in (1, 2) or min(value) < 8:
+        raise ValueError(f"{value} is not [height, width] or [side], each at least 8 pixels")
+
+
+Sides = Annotated[list[int], image_sides]
+Name = Annotated[Literal["synthetic", "folder"], _SAMPLES]
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Synthetic:
+    """The size of a synthetic set."""
+
+    train: Count = 512
+    """Training samples; of two domains, those of each."""
+    test: Count = 128
+    """Evaluation samples; of two domains, those of each."""
+    seed: Natural = 0
+    """Seed of the set. It does not depend on `train.seed`."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class SyntheticDomains(Synthetic):
+    """The size of a synthetic set of two domains."""
+
+    styles: Annotated[int, at_least(1)] = 1
+    """Palettes of domain B, at most 4. With more than one, an image of domain A has several correct
+    translations."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class SyntheticClasses:
+    """The size of a synthetic set of classes."""
+
+    classes: Annotated[int, at_least(3)] = 24
+    """Classes, those for evaluation among them."""
+    train: Count = 32
+    """Images of each class that is trained on."""
+    test: Count = 32
+    """Images of each class that is held out for evaluation."""
+    seed: Natural = 0
+    """Seed of the set. It does not depend on `train.seed`."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class GanData:
+    """Where images come from, and what is done with them before a network sees them."""
+
+    SHORTHAND: ClassVar[str] = "name"
+
+    name: Name = "synthetic"
+    """`folder` reads the files below `root`, in one of the [known layouts](gan-data.md).
+    `synthetic` draws the images."""
+    root: Path = "data"
+    """Folder of the files, relative to where `submit` was called."""
+    image_size: Annotated[Sides, _SAMPLES] = field(default_factory=lambda: [32])
+    """`[height, width]` in pixels of the images that the networks see, or `[side]` of squares."""
+    load_size: Sides | None = None
+    """Size in pixels to which a training image is scaled before a random part of `image_size` is
+    cut out: `[height, width]`, or `[shorter side]`, which keeps the ratio of the sides. Default:
+    images are scaled to `image_size` without a cut."""
+    flip: bool = True
+    """Mirror half of the training images. The parts of a pair are mirrored together."""
+    workers: Natural | None = None
+    """Threads of each rank that decode files; 0 decodes while the training waits. Default: the
+    rank's cores less one, at most 8. A synthetic set needs none."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the images that the networks see, in pixels."""
+        return self.image_size[0], self.image_size[-1]
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class PairedData(GanData):
+    """Images, each with a label map or another image that it is made from."""
+
+    inputs: Annotated[Literal["labels", "images"], NETWORK] = "labels"
+    """What the generator makes an image from: a map of label ids, or another image."""
+    reverse: Annotated[bool, _SAMPLES] = False
+    """Pairs of images: make the first image of a pair (A) from the second (B)."""
+    labels: Annotated[int, at_least(2), NETWORK] = 6
+    """Number of label ids, without `ignore_label`."""
+    ignore_label: Annotated[Natural | None, NETWORK] = None
+    """Id in the files of pixels without a label. They get a channel of their own after those of the
+    labels, and larger ids count one less: with 0, the ids 1 to 150 of a file become 0 to 149."""
+    instances: Annotated[bool, NETWORK] = False
+    """Read maps of instances too. The generator sees the edges between them in one more channel."""
+    synthetic: Annotated[Synthetic, _SAMPLES] = field(default_factory=Synthetic)
+    """Size of the synthetic set, where it is used. It has `labels` labels, but at most 8."""
+
+    @property
+    def label_channels(self) -> int:
+        """Channels of the labels: one for each, and one for pixels without a label."""
+        return self.labels + (self.ignore_label is not None)
+
+    @property
+    def condition_channels(self) -> int:
+        """Channels of what `hpc_amp.gan.data.batches.condition` makes."""
+        if self.inputs == "images":
+            return 3 + self.instances
+        return self.label_channels + self.instances
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class UnpairedData(GanData):
+    """Images of two domains, A and B, which are not pairs."""
+
+    synthetic: Annotated[SyntheticDomains, _SAMPLES] = field(default_factory=SyntheticDomains)
+    """Size of the synthetic set, where it is used."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class ClassData(GanData):
+    """Images in classes. The style of a sample is given by some images of one class."""
+
+    references: Count = 1
+    """Images that show the style of a sample."""
+    unseen: Annotated[Count, NETWORK] = 4
+    """How many classes are held out for evaluation: the last ones by name. A folder of layout
+    `train/<class>`, `test/<class>` says it itself, by classes that are in `test` alone."""
+    unseen_file: Annotated[Path | None, NETWORK] = None
+    """File with the names of the classes that are held out, one in each line, instead of
+    `unseen`."""
+    synthetic: Annotated[SyntheticClasses, _SAMPLES] = field(default_factory=SyntheticClasses)
+    """Size of the synthetic set, where it is used."""

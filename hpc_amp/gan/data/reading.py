@@ -1,0 +1,243 @@
+"""From image files, or images in memory, to tensors of one size: which part of an image a sample
+shows, and whether it is mirrored."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from hpc_amp.data.decode import to_pixels
+from hpc_amp.data.errors import DataError
+from hpc_amp.data.pictures import UNREADABLE, open_rgb
+from hpc_amp.gan.data.config import GanData
+
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom in pixels."""
+
+
+# ---- which part of an image ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The part of an image that a sample shows. One view for all members of a pair gives the same
+    part of each."""
+
+    height: int
+    width: int
+    load_size: tuple[int, ...]
+    """Height and width to which the whole image is scaled; one number for the shorter side."""
+    down: float
+    """Where the part begins, from 0 (at the top) to 1 (as far down as it can)."""
+    right: float
+    """The same from left to right."""
+    mirror: bool
+
+    def box(self, width: int, height: int) -> Box:
+        """The part of an image of `width` x `height` pixels."""
+        rows, columns = self._loaded(width, height)
+        top = round(self.down * (rows - self.height))
+        left = round(self.right * (columns - self.width))
+        across, along = width / columns, height / rows
+        return (
+            left * across,
+            top * along,
+            (left + self.width) * across,
+            (top + self.height) * along,
+        )
+
+    def _loaded(self, width: int, height: int) -> tuple[int, int]:
+        if len(self.load_size) == 2:
+            return self.load_size[0], self.load_size[1]
+        # A narrow image may need more, so that it covers the part that is cut out.
+        scale = max(
+            self.load_size[0] / min(width, height), self.height / height, self.width / width
+        )
+        return max(self.height, round(height * scale)), max(self.width, round(width * scale))
+
+
+def random_view(data: GanData, seed: int, member: str = "") -> View:
+    """The view of a training sample, which depends on its seed alone. Members of a sample that are
+    to be seen differently have names."""
+    random = Random(f"{seed} {member}")
+    down, right, mirror = random.random(), random.random(), random.random() < 0.5
+    load_size = tuple(data.load_size or data.size)
+    return View(*data.size, load_size, down, right, mirror and data.flip)
+
+
+def whole_view(data: GanData) -> View:
+    """The view of an evaluation: the whole image, or its middle where `load_size` keeps the ratio
+    of the sides."""
+    keeps_ratio = data.load_size is not None and len(data.load_size) == 1
+    size = (min(data.size),) if keeps_ratio else data.size
+    return View(*data.size, size, 0.5, 0.5, mirror=False)
+
+
+# ---- images --------------------------------------------------------------------------------------
+
+
+class Images(ABC):
+    """Images by number."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many there are."""
+
+    @abstractmethod
+    def open(self, number: int) -> Image.Image:
+        """An image as RGB. Raises DataError where it cannot be read."""
+
+    @abstractmethod
+    def name(self, number: int) -> str:
+        """What messages call it."""
+
+    def read(self, number: int, view: View) -> Tensor:
+        """The part of an image that `view` shows: uint8 [3, H, W]. Raises DataError."""
+        return show(self.open(number), view)
+
+
+class ImageFiles(Images):
+    """Image files. With `half`, each file has two images side by side, and this is the left (0) or
+    the right one (1)."""
+
+    def __init__(self, paths: Sequence[str], half: int | None = None) -> None:
+        self.paths = paths
+        self.half = half
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def open(self, number: int) -> Image.Image:
+        """An image as RGB. Raises DataError where it cannot be read."""
+        image = open_rgb(self.paths[number])
+        if self.half is None:
+            return image
+        width, odd = divmod(image.width, 2)
+        if odd:
+            raise DataError(
+                f"the image {self.paths[number]} is {image.width} pixels wide: two images of equal "
+                "size side by side have an even width"
+            )
+        return image.crop((self.half * width, 0, (self.half + 1) * width, image.height))
+
+    def name(self, number: int) -> str:
+        """Its path."""
+        return self.paths[number]
+
+
+class DrawnImages(Images):
+    """Images in memory: uint8 [N, H, W, 3]."""
+
+    def __init__(self, pixels: Tensor) -> None:
+        self.pixels = pixels
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def open(self, number: int) -> Image.Image:
+        """An image as RGB."""
+        return Image.fromarray(self.pixels[number].numpy())
+
+    def name(self, number: int) -> str:
+        """Its number."""
+        return f"image {number}"
+
+
+def show(image: Image.Image, view: View) -> Tensor:
+    """The part of `image` that `view` shows: uint8 [3, H, W]. Scaling averages over all pixels that
+    become one."""
+    size = view.width, view.height
+    box = view.box(image.width, image.height)
+    if size != image.size or box != (0, 0, *size):
+        image = image.resize(size, Image.Resampling.BICUBIC, box=box)
+    if view.mirror:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return to_pixels(image)
+
+
+# ---- maps of numbers -----------------------------------------------------------------------------
+
+
+class Maps(ABC):
+    """Maps of label ids or of instances, by number."""
+
+    @abstractmethod
+    def open(self, number: int) -> Tensor:
+        """A map: int32 [H, W]. Raises DataError where it cannot be read."""
+
+    @abstractmethod
+    def name(self, number: int) -> str:
+        """What messages call it."""
+
+
+class MapFiles(Maps):
+    """Image files whose pixels are numbers of 8, 16 or 32 bits, or numbers of a palette."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
+
+    def open(self, number: int) -> Tensor:
+        """A map: int32 [H, W]. Raises DataError where it cannot be read."""
+        return read_map(self.paths[number])
+
+    def name(self, number: int) -> str:
+        """Its path."""
+        return self.paths[number]
+
+
+class DrawnMaps(Maps):
+    """Maps in memory: uint8 [N, H, W]."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self.numbers = numbers
+
+    def open(self, number: int) -> Tensor:
+        """A map: int32 [H, W]."""
+        return self.numbers[number].int()
+
+    def name(self, number: int) -> str:
+        """Its number."""
+        return f"map {number}"
+
+
+def read_map(path: str) -> Tensor:
+    """The numbers in an image file: int32 [H, W]. Raises DataError where it cannot be read or has
+    colours instead of numbers."""
+    try:
+        with Image.open(path) as image:
+            if image.mode in ("L", "P"):
+                numbers = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+            elif image.mode == "I" or image.mode.startswith("I;16"):
+                whole = image.convert("I")
+                numbers = torch.frombuffer(bytearray(whole.tobytes()), dtype=torch.int32)
+            else:
+                raise DataError(
+                    f"{path} is of the mode {image.mode}: each pixel has to be a number of 8 or 16 "
+                    "bits, or one of a palette"
+                )
+            return numbers.view(image.height, image.width).int()
+    except UNREADABLE as error:
+        raise DataError(f"the map {path} cannot be read: {error}") from error
+
+
+def show_map(numbers: Tensor, view: View) -> Tensor:
+    """The part of a map [H, W] that `view` shows, in its size. Each pixel is the nearest one."""
+    height, width = numbers.shape
+    left, top, right, bottom = view.box(width, height)
+    rows = _nearest(top, bottom, view.height)
+    columns = _nearest(left, right, view.width)
+    if view.mirror:
+        columns = columns.flip(0)
+    return numbers[rows][:, columns]
+
+
+def _nearest(first: float, last: float, count: int) -> Tensor:
+    """The pixels in the middle of `count` equal parts of a side."""
+    middles = (torch.arange(count, dtype=torch.float64) + 0.5) * ((last - first) / count) + first
+    return middles.floor().long()
