@@ -14,8 +14,7 @@ from hpc_amp.config.schema import Train, from_plain
 from hpc_amp.data.order import generator
 from hpc_amp.distributed.world import World
 from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task, TrainingData
-from hpc_amp.tasks.classification.config import ClassificationConfig
-from hpc_amp.tasks.dcgan.config import DcganConfig
+from hpc_amp.tasks.registry import config_class
 from hpc_amp.train.engine import Engine
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.stopping import StopReason, StopWatch
@@ -88,12 +87,14 @@ def settings(**train: Any) -> Train:
         if isinstance(plain[key], str):
             plain[key] = {SHORT[key]: plain[key]}
     plain["checkpoint"] = {"keep_best": 0, **plain["checkpoint"]}
-    return from_plain(DcganConfig if "gan" in plain else ClassificationConfig, plain)
+    task = plain.get("task", "dcgan" if "gan" in plain else "classification")
+    return from_plain(config_class(task), plain)
 
 
 def engine(
     folder: Path,
     task: type[Task] = Regression,
+    /,
     *,
     attempt: int = 1,
     watch: StopWatch | None = None,
