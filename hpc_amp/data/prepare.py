@@ -125,7 +125,7 @@ def _streamed(
     size = evaluation_batch_size(train, world)
     share = -(-len(folder.test.paths) // world.size)
     largest = max(train.batch_size // world.size, min(size, share))
-    workers = worker_count(train.data, world)
+    workers = worker_count(train.data.workers, world)
     loaders = together(world, lambda: Loaders(workers, plan.height, largest, world.rank))
     return PreparedData(
         name=f"ImageFolder {folder.name}",

@@ -83,10 +83,10 @@ def streamed_evaluation(
         yield _finish(images, labels, normalization, train, device)
 
 
-def worker_count(data: schema.Data, world: World) -> int:
-    """Loader processes of this rank: `data.workers`, or its cores less one, at most 8."""
-    if data.workers is not None:
-        return data.workers
+def worker_count(asked: int | None, world: World) -> int:
+    """Loaders of this rank: as many as were asked for, or its cores less one, at most 8."""
+    if asked is not None:
+        return asked
     cores = len(os.sched_getaffinity(0))
     if cores == os.cpu_count():  # not bound: the ranks of the node share all cores
         cores //= world.local_size

@@ -35,6 +35,7 @@ TASKS: Registry[Any] = Registry(
         "coco_funit": "hpc_amp.tasks.coco_funit.task:CocoFunit",
         "dcgan": "hpc_amp.tasks.dcgan.task:Dcgan",
         "funit": "hpc_amp.tasks.funit.task:Funit",
+        "spade": "hpc_amp.tasks.spade.task:Spade",
     },
 )
 PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Path, at_least
+from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, Path, at_least, between
 
 _SAMPLES = Fixed("the run has learned from these samples, in an order that follows from them")
 
@@ -14,6 +14,12 @@ def image_sides(value: list[int]) -> None:
     """A check that a list has one or two sides in pixels, each at least 8."""
     if len(value) not in (1, 2) or min(value) < 8:
         raise ValueError(f"{value} is not [height, width] or [side], each at least 8 pixels")
+
+
+def two_names(value: list[str]) -> None:
+    """A check that there are two different names of folders, or none."""
+    if value and (len(set(value)) != 2 or len(value) != 2 or not all(map(str.isprintable, value))):
+        raise ValueError(f"{value} is not the names of two folders, such as [cat, dog]")
 
 
 Sides = Annotated[list[int], image_sides]
@@ -92,9 +98,9 @@ class PairedData(GanData):
     """What the generator makes an image from: a map of label ids, or another image."""
     reverse: Annotated[bool, _SAMPLES] = False
     """Pairs of images: make the first image of a pair (A) from the second (B)."""
-    labels: Annotated[int, at_least(2), NETWORK] = 6
+    labels: Annotated[int, between(2, 256), NETWORK] = 6
     """Number of label ids, without `ignore_label`."""
-    ignore_label: Annotated[Natural | None, NETWORK] = None
+    ignore_label: Annotated[int | None, between(0, 255), NETWORK] = None
     """Id in the files of pixels without a label. They get a channel of their own after those of the
     labels, and larger ids count one less: with 0, the ids 1 to 150 of a file become 0 to 149."""
     instances: Annotated[bool, NETWORK] = False
@@ -119,6 +125,9 @@ class PairedData(GanData):
 class UnpairedData(GanData):
     """Images of two domains, A and B, which are not pairs."""
 
+    domains: Annotated[list[str], two_names, _SAMPLES] = field(default_factory=list)
+    """Names of the folders of A and B. Default: `A` and `B` (`trainA`, `trainB`), or the only two
+    folders in `train`."""
     synthetic: Annotated[SyntheticDomains, _SAMPLES] = field(default_factory=SyntheticDomains)
     """Size of the synthetic set, where it is used."""
 
@@ -130,8 +139,8 @@ class ClassData(GanData):
     references: Count = 1
     """Images that show the style of a sample."""
     unseen: Annotated[Count, NETWORK] = 4
-    """How many classes are held out for evaluation: the last ones by name. A folder of layout
-    `train/<class>`, `test/<class>` says it itself, by classes that are in `test` alone."""
+    """How many classes are held out for evaluation: the last ones by name. Folders say it
+    themselves where classes are in `test` (or `val`) and not in `train`."""
     unseen_file: Annotated[Path | None, NETWORK] = None
     """File with the names of the classes that are held out, one in each line, instead of
     `unseen`."""

@@ -1,5 +1,9 @@
 """From image files, or images in memory, to tensors of one size: which part of an image a sample
-shows, and whether it is mirrored."""
+shows, and whether it is mirrored.
+
+All of it is done by Pillow. Operations of torch would start threads of their own in each of the
+threads that read.
+"""
 
 from __future__ import annotations
 
@@ -165,11 +169,12 @@ def show(image: Image.Image, view: View) -> Tensor:
 
 
 class Maps(ABC):
-    """Maps of label ids or of instances, by number."""
+    """Maps of label ids or of instances, by number. A pixel of a map is a number of 8 bits (mode L)
+    or of 32 bits (mode I)."""
 
     @abstractmethod
-    def open(self, number: int) -> Tensor:
-        """A map: int32 [H, W]. Raises DataError where it cannot be read."""
+    def open(self, number: int) -> Image.Image:
+        """A map. Raises DataError where it cannot be read."""
 
     @abstractmethod
     def name(self, number: int) -> str:
@@ -177,14 +182,28 @@ class Maps(ABC):
 
 
 class MapFiles(Maps):
-    """Image files whose pixels are numbers of 8, 16 or 32 bits, or numbers of a palette."""
+    """Image files whose pixels are numbers of 8 or 16 bits, or numbers of a palette."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = paths
 
-    def open(self, number: int) -> Tensor:
-        """A map: int32 [H, W]. Raises DataError where it cannot be read."""
-        return read_map(self.paths[number])
+    def open(self, number: int) -> Image.Image:
+        """A map. Raises DataError where it cannot be read, or has colours instead of numbers."""
+        path = self.paths[number]
+        image: Image.Image
+        try:
+            with Image.open(path) as image:
+                if image.mode in ("L", "P"):
+                    # Not converted: that would make the colours of a palette grey.
+                    return Image.frombytes("L", image.size, image.tobytes())
+                if image.mode.startswith("I"):
+                    return image.convert("I")
+                raise DataError(
+                    f"the map {path} is of the mode {image.mode}: each pixel has to be a number of "
+                    "8 or 16 bits, or the number of a colour in a palette"
+                )
+        except UNREADABLE as error:
+            raise DataError(f"the map {path} cannot be read: {error}") from error
 
     def name(self, number: int) -> str:
         """Its path."""
@@ -197,47 +216,33 @@ class DrawnMaps(Maps):
     def __init__(self, numbers: Tensor) -> None:
         self.numbers = numbers
 
-    def open(self, number: int) -> Tensor:
-        """A map: int32 [H, W]."""
-        return self.numbers[number].int()
+    def open(self, number: int) -> Image.Image:
+        """A map."""
+        return Image.fromarray(self.numbers[number].numpy())
 
     def name(self, number: int) -> str:
         """Its number."""
         return f"map {number}"
 
 
-def read_map(path: str) -> Tensor:
-    """The numbers in an image file: int32 [H, W]. Raises DataError where it cannot be read or has
-    colours instead of numbers."""
-    try:
-        with Image.open(path) as image:
-            if image.mode in ("L", "P"):
-                numbers = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-            elif image.mode == "I" or image.mode.startswith("I;16"):
-                whole = image.convert("I")
-                numbers = torch.frombuffer(bytearray(whole.tobytes()), dtype=torch.int32)
-            else:
-                raise DataError(
-                    f"{path} is of the mode {image.mode}: each pixel has to be a number of 8 or 16 "
-                    "bits, or one of a palette"
-                )
-            return numbers.view(image.height, image.width).int()
-    except UNREADABLE as error:
-        raise DataError(f"the map {path} cannot be read: {error}") from error
+def numbers_in(image: Image.Image) -> list[int]:
+    """The different numbers in a map, from the smallest to the largest; of a map with numbers above
+    255, the smallest and the largest one."""
+    if image.mode == "I":
+        low, high = image.getextrema()
+        if low < 0 or high > 255:  # type: ignore[operator]
+            return [low, high]  # type: ignore[list-item]
+        image = image.convert("L")
+    return [number for number, count in enumerate(image.histogram()) if count]
 
 
-def show_map(numbers: Tensor, view: View) -> Tensor:
-    """The part of a map [H, W] that `view` shows, in its size. Each pixel is the nearest one."""
-    height, width = numbers.shape
-    left, top, right, bottom = view.box(width, height)
-    rows = _nearest(top, bottom, view.height)
-    columns = _nearest(left, right, view.width)
+def show_map(image: Image.Image, view: View) -> Tensor:
+    """The part of a map that `view` shows, each pixel the nearest one: uint8 or int32 [H, W]."""
+    size = view.width, view.height
+    box = view.box(image.width, image.height)
+    if size != image.size or box != (0, 0, *size):
+        image = image.resize(size, Image.Resampling.NEAREST, box=box)
     if view.mirror:
-        columns = columns.flip(0)
-    return numbers[rows][:, columns]
-
-
-def _nearest(first: float, last: float, count: int) -> Tensor:
-    """The pixels in the middle of `count` equal parts of a side."""
-    middles = (torch.arange(count, dtype=torch.float64) + 0.5) * ((last - first) / count) + first
-    return middles.floor().long()
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    kind = torch.uint8 if image.mode == "L" else torch.int32
+    return torch.frombuffer(bytearray(image.tobytes()), dtype=kind).view(image.height, image.width)

@@ -9,17 +9,27 @@ from random import Random
 from typing import Generic, TypeVar
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from hpc_amp.data.errors import DataError
 from hpc_amp.data.order import generator
 from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch
 from hpc_amp.gan.data.config import ClassData, PairedData, UnpairedData
-from hpc_amp.gan.data.reading import Images, Maps, random_view, show, show_map, whole_view
+from hpc_amp.gan.data.reading import (
+    Images,
+    Maps,
+    numbers_in,
+    random_view,
+    show,
+    show_map,
+    whole_view,
+)
 
 Batch = TypeVar("Batch")
 Members = Mapping[str, Tensor]
-"""The members of a sample, or of a batch, by name: images as uint8, maps and numbers as int32."""
+"""The members of a sample by name: images uint8 [3, H, W], or [K, 3, H, W]; maps uint8 or int32
+[H, W]; class numbers int32. Those of a batch have one more dimension, and images are float32."""
 Truth = Callable[[int, int], Tensor]
 """The content of an image (its number) drawn as a class: uint8 [3, H, W]."""
 
@@ -90,23 +100,30 @@ class PairedSet(SampleSet[PairedBatch]):
         parts = self.parts
         view = random_view(self.data, seed) if training else whole_view(self.data)
         image = parts.images.open(number)
-        size = image.width, image.height
-        name = parts.images.name(number)
         sample = {"images": show(image, view)}
         if parts.inputs is not None:
-            shown = parts.inputs.open(number)
-            _check_size(parts.inputs.name(number), (shown.width, shown.height), name, size)
-            sample["inputs"] = show(shown, view)
-        if parts.labels is not None:
-            ids = parts.labels.open(number)
-            _check_size(parts.labels.name(number), (ids.shape[1], ids.shape[0]), name, size)
-            ids = number_labels(ids, self.data, parts.labels.name(number))
-            sample["labels"] = show_map(ids, view)
-        if parts.instances is not None:
-            ids = parts.instances.open(number)
-            _check_size(parts.instances.name(number), (ids.shape[1], ids.shape[0]), name, size)
-            sample["instances"] = show_map(ids, view)
+            picture = parts.inputs.open(number)
+            self._check_size(number, parts.inputs, picture, image)
+            sample["inputs"] = show(picture, view)
+        for name, maps in (("labels", parts.labels), ("instances", parts.instances)):
+            if maps is not None:
+                numbers = maps.open(number)
+                self._check_size(number, maps, numbers, image)
+                if name == "labels":
+                    check_labels(numbers_in(numbers), self.data, maps.name(number))
+                sample[name] = show_map(numbers, view)
         return sample
+
+    def _check_size(
+        self, number: int, partners: Images | Maps, partner: Image.Image, image: Image.Image
+    ) -> None:
+        if partner.size != image.size:
+            raise DataError(
+                "{} has {} x {} pixels, and its partner {} {} x {}".format(
+                    *(partners.name(number), *partner.size),
+                    *(self.parts.images.name(number), *image.size),
+                )
+            )
 
     def batch(self, members: Members, seeds: Tensor) -> PairedBatch:
         """The batch that tasks get."""
@@ -114,41 +131,37 @@ class PairedSet(SampleSet[PairedBatch]):
         return PairedBatch(
             images=members["images"],
             seeds=seeds,
-            labels=None if labels is None else labels.long(),
+            labels=None if labels is None else number_labels(labels, self.data),
             instances=None if instances is None else instances.long(),
             inputs=members.get("inputs"),
         )
 
 
-def number_labels(ids: Tensor, data: PairedData, name: str) -> Tensor:
-    """The label ids of a file, int32 [H, W], as numbers of labels: `data.labels` stands for pixels
-    without a label, and larger ids than `ignore_label` count one less. Raises DataError for an id
-    that is out of range."""
+def check_labels(ids: Sequence[int], data: PairedData, name: str) -> None:
+    """Raise DataError where one of the label ids of a file is out of range."""
     ignored = data.ignore_label
-    if ignored is None:
-        numbers = ids
-        wrong = (ids < 0) | (ids >= data.labels)
-    else:
-        numbers = ids - (ids > ignored).int()
-        wrong = (ids != ignored) & ((numbers < 0) | (numbers >= data.labels))
-        numbers = torch.where(ids == ignored, data.labels, numbers)
-    if wrong.any():
-        row, column = wrong.nonzero()[0].tolist()
-        last = data.labels - 1 + (ignored is not None and ignored < data.labels)
-        raise DataError(
-            f"{name} has the label id {int(ids[row, column])} at row {row}, column {column}, and "
-            f"labels={data.labels} allows 0 to {last}"
-            + ("" if ignored is None or ignored <= last else f" and {ignored}, which is ignored")
-        )
-    return numbers
+    last = data.labels - 1
+    if ignored is not None and ignored <= last:
+        last += 1  # it is one of them, and does not count
+    for number in ids:
+        if not 0 <= number <= last and number != ignored:
+            allowed = f"0 to {last}"
+            if ignored is not None and ignored > last:
+                allowed += f", and {ignored} for pixels without a label"
+            raise DataError(
+                f"{name} has the label id {number}, and labels={data.labels}, "
+                f"ignore_label={'null' if ignored is None else ignored} allow {allowed}"
+            )
 
 
-def _check_size(name: str, size: tuple[int, int], image: str, wanted: tuple[int, int]) -> None:
-    if size != wanted:
-        raise DataError(
-            f"{name} has {size[0]} x {size[1]} pixels and its partner {image} "
-            f"{wanted[0]} x {wanted[1]}"
-        )
+def number_labels(ids: Tensor, data: PairedData) -> Tensor:
+    """Label ids of files as numbers of labels, int64: `data.labels` stands for pixels without a
+    label, and ids larger than `ignore_label` count one less."""
+    ids = ids.long()
+    if data.ignore_label is None:
+        return ids
+    numbers = ids - (ids > data.ignore_label).long()
+    return numbers.masked_fill_(ids == data.ignore_label, data.labels)
 
 
 # ---- two domains ---------------------------------------------------------------------------------

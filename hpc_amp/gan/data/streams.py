@@ -1,0 +1,156 @@
+"""Batches by position: training, evaluation by shares, and the threads that read samples.
+
+Threads are enough: Pillow lets other threads run while it decodes and scales. Batches of the next
+steps are read while one is used.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from hpc_amp.config.schema import Train
+from hpc_amp.data.memory import arrange
+from hpc_amp.data.order import rank_share
+from hpc_amp.distributed.world import World
+from hpc_amp.gan.data.batches import sample_seeds
+from hpc_amp.gan.data.sets import Batch, Members, SampleSet
+from hpc_amp.tasks.base import TrainingData
+
+T = TypeVar("T")
+
+AHEAD = 3
+"""Batches that are read or being read while one is used."""
+EVALUATION = "evaluation"
+"""What stands for the epoch in the seeds of an evaluation."""
+
+
+@dataclass(slots=True)
+class Readers:
+    """The threads of a rank that read samples. Without one, samples are read when asked for."""
+
+    count: int
+    _threads: ThreadPoolExecutor | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.count:
+            self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="hpc-amp-reader")
+
+    def read(self, batches: Iterable[list[Callable[[], T]]]) -> Iterator[list[T]]:
+        """The results of each batch of calls, in order. An error of a call is raised where its
+        batch is asked for."""
+        if self._threads is None:
+            for batch in batches:
+                yield [call() for call in batch]
+            return
+        coming = iter(batches)
+        waiting: deque[list[Future[T]]] = deque()
+        try:
+            while True:
+                for batch in itertools.islice(coming, 1 + AHEAD - len(waiting)):
+                    waiting.append([self._threads.submit(call) for call in batch])
+                if not waiting:
+                    return
+                yield [future.result() for future in waiting.popleft()]
+        finally:
+            for future in itertools.chain.from_iterable(waiting):
+                future.cancel()
+
+    def close(self) -> None:
+        """End the threads, after the calls that have begun."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where batches go to, and by which rank they are used."""
+
+    train: Train
+    world: World
+    device: torch.device
+
+    def put(self, samples: list[Members]) -> Members:
+        """The members of a batch on the device, images as float32 from -1 to 1."""
+        return {name: self._put([sample[name] for sample in samples]) for name in samples[0]}
+
+    def _put(self, parts: list[Tensor]) -> Tensor:
+        stacked = torch.stack(parts)
+        if self.device.type == "cuda":
+            stacked = stacked.pin_memory()  # so that the copy to the device is not waited for
+        stacked = stacked.to(self.device, non_blocking=True)
+        if stacked.ndim < 4:
+            return stacked
+        images = stacked.float().div_(127.5).sub_(1.0)
+        return arrange(images, self.train.channels_last and images.ndim == 4)
+
+
+class GanTraining(TrainingData, Generic[Batch]):
+    """Training batches of `samples` by position."""
+
+    def __init__(self, samples: SampleSet[Batch], readers: Readers, place: Place) -> None:
+        self.set = samples
+        self.readers = readers
+        self.place = place
+        self.samples = samples.samples
+        self.steps_per_epoch = self.samples // place.train.batch_size
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[list[Batch]]:
+        """This rank's share of each global batch of `epoch` from step `start` on, as a list of
+        `accumulate` micro-batches. Raises DataError."""
+        train, world = self.place.train, self.place.world
+        positions = torch.arange(self.samples)
+        steps = rank_share(positions, train.batch_size, world.rank, world.size)[start:].tolist()
+        order = self.set.order(train.seed, epoch).tolist()
+        size = train.batch_size // world.size // train.accumulate
+        for samples, seeds in read(self.set, self.readers, order, steps, (train.seed, epoch)):
+            yield [
+                self.set.batch(self.place.put(samples[first : first + size]), part)
+                for first, part in zip(range(0, len(samples), size), seeds.split(size), strict=True)
+            ]
+
+    def close(self) -> None:
+        """End the threads, of the evaluation too."""
+        self.readers.close()
+
+
+def evaluate_set(samples: SampleSet[Batch], readers: Readers, place: Place) -> Iterator[Batch]:
+    """This rank's contiguous part of `samples` in batches, without random changes. Parts differ by
+    one sample at most, and each sample is in exactly one. Raises DataError."""
+    world, count = place.world, samples.samples
+    first, last = (count * rank // world.size for rank in (world.rank, world.rank + 1))
+    size = place.train.eval_batch_size or max(1, place.train.batch_size // world.size)
+    parts = [list(range(at, min(at + size, last))) for at in range(first, last, size)]
+    order = samples.fixed_order().tolist()
+    for own, seeds in read(samples, readers, order, parts, (place.train.seed, EVALUATION)):
+        yield samples.batch(place.put(own), seeds)
+
+
+def read(
+    samples: SampleSet[Any],
+    readers: Readers,
+    order: list[list[int]],
+    parts: list[list[int]],
+    key: tuple[int, int | str],
+) -> Iterator[tuple[list[Members], Tensor]]:
+    """The samples at the positions of each part, with their seeds. `key` has the seed of the run
+    and the epoch."""
+
+    def calls() -> Iterator[list[Callable[[], Members]]]:
+        for part in parts:
+            seeds = sample_seeds(*key, part).tolist()
+            yield [
+                partial(samples.read, order[position], seed, training=key[1] != EVALUATION)
+                for position, seed in zip(part, seeds, strict=True)
+            ]
+
+    for part, members in zip(parts, readers.read(calls()), strict=True):
+        yield members, sample_seeds(*key, part)

@@ -1,0 +1,213 @@
+"""Models that make an image from a label map or another image, with the true image given."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hpc_amp.gan.comparison import image_sums
+from hpc_amp.gan.data.batches import PairedBatch, condition
+from hpc_amp.gan.data.config import PairedData
+from hpc_amp.gan.data.training import Prepared, prepare_paired
+from hpc_amp.gan.discriminators import judge_together
+from hpc_amp.gan.distance import SetDistances
+from hpc_amp.gan.features import PerceptualLoss, feature_network
+from hpc_amp.gan.losses import discriminator_loss, feature_matching_loss, generator_loss, kl_loss
+from hpc_amp.gan.paired_config import PairedLosses
+from hpc_amp.gan.penalties import r1_penalty
+from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR, ConditionalGan
+from hpc_amp.tasks.base import Losses, Networks, TrainingData
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a generator made of a batch. A model with a style encoder gives the distribution of the
+    styles [B, D], too."""
+
+    images: Tensor
+    mean: Tensor | None = None
+    log_variance: Tensor | None = None
+
+
+class PairedGan(ConditionalGan):
+    """Base class of SPADE and pix2pixHD: data, losses, metrics and pictures of pairs.
+
+    Metrics: `frechet_random` (see `hpc_amp.gan.frechet`), `l1`, `psnr` and `ssim` against the true
+    images, and on the synthetic set `label_agreement`, the share of pixels that look like their
+    label.
+    """
+
+    synthetic_labels: ClassVar[str] = "label_agreement"
+    data: Prepared[PairedBatch]
+
+    @property
+    @abstractmethod
+    def images(self) -> PairedData:
+        """Where images come from."""
+
+    @property
+    @abstractmethod
+    def paired_losses(self) -> PairedLosses:
+        """Weights of the losses."""
+
+    @abstractmethod
+    def make(self, batch: PairedBatch, networks: Networks, phase: str) -> Made:
+        """What the generator makes of `batch` in a training step of `phase`."""
+
+    @abstractmethod
+    def render(self, batch: PairedBatch, networks: Networks) -> Tensor:
+        """What the trained generator makes of `batch` in an evaluation: [B, 3, H, W]."""
+
+    def prepare_data(self) -> TrainingData:
+        """Find or draw the images, and read the weights of the perceptual network."""
+        self.data = prepare_paired(self.images, self.train, self.world, self.device)
+        self.data_name, self.synthetic = self.data.name, self.data.synthetic
+        self._distances = SetDistances(("images",), self.world, self.device)
+        self._perceptual: PerceptualLoss | None = None
+        losses = self.paired_losses
+        if losses.perceptual:
+            network = feature_network(losses.perceptual_weights)
+            self._perceptual = PerceptualLoss(network).to(self.device)
+        self._shown: PairedBatch | None = None
+        return self.data.training
+
+    def loss_weights(self) -> Mapping[str, float]:
+        """`gan`, `features` and `perceptual`."""
+        losses = self.paired_losses
+        return {
+            "gan": losses.gan,
+            "features": losses.features,
+            "perceptual": losses.perceptual,
+        }
+
+    def true_images(self, batch: PairedBatch, phase: str) -> Tensor:
+        """The images that the generator's of `phase` are compared with."""
+        return batch.images
+
+    def true_condition(self, batch: PairedBatch, phase: str) -> Tensor:
+        """What the discriminator of `phase` sees beside an image, of the same size."""
+        return condition(batch, self.images)
+
+    def discriminator_losses(
+        self, batch: PairedBatch, networks: Networks, phase: str = DISCRIMINATOR
+    ) -> Losses:
+        """`d`, and `r1` where it counts."""
+        with torch.no_grad():
+            made = self.make(batch, networks, phase)
+        real = self.true_images(batch, phase)
+        shown = self.true_condition(batch, phase)
+        discriminator = networks[self.judge_of(phase)]
+        (on_real, _), (on_fake, _) = judge_together(
+            discriminator, torch.cat((shown, real), 1), torch.cat((shown, made.images), 1)
+        )
+        losses = {"d": discriminator_loss(on_real, on_fake, self.adversarial.loss)}
+        if self.adversarial.r1:
+            losses["r1"] = r1_penalty(
+                lambda points: discriminator(torch.cat((shown, points), 1))[0], real
+            )
+        return losses
+
+    def generator_losses(
+        self, batch: PairedBatch, networks: Networks, phase: str = GENERATOR
+    ) -> Losses:
+        """Those whose weight is not 0."""
+        made = self.make(batch, networks, phase)
+        real = self.true_images(batch, phase)
+        shown = self.true_condition(batch, phase)
+        (_, real_features), (on_fake, fake_features) = judge_together(
+            networks[self.judge_of(phase)],
+            torch.cat((shown, real), 1),
+            torch.cat((shown, made.images), 1),
+        )
+        weights = self.loss_weights()
+        losses = {}
+        if weights["gan"]:
+            losses["gan"] = generator_loss(on_fake, self.adversarial.loss)
+        if weights["features"]:
+            losses["features"] = feature_matching_loss(real_features, fake_features)
+        if self._perceptual is not None:
+            losses["perceptual"] = self._perceptual(made.images, real)
+        if weights.get("kl") and made.mean is not None and made.log_variance is not None:
+            losses["kl"] = kl_loss(made.mean, made.log_variance)
+        return losses
+
+    def judge_of(self, phase: str) -> str:
+        """The discriminator that judges the images of `phase`."""
+        return DISCRIMINATOR
+
+    def evaluation_batches(self) -> Iterator[PairedBatch]:
+        """This rank's share of the test pairs."""
+        self._distances.begin()
+        self._shown = None
+        yield from self.data.evaluation()
+
+    def evaluate(self, batch: PairedBatch, networks: Networks) -> dict[str, Tensor]:
+        """Sums over the batch; the features of its images stay here until `summarize`."""
+        if self._shown is None:
+            self._shown = first_of(batch, self.evaluation.pictures)
+        made = self.render(batch, networks)
+        self._distances.add_real("images", batch.images)
+        self._distances.add_made("images", made)
+        sums = image_sums(made, batch.images)
+        if self.data.labels_of is not None and batch.labels is not None:
+            agrees = self.data.labels_of(made.float()) == batch.labels
+            sums[self.synthetic_labels] = agrees.double().mean((1, 2)).sum()
+        return sums
+
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        """The metrics of the class. A collective call."""
+        images = sums["images"]
+        means = {name: value / images for name, value in sums.items() if name != "images"}
+        return {**self._distances.distances(), **means}
+
+    def picture_rows(self, networks: Networks) -> Tensor:
+        """Input, output and truth; with an average of the weights, the output of the weights
+        themselves comes before that of the average."""
+        assert self._shown is not None
+        shown = self._shown
+        outputs = [self.render(shown, networks)]
+        columns = [show_condition(shown, self.images), *outputs, shown.images]
+        return torch.stack([column.float() for column in columns], 1)
+
+
+def first_of(batch: PairedBatch, count: int) -> PairedBatch:
+    """The first `count` samples of a batch."""
+
+    def cut(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values[:count]
+
+    return PairedBatch(
+        batch.images[:count],
+        batch.seeds[:count],
+        cut(batch.labels),
+        cut(batch.instances),
+        cut(batch.inputs),
+    )
+
+
+def show_condition(batch: PairedBatch, images: PairedData) -> Tensor:
+    """The input as images [B, 3, H, W] from -1 to 1: labels have a colour each."""
+    if batch.inputs is not None:
+        return batch.inputs
+    assert batch.labels is not None
+    colours = label_colours(images.label_channels).to(batch.labels.device)
+    return colours[batch.labels].permute(0, 3, 1, 2)
+
+
+def label_colours(count: int) -> Tensor:
+    """Colours [count, 3] from -1 to 1 that differ from each other: hues in steps of the golden
+    ratio."""
+    hues = torch.arange(count)[:, None] * 0.618034 + torch.tensor([0.0, 1 / 3, 2 / 3])
+    shade = 1 - 0.4 * (torch.arange(count)[:, None] % 3) / 2
+    return (torch.cos(2 * torch.pi * hues) * shade).clamp(-1, 1)
+
+
+def half_size(images: Tensor) -> Tensor:
+    """[B, C, H, W] to [B, C, H/2, W/2], each pixel the mean of four."""
+    return F.avg_pool2d(images, 2)

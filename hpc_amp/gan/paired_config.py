@@ -1,0 +1,35 @@
+"""The keys that models of pairs share. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpc_amp.config.values import Count, NonNegative, Path
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class PairedLosses:
+    """Weights of the generator's losses. A loss of weight 0 is not computed."""
+
+    gan: NonNegative = 1.0
+    """Deceive the discriminator."""
+    features: NonNegative = 10.0
+    """Feature matching: the L1 distance of the discriminator's feature maps."""
+    perceptual: NonNegative = 10.0
+    """The L1 distance of feature maps of a fixed network."""
+    perceptual_weights: Path | None = None
+    """File with the weights of torchvision's `vgg19` for the perceptual loss. Default: a small
+    network with fixed random weights, which says less about what people see."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class PatchJudges:
+    """The discriminator: one for patches of the image, one for patches of half the image, and so
+    on."""
+
+    scales: Count = 2
+    """Discriminators, each sees the image at half the size of the one before."""
+    width: Count = 64
+    """Channels after the first layer; each further layer has twice as many, at most 512."""
+    layers: Count = 3
+    """Convolutions of stride 2. More of them judge larger patches."""

@@ -1,0 +1,2 @@
+"""SPADE (Park, Liu, Wang & Zhu, 2019): images from label maps, whose normalisation layers see the
+map."""

@@ -1,0 +1,76 @@
+"""The keys of `train` that SPADE adds. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from hpc_amp.config.schema import TaskName, Train
+from hpc_amp.config.values import NETWORK, Count, NonNegative
+from hpc_amp.gan.config import Adversarial, Evaluation, SpectralName
+from hpc_amp.gan.data.config import PairedData
+from hpc_amp.gan.paired_config import PairedLosses, PatchJudges
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class SpadeLosses(PairedLosses):
+    """Weights of the generator's losses. A loss of weight 0 is not computed."""
+
+    kl: NonNegative = 0.05
+    """Kullback-Leibler divergence of the encoded styles from a normal distribution. Only with
+    `style_encoder`."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class SpadeJudges(PatchJudges):
+    """The discriminator."""
+
+    layers: Count = 4
+    """Convolutions of stride 2. More of them judge larger patches."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class SpadeNetworks:
+    """The two networks."""
+
+    width: Annotated[Count, NETWORK] = 64
+    """Channels of the generator's last block; each block before has twice as many."""
+    stages: Annotated[Count, NETWORK] = 5
+    """How often the generator doubles the size of the image. Its sides must divide by
+    2^`stages`."""
+    hidden: Annotated[Count, NETWORK] = 128
+    """Channels between the label map and the scale and shift of a normalisation."""
+    norm: Annotated[Literal["batch", "instance"], NETWORK] = "batch"
+    """Normalisation whose scale and shift come from the label map. `instance` makes the result
+    independent of how a batch is divided among ranks; for `batch`, `train.sync_batchnorm` does so
+    on GPUs."""
+    spectral: Annotated[SpectralName, NETWORK] = "fp32"
+    """Spectral normalisation of both networks, and the precision of its power iteration."""
+    style_encoder: Annotated[bool, NETWORK] = False
+    """Encode the style of an image as a vector, and draw vectors to make images of several
+    styles."""
+    style: Annotated[Count, NETWORK] = 256
+    """Length of the style vector."""
+    encoder_width: Annotated[Count, NETWORK] = 64
+    """Channels of the style encoder's first layer."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class SpadeConfig(Train):
+    """Images from label maps."""
+
+    UNUSED: ClassVar[tuple[str, ...]] = ("data", "optimizer")
+
+    task: TaskName = "spade"
+    images: PairedData = field(default_factory=PairedData)
+    """Where images and label maps come from."""
+    networks: SpadeNetworks = field(default_factory=SpadeNetworks)
+    """The generator."""
+    judges: SpadeJudges = field(default_factory=SpadeJudges)
+    """The discriminator."""
+    losses: SpadeLosses = field(default_factory=SpadeLosses)
+    """Weights of the generator's losses."""
+    adversarial: Adversarial = field(default_factory=Adversarial)
+    """How the two sides are trained against each other."""
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    """What an evaluation measures and shows."""

@@ -1,0 +1,94 @@
+"""SPADE as a task: what its networks are called with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from hpc_amp.gan.config import Adversarial, Evaluation
+from hpc_amp.gan.data.batches import PairedBatch, condition, normal
+from hpc_amp.gan.data.config import PairedData
+from hpc_amp.gan.discriminators import MultiScaleDiscriminator
+from hpc_amp.gan.layers import initialize
+from hpc_amp.gan.paired import Made, PairedGan
+from hpc_amp.gan.paired_config import PairedLosses
+from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR
+from hpc_amp.tasks.base import DataError, Networks, TrainingData
+from hpc_amp.tasks.spade.config import SpadeConfig
+from hpc_amp.tasks.spade.networks import SpadeGenerator, precision_of
+
+
+class Spade(PairedGan):
+    """A generator whose normalisation layers see the label map, against patch discriminators."""
+
+    train: SpadeConfig
+
+    @property
+    def images(self) -> PairedData:
+        """Where images come from."""
+        return self.train.images
+
+    @property
+    def adversarial(self) -> Adversarial:
+        """How the two sides are trained."""
+        return self.train.adversarial
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """What an evaluation measures and shows."""
+        return self.train.evaluation
+
+    @property
+    def paired_losses(self) -> PairedLosses:
+        """Weights of the losses."""
+        return self.train.losses
+
+    def loss_weights(self) -> Mapping[str, float]:
+        """Those of pairs, and `kl` with a style encoder."""
+        kl = self.train.losses.kl if self.train.networks.style_encoder else 0.0
+        return {**super().loss_weights(), "kl": kl}
+
+    def prepare_data(self) -> TrainingData:
+        """Find or draw the images. Raises DataError where the generator cannot have their size."""
+        factor = 2**self.train.networks.stages
+        if any(side % factor for side in self.images.size):
+            raise DataError(
+                f"train.images.image_size: {list(self.images.size)} must divide by {factor}, which "
+                f"is 2^{self.train.networks.stages} for train.networks.stages"
+            )
+        return super().prepare_data()
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        """The generator, with the style encoder in it, and the discriminator."""
+        networks, judges, images = self.train.networks, self.train.judges, self.images
+        discriminator = MultiScaleDiscriminator(
+            images.condition_channels + 3,
+            scales=judges.scales,
+            width=judges.width,
+            layers=judges.layers,
+            spectral=precision_of(networks),
+        )
+        initialize(discriminator)
+        return {
+            GENERATOR: SpadeGenerator(images.condition_channels, images.size, networks),
+            DISCRIMINATOR: discriminator,
+        }
+
+    def make(self, batch: PairedBatch, networks: Networks, phase: str) -> Made:
+        """Images in the style of the true ones, where there is a style encoder."""
+        shown = condition(batch, self.images)
+        if not self.train.networks.style_encoder:
+            return Made(networks[GENERATOR](shown)[0])
+        noise = self._noise(batch, phase)
+        return Made(*networks[GENERATOR](shown, noise, batch.images))
+
+    def render(self, batch: PairedBatch, networks: Networks) -> Tensor:
+        """Images in styles that are drawn, where there is a style encoder."""
+        shown = condition(batch, self.images)
+        noise = self._noise(batch, "evaluation") if self.train.networks.style_encoder else None
+        images: Tensor = networks[GENERATOR](shown, noise)[0]
+        return images
+
+    def _noise(self, batch: PairedBatch, purpose: str) -> Tensor:
+        return normal(batch.seeds, (self.train.networks.style,), self.device, purpose)
