@@ -24,7 +24,7 @@ from hpc_amp.tasks.funit.networks import Generator, StyleEncoder
 from hpc_amp.train.engine import Engine
 from hpc_amp.train.state import weights_digest
 
-LOSSES = ("d", "r1", "gan", "feature_matching", "reconstruction")
+LOSSES = ("d", "r1", "gan", "features", "reconstruction")
 
 
 @pytest.fixture(autouse=True)
@@ -161,14 +161,14 @@ def test_the_feature_matching_loss_compares_with_the_mean_of_all_references(
         found = discriminator(translation, batch.style_class)[1]
         wanted = [discriminator(batch.style[:, k], batch.style_class)[1] for k in range(2)]
     expected = (found - torch.stack(wanted).mean(0)).abs().mean()
-    torch.testing.assert_close(losses["feature_matching"], expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(losses["features"], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_losses_without_weight_are_not_computed(tmp_path: Path) -> None:
     made = few_shot(
         tmp_path,
         epochs=1,
-        funit={"feature_matching_weight": 0.0, "reconstruction_weight": 0.0},
+        funit={"features_weight": 0.0, "reconstruction_weight": 0.0},
         adversarial={"r1": 0.0},
         max_steps=1,
     )
@@ -271,13 +271,19 @@ def test_the_nearest_class_is_that_of_the_mean_features() -> None:
     assert metric.share() >= 7 / 9, "each image is a third of its class's mean"
 
 
-def test_a_picture_shows_content_reference_translation_and_truth(tmp_path: Path) -> None:
-    made = few_shot(tmp_path)
+def test_a_picture_has_a_row_for_each_unseen_class(tmp_path: Path) -> None:
+    """Content, reference, translation and truth."""
+    made = few_shot(tmp_path, evaluation={"pictures": 2})
+    made.evaluate()
     with torch.no_grad():
         pictures = made.task.pictures(made.networks)
-    assert pictures is not None and pictures.shape == (3, 3, 16, 4 * 16)
-    first = next(iter(made.task.evaluation_batches()))
-    for place, images in enumerate((first.content, first.style[:, 0], None, first.truth)):
-        if images is not None:
-            shown = pictures[:, :, :, 16 * place : 16 * (place + 1)]
-            torch.testing.assert_close(shown, images[:3] / 2 + 0.5, atol=1e-6, rtol=0)
+    assert pictures is not None and pictures.shape == (2, 3, 16, 4 * 16)
+    shown = {}
+    for batch in made.task.evaluation_batches():
+        for number, label in enumerate(batch.style_class.tolist()):
+            rows = batch.content[number], batch.style[number, 0], batch.truth[number]
+            shown.setdefault(label, rows)
+    for picture, rows in zip(pictures, list(shown.values())[:2], strict=True):
+        for place, image in zip((0, 1, 3), rows, strict=True):
+            part = picture[:, :, 16 * place : 16 * (place + 1)]
+            torch.testing.assert_close(part, image / 2 + 0.5, atol=1e-6, rtol=0)

@@ -48,7 +48,7 @@ class FunitNetworks:
     gan_weight: NonNegative = 1.0
     """Weight of the adversarial loss, which is the mean of that of translated and that of
     reconstructed images."""
-    feature_matching_weight: NonNegative = 1.0
+    features_weight: NonNegative = 1.0
     """Weight of the distance of discriminator features of translated images and of references."""
     reconstruction_weight: NonNegative = 0.1
     """Weight of the L1 distance of an image and its reconstruction from its own style."""

@@ -3,7 +3,6 @@ that the training has not seen."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
@@ -57,6 +56,7 @@ class Funit(ConditionalGan):
         unseen = self.data.unseen
         self._distances = SetDistances(unseen, self.world, self.device)
         self._nearest = NearestClass(len(unseen), self.world, self.device)
+        self._shown: dict[int, ClassBatch] = {}
         return self.data.training
 
     def _check_size(self) -> None:
@@ -106,7 +106,7 @@ class Funit(ConditionalGan):
         config = self.config
         return {
             "gan": config.gan_weight,
-            "feature_matching": config.feature_matching_weight,
+            "features": config.features_weight,
             "reconstruction": config.reconstruction_weight,
         }
 
@@ -127,9 +127,9 @@ class Funit(ConditionalGan):
 
     def generator_losses(self, batch: ClassBatch, networks: Networks) -> Losses:
         """`gan`: the discriminator's opinion of the translation as an image of the references'
-        class, and of the reconstruction as one of the content's class. `feature_matching`: the L1
-        distance of the translation's features from the mean of those of the references.
-        `reconstruction`: the L1 distance of the reconstruction from the content image."""
+        class, and of the reconstruction as one of the content's class. `features`: the L1 distance
+        of the translation's features from the mean of those of the references. `reconstruction`:
+        the L1 distance of the reconstruction from the content image."""
         discriminator, weights = networks[DISCRIMINATOR], self.loss_weights()
         made = networks[GENERATOR](batch.content, batch.style)
         losses = {"reconstruction": l1(made["reconstruction"], batch.content)}
@@ -139,20 +139,21 @@ class Funit(ConditionalGan):
         )
         # Each is half of the mean over both.
         losses["gan"] = generator_loss(logits.chunk(2), self.adversarial.loss)
-        if weights["feature_matching"]:
+        if weights["features"]:
             references = batch.style.shape[1]
             with torch.no_grad():
                 _, wanted = discriminator(
                     batch.style.flatten(0, 1), batch.style_class.repeat_interleave(references)
                 )
             wanted = wanted.unflatten(0, (-1, references)).mean(1)
-            losses["feature_matching"] = l1(features[: len(wanted)], wanted)
+            losses["features"] = l1(features[: len(wanted)], wanted)
         return {name: losses[name] for name in self.generator_names()}
 
     def evaluation_batches(self) -> Iterator[ClassBatch]:
         """This rank's share of the images of unseen classes."""
         self._distances.begin()
         self._nearest.begin()
+        self._shown.clear()
         yield from self.data.evaluation()
 
     def evaluate(self, batch: ClassBatch, networks: Networks) -> dict[str, Tensor]:
@@ -163,6 +164,8 @@ class Funit(ConditionalGan):
         classes = batch.style_class - len(self.data.classes)
         for number in classes.unique().tolist():
             name, chosen = self.data.unseen[number], classes == number
+            if number not in self._shown and len(self._shown) < self.evaluation.pictures:
+                self._shown[number] = first_of(batch, chosen)
             self._distances.add_real(name, real[chosen])
             self._distances.add_made(name, made[chosen])
         self._nearest.add(real, made, classes)
@@ -187,17 +190,29 @@ class Funit(ConditionalGan):
         return metrics
 
     def picture_rows(self, networks: Networks) -> Tensor:
-        """Content, first reference, translation, and the truth where it is known."""
-        rows: list[Tensor] = []
-        for batch in self.data.evaluation():
-            made = translated(batch, networks).float()
-            columns = [batch.content, batch.style[:, 0], made]
+        """A row for each of the first unseen classes of the evaluation before: content, first
+        reference, translation, and the truth where it is known."""
+        rows = []
+        for batch in self._shown.values():
+            columns = [batch.content, batch.style[:, 0], translated(batch, networks).float()]
             if batch.truth is not None:
                 columns.append(batch.truth)
-            rows += torch.stack(columns, 1)
-            if len(rows) >= self.evaluation.pictures:
-                break
-        return torch.stack(list(itertools.islice(rows, self.evaluation.pictures)))
+            rows.append(torch.stack(columns, 1))
+        return torch.cat(rows)
+
+
+def first_of(batch: ClassBatch, chosen: Tensor) -> ClassBatch:
+    """The first sample of a batch for which `chosen`, bool [B], is true."""
+    number = int(chosen.nonzero()[0])
+    part = slice(number, number + 1)
+    return ClassBatch(
+        content=batch.content[part],
+        content_class=batch.content_class[part],
+        style=batch.style[part],
+        style_class=batch.style_class[part],
+        seeds=batch.seeds[part],
+        truth=None if batch.truth is None else batch.truth[part],
+    )
 
 
 def translated(batch: ClassBatch, networks: Networks) -> Tensor:
