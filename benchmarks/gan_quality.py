@@ -39,8 +39,8 @@ from hpc_amp.config.schema import (
     to_plain,
 )
 from hpc_amp.distributed.world import World
-from hpc_amp.tasks.dcgan.config import DcganConfig, Gan
 from hpc_amp.gan.frechet import FeatureNetwork, frechet_distance, moments
+from hpc_amp.tasks.dcgan.config import DcganConfig, Gan
 from hpc_amp.tasks.dcgan.task import REAL, Dcgan
 from hpc_amp.train import Observer, fit
 

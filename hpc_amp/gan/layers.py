@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hpc_amp.gan.norms import make_norm
-from hpc_amp.gan.spectral import SpectralPrecision, spectral_norm
+from hpc_amp.gan.spectral import SpectralNorm, SpectralPrecision, spectral_norm
 
 NormName = Literal["none", "instance", "batch", "layer"]
 ActivationName = Literal["none", "relu", "leaky", "tanh"]
@@ -119,15 +119,17 @@ def initialize(
         if not isinstance(module, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
             continue
         # Under a spectral norm, `weight` is computed from the parameter `original`.
-        weight = module.weight
+        weight, norm = module.weight, None
         parametrized = getattr(module, "parametrizations", None)
         if parametrized is not None and "weight" in parametrized:
-            weight = parametrized["weight"].original
+            weight, norm = parametrized["weight"].original, parametrized["weight"][0]
         if kind == "xavier":
             nn.init.xavier_normal_(weight, gain=gain)
         elif kind == "normal":
             nn.init.normal_(weight, std=gain)
         else:
             nn.init.kaiming_normal_(weight, a=0.2)
+        if isinstance(norm, SpectralNorm):
+            norm.settle(weight)
         if module.bias is not None:
             nn.init.zeros_(module.bias)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from hpc_amp.config.values import Count, NonNegative, Path
+from hpc_amp.config.values import NETWORK, Count, NonNegative, Path
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -27,9 +28,9 @@ class PatchJudges:
     """The discriminator: one for patches of the image, one for patches of half the image, and so
     on."""
 
-    scales: Count = 2
+    scales: Annotated[Count, NETWORK] = 2
     """Discriminators, each sees the image at half the size of the one before."""
-    width: Count = 64
+    width: Annotated[Count, NETWORK] = 64
     """Channels after the first layer; each further layer has twice as many, at most 512."""
-    layers: Count = 3
+    layers: Annotated[Count, NETWORK] = 3
     """Convolutions of stride 2. More of them judge larger patches."""

@@ -3,7 +3,7 @@
 The value comes from one step of power iteration in each training forward pass. `fp32` is the
 default. `fp16` computes the iteration in half precision with a safe epsilon, as NVIDIA's talk on
 GANs under AMP describes it: it reads half the memory, and its value agrees with that of fp32 within
-1e-3 (tests/unit/test_gan_spectral.py).
+1e-3 (tests/unit/test_gan_layers.py).
 """
 
 from __future__ import annotations
@@ -35,8 +35,12 @@ class SpectralNorm(nn.Module):
         matrix = weight.detach().flatten(1).float()
         self.register_buffer("u", nn.functional.normalize(torch.randn(len(matrix)), dim=0))
         self.register_buffer("v", nn.functional.normalize(torch.randn(matrix.shape[1]), dim=0))
+        self.settle(matrix)
+
+    def settle(self, weight: Tensor) -> None:
+        """Find the singular vectors of a weight [outputs, ...] that was drawn anew."""
         for _ in range(15):
-            self._iterate(matrix)
+            self._iterate(weight.detach().flatten(1))
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight with the largest singular value 1, about."""
@@ -54,15 +58,18 @@ class SpectralNorm(nn.Module):
     def _iterate(self, matrix: Tensor) -> None:
         """One step of power iteration."""
         matrix = matrix.to(self.dtype)
-        v = self._unit(torch.mv(matrix.t(), self.u.to(self.dtype)))
-        u = self._unit(torch.mv(matrix, v))
+        v = self._unit(torch.mv(matrix.t(), self.u.to(self.dtype)), self.v)
+        u = self._unit(torch.mv(matrix, v.to(self.dtype)), self.u)
         self.u.copy_(u)
         self.v.copy_(v)
 
-    def _unit(self, vector: Tensor) -> Tensor:
+    def _unit(self, vector: Tensor, before: Tensor) -> Tensor:
+        """`vector` with the length 1, in fp32; `before` where it is 0, since power iteration never
+        leaves 0 again."""
         # The norm of a half-precision vector may overflow.
-        norm = vector.float().norm().clamp(min=self.eps)
-        return torch.div(vector.float(), norm).to(self.dtype)
+        wide = vector.float()
+        norm = wide.norm()
+        return torch.where(norm > self.eps, wide / norm.clamp(min=self.eps), before)
 
 
 def spectral_norm(module: nn.Module, precision: SpectralPrecision = "fp32") -> nn.Module:

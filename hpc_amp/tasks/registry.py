@@ -32,11 +32,13 @@ TASKS: Registry[Any] = Registry(
     "hpc_amp.tasks.base:Task",
     {
         "classification": "hpc_amp.tasks.classification.task:Classification",
+        "coco_funit": "hpc_amp.tasks.coco_funit.task:CocoFunit",
         "dcgan": "hpc_amp.tasks.dcgan.task:Dcgan",
+        "funit": "hpc_amp.tasks.funit.task:Funit",
         "munit": "hpc_amp.tasks.munit.task:Munit",
-        "unit": "hpc_amp.tasks.unit.task:Unit",
         "pix2pixhd": "hpc_amp.tasks.pix2pixhd.task:Pix2pixHd",
         "spade": "hpc_amp.tasks.spade.task:Spade",
+        "unit": "hpc_amp.tasks.unit.task:Unit",
     },
 )
 PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")

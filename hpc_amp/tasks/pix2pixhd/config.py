@@ -41,7 +41,7 @@ class InstanceFeatures:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Pix2pixHdNetworks:
-    """The generator."""
+    """The networks, and the weights of the losses."""
 
     width: Annotated[Count, NETWORK] = 64
     """Channels of the global generator's first layer."""
@@ -60,6 +60,10 @@ class Pix2pixHdNetworks:
     instance_features: Annotated[InstanceFeatures | None, NETWORK] = None
     """Encode how each object of an image looks, for outputs of which one can choose the look. Needs
     `images.instances`. Default: none."""
+    discriminator: PatchJudges = field(default_factory=PatchJudges)
+    """The discriminator, which judges patches."""
+    losses: PairedLosses = field(default_factory=PairedLosses)
+    """Weights of the generator's losses."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -85,12 +89,8 @@ class Pix2pixHdConfig(Train):
     task: TaskName = "pix2pixhd"
     images: PairedData = field(default_factory=PairedData)
     """Where pairs come from."""
-    networks: Pix2pixHdNetworks = field(default_factory=Pix2pixHdNetworks)
-    """The generator."""
-    judges: PatchJudges = field(default_factory=PatchJudges)
-    """The discriminator. Coarse images have one of their own, with one scale less."""
-    losses: PairedLosses = field(default_factory=PairedLosses)
-    """Weights of the generator's losses."""
+    pix2pixhd: Pix2pixHdNetworks = field(default_factory=Pix2pixHdNetworks)
+    """The networks, and the weights of the losses."""
     adversarial: Pix2pixHdAdversarial = field(default_factory=Pix2pixHdAdversarial)
     """How the two sides are trained against each other."""
     evaluation: Evaluation = field(default_factory=Evaluation)

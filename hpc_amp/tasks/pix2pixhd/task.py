@@ -66,12 +66,12 @@ class Pix2pixHd(PairedGan):
     @property
     def paired_losses(self) -> PairedLosses:
         """Weights of the losses."""
-        return self.train.losses
+        return self.train.pix2pixhd.losses
 
     def prepare_data(self) -> TrainingData:
         """Find or draw the images. Raises DataError where the generator cannot have their size, and
         where instance features lack instance maps."""
-        networks = self.train.networks
+        networks = self.train.pix2pixhd
         halvings = networks.downsamplings + (networks.enhancer is not None)
         if any(side % 2**halvings for side in self.images.size):
             raise DataError(
@@ -81,14 +81,15 @@ class Pix2pixHd(PairedGan):
         labelled = self.images.inputs == "labels" and self.images.instances
         if networks.instance_features is not None and not labelled:
             raise DataError(
-                "train.networks.instance_features needs label maps with instance maps: set "
+                "train.pix2pixhd.instance_features needs label maps with instance maps: set "
                 "train.images.instances"
             )
         return super().prepare_data()
 
     def build_networks(self) -> dict[str, nn.Module]:
         """Generator and discriminator, and those that the job asks for besides."""
-        train, networks = self.train, self.train.networks
+        networks = self.train.pix2pixhd
+        scales = networks.discriminator.scales
         channels = self.images.condition_channels
         built: dict[str, nn.Module] = {}
         features = networks.instance_features
@@ -99,18 +100,20 @@ class Pix2pixHd(PairedGan):
         built[HEAD] = Head(networks.width)
         if networks.enhancer is not None:
             built[ENHANCER] = LocalEnhancer(channels, networks, networks.enhancer.blocks)
-            built[COARSE_DISCRIMINATOR] = self._discriminator(max(1, train.judges.scales - 1))
-        built[DISCRIMINATOR] = self._discriminator(train.judges.scales)
+            built[COARSE_DISCRIMINATOR] = self._discriminator(
+                max(1, train.pix2pixhd.discriminator.scales - 1)
+            )
+        built[DISCRIMINATOR] = self._discriminator(train.pix2pixhd.discriminator.scales)
         return built
 
     def _discriminator(self, scales: int) -> nn.Module:
-        judges = self.train.judges
+        judges = self.train.pix2pixhd.discriminator
         made = MultiScaleDiscriminator(
             self.images.condition_channels + 3,
             scales=scales,
             width=judges.width,
             layers=judges.layers,
-            spectral=precision_of(self.train.networks),
+            spectral=precision_of(self.train.pix2pixhd),
         )
         initialize(made, "normal")
         return made
@@ -119,7 +122,7 @@ class Pix2pixHd(PairedGan):
         """Discriminator and generator; with an enhancer, those of coarse images, then the enhancer,
         then all."""
         judge, make = super().phases()
-        networks = self.train.networks
+        networks = self.train.pix2pixhd
         encoder = (ENCODER,) if networks.instance_features is not None else ()
         if networks.enhancer is None:
             return judge, dataclasses.replace(make, networks=(*encoder, GENERATOR, HEAD))
@@ -157,7 +160,7 @@ class Pix2pixHd(PairedGan):
 
     def make(self, batch: PairedBatch, networks: Networks, phase: str) -> Made:
         """What the networks of a phase make of a batch: of half the size in coarse phases."""
-        if self.train.networks.enhancer is None:
+        if self.train.pix2pixhd.enhancer is None:
             return Made(networks[HEAD](networks[GENERATOR](self._input(batch, networks))))
         inputs = self._input(batch, networks)
         features = networks[GENERATOR](inputs[:, :, ::2, ::2])

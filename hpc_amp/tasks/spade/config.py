@@ -25,13 +25,13 @@ class SpadeLosses(PairedLosses):
 class SpadeJudges(PatchJudges):
     """The discriminator."""
 
-    layers: Count = 4
+    layers: Annotated[Count, NETWORK] = 4
     """Convolutions of stride 2. More of them judge larger patches."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class SpadeNetworks:
-    """The two networks."""
+    """The networks, and the weights of the losses."""
 
     width: Annotated[Count, NETWORK] = 64
     """Channels of the generator's last block; each block before has twice as many."""
@@ -53,6 +53,10 @@ class SpadeNetworks:
     """Length of the style vector."""
     encoder_width: Annotated[Count, NETWORK] = 64
     """Channels of the style encoder's first layer."""
+    discriminator: SpadeJudges = field(default_factory=SpadeJudges)
+    """The discriminator, which judges patches."""
+    losses: SpadeLosses = field(default_factory=SpadeLosses)
+    """Weights of the generator's losses."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -64,12 +68,8 @@ class SpadeConfig(Train):
     task: TaskName = "spade"
     images: PairedData = field(default_factory=PairedData)
     """Where images and label maps come from."""
-    networks: SpadeNetworks = field(default_factory=SpadeNetworks)
-    """The generator."""
-    judges: SpadeJudges = field(default_factory=SpadeJudges)
-    """The discriminator."""
-    losses: SpadeLosses = field(default_factory=SpadeLosses)
-    """Weights of the generator's losses."""
+    spade: SpadeNetworks = field(default_factory=SpadeNetworks)
+    """The networks, and the weights of the losses."""
     adversarial: Adversarial = field(default_factory=Adversarial)
     """How the two sides are trained against each other."""
     evaluation: Evaluation = field(default_factory=Evaluation)

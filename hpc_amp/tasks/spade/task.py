@@ -45,26 +45,27 @@ class Spade(PairedGan):
     @property
     def paired_losses(self) -> PairedLosses:
         """Weights of the losses."""
-        return self.train.losses
+        return self.train.spade.losses
 
     def loss_weights(self) -> Mapping[str, float]:
         """Those of pairs, and `kl` with a style encoder."""
-        kl = self.train.losses.kl if self.train.networks.style_encoder else 0.0
+        kl = self.train.spade.losses.kl if self.train.spade.style_encoder else 0.0
         return {**super().loss_weights(), "kl": kl}
 
     def prepare_data(self) -> TrainingData:
         """Find or draw the images. Raises DataError where the generator cannot have their size."""
-        factor = 2**self.train.networks.stages
+        factor = 2**self.train.spade.stages
         if any(side % factor for side in self.images.size):
             raise DataError(
                 f"train.images.image_size: {list(self.images.size)} must divide by {factor}, which "
-                f"is 2^{self.train.networks.stages} for train.networks.stages"
+                f"is 2^{self.train.spade.stages} for train.spade.stages"
             )
         return super().prepare_data()
 
     def build_networks(self) -> dict[str, nn.Module]:
         """The generator, with the style encoder in it, and the discriminator."""
-        networks, judges, images = self.train.networks, self.train.judges, self.images
+        networks, images = self.train.spade, self.images
+        judges = networks.discriminator
         discriminator = MultiScaleDiscriminator(
             images.condition_channels + 3,
             scales=judges.scales,
@@ -81,7 +82,7 @@ class Spade(PairedGan):
     def make(self, batch: PairedBatch, networks: Networks, phase: str) -> Made:
         """Images in the style of the true ones, where there is a style encoder."""
         shown = condition(batch, self.images)
-        if not self.train.networks.style_encoder:
+        if not self.train.spade.style_encoder:
             return Made(networks[GENERATOR](shown)[0])
         noise = self._noise(batch, phase)
         return Made(*networks[GENERATOR](shown, noise, batch.images))
@@ -89,7 +90,7 @@ class Spade(PairedGan):
     def render(self, batch: PairedBatch, networks: Networks) -> Tensor:
         """Images in styles that are drawn, where there is a style encoder."""
         shown = condition(batch, self.images)
-        noise = self._noise(batch, "evaluation") if self.train.networks.style_encoder else None
+        noise = self._noise(batch, "evaluation") if self.train.spade.style_encoder else None
         images: Tensor = networks[GENERATOR](shown, noise)[0]
         return images
 
@@ -99,16 +100,16 @@ class Spade(PairedGan):
         if not request.style:
             yield from super().generate(request, networks)
             return
-        if not self.train.networks.style_encoder:
-            raise DataError("this SPADE has no style encoder (train.networks.style_encoder)")
+        if not self.train.spade.style_encoder:
+            raise DataError("this SPADE has no style encoder (train.spade.style_encoder)")
         styled = read_images(request.style[:1], self.images, self.device)
         for files in request.batches():
             batch = read_inputs(files, request, self.images, self.device)
             shown = condition(batch, self.images)
             # The mean of the style: no noise.
-            none = torch.zeros(len(files), self.train.networks.style, device=self.device)
+            none = torch.zeros(len(files), self.train.spade.style, device=self.device)
             made = networks[GENERATOR](shown, none, styled.expand(len(files), -1, -1, -1))[0]
             yield from zip(files, made, strict=True)
 
     def _noise(self, batch: PairedBatch, purpose: str) -> Tensor:
-        return normal(batch.seeds, (self.train.networks.style,), self.device, purpose)
+        return normal(batch.seeds, (self.train.spade.style,), self.device, purpose)

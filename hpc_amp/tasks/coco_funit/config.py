@@ -1,0 +1,37 @@
+"""The keys of `train` that COCO-FUNIT adds. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from hpc_amp.config.schema import TaskName, Train
+from hpc_amp.config.values import NETWORK, Count
+from hpc_amp.gan.config import Evaluation
+from hpc_amp.gan.data.config import ClassData
+from hpc_amp.tasks.funit.config import FunitAdversarial, FunitNetworks
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class CocoFunitNetworks(FunitNetworks):
+    """The networks, and the weights of the generator's losses."""
+
+    bias_size: Annotated[Count, NETWORK] = 1024
+    """Length of the universal style bias, a vector that is learned and the same for all images."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class CocoFunitConfig(Train):
+    """FUNIT with a style that depends on the content image."""
+
+    UNUSED: ClassVar[tuple[str, ...]] = ("data", "optimizer")
+
+    task: TaskName = "coco_funit"
+    images: ClassData = field(default_factory=ClassData)
+    """The images, in classes."""
+    coco_funit: CocoFunitNetworks = field(default_factory=CocoFunitNetworks)
+    """The networks, and the weights of the generator's losses."""
+    adversarial: FunitAdversarial = field(default_factory=FunitAdversarial)
+    """How generator and discriminator are trained against each other, both with Adam."""
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    """What an evaluation measures and shows."""

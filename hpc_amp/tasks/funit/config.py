@@ -1,0 +1,72 @@
+"""The keys of `train` that FUNIT adds. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from hpc_amp.config.schema import TaskName, Train
+from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative
+from hpc_amp.gan.config import Adversarial, Evaluation, SpectralName
+from hpc_amp.gan.data.config import ClassData
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class FunitAdversarial(Adversarial):
+    """How generator and discriminator are trained against each other, both with Adam."""
+
+    discriminator_lr: NonNegative = 1e-4
+    """Peak learning rate of the discriminator."""
+    r1: NonNegative = 10.0
+    """Weight of the R1 penalty of the discriminator. 0: none."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class FunitNetworks:
+    """The networks, and the weights of the generator's losses."""
+
+    width: Annotated[Count, NETWORK] = 64
+    """Channels of the first layer of both encoders and of the last layer of the decoder."""
+    content_halvings: Annotated[Count, NETWORK] = 3
+    """How often the content encoder halves the image; its channels double each time."""
+    style_halvings: Annotated[Count, NETWORK] = 4
+    """How often the style encoder halves the image; its channels double each time, up to 16 times
+    `width`."""
+    residual_blocks: Annotated[Natural, NETWORK] = 2
+    """Residual blocks of the content encoder, and as many of the decoder."""
+    style_size: Annotated[Count, NETWORK] = 64
+    """Length of the style code."""
+    mlp_width: Annotated[Count, NETWORK] = 256
+    """Width of the fully connected layers between the style code and the decoder."""
+    discriminator_width: Annotated[Count, NETWORK] = 64
+    """Channels of the first layer of the discriminator."""
+    discriminator_halvings: Annotated[Count, NETWORK] = 5
+    """How often the discriminator halves the image, each time after two residual blocks; its
+    channels double each time, up to 16 times `discriminator_width`."""
+    spectral: Annotated[SpectralName, NETWORK] = "none"
+    """Spectral normalisation of the discriminator, and the number format of its iteration."""
+    gan_weight: NonNegative = 1.0
+    """Weight of the adversarial loss, which is the mean of that of translated and that of
+    reconstructed images."""
+    features_weight: NonNegative = 1.0
+    """Weight of the distance of discriminator features of translated images and of references."""
+    reconstruction_weight: NonNegative = 0.1
+    """Weight of the L1 distance of an image and its reconstruction from its own style."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class FunitConfig(Train):
+    """A generator that draws an image as a class of which it sees a few images, and its
+    discriminator."""
+
+    UNUSED: ClassVar[tuple[str, ...]] = ("data", "optimizer")
+
+    task: TaskName = "funit"
+    images: ClassData = field(default_factory=ClassData)
+    """The images, in classes."""
+    funit: FunitNetworks = field(default_factory=FunitNetworks)
+    """The networks, and the weights of the generator's losses."""
+    adversarial: FunitAdversarial = field(default_factory=FunitAdversarial)
+    """How generator and discriminator are trained against each other, both with Adam."""
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    """What an evaluation measures and shows."""

@@ -1,0 +1,221 @@
+"""FUNIT (Liu et al., 2019): translation of images into a class that a few images show, also one
+that the training has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hpc_amp.gan.config import Adversarial, Evaluation
+from hpc_amp.gan.data.batches import ClassBatch
+from hpc_amp.gan.data.training import Prepared, prepare_classes
+from hpc_amp.gan.discriminators import ProjectionDiscriminator
+from hpc_amp.gan.distance import SetDistances
+from hpc_amp.gan.layers import initialize
+from hpc_amp.gan.losses import discriminator_loss, generator_loss, l1
+from hpc_amp.gan.penalties import r1_penalty
+from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR, ConditionalGan
+from hpc_amp.tasks.base import DataError, Losses, Networks, TrainingData
+from hpc_amp.tasks.funit.config import FunitConfig, FunitNetworks
+from hpc_amp.tasks.funit.metrics import NearestClass
+from hpc_amp.tasks.funit.networks import Generator, StyleEncoder
+
+
+class Funit(ConditionalGan):
+    """A generator that gets a content image and references, and a discriminator that judges whether
+    an image is a real one of a given class."""
+
+    name: ClassVar[str] = "funit"
+    train: FunitConfig
+    data: Prepared[ClassBatch]
+
+    @property
+    def config(self) -> FunitNetworks:
+        """The networks, and the weights of losses."""
+        return self.train.funit
+
+    @property
+    def adversarial(self) -> Adversarial:
+        """How the two sides are trained."""
+        return self.train.adversarial
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """What an evaluation measures and shows."""
+        return self.train.evaluation
+
+    def prepare_data(self) -> TrainingData:
+        """Find or draw the images."""
+        self._check_size()
+        self.data = prepare_classes(self.train.images, self.train, self.world, self.device)
+        self.data_name = self.data.name
+        self.synthetic = self.data.synthetic
+        unseen = self.data.unseen
+        self._distances = SetDistances(unseen, self.world, self.device)
+        self._nearest = NearestClass(len(unseen), self.world, self.device)
+        self._shown: dict[int, ClassBatch] = {}
+        return self.data.training
+
+    def _check_size(self) -> None:
+        """Raise DataError where the networks would halve the images to less than 2 pixels before
+        their last convolution."""
+        config = self.config
+        least = {
+            "content_halvings": 2 ** (config.content_halvings + 1),
+            "style_halvings": 2**config.style_halvings,
+            "discriminator_halvings": 2**config.discriminator_halvings,
+        }
+        for side in self.train.images.size:
+            for key, size in least.items():
+                if side < size:
+                    raise DataError(
+                        f"images.image_size: {side} pixels are too few for {self.name}.{key}: it "
+                        f"needs {size}"
+                    )
+            if side % 2**config.content_halvings:
+                raise DataError(
+                    f"images.image_size: {side} pixels cannot be halved {config.content_halvings} "
+                    f"times ({self.name}.content_halvings)"
+                )
+
+    def style_network(self) -> nn.Module:
+        """What computes style codes from content images and references."""
+        return StyleEncoder(self.config)
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        """Generator and discriminator."""
+        config = self.config
+        generator = Generator(config, self.style_network())
+        discriminator = ProjectionDiscriminator(
+            3,
+            len(self.data.classes),
+            width=config.discriminator_width,
+            stages=config.discriminator_halvings,
+            most=16 * config.discriminator_width,
+            spectral=None if config.spectral == "none" else config.spectral,
+        )
+        for network in (generator, discriminator):
+            initialize(network, "kaiming")
+        return {GENERATOR: generator, DISCRIMINATOR: discriminator}
+
+    def loss_weights(self) -> Mapping[str, float]:
+        """The generator's losses by name, and their weights."""
+        config = self.config
+        return {
+            "gan": config.gan_weight,
+            "features": config.features_weight,
+            "reconstruction": config.reconstruction_weight,
+        }
+
+    def discriminator_losses(self, batch: ClassBatch, networks: Networks) -> Losses:
+        """`d`: first references against translated images, both as images of the references' class.
+        `r1`: the penalty at the references."""
+        discriminator = networks[DISCRIMINATOR]
+        real, classes = batch.style[:, 0], batch.style_class
+        with torch.no_grad():
+            fake = translated(batch, networks)
+        both = torch.cat([real, fake.to(real.dtype)])
+        logits, _ = discriminator(both, torch.cat([classes, classes]))
+        on_real, on_fake = logits.chunk(2)
+        losses = {"d": discriminator_loss([on_real], [on_fake], self.adversarial.loss)}
+        if self.adversarial.r1:
+            losses["r1"] = r1_penalty(lambda images: discriminator(images, classes)[:1], real)
+        return losses
+
+    def generator_losses(self, batch: ClassBatch, networks: Networks) -> Losses:
+        """`gan`: the discriminator's opinion of the translation as an image of the references'
+        class, and of the reconstruction as one of the content's class. `features`: the L1 distance
+        of the translation's features from the mean of those of the references. `reconstruction`:
+        the L1 distance of the reconstruction from the content image."""
+        discriminator, weights = networks[DISCRIMINATOR], self.loss_weights()
+        made = networks[GENERATOR](batch.content, batch.style)
+        losses = {"reconstruction": l1(made["reconstruction"], batch.content)}
+        images = torch.cat([made["translation"], made["reconstruction"]])
+        logits, features = discriminator(
+            images, torch.cat([batch.style_class, batch.content_class])
+        )
+        # Each is half of the mean over both.
+        losses["gan"] = generator_loss(logits.chunk(2), self.adversarial.loss)
+        if weights["features"]:
+            references = batch.style.shape[1]
+            with torch.no_grad():
+                _, wanted = discriminator(
+                    batch.style.flatten(0, 1), batch.style_class.repeat_interleave(references)
+                )
+            wanted = wanted.unflatten(0, (-1, references)).mean(1)
+            losses["features"] = l1(features[: len(wanted)], wanted)
+        return {name: losses[name] for name in self.generator_names()}
+
+    def evaluation_batches(self) -> Iterator[ClassBatch]:
+        """This rank's share of the images of unseen classes."""
+        self._distances.begin()
+        self._nearest.begin()
+        self._shown.clear()
+        yield from self.data.evaluation()
+
+    def evaluate(self, batch: ClassBatch, networks: Networks) -> dict[str, Tensor]:
+        """The number of images, and the sum of errors to the truth where there is one. What is
+        needed for the other metrics stays here until `summarize`."""
+        made = translated(batch, networks).float()
+        real = batch.style[:, 0]
+        classes = batch.style_class - len(self.data.classes)
+        for number in classes.unique().tolist():
+            name, chosen = self.data.unseen[number], classes == number
+            if number not in self._shown and len(self._shown) < self.evaluation.pictures:
+                self._shown[number] = first_of(batch, chosen)
+            self._distances.add_real(name, real[chosen])
+            self._distances.add_made(name, made[chosen])
+        self._nearest.add(real, made, classes)
+        sums = {"images": torch.tensor(len(made))}
+        if batch.truth is not None:
+            errors = (made.double() - batch.truth).abs().flatten(1).mean(1)
+            sums["truth_l1"] = errors.sum()
+        return sums
+
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        """`frechet_random`: the distance of random features, of each unseen class, and the mean of
+        those. `nearest_class`: the share of translated images that look most like the references'
+        class, of the unseen ones. On synthetic data `truth_l1`: the mean L1 distance from the
+        content drawn as the references' class, in the range from -1 to 1. A collective call."""
+        distances = self._distances.distances().values()
+        metrics = {
+            "frechet_random": sum(distances) / len(distances),
+            "nearest_class": self._nearest.share(),
+        }
+        if "truth_l1" in sums:
+            metrics["truth_l1"] = sums["truth_l1"] / sums["images"]
+        return metrics
+
+    def picture_rows(self, networks: Networks) -> Tensor:
+        """A row for each of the first unseen classes of the evaluation before: content, first
+        reference, translation, and the truth where it is known."""
+        rows = []
+        for batch in self._shown.values():
+            columns = [batch.content, batch.style[:, 0], translated(batch, networks).float()]
+            if batch.truth is not None:
+                columns.append(batch.truth)
+            rows.append(torch.stack(columns, 1))
+        return torch.cat(rows)
+
+
+def first_of(batch: ClassBatch, chosen: Tensor) -> ClassBatch:
+    """The first sample of a batch for which `chosen`, bool [B], is true."""
+    number = int(chosen.nonzero()[0])
+    part = slice(number, number + 1)
+    return ClassBatch(
+        content=batch.content[part],
+        content_class=batch.content_class[part],
+        style=batch.style[part],
+        style_class=batch.style_class[part],
+        seeds=batch.seeds[part],
+        truth=None if batch.truth is None else batch.truth[part],
+    )
+
+
+def translated(batch: ClassBatch, networks: Networks) -> Tensor:
+    """The content images of a batch in the style of their references: [B, 3, H, W]."""
+    made: Tensor = networks[GENERATOR](batch.content, batch.style, reconstruct=False)["translation"]
+    return made

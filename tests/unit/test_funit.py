@@ -1,0 +1,289 @@
+"""The tasks of few-shot translation: networks, losses, metrics, resume, number formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.funit import NAMES, few_shot
+from support.training import CPU, curve, fit_until
+from torch import Tensor, nn
+
+from hpc_amp.data.errors import DataError
+from hpc_amp.distributed.world import World
+from hpc_amp.gan.frechet import FeatureNetwork
+from hpc_amp.gan.layers import initialize
+from hpc_amp.tasks.coco_funit.config import CocoFunitNetworks
+from hpc_amp.tasks.coco_funit.networks import ContentConditionedStyle
+from hpc_amp.tasks.funit.config import FunitNetworks
+from hpc_amp.tasks.funit.metrics import NearestClass
+from hpc_amp.tasks.funit.networks import Generator, StyleEncoder
+from hpc_amp.train.engine import Engine
+from hpc_amp.train.state import weights_digest
+
+LOSSES = ("d", "r1", "gan", "features", "reconstruction")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """On a busy machine, the threads of a small network wait for each other most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+
+
+SMALL: dict[str, Any] = {
+    "width": 4,
+    "content_halvings": 2,
+    "style_halvings": 2,
+    "style_size": 4,
+    "mlp_width": 8,
+}
+
+
+def make_generator(name: str) -> Generator:
+    if name == "funit":
+        config = FunitNetworks(**SMALL)
+        style: nn.Module = StyleEncoder(config)
+    else:
+        config = conditioned = CocoFunitNetworks(**SMALL, bias_size=5)
+        style = ContentConditionedStyle(conditioned)
+    generator = Generator(config, style)
+    initialize(generator, "kaiming")
+    return generator
+
+
+# -- networks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_generator_takes_any_number_of_references(name: str) -> None:
+    generator = make_generator(name)
+    content, style = torch.randn(2, 3, 16, 24), torch.randn(2, 4, 3, 16, 24)
+    with torch.no_grad():
+        made = generator.translate(content, style)
+        assert made.shape == content.shape and made.abs().max() <= 1
+        torch.testing.assert_close(generator.translate(content, style[:, [2, 0, 3, 1]]), made)
+        one = generator.translate(content, style[:, :1])
+        torch.testing.assert_close(generator.translate(content, style[:, [0, 0, 0]]), one)
+        assert (made - one).abs().max() > 1e-4
+        both = generator(content, style)
+        torch.testing.assert_close(both["translation"], made)
+        own = generator.translate(content, content[:, None])
+        torch.testing.assert_close(both["reconstruction"], own)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_coco_funit_has_a_style_that_depends_on_the_content(name: str) -> None:
+    style = make_generator(name).style
+    content, references = torch.randn(2, 3, 16, 16), torch.randn(2, 2, 3, 16, 16)
+    with torch.no_grad():
+        (code,) = style(content, [references])
+        (other,) = style(content.flip(0), [references])
+    assert code.shape == (2, 4)
+    assert torch.equal(code, other) == (name == "funit")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_parameters_of_a_generator_get_a_gradient(name: str) -> None:
+    """DDP waits for each of them."""
+    generator = make_generator(name)
+    made = generator(torch.randn(2, 3, 16, 16), torch.randn(2, 1, 3, 16, 16))
+    (made["translation"].sum() + made["reconstruction"].square().sum()).backward()
+    assert all(parameter.grad is not None for parameter in generator.parameters())
+
+
+def test_images_that_would_be_halved_away_are_refused(tmp_path: Path) -> None:
+    too_often = r"image_size: 16 pixels are too few for funit.style_halvings: it needs 32"
+    with pytest.raises(DataError, match=too_often):
+        few_shot(tmp_path / "1", funit={"style_halvings": 5})
+    with pytest.raises(DataError, match="18 pixels cannot be halved 2 times"):
+        few_shot(tmp_path / "2", images={"image_size": [18]})
+
+
+# -- training -------------------------------------------------------------------------------------
+
+
+def digests(made: Engine) -> dict[str, str]:
+    return {name: weights_digest({name: network}) for name, network in made.networks.items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_phase_moves_its_network(name: str, tmp_path: Path) -> None:
+    made = few_shot(tmp_path, name)
+    batch = next(made.data.epoch(0))
+    for update in made.updates:
+        before = digests(made)
+        assert update.run(batch, lambda: None)
+        after = digests(made)
+        changed = [each for each in before if before[each] != after[each]]
+        assert changed == list(update.phase.networks)
+        parameters = made.networks[update.phase.name].parameters()
+        assert all(parameter.grad is not None for parameter in parameters)
+
+
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_convolutions_are_half_and_losses_fp32(name: str, mode: str, tmp_path: Path) -> None:
+    made = few_shot(tmp_path, name, precision=mode, adversarial={"r1": 0.0})
+    formats: set[torch.dtype] = set()
+    for network in made.networks.values():
+        for module in network.modules():
+            if isinstance(module, (nn.Conv2d, nn.Linear)):
+                module.register_forward_hook(lambda *seen: formats.add(seen[2].dtype))
+    (batch,) = next(made.data.epoch(0))
+    expected = {"fp32": torch.float32, "bf16": torch.bfloat16}.get(mode, torch.float16)
+    for update in made.updates:
+        with update._policy.autocast():
+            (losses,) = made.task.losses(update.phase.name, batch, made.networks)
+        for value in losses.values():
+            assert value.dtype == torch.float32 and value.isfinite()
+    assert formats == {expected}
+    formats.clear()
+    made.evaluate()
+    assert formats == {expected}
+
+
+def test_the_feature_matching_loss_compares_with_the_mean_of_all_references(
+    tmp_path: Path,
+) -> None:
+    made = few_shot(tmp_path)
+    (batch,) = next(made.data.epoch(0))
+    (losses,) = made.task.losses("generator", batch, made.networks)
+    generator, discriminator = made.networks["generator"], made.networks["discriminator"]
+    with torch.no_grad():
+        translation = generator(batch.content, batch.style)["translation"]
+        found = discriminator(translation, batch.style_class)[1]
+        wanted = [discriminator(batch.style[:, k], batch.style_class)[1] for k in range(2)]
+    expected = (found - torch.stack(wanted).mean(0)).abs().mean()
+    torch.testing.assert_close(losses["features"], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_losses_without_weight_are_not_computed(tmp_path: Path) -> None:
+    made = few_shot(
+        tmp_path,
+        epochs=1,
+        funit={"features_weight": 0.0, "reconstruction_weight": 0.0},
+        adversarial={"r1": 0.0},
+        max_steps=1,
+    )
+    made.fit()
+    assert curve(tmp_path, "train/d") and curve(tmp_path, "train/gan")
+    assert not any(curve(tmp_path, f"train/{name}") for name in LOSSES if name not in ("d", "gan"))
+
+
+# -- resume ---------------------------------------------------------------------------------------
+
+# Overflows at once, and again each time that a scale has grown back.
+EVERYTHING: dict[str, Any] = {
+    "precision": {"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
+    "ema": 0.9,
+    "log_every": 3,
+    "epochs": 3,
+    "max_steps": 10,
+}
+
+
+def scales(made: Engine) -> dict[str, dict[str, Any]]:
+    return {n: s.state_dict() for update in made.updates for n, s in update.scalers.items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_resume_is_bit_exact(name: str, tmp_path: Path) -> None:
+    """In the middle of an epoch and of a logging interval, under fp16 with overflows."""
+    whole = few_shot(tmp_path / "whole", name, **EVERYTHING)
+    whole.fit()
+    for attempt, stop in enumerate((2, 5), 1):
+        fit_until(few_shot(tmp_path / "parts", name, attempt=attempt, **EVERYTHING), stop)
+    last = few_shot(tmp_path / "parts", name, attempt=3, **EVERYTHING)
+    assert last.step == 5
+    last.fit()
+    assert last.report.skipped_steps() > 0
+    assert scales(last) == scales(whole)
+    assert weights_digest(last.networks) == weights_digest(whole.networks)
+    metrics = ("eval/frechet_random", "eval/nearest_class", "eval/truth_l1")
+    for each in (*(f"train/{loss}" for loss in LOSSES), *metrics):
+        assert curve(tmp_path / "parts", each) == curve(tmp_path / "whole", each)
+        assert curve(tmp_path / "whole", each), each
+    pictures = [sorted((tmp_path / run / "samples").iterdir()) for run in ("whole", "parts")]
+    assert [p.read_bytes() for p in pictures[1]] == [p.read_bytes() for p in pictures[0]]
+
+
+# -- metrics --------------------------------------------------------------------------------------
+
+
+class Fixed(nn.Module):
+    """A generator without weights, for the metrics."""
+
+    def __init__(self, images: Iterator[Tensor]) -> None:
+        super().__init__()
+        self.images = images
+
+    def forward(self, content: Tensor, style: Tensor, reconstruct: bool) -> dict[str, Tensor]:
+        return {"translation": next(self.images)}
+
+
+def metrics_of(made: Engine, kind: str) -> dict[str, float]:
+    batches = list(made.task.evaluation_batches())
+    images = {
+        "truth": [batch.truth for batch in batches],
+        "reference": [batch.style[:, 0] for batch in batches],
+        "content": [batch.content for batch in batches],
+    }
+    generator = Fixed(iter(images[kind]))
+    sums: dict[str, float] = {}
+    for batch in batches:
+        for name, value in made.task.evaluate(batch, {"generator": generator}).items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+    assert sums["images"] == 12
+    return made.task.summarize(sums)
+
+
+def test_metrics_tell_the_truth_from_trivial_generators(tmp_path: Path) -> None:
+    made = few_shot(tmp_path, images={"synthetic": {"classes": 7, "train": 8, "test": 4}})
+    truth, reference, content = (metrics_of(made, k) for k in ("truth", "reference", "content"))
+    assert truth["truth_l1"] == 0
+    assert reference["frechet_random"] == pytest.approx(0, abs=1e-6)
+    assert reference["truth_l1"] > 0.1
+    assert content["truth_l1"] > reference["truth_l1"]
+    assert truth["nearest_class"] > content["nearest_class"] + 0.3
+    assert truth["frechet_random"] < 0.5 * content["frechet_random"]
+
+
+def test_the_nearest_class_is_that_of_the_mean_features() -> None:
+    images = torch.rand(9, 3, 16, 16) * 2 - 1
+    classes = torch.tensor([0, 1, 2] * 3)
+    features = FeatureNetwork(3)(images)
+    centres = torch.stack([features[classes == number].mean(0) for number in range(3)])
+    made = images.roll(1, 0)
+    nearest = torch.cdist(FeatureNetwork(3)(made), centres).argmin(1)
+    metric = NearestClass(3, World(), CPU)
+    for part in (slice(0, 4), slice(4, 9)):
+        metric.add(images[part], made[part], classes[part])
+    assert metric.share() == pytest.approx((nearest == classes).double().mean().item())
+    metric.begin()
+    metric.add(images, images, classes)
+    assert metric.share() >= 7 / 9, "each image is a third of its class's mean"
+
+
+def test_a_picture_has_a_row_for_each_unseen_class(tmp_path: Path) -> None:
+    """Content, reference, translation and truth."""
+    made = few_shot(tmp_path, evaluation={"pictures": 2})
+    made.evaluate()
+    with torch.no_grad():
+        pictures = made.task.pictures(made.networks)
+    assert pictures is not None and pictures.shape == (2, 3, 16, 4 * 16)
+    shown = {}
+    for batch in made.task.evaluation_batches():
+        for number, label in enumerate(batch.style_class.tolist()):
+            rows = batch.content[number], batch.style[number, 0], batch.truth[number]
+            shown.setdefault(label, rows)
+    for picture, rows in zip(pictures, list(shown.values())[:2], strict=True):
+        for place, image in zip((0, 1, 3), rows, strict=True):
+            part = picture[:, :, 16 * place : 16 * (place + 1)]
+            torch.testing.assert_close(part, image / 2 + 0.5, atol=1e-6, rtol=0)
