@@ -104,6 +104,7 @@ class Engine:
             for name, file in task.first_weights().items():
                 load_weights(built[name], file, name)
         self.networks = {name: self._place(network) for name, network in built.items()}
+        task.trained = self.networks
         self.precision = ModelPrecision(self.policy)
         self.average: WeightAverage | None = None
         if train.ema is not None:
