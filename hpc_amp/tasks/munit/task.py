@@ -27,6 +27,7 @@ class Munit(UnpairedGan):
     `content_recon`, `cycle` and `perceptual`."""
 
     name: ClassVar[str] = "munit"
+    styled: ClassVar[bool] = True
     train: MunitConfig
 
     @property
