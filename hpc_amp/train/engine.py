@@ -108,7 +108,9 @@ class Engine:
         self.precision = ModelPrecision(self.policy)
         self.average: WeightAverage | None = None
         if train.ema is not None:
-            self.average = WeightAverage(self.networks, train.ema, self.precision.value)
+            self.average = WeightAverage(
+                self.networks, train.ema, self.precision.value, train.ema_start
+            )
         for network in self.networks.values():
             self.precision.cast(network)
         randomness.seed_everything(train.seed, rank=1 + world.rank)
