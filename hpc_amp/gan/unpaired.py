@@ -7,7 +7,6 @@ domain.
 
 from __future__ import annotations
 
-import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -244,8 +243,14 @@ def errors(made: Tensor, truth: Tensor) -> Tensor:
 
 def first_samples(batch: UnpairedBatch, count: int) -> UnpairedBatch:
     """At most `count` samples of a batch."""
-    parts = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    return UnpairedBatch(**{n: None if part is None else part[:count] for n, part in parts.items()})
+
+    def cut(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values[:count]
+
+    seeds = batch.seeds[:count]
+    return UnpairedBatch(
+        batch.a[:count], batch.b[:count], seeds, cut(batch.a_in_b), cut(batch.b_in_a)
+    )
 
 
 class _ContentFeatures(nn.Module):

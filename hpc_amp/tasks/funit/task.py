@@ -4,6 +4,7 @@ that the training has not seen."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -14,6 +15,7 @@ from hpc_amp.gan.data.batches import ClassBatch
 from hpc_amp.gan.data.training import Prepared, prepare_classes
 from hpc_amp.gan.discriminators import ProjectionDiscriminator
 from hpc_amp.gan.distance import SetDistances
+from hpc_amp.gan.generation import Request, read_images
 from hpc_amp.gan.layers import initialize
 from hpc_amp.gan.losses import discriminator_loss, generator_loss, l1
 from hpc_amp.gan.penalties import r1_penalty
@@ -84,6 +86,23 @@ class Funit(ConditionalGan):
     def style_network(self) -> nn.Module:
         """What computes style codes from content images and references."""
         return StyleEncoder(self.config)
+
+    def generation_networks(self) -> dict[str, nn.Module]:
+        """The generator. The discriminator needs to know the classes of the data."""
+        return {GENERATOR: Generator(self.config, self.style_network())}
+
+    def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
+        """Each image drawn as the class that the style images of `request` show, all of which
+        count."""
+        if not request.style:
+            raise DataError(f"{self.name} needs images of a class: name them, or their folder")
+        generator = networks[GENERATOR]
+        assert isinstance(generator, Generator)
+        style = read_images(request.style, self.train.images, self.device)
+        for files in request.batches():
+            content = read_images(files, self.train.images, self.device)
+            made = generator.translate(content, style.expand(len(files), *style.shape))
+            yield from zip(files, made, strict=True)
 
     def build_networks(self) -> dict[str, nn.Module]:
         """Generator and discriminator."""
