@@ -4,6 +4,7 @@ that the training has not seen."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -14,6 +15,7 @@ from hpc_amp.gan.data.batches import ClassBatch
 from hpc_amp.gan.data.training import Prepared, prepare_classes
 from hpc_amp.gan.discriminators import ProjectionDiscriminator
 from hpc_amp.gan.distance import SetDistances
+from hpc_amp.gan.generation import Request, read_images
 from hpc_amp.gan.layers import initialize
 from hpc_amp.gan.losses import discriminator_loss, generator_loss, l1
 from hpc_amp.gan.penalties import r1_penalty
@@ -88,7 +90,6 @@ class Funit(ConditionalGan):
     def build_networks(self) -> dict[str, nn.Module]:
         """Generator and discriminator."""
         config = self.config
-        generator = Generator(config, self.style_network())
         discriminator = ProjectionDiscriminator(
             3,
             len(self.data.classes),
@@ -97,9 +98,14 @@ class Funit(ConditionalGan):
             most=16 * config.discriminator_width,
             spectral=None if config.spectral == "none" else config.spectral,
         )
-        for network in (generator, discriminator):
-            initialize(network, "kaiming")
-        return {GENERATOR: generator, DISCRIMINATOR: discriminator}
+        initialize(discriminator, "kaiming")
+        return {**self.generation_networks(), DISCRIMINATOR: discriminator}
+
+    def generation_networks(self) -> dict[str, nn.Module]:
+        """The generator. It does not depend on the classes of the data."""
+        generator = Generator(self.config, self.style_network())
+        initialize(generator, "kaiming")
+        return {GENERATOR: generator}
 
     def loss_weights(self) -> Mapping[str, float]:
         """The generator's losses by name, and their weights."""
@@ -188,6 +194,21 @@ class Funit(ConditionalGan):
         if "truth_l1" in sums:
             metrics["truth_l1"] = sums["truth_l1"] / sums["images"]
         return metrics
+
+    def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
+        """Each image of `request` in the style of all references that it names."""
+        if not request.style:
+            raise DataError(
+                f"{self.name} translates into the class that reference images show, and none is "
+                "given"
+            )
+        data = self.train.images
+        references = read_images(request.style, data, self.device)
+        for files in request.batches():
+            content = read_images(files, data, self.device)
+            style = references.expand(len(files), *references.shape)
+            made = networks[GENERATOR](content, style, reconstruct=False)["translation"]
+            yield from zip(files, made.float(), strict=True)
 
     def picture_rows(self, networks: Networks) -> Tensor:
         """A row for each of the first unseen classes of the evaluation before: content, first
