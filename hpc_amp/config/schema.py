@@ -395,6 +395,8 @@ class Train:
     """Decay of an exponential moving average of the weights, such as 0.999; it is what is
     evaluated then. With precision `O2` it is an average of the fp32 masters; with `O2` and `O3` it
     is evaluated in fp32. Default: none."""
+    ema_start: Natural = 0
+    """Steps before the average begins. Until then it is a copy of the weights."""
     sync_batchnorm: bool = False
     """Share batch statistics among all ranks."""
     evaluate_every: Natural = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from hpc_amp.config.values import Count, Natural, NonNegative, Path, averaging
+from hpc_amp.config.values import Count, Natural, NonNegative, averaging
 
 SpectralName = Literal["none", "fp32", "fp16"]
 
@@ -41,9 +41,3 @@ class Evaluation:
 
     pictures: Natural = 6
     """Rows of the picture that is written after each evaluation. 0: none."""
-    inception: Path | None = None
-    """File with the weights of the Inception network that FID is defined with
-    (`pt_inception-2015-12-05`). With it, `fid` and `kid` are measured too, which needs the package
-    torchmetrics. Default: the distance of random features alone."""
-    kid_subset: Count = 100
-    """Images in each of the subsets that `kid` is averaged over."""

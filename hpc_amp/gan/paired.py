@@ -177,11 +177,11 @@ class PairedGan(ConditionalGan):
             yield from zip(files, made, strict=True)
 
     def picture_rows(self, networks: Networks) -> Tensor:
-        """Input, output and truth; with an average of the weights, the output of the weights
-        themselves comes before that of the average."""
+        """Input, output and truth; where the weights are averaged, the output of the weights
+        themselves and that of the average."""
         assert self._shown is not None
         shown = self._shown
-        outputs = [self.render(shown, networks)]
+        outputs = self.outputs(lambda of: self.render(shown, of), networks)
         columns = [show_condition(shown, self.images), *outputs, shown.images]
         return torch.stack([column.float() for column in columns], 1)
 

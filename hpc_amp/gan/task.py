@@ -7,7 +7,7 @@ are, what its images are measured by, and what a picture of it shows.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -71,6 +71,18 @@ class ConditionalGan(Task):
     def picture_rows(self, networks: Networks) -> Tensor:
         """Rows of images [rows, columns, 3, H, W] from -1 to 1 of always the same samples, such as
         input, output and truth."""
+
+    def outputs(self, make: Callable[[Networks], Tensor], networks: Networks) -> list[Tensor]:
+        """For a picture: what `make` makes with the networks that are trained and, where `networks`
+        is their average, with that."""
+        if networks is self.trained:
+            return [make(networks)]
+        for network in self.trained.values():
+            network.eval()
+        live = make(self.trained)
+        for network in self.trained.values():
+            network.train()
+        return [live, make(networks)]
 
     def networks_of(self, phase: str) -> tuple[str, ...]:
         """The networks that a phase updates."""

@@ -7,19 +7,22 @@ domain.
 
 from __future__ import annotations
 
-import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from hpc_amp.data.errors import DataError
 from hpc_amp.gan.config import Evaluation
 from hpc_amp.gan.data.batches import UnpairedBatch
 from hpc_amp.gan.data.config import UnpairedData
 from hpc_amp.gan.data.training import Prepared, prepare_unpaired
 from hpc_amp.gan.distance import SetDistances
 from hpc_amp.gan.features import PerceptualLoss, feature_network
+from hpc_amp.gan.generation import Request, read_images
 from hpc_amp.gan.losses import discriminator_loss, generator_loss, l1
 from hpc_amp.gan.norms import InstanceNorm
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR, ConditionalGan
@@ -33,6 +36,8 @@ DIRECTIONS: tuple[Direction, ...] = ("a2b", "b2a")
 class UnpairedGan(ConditionalGan):
     """Base class of the models. A batch is an `UnpairedBatch`."""
 
+    styled: ClassVar[bool] = False
+    """Whether an image has several translations, which differ in style."""
     prepared: Prepared[UnpairedBatch]
     distances: SetDistances
 
@@ -133,6 +138,25 @@ class UnpairedGan(ConditionalGan):
             losses["perceptual"] = self.perceptual(*there) + self.perceptual(*back)
         return {name: losses[name] for name in self.generator_names()}
 
+    def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
+        """The translation of each image, in the direction of `request`. A model with styles takes
+        that of the first style image, or a random one for each file where there is none."""
+        generator: Translator = networks[GENERATOR]  # type: ignore[assignment]
+        direction = next((each for each in DIRECTIONS if each == request.direction), None)
+        if direction is None:
+            raise DataError("a translation needs a direction: a2b or b2a")
+        example = None
+        if request.style:
+            if not self.styled:
+                raise DataError(f"{self.name} has no styles: leave the style images out")
+            example = read_images(request.style[:1], self.images, self.device)
+        for files in request.batches():
+            images = read_images(files, self.images, self.device)
+            style = example
+            if style is None and self.styled:
+                style = request.seeds(files)
+            yield from zip(files, generator.translate(images, direction, style), strict=True)
+
     # ---- evaluation ------------------------------------------------------------------------------
 
     def evaluation_batches(self) -> Iterator[UnpairedBatch]:
@@ -219,8 +243,14 @@ def errors(made: Tensor, truth: Tensor) -> Tensor:
 
 def first_samples(batch: UnpairedBatch, count: int) -> UnpairedBatch:
     """At most `count` samples of a batch."""
-    parts = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    return UnpairedBatch(**{n: None if part is None else part[:count] for n, part in parts.items()})
+
+    def cut(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values[:count]
+
+    seeds = batch.seeds[:count]
+    return UnpairedBatch(
+        batch.a[:count], batch.b[:count], seeds, cut(batch.a_in_b), cut(batch.b_in_a)
+    )
 
 
 class _ContentFeatures(nn.Module):

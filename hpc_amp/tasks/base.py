@@ -127,6 +127,9 @@ class Task(ABC):
     """What the run reports as its data, such as `CIFAR-10`. Set by `prepare_data`."""
     synthetic: bool = False
     """Whether the data is synthetic. Set by `prepare_data`."""
+    trained: Networks
+    """The networks that are trained, on the device. Set by the engine, before the training; what
+    an evaluation is given may be their average instead."""
 
     @property
     def title(self) -> str:

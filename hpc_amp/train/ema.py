@@ -16,14 +16,19 @@ class WeightAverage:
     so an average of half-precision weights is fp32 and computes in fp32. `value` gives what is
     averaged of a parameter or buffer of the networks, in the type of the copy.
 
-    The decay of update n is at most (1 + n) / (10 + n), so that the average forgets the random
-    initialisation quickly.
+    The first `start` updates copy the networks. The decay of the n-th one after those is at most
+    (1 + n) / (10 + n), so that the average forgets the weights that it began with quickly.
     """
 
     def __init__(
-        self, networks: Mapping[str, nn.Module], decay: float, value: Callable[[Tensor], Tensor]
+        self,
+        networks: Mapping[str, nn.Module],
+        decay: float,
+        value: Callable[[Tensor], Tensor],
+        start: int = 0,
     ) -> None:
         self.decay = decay
+        self.start = start
         self.updates = 0
         self.networks = {name: copy.deepcopy(network) for name, network in networks.items()}
         for network in self.networks.values():
@@ -43,7 +48,8 @@ class WeightAverage:
     def update(self) -> None:
         """Move the average towards the networks as they are now."""
         self.updates += 1
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        averaged = self.updates - self.start
+        decay = min(self.decay, (1 + averaged) / (10 + averaged)) if averaged > 0 else 0.0
         values = [self._value(tensor) for tensor in self._live]
         torch._foreach_lerp_(self._averaged, values, 1 - decay)
         for mean, tensor in self._copied:

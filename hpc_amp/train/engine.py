@@ -104,10 +104,13 @@ class Engine:
             for name, file in task.first_weights().items():
                 load_weights(built[name], file, name)
         self.networks = {name: self._place(network) for name, network in built.items()}
+        task.trained = self.networks
         self.precision = ModelPrecision(self.policy)
         self.average: WeightAverage | None = None
         if train.ema is not None:
-            self.average = WeightAverage(self.networks, train.ema, self.precision.value)
+            self.average = WeightAverage(
+                self.networks, train.ema, self.precision.value, train.ema_start
+            )
         for network in self.networks.values():
             self.precision.cast(network)
         randomness.seed_everything(train.seed, rank=1 + world.rank)

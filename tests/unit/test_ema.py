@@ -27,6 +27,18 @@ def test_the_average_follows_its_formula() -> None:
     assert average.updates == 5
 
 
+def test_it_is_a_copy_until_its_start() -> None:
+    live = nn.Linear(1, 1, bias=False)
+    average = WeightAverage({"net": live}, 0.5, lambda tensor: tensor, start=2)
+    for value in (1.0, 2.0):
+        nn.init.constant_(live.weight, value)
+        average.update()
+        assert average.networks["net"].weight.item() == value
+    nn.init.constant_(live.weight, 3.0)
+    average.update()
+    assert average.networks["net"].weight.item() == pytest.approx(3 - 2 / 11)
+
+
 def test_buffers_follow_and_integers_are_copied() -> None:
     live = nn.BatchNorm1d(2)
     average = average_of(live, decay=0.5)

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from support.gandata import write_image
 from support.training import curve, fit_until
 from support.unpaired import LOSSES, METRICS, NAMES, unpaired
 from torch import Tensor, nn
 
+from hpc_amp.data.errors import DataError
 from hpc_amp.gan.data.batches import UnpairedBatch
 from hpc_amp.gan.data.config import UnpairedData
+from hpc_amp.gan.generation import Request
 from hpc_amp.gan.translation import DomainDiscriminators, Translator
 from hpc_amp.gan.unpaired import sides
 from hpc_amp.gan.unpaired_config import Translation
@@ -317,6 +320,38 @@ def test_random_numbers_of_both_phases_of_a_step_agree(tmp_path: Path) -> None:
             trained = task.computed(batch, made.networks["generator"])
         for each in ("a_in_b", "b_in_a"):
             torch.testing.assert_close(judged[each], trained[each])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_are_translated(name: str, tmp_path: Path) -> None:
+    """Each by itself, whatever files stand beside it."""
+    made = unpaired(tmp_path / "run", name)
+    files = [tmp_path / f"{number}.png" for number in range(3)]
+    for number, file in enumerate(files):
+        write_image(file, (80 * number, 200, 90), (16, 16))
+    networks = {each: network.eval() for each, network in made.task.generation_networks().items()}
+    assert list(networks) == ["generator"]
+
+    def generate(chosen: list[Path], **options: Any) -> dict[Path, Tensor]:
+        request = Request(tmp_path, chosen, **{"direction": "a2b", "batch_size": 2, **options})
+        with torch.no_grad():
+            return dict(made.task.generate(request, networks))  # type: ignore[attr-defined]
+
+    images = generate(files)
+    assert list(images) == files and images[files[0]].shape == (3, 16, 16)
+    torch.testing.assert_close(generate(files[2:])[files[2]], images[files[2]])
+    back = generate(files, direction="b2a")
+    assert (back[files[0]] - images[files[0]]).abs().mean() > 1e-3
+    other = generate(files, seed=1)
+    assert torch.equal(other[files[0]], images[files[0]]) == (name == "unit")
+    with pytest.raises(DataError, match="a2b or b2a"):
+        generate(files, direction=None)
+    if name == "unit":
+        with pytest.raises(DataError, match="unit has no styles"):
+            generate(files, style=(files[0],))
+    else:
+        styled = [generate(files, style=(files[0],), seed=seed)[files[1]] for seed in (0, 1)]
+        assert torch.equal(*styled) and not torch.equal(styled[0], images[files[1]])
 
 
 def test_evaluation_needs_no_known_truth(tmp_path: Path) -> None:

@@ -87,6 +87,23 @@ class Funit(ConditionalGan):
         """What computes style codes from content images and references."""
         return StyleEncoder(self.config)
 
+    def generation_networks(self) -> dict[str, nn.Module]:
+        """The generator. The discriminator needs to know the classes of the data."""
+        return {GENERATOR: Generator(self.config, self.style_network())}
+
+    def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
+        """Each image drawn as the class that the style images of `request` show, all of which
+        count."""
+        if not request.style:
+            raise DataError(f"{self.name} needs images of a class: name them, or their folder")
+        generator = networks[GENERATOR]
+        assert isinstance(generator, Generator)
+        style = read_images(request.style, self.train.images, self.device)
+        for files in request.batches():
+            content = read_images(files, self.train.images, self.device)
+            made = generator.translate(content, style.expand(len(files), *style.shape))
+            yield from zip(files, made, strict=True)
+
     def build_networks(self) -> dict[str, nn.Module]:
         """Generator and discriminator."""
         config = self.config

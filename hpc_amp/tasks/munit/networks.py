@@ -75,8 +75,8 @@ class MunitGenerator(Translator):
     def _translations(self, images: Tensor, direction: Direction, codes: Tensor) -> Tensor:
         source, target = direction.split("2")
         contents = self.contents[source](images).repeat_interleave(codes.shape[1], 0)
-        made: Tensor = self.decoders[target](contents, codes.flatten(0, 1))
-        return made.unflatten(0, codes.shape[:2])
+        flat: Tensor = self.decoders[target](contents, codes.flatten(0, 1))
+        return torch.unflatten(flat, 0, codes.shape[:2])
 
     def _swapped(self, a: Tensor, b: Tensor, code_a: Tensor, code_b: Tensor) -> dict[str, Tensor]:
         return {

@@ -27,6 +27,7 @@ class Munit(UnpairedGan):
     `content_recon`, `cycle` and `perceptual`."""
 
     name: ClassVar[str] = "munit"
+    styled: ClassVar[bool] = True
     train: MunitConfig
 
     @property
@@ -95,12 +96,8 @@ class Munit(UnpairedGan):
             losses["cycle"] = l1(made["a_back"], batch.a) + l1(made["b_back"], batch.b)
         return losses
 
-    def translations(
-        self,
-        generator: MunitGenerator,
-        images: Tensor,
-        direction: Direction,
-        seeds: Tensor,  # type: ignore[override]
+    def translations(  # type: ignore[override]
+        self, generator: MunitGenerator, images: Tensor, direction: Direction, seeds: Tensor
     ) -> Tensor:
         """Each image in `evaluation.styles` styles, which are random and always the same."""
         shape = (self.evaluation.styles, self.model.style)

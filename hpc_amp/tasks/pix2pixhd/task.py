@@ -100,10 +100,8 @@ class Pix2pixHd(PairedGan):
         built[HEAD] = Head(networks.width)
         if networks.enhancer is not None:
             built[ENHANCER] = LocalEnhancer(channels, networks, networks.enhancer.blocks)
-            built[COARSE_DISCRIMINATOR] = self._discriminator(
-                max(1, train.pix2pixhd.discriminator.scales - 1)
-            )
-        built[DISCRIMINATOR] = self._discriminator(train.pix2pixhd.discriminator.scales)
+            built[COARSE_DISCRIMINATOR] = self._discriminator(max(1, scales - 1))
+        built[DISCRIMINATOR] = self._discriminator(scales)
         return built
 
     def _discriminator(self, scales: int) -> nn.Module:

@@ -84,13 +84,13 @@ class Spade(PairedGan):
         shown = condition(batch, self.images)
         if not self.train.spade.style_encoder:
             return Made(networks[GENERATOR](shown)[0])
-        noise = self._noise(batch, phase)
+        noise = self._noise(batch, "style")
         return Made(*networks[GENERATOR](shown, noise, batch.images))
 
     def render(self, batch: PairedBatch, networks: Networks) -> Tensor:
         """Images in styles that are drawn, where there is a style encoder."""
         shown = condition(batch, self.images)
-        noise = self._noise(batch, "evaluation") if self.train.spade.style_encoder else None
+        noise = self._noise(batch, "style") if self.train.spade.style_encoder else None
         images: Tensor = networks[GENERATOR](shown, noise)[0]
         return images
 

@@ -1,0 +1,205 @@
+"""SPADE and pix2pixHD: networks, losses, phases, metrics, resume, number formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.paired import LOSSES, METRICS, MODELS, paired
+from support.training import curve, fit_until
+from torch import nn
+
+from hpc_amp.data.errors import DataError
+from hpc_amp.gan.comparison import image_sums
+from hpc_amp.tasks.pix2pixhd.networks import instance_means
+from hpc_amp.train.engine import Engine
+from hpc_amp.train.state import weights_digest
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """On a busy machine, the threads of a small network wait for each other most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+
+
+def digests(made: Engine) -> dict[str, str]:
+    """Of the weights; buffers change in other phases too."""
+    return {
+        name: weights_digest({name: nn.ParameterList(network.parameters())})
+        for name, network in made.networks.items()
+    }
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_phase_moves_all_of_its_networks_and_nothing_else(name: str, tmp_path: Path) -> None:
+    """DDP waits for each parameter."""
+    made = paired(tmp_path, name)
+    batch = next(made.data.epoch(0))
+    for update in made.updates:
+        before = digests(made)
+        assert update.run(batch, lambda: None)
+        after = digests(made)
+        changed = {each for each in before if before[each] != after[each]}
+        assert changed == set(update.phase.networks)
+        for network in update.phase.networks:
+            for parameter, value in made.networks[network].named_parameters():
+                assert value.grad is not None, f"{network}.{parameter}"
+    names = [loss for update in made.updates for loss in update.losses]
+    assert set(names) == set(LOSSES[name])
+
+
+def test_a_loss_without_weight_is_not_computed(tmp_path: Path) -> None:
+    made = paired(
+        tmp_path,
+        "spade",
+        spade={**MODELS["spade"]["spade"], "losses": {"features": 0.0, "perceptual": 0.0}},
+    )
+    assert list(made.updates[1].losses) == ["gan", "kl"]
+    assert made.updates[1].run(next(made.data.epoch(0)), lambda: None)
+
+
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_convolutions_are_half_and_losses_and_statistics_fp32(
+    name: str, mode: str, tmp_path: Path
+) -> None:
+    made = paired(tmp_path, name, precision=mode, adversarial={"r1": 0.0})
+    formats: set[torch.dtype] = set()
+    for network in made.networks.values():
+        for module in network.modules():
+            if isinstance(module, (nn.Conv2d, nn.Linear)):
+                module.register_forward_hook(lambda *seen: formats.add(seen[2].dtype))
+    (batch,) = next(made.data.epoch(0))
+    expected = {"fp32": torch.float32, "bf16": torch.bfloat16}.get(mode, torch.float16)
+    for update in made.updates:
+        with update._policy.autocast():
+            (losses,) = made.task.losses(update.phase.name, batch, made.networks)
+        for value in losses.values():
+            assert value.dtype == torch.float32 and value.isfinite()
+    assert formats == {expected}
+    made.evaluate()
+    assert set(METRICS) <= set(made.metrics)
+
+
+def test_pix2pixhd_goes_from_coarse_to_fine(tmp_path: Path) -> None:
+    made = paired(tmp_path, "pix2pixhd", epochs=3)
+    phases = [[p.phase.name for p in made.updates if p.phase.runs_in(epoch)] for epoch in range(3)]
+    assert phases == [
+        ["coarse_discriminator", "coarse"],
+        ["discriminator", "fine"],
+        ["discriminator", "generator"],
+    ]
+    (batch,) = next(made.data.epoch(0))
+    task: Any = made.task
+    for network in made.networks.values():
+        network.eval()
+    with torch.no_grad():
+        coarse = task.render(batch, made.networks)
+        assert coarse.shape == batch.images.shape
+        assert torch.equal(coarse[:, :, ::2, ::2], coarse[:, :, 1::2, 1::2]), "enlarged"
+        assert task.make(batch, made.networks, "coarse").images.shape[2:] == (8, 8)
+    fit_until(made, 4)
+    for network in made.networks.values():
+        network.eval()
+    with torch.no_grad():
+        fine = task.render(batch, made.networks)
+    assert not torch.equal(fine[:, :, ::2, ::2], fine[:, :, 1::2, 1::2])
+
+
+def test_features_of_an_instance_are_means_over_its_pixels() -> None:
+    features = torch.arange(16.0).reshape(1, 2, 2, 4).repeat(2, 1, 1, 1)
+    instances = torch.tensor([[[7, 7, 26001, 26001], [7, 26001, 26001, 26001]]]).repeat(2, 1, 1)
+    instances[1] = 3
+    found = instance_means(features, instances)
+    seven = instances[0] == 7
+    assert found[0, 0, seven].tolist() == [features[0, 0, seven].mean()] * 3
+    assert found[0, 1, ~seven].unique().tolist() == [features[0, 1, ~seven].mean()]
+    assert found[1, 0].unique().tolist() == [3.5]
+
+
+def test_sizes_and_maps_that_a_model_cannot_use_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"image_size: \[18, 18\] must divide by 4"):
+        paired(tmp_path, "spade", images={"image_size": [18]})
+    with pytest.raises(DataError, match=r"image_size: \[18, 18\] must divide by 4"):
+        paired(tmp_path, "pix2pixhd", images={"image_size": [18]})
+    with pytest.raises(DataError, match="instance_features needs label maps with instance maps"):
+        paired(tmp_path, "pix2pixhd", images={"instances": False})
+
+
+# -- resume ---------------------------------------------------------------------------------------
+
+EVERYTHING: dict[str, Any] = {
+    "precision": {"mode": "fp16", "init_scale": 2.0**20, "growth_interval": 2},
+    "ema": 0.9,
+    "log_every": 2,
+    "epochs": 3,
+    "max_steps": 8,
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_resume_is_bit_exact(name: str, tmp_path: Path) -> None:
+    """In the middle of an epoch and of a logging interval, under fp16 with overflows; of pix2pixHD,
+    in epochs with different phases."""
+    whole = paired(tmp_path / "whole", name, **EVERYTHING)
+    whole.fit()
+    for attempt, stop in enumerate((1, 5), 1):
+        fit_until(paired(tmp_path / "parts", name, attempt=attempt, **EVERYTHING), stop)
+    last = paired(tmp_path / "parts", name, attempt=3, **EVERYTHING)
+    assert last.step == 5
+    last.fit()
+    assert last.report.skipped_steps() > 0
+    assert weights_digest(last.networks) == weights_digest(whole.networks)
+    assert last.average is not None and whole.average is not None
+    assert weights_digest(last.average.networks) == weights_digest(whole.average.networks)
+    for each in (*(f"train/{loss}" for loss in LOSSES[name]), *(f"eval/{m}" for m in METRICS)):
+        assert curve(tmp_path / "parts", each) == curve(tmp_path / "whole", each)
+        assert curve(tmp_path / "whole", each), each
+    pictures = [sorted((tmp_path / run / "samples").iterdir()) for run in ("whole", "parts")]
+    assert [p.read_bytes() for p in pictures[1]] == [p.read_bytes() for p in pictures[0]]
+
+
+# -- metrics --------------------------------------------------------------------------------------
+
+
+def test_metrics_of_true_images_are_the_best_possible(tmp_path: Path) -> None:
+    made = paired(tmp_path, "spade")
+    task: Any = made.task
+    sums: dict[str, float] = {}
+    task.render = lambda batch, networks: batch.images
+    for batch in task.evaluation_batches():
+        for name, value in task.evaluate(batch, made.networks).items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+    metrics = task.summarize(sums)
+    assert metrics["l1"] == 0 and metrics["psnr"] == pytest.approx(100)
+    assert metrics["ssim"] == pytest.approx(1) and metrics["frechet_random"] < 1e-9
+    assert metrics["label_agreement"] > 0.95
+
+
+def test_image_metrics_by_hand() -> None:
+    black, grey = -torch.ones(1, 3, 16, 16), torch.zeros(1, 3, 16, 16)
+    found = image_sums(black, grey)
+    assert float(found["l1"]) == 1.0
+    assert float(found["psnr"]) == pytest.approx(6.0206, abs=1e-4)  # an error of 0.5 of 1
+    noisy = grey + 0.1 * torch.randn(1, 3, 16, 16)
+    assert 0 < float(image_sums(noisy, grey)["ssim"]) < 1
+
+
+def test_a_picture_shows_map_outputs_and_truth(tmp_path: Path) -> None:
+    made = paired(tmp_path, "spade", evaluation={"pictures": 2}, ema=0.9)
+    assert made.average is not None
+    made.evaluate()
+    with torch.no_grad():
+        pictures = made.task.pictures(made.average.networks)
+    assert pictures is not None and pictures.shape == (2, 3, 16, 4 * 16)
+    batch = next(iter(made.task.evaluation_batches()))
+    columns = pictures.unflatten(3, (4, 16))
+    torch.testing.assert_close(columns[:, :, :, 3], batch.images[:2] / 2 + 0.5, atol=1e-6, rtol=0)
+    assert all(network.training for network in made.networks.values())
