@@ -314,5 +314,5 @@ def test_files_are_translated_into_the_class_of_reference_files(tmp_path: Path) 
         expected = made.networks["generator"].translate(content, style)
     assert list(found) == files[:3]
     torch.testing.assert_close(torch.stack(list(found.values())), expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(DataError, match="coco_funit translates into the class that reference"):
+    with pytest.raises(DataError, match="coco_funit needs images of a class"):
         next(task.generate(Request(tmp_path, files[:1]), networks))

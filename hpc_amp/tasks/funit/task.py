@@ -4,6 +4,7 @@ that the training has not seen."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -86,23 +87,6 @@ class Funit(ConditionalGan):
     def style_network(self) -> nn.Module:
         """What computes style codes from content images and references."""
         return StyleEncoder(self.config)
-
-    def generation_networks(self) -> dict[str, nn.Module]:
-        """The generator. The discriminator needs to know the classes of the data."""
-        return {GENERATOR: Generator(self.config, self.style_network())}
-
-    def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
-        """Each image drawn as the class that the style images of `request` show, all of which
-        count."""
-        if not request.style:
-            raise DataError(f"{self.name} needs images of a class: name them, or their folder")
-        generator = networks[GENERATOR]
-        assert isinstance(generator, Generator)
-        style = read_images(request.style, self.train.images, self.device)
-        for files in request.batches():
-            content = read_images(files, self.train.images, self.device)
-            made = generator.translate(content, style.expand(len(files), *style.shape))
-            yield from zip(files, made, strict=True)
 
     def build_networks(self) -> dict[str, nn.Module]:
         """Generator and discriminator."""
@@ -213,26 +197,26 @@ class Funit(ConditionalGan):
         return metrics
 
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
-        """Each image of `request` in the style of all references that it names."""
+        """Each image drawn as the class that the style images of `request` show, all of which
+        count."""
         if not request.style:
-            raise DataError(
-                f"{self.name} translates into the class that reference images show, and none is "
-                "given"
-            )
-        data = self.train.images
-        references = read_images(request.style, data, self.device)
+            raise DataError(f"{self.name} needs images of a class: name them, or their folder")
+        generator = networks[GENERATOR]
+        assert isinstance(generator, Generator)
+        style = read_images(request.style, self.train.images, self.device)
         for files in request.batches():
-            content = read_images(files, data, self.device)
-            style = references.expand(len(files), *references.shape)
-            made = networks[GENERATOR](content, style, reconstruct=False)["translation"]
-            yield from zip(files, made.float(), strict=True)
+            content = read_images(files, self.train.images, self.device)
+            made = generator.translate(content, style.expand(len(files), *style.shape))
+            yield from zip(files, made, strict=True)
 
     def picture_rows(self, networks: Networks) -> Tensor:
         """A row for each of the first unseen classes of the evaluation before: content, first
-        reference, translation, and the truth where it is known."""
+        reference, translation (with an average of the weights, that of the weights themselves comes
+        before that of the average), and the truth where it is known."""
         rows = []
         for batch in self._shown.values():
-            columns = [batch.content, batch.style[:, 0], translated(batch, networks).float()]
+            made = self.outputs(partial(translated, batch), networks)
+            columns = [batch.content, batch.style[:, 0], *(images.float() for images in made)]
             if batch.truth is not None:
                 columns.append(batch.truth)
             rows.append(torch.stack(columns, 1))
