@@ -1,4 +1,5 @@
-"""Exponential moving average of weights (Polyak & Juditsky 1992), which is what is evaluated."""
+"""Exponential moving average of weights (Polyak & Juditsky, 1992), which is evaluated instead of
+the weights themselves."""
 
 from __future__ import annotations
 
@@ -10,14 +11,16 @@ from torch import Tensor, nn
 
 
 class WeightAverage:
-    """Averaged copies of networks, updated after each step that was taken.
+    """Averaged copies of networks.
 
-    Make it before the weights are cast to half precision: the copies stay as the networks are now,
-    so an average of half-precision weights is fp32 and computes in fp32. `value` gives what is
-    averaged of a parameter or buffer of the networks, in the type of the copy.
+    `networks`: the networks that are trained, before they are cast to half precision. The copies
+    keep the types that the networks have now, so the average of half-precision weights is fp32.
+    `decay`: the part of the old average that an update keeps. In update n it is at most
+    (1 + n) / (10 + n), so that the random initialisation is forgotten quickly.
+    `value`: returns the value to average for a parameter or buffer of the networks, in the type of
+    the copy; at opt level O2 that is the master weight.
 
-    The decay of update n is at most (1 + n) / (10 + n), so that the average forgets the random
-    initialisation quickly.
+    Attributes: `networks`, the copies by name; `updates`, how often they were updated.
     """
 
     def __init__(
@@ -32,7 +35,7 @@ class WeightAverage:
         for name, network in networks.items():
             averaged = self.networks[name].state_dict(keep_vars=True)
             live = network.state_dict(keep_vars=True)
-            # Weights that are tied have several names, and are averaged once.
+            # Tied weights have several names, but are averaged once.
             pairs += {id(averaged[key]): (averaged[key], live[key]) for key in averaged}.values()
         self._value = value
         self._averaged = [mean for mean, _ in pairs if mean.is_floating_point()]
@@ -41,7 +44,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the average towards the networks as they are now."""
+        """Move the average towards the present weights. Called after each step of an optimizer."""
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         values = [self._value(tensor) for tensor in self._live]

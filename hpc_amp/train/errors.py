@@ -1,11 +1,11 @@
-"""Errors of a training whose message is for the user."""
+"""Errors that end a training, with messages for the user."""
 
 from __future__ import annotations
 
 
 class TrainingError(RuntimeError):
-    """The training cannot go on; the message says why and what to try."""
+    """Training cannot go on. The message says why and what to try."""
 
 
 class Superseded(RuntimeError):
-    """A later attempt works on the run; this one must not write to it any more."""
+    """A later attempt works on the run, so this attempt must not write to it any more."""

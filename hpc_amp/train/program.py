@@ -1,4 +1,4 @@
-"""How a program that trains ends. Nothing here imports torch before the program does."""
+"""How a training program ends. This module does not import torch before the program does."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from hpc_amp.train.stopping import StopReason
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """One that says what is wrong in one line."""
+    """An ArgumentParser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with 2."""
+        """Print the message, and exit with 2."""
         self.exit(2, f"{self.prog}: {message}; see --help\n")
 
 
 def run_program(main: Callable[[], int]) -> NoReturn:
-    """Run a program's `main`, which returns the exit status, and end the process: an error for the
-    user is one line, and the status 2 where the input is wrong."""
+    """Run `main`, which returns the exit status, and end the process.
+
+    If `main` raises an error whose message is for the user, only the message is printed. The exit
+    status is 2 if the input is wrong, and 1 for any other error.
+    """
     try:
         status = main()
     except SystemExit as end:
@@ -69,7 +72,7 @@ def _tell_failure(error: BaseException) -> int:
 
 
 def job_of_program() -> RunDirectory | None:
-    """The run directory of the job whose `run` this program is."""
+    """The run directory of the job that runs this program, or None outside of a job."""
     outcome = os.environ.get("HPC_AMP_OUTCOME_FILE")
     if not outcome:
         return None

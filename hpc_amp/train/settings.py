@@ -1,4 +1,4 @@
-"""Checking a configuration that was not read from a job file: there the submit side has done it."""
+"""Checks of settings that a program made. Those of a job file are checked when it is submitted."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from hpc_amp.distributed.world import World
 
 
 class SettingError(ValueError):
-    """A value that a key cannot have. The message, which names the key, is for the user."""
+    """A setting has a value that is not allowed. The message, which names the key, is for the
+    user."""
 
 
 def check_settings(train: Train, world: World) -> None:
-    """Raise SettingError for the first value that is not what the schema allows, and for a batch
-    that cannot be divided among the ranks."""
+    """Raise SettingError for the first value that the schema does not allow, and for a batch size
+    that is not divisible by the number of ranks times `accumulate`."""
     _check_section(train, "train")
     parts = world.size * train.accumulate
     if train.batch_size % parts:
         below = train.batch_size // parts * parts
         sizes = " or ".join(str(size) for size in (below, below + parts) if size)
         raise SettingError(
-            f"train.batch_size: {train.batch_size} does not divide by {world.size} ranks x "
-            f"{train.accumulate} parts; {sizes} does"
+            f"train.batch_size: {train.batch_size} is not divisible by {world.size} ranks x "
+            f"{train.accumulate} parts; {sizes} is"
         )
 
 

@@ -104,8 +104,8 @@ def test_a_longer_run_has_the_schedule_of_its_whole_length(
     was = 0.5 * (1 + math.cos(math.pi * 9 / 10))
     assert "changed since the checkpoint: train.epochs 2 -> 4" in said
     assert (
-        "the run ends at step 20 now, not at 10: the learning rate of the next step is "
-        f"{now:.4g} of its peak, and was {was:.4g} in the run as it was"
+        "the run now ends at step 20, not at 10: the learning rate of the next step is "
+        f"{now:.4g} of its peak, and was {was:.4g} before"
     ) in said
     longer, whole = (curve(tmp_path / run, "train/lr") for run in ("a", "b"))
     assert [step for step, _ in longer] == list(range(1, 21))
