@@ -1,9 +1,9 @@
-"""Errors of data. Nothing here imports torch, since loader processes do not."""
+"""Errors of data. Apart from other modules because loader processes must not import torch."""
 
 
 class DataError(RuntimeError):
-    """The data is not there or not usable. The message is for the user."""
+    """The data is missing or cannot be used. The message is for the user."""
 
 
 class LoaderError(RuntimeError):
-    """A loader process cannot be started, or has died. The message is for the user."""
+    """A loader process cannot be started, or has ended. The message is for the user."""

@@ -1,4 +1,4 @@
-"""Networks by name: the ResNets and the plain networks here, and every classification model of
+"""Networks by name: ResNets and plain networks of this package, and every classification model of
 torchvision."""
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hpc_amp.tasks.base import ModelError
 from hpc_amp.tasks.classification.config import Model
 
 SMALL_IMAGE = 64
-"""Largest side in pixels of what counts as a small image."""
+"""The largest side of a small image in pixels."""
 
-# In training these two give further logits, for losses of their own.
+# In training, these two return additional logits, for additional losses.
 _SEVERAL_OUTPUTS = ("googlenet", "inception_v3")
 
 
 def build_model(model: Model, *, classes: int, channels: int, image_size: int) -> nn.Module:
-    """The network that `model` describes, randomly initialised, on the CPU.
+    """Build the network that `model` describes, with random weights, on the CPU.
 
     It maps images [N, channels, image_size, image_size] to logits [N, classes]. Raises ModelError,
     with one line for the user, for an unknown name or a setting that the network does not have.
@@ -39,7 +39,7 @@ def build_model(model: Model, *, classes: int, channels: int, image_size: int) -
 def _plain(name: str, classes: int, channels: int, image_size: int) -> nn.Module:
     least = 32 if name.startswith("small_vgg") else 16
     if name != "fc" and image_size < least:
-        raise ModelError(f"model.name: {name} wants images of {least} pixels or more")
+        raise ModelError(f"model.name: {name} needs images of {least} pixels or more")
     return PLAIN[name](classes, channels, image_size)
 
 
@@ -61,7 +61,7 @@ def _resnet(model: Model, classes: int, channels: int, image_size: int) -> ResNe
 
 
 def _check_torchvision(model: Model, channels: int) -> None:
-    # The classification models alone: those of torchvision.models.detection etc. want other inputs.
+    # Only classification models: those of torchvision.models.detection etc. need other inputs.
     known = torchvision.models.list_models(module=torchvision.models)
     if model.name not in known:
         names = sorted({*FAMILY, *PLAIN, *known})
@@ -71,7 +71,7 @@ def _check_torchvision(model: Model, channels: int) -> None:
     _check_settings(model, "torchvision's")
     if channels != 3:
         raise ModelError(
-            f"model.name: {model.name} wants images of 3 channels, and these have {channels}; "
+            f"model.name: {model.name} needs images of 3 channels, but these have {channels}; "
             f"use one of {', '.join(FAMILY)}"
         )
 

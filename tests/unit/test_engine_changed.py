@@ -253,5 +253,5 @@ def test_weights_of_another_network_are_refused(
         def build_networks(self) -> dict[str, nn.Module]:
             return {"model": nn.Linear(6, 1)}
 
-    with pytest.raises(ModelError, match="are of another model"):
+    with pytest.raises(ModelError, match="belong to another model"):
         engine(tmp_path / "second", Wider)

@@ -1,4 +1,4 @@
-"""The keys of `train` that a classification adds. Standard library only."""
+"""The keys that classification adds to `train`. Needs only the standard library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of `train` that a DCGAN adds. Standard library only."""
+"""The keys that DCGAN adds to `train`. Needs only the standard library."""
 
 from __future__ import annotations
 
