@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import torch
 
 from hpc_amp.config import schema
+from hpc_amp.errors import InputError
 
 
-class PrecisionError(RuntimeError):
+class PrecisionError(InputError):
     """This torch or this device does not support the precision."""
 
 

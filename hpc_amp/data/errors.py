@@ -1,9 +1,13 @@
 """Errors of data. Apart from other modules because loader processes must not import torch."""
 
+from __future__ import annotations
 
-class DataError(RuntimeError):
-    """The data is missing or cannot be used. The message is for the user."""
+from hpc_amp.errors import InputError, JobError
 
 
-class LoaderError(RuntimeError):
-    """A loader process cannot be started, or has ended. The message is for the user."""
+class DataError(InputError):
+    """The data is missing or cannot be used."""
+
+
+class LoaderError(JobError):
+    """A loader process cannot be started, or has ended."""

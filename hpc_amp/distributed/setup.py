@@ -9,9 +9,10 @@ import torch
 import torch.distributed as dist
 
 from hpc_amp.distributed.world import World
+from hpc_amp.errors import InputError
 
 
-class DeviceError(RuntimeError):
+class DeviceError(InputError):
     """The device that was asked for cannot be used here."""
 
 

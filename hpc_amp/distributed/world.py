@@ -12,8 +12,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hpc_amp.errors import JobError
 
-class WorldError(RuntimeError):
+
+class WorldError(JobError):
     """The launcher's variables are missing, contradictory, or not what the script started."""
 
 

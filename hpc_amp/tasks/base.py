@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from hpc_amp.config.schema import Optimizer, Train
 from hpc_amp.data.errors import DataError as DataError
 from hpc_amp.distributed.world import World
+from hpc_amp.errors import InputError
 
 Networks = Mapping[str, nn.Module]
 """Networks by name. Those that the running phase updates are wrapped in DDP, if there are several
@@ -198,5 +199,5 @@ class Task(ABC):
         every rank."""
 
 
-class ModelError(ValueError):
-    """A network does not exist, or lacks a setting. The message is for the user."""
+class ModelError(InputError):
+    """A network does not exist, or lacks a setting."""

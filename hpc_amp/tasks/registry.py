@@ -26,6 +26,7 @@ from typing import Any
 
 from hpc_amp.config.keys import keys_of, unreadable
 from hpc_amp.config.schema import Job, Train, as_job, from_plain, job_class
+from hpc_amp.errors import InputError
 from hpc_amp.registry import Registry
 
 TASKS: Registry[Any] = Registry(
@@ -42,13 +43,11 @@ _SHARED = ("model", "gan", "label_smoothing")
 """Keys of single tasks that older versions of hpc-amp wrote into every `job.json`."""
 
 
-class TaskError(ValueError):
-    """A task does not exist or cannot be used. The message and the hint are for the user."""
+class TaskError(InputError):
+    """A task does not exist or cannot be used."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(f"{message}; {hint}" if hint else message)
-        self.message = message
-        self.hint = hint
+        super().__init__(message, hint=hint)
 
 
 def task_place(name: str) -> str:

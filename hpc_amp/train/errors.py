@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from hpc_amp.errors import JobError
 
-class TrainingError(RuntimeError):
+
+class TrainingError(JobError):
     """Training cannot go on. The message says why and what to try."""
 
 
-class Superseded(RuntimeError):
+class Superseded(JobError):
     """A later attempt works on the run, so this attempt must not write to it any more."""

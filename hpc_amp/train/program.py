@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hpc_amp.distributed.ending import end_process
-from hpc_amp.distributed.world import World, resolve
+from hpc_amp.distributed.world import World, WorldError, resolve
 from hpc_amp.train.outcome import write_first_outcome
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.stopping import StopReason
@@ -53,7 +53,7 @@ def _status_of(end: SystemExit) -> int:
 def _tell_failure(error: BaseException) -> int:
     try:
         world = resolve(os.environ)
-    except RuntimeError:
+    except WorldError:
         world = World()  # which is the error itself, then
     if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):
         print(f"hpc-amp: {sys.executable} has no {error.name}", file=sys.stderr, flush=True)

@@ -9,11 +9,11 @@ from typing import Any, Literal
 from hpc_amp.config.keys import Key, keys_of
 from hpc_amp.config.schema import Train
 from hpc_amp.distributed.world import World
+from hpc_amp.errors import InputError
 
 
-class SettingError(ValueError):
-    """A setting has a value that is not allowed. The message, which names the key, is for the
-    user."""
+class SettingError(InputError):
+    """A setting has a value that is not allowed. The message names the key."""
 
 
 def check_settings(train: Train, world: World) -> None:

@@ -10,16 +10,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from hpc_amp.amp.precision import PrecisionError
 from hpc_amp.config.schema import Train
-from hpc_amp.data.errors import LoaderError
 from hpc_amp.distributed import setup
-from hpc_amp.distributed.world import World, WorldError
-from hpc_amp.tasks.base import DataError, ModelError, Task
+from hpc_amp.distributed.world import World
+from hpc_amp.errors import JobError
+from hpc_amp.tasks.base import Task
 from hpc_amp.tasks.build import build_task
-from hpc_amp.tasks.registry import TaskError
 from hpc_amp.train.engine import Engine
-from hpc_amp.train.errors import Superseded, TrainingError
 from hpc_amp.train.heartbeat import dead_ranks
 from hpc_amp.train.observer import Observer
 from hpc_amp.train.outcome import AFTERMATH_SECONDS, is_aftermath, write_outcome
@@ -27,12 +24,8 @@ from hpc_amp.train.profile import profilers
 from hpc_amp.train.rundir import RunDirectory, write_json
 from hpc_amp.train.schedule import RateFactor
 from hpc_amp.train.sentry import Sentry
-from hpc_amp.train.settings import SettingError
 from hpc_amp.train.stopping import StopReason, StopWatch
 
-# The message of these errors is for the user. Any other error is a defect and shows its traceback.
-_BAD_INPUT = (SettingError, TaskError, DataError, ModelError, PrecisionError, setup.DeviceError)
-_EXPLAINED = (*_BAD_INPUT, TrainingError, Superseded, WorldError, LoaderError)
 # Seconds by which the timeout of collective calls exceeds that of the sentry.
 _SENTRY_FIRST = 30.0
 
@@ -135,10 +128,10 @@ def explain(error: BaseException, world: World, heartbeats: Path | None = None) 
     rank reports the cause first. `heartbeats` is the folder of the attempt's heartbeats; with it,
     the reason names ranks that were killed, since those report nothing themselves.
     """
-    explained = isinstance(error, _EXPLAINED)
+    explained = isinstance(error, JobError)
     reason = f"rank {world.rank}: " if world.size > 1 else ""
     reason += str(error) if explained else f"{type(error).__name__}: {error}"
-    if is_aftermath(error):
+    if not explained and is_aftermath(error):
         time.sleep(AFTERMATH_SECONDS)
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
         reason = f"rank {world.rank} lost contact to another rank: {first_line}"
@@ -151,4 +144,4 @@ def explain(error: BaseException, world: World, heartbeats: Path | None = None) 
 
 def failure_status(error: BaseException) -> int:
     """The exit status for an error: 2 if the input is wrong, otherwise 1."""
-    return 2 if isinstance(error, _BAD_INPUT) else 1
+    return error.exit_code if isinstance(error, JobError) else 1
