@@ -45,7 +45,7 @@ def scale_loss(
     if now.properties is None:
         yield loss
         return
-    given = dict.fromkeys(_one_or_more(optimizers))
+    given = dict.fromkeys(optimizers if isinstance(optimizers, (list, tuple)) else [optimizers])
     patched = [_patched(now, optimizer) for optimizer in given]
     if not 0 <= loss_id < len(now.scalers):
         raise IndexError(
@@ -112,7 +112,3 @@ def _patched(now: AmpState, optimizer: Any) -> PatchedOptimizer:
             "optimizers that are made or copied later"
         )
     return now.optimizers[optimizer]
-
-
-def _one_or_more(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (list, tuple)) else [value]

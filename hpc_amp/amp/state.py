@@ -36,7 +36,9 @@ class AmpState:
 
     def say(self, text: str, *, verbosity: int = 1) -> None:
         """Print a line on rank 0, if the verbosity of amp is at least `verbosity`."""
-        if self.verbosity >= verbosity and not _is_other_rank():
+        distributed = dist.is_available() and dist.is_initialized()
+        is_main = not distributed or dist.get_rank() == 0
+        if self.verbosity >= verbosity and is_main:
             print(f"amp: {text}", flush=True)
 
 
@@ -83,7 +85,3 @@ def reset() -> None:
     state, _current = _current, None
     if state is not None:
         state.undo.close()
-
-
-def _is_other_rank() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_rank() > 0

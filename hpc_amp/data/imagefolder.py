@@ -74,18 +74,20 @@ def scan(root: Path) -> Folder:
     if test is None:
         raise DataError(f"the image folder {root} is not visible from every node")
     try:
-        splits = [ImageFolder(str(folder)) for folder in (root / "train", test)]
+        train, held_out = ImageFolder(str(root / "train")), ImageFolder(str(test))
     except FileNotFoundError as error:
         raise DataError(f"the image folder {root} is not usable: {error}") from error
-    train, held_out = splits
     if train.classes != held_out.classes:
         odd = sorted(set(train.classes) ^ set(held_out.classes))
         raise DataError(
             f"the classes below {root}/train and {test} differ: {', '.join(odd[:5])} "
             "exist in only one of them"
         )
-    files = [Files([path for path, _ in split.samples], split.targets) for split in splits]
-    return Folder(root.resolve().name, train.classes, *files)
+    return Folder(root.resolve().name, train.classes, _files(train), _files(held_out))
+
+
+def _files(split: ImageFolder) -> Files:
+    return Files([path for path, _ in split.samples], split.targets)
 
 
 def plan(folder: Folder, data: schema.Data) -> ResizePlan:

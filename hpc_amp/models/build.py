@@ -30,17 +30,13 @@ def build_model(model: Model, *, classes: int, channels: int, image_size: int) -
         return _resnet(model, classes, channels, image_size)
     if model.name in PLAIN:
         _check_settings(model, "plain")
-        return _plain(model.name, classes, channels, image_size)
+        smallest = 32 if model.name.startswith("small_vgg") else 16
+        if model.name != "fc" and image_size < smallest:
+            raise ModelError(f"model.name: {model.name} needs images of {smallest} pixels or more")
+        return PLAIN[model.name](classes, channels, image_size)
     _check_torchvision(model, channels)
     more = {"aux_logits": False, "init_weights": True} if model.name in _SEVERAL_OUTPUTS else {}
     return torchvision.models.get_model(model.name, weights=None, num_classes=classes, **more)
-
-
-def _plain(name: str, classes: int, channels: int, image_size: int) -> nn.Module:
-    least = 32 if name.startswith("small_vgg") else 16
-    if name != "fc" and image_size < least:
-        raise ModelError(f"model.name: {name} needs images of {least} pixels or more")
-    return PLAIN[name](classes, channels, image_size)
 
 
 def _resnet(model: Model, classes: int, channels: int, image_size: int) -> ResNet:

@@ -81,7 +81,8 @@ def _config_class(place: str, code: Path | None) -> type[Any]:
         _check_exists(place, code)
         if not package or importlib.util.find_spec(f"{package}.config") is None:
             return Train
-        config = _import(f"{package}.config")
+        with _as_task_errors(f"{package}.config"):
+            config = importlib.import_module(f"{package}.config")
     found = getattr(config, f"{task}Config", None)
     if found is None:
         return Train
@@ -174,11 +175,6 @@ def _names_in(tree: ast.Module) -> Iterator[str]:
             yield from (alias.asname or alias.name for alias in node.names)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
-
-
-def _import(module: str) -> Any:
-    with _as_task_errors(module):
-        return importlib.import_module(module)
 
 
 @contextlib.contextmanager

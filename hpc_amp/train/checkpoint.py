@@ -187,21 +187,16 @@ class CheckpointStore:
         try:
             for old in self._not_kept(step):
                 _remove(self.path(old))
-            if not self._swept:
-                self._sweep()
+            if self._swept:
+                return
+            # Once, remove what killed writers have left behind. Not later: an attempt that seemed
+            # dead and continues must not remove the folder that a later attempt is writing.
+            self._swept = True
+            for entry in self.folder.iterdir():
+                if _TEMPORARY.fullmatch(entry.name):
+                    shutil.rmtree(entry, ignore_errors=True)
         except OSError as error:
             self._warn(f"an old checkpoint could not be removed: {error}")
-
-    def _sweep(self) -> None:
-        """Remove the temporary folders of writers that were killed.
-
-        Only with the first checkpoint: an attempt that seemed dead and continues must not remove
-        the folder that a later attempt is writing.
-        """
-        self._swept = True
-        for entry in self.folder.iterdir():
-            if _TEMPORARY.fullmatch(entry.name):
-                shutil.rmtree(entry, ignore_errors=True)
 
     def _not_kept(self, step: int, metric: float | None = None) -> list[int]:
         """The published steps up to `step` that are not kept after `step` is published."""

@@ -467,8 +467,11 @@ class Engine:
             return {name: float(value) for name, value in sums.items()}
         # A rank without test samples has no sums, so the names are exchanged with the values.
         views = gather(self.world, {name: value.item() for name, value in sums.items()})
-        names = {name for view in views for name in view}
-        return {name: float(sum(view.get(name, 0) for view in views)) for name in names}
+        totals: dict[str, float] = {}
+        for view in views:
+            for name, value in view.items():
+                totals[name] = totals.get(name, 0) + value
+        return {name: float(total) for name, total in totals.items()}
 
     # -- state ------------------------------------------------------------------------------------
 

@@ -1,8 +1,12 @@
-"""Errors that end a training, with messages for the user."""
+"""Errors that keep a training from beginning or going on, with messages for the user."""
 
 from __future__ import annotations
 
-from hpc_amp.errors import JobError
+from hpc_amp.errors import InputError, JobError
+
+
+class SettingError(InputError):
+    """A setting has a value that is not allowed. The message names the key."""
 
 
 class TrainingError(JobError):

@@ -69,4 +69,5 @@ def time_alone(size: int, clock: Clock, device: torch.device) -> list[float]:
     fitting = int(_ALONE_SECONDS / max(statistics.median(warmup), 1e-9))
     rounds = torch.tensor([max(1, min(_ALONE_ROUNDS, fitting))], device=device)
     dist.broadcast(rounds, src=0)
-    return [clock.seconds(*pair) for pair in [reduce() for _ in range(int(rounds))]]
+    pairs = [reduce() for _ in range(int(rounds))]
+    return [clock.seconds(begin, end) for begin, end in pairs]

@@ -20,10 +20,10 @@ from torch.profiler import ProfilerActivity, profile
 from hpc_amp.config.schema import Profile, Train
 from hpc_amp.distributed.collect import gather_on_main
 from hpc_amp.distributed.world import World
+from hpc_amp.train.errors import SettingError
 from hpc_amp.train.marks import Marks
 from hpc_amp.train.observer import Observer, Training
 from hpc_amp.train.rundir import RunDirectory, replace_text, write_json
-from hpc_amp.train.settings import SettingError
 from hpc_amp.train.trace import PARTS, NoSteps, break_down
 
 

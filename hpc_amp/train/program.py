@@ -35,26 +35,24 @@ def run_program(main: Callable[[], int]) -> NoReturn:
     try:
         status = main()
     except SystemExit as end:
-        status = _status_of(end)
+        if isinstance(end.code, int) or end.code is None:
+            status = end.code or 0
+        else:
+            print(end.code, file=sys.stderr, flush=True)
+            status = 1
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
     except BaseException as error:
-        status = _tell_failure(error)
+        status = _report_failure(error)
     end_process(status)
 
 
-def _status_of(end: SystemExit) -> int:
-    if isinstance(end.code, int) or end.code is None:
-        return end.code or 0
-    print(end.code, file=sys.stderr, flush=True)
-    return 1
-
-
-def _tell_failure(error: BaseException) -> int:
+def _report_failure(error: BaseException) -> int:
+    """Print why a program failed, and in a job write it down. Returns the exit status."""
     try:
         world = resolve(os.environ)
     except WorldError:
-        world = World()  # which is the error itself, then
+        world = World()  # `error` is the same error then
     if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):
         print(f"hpc-amp: {sys.executable} has no {error.name}", file=sys.stderr, flush=True)
         return 2

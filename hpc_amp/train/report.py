@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.train.errors import TrainingError
+from hpc_amp.train.losses import RecentLosses
 from hpc_amp.train.observer import Training
 from hpc_amp.train.state import weights_digest
 
@@ -47,16 +48,16 @@ class ProgressReport:
         if not engine.policy.scales_loss:
             for name, value in means.items():
                 if not math.isfinite(value):
-                    self._explain_loss(name, value, steps)
+                    self._raise_not_finite(name, value, steps)
         for update in engine.updates:
             for loss in update.losses.values():
                 loss.clear()
 
     def _mean_losses(self) -> dict[str, float]:
         engine = self._engine
-        losses = {
-            name: loss for u in engine.updates for name, loss in u.losses.items() if loss.count
-        }
+        losses: dict[str, RecentLosses] = {}
+        for update in engine.updates:
+            losses |= {name: loss for name, loss in update.losses.items() if loss.count}
         together = torch.stack([loss.recent().mean() for loss in losses.values()])
         if engine.world.size > 1:
             dist.all_reduce(together)
@@ -66,12 +67,14 @@ class ProgressReport:
     def _learning_rates(self) -> dict[str, float]:
         """The learning rates, by their names in a report: `lr`, that of the first phase, and
         `lr_NAME` for each phase if several have run."""
-        ran = [u for u in self._engine.updates if any(loss.count for loss in u.losses.values())]
-        rates = {u.phase.name: float(u.optimizer.param_groups[0]["lr"]) for u in ran}
-        named = {f"lr_{name}": rate for name, rate in rates.items()} if len(ran) > 1 else {}
-        return {"lr": next(iter(rates.values())), **named}
+        rates: dict[str, float] = {}
+        for update in self._engine.updates:
+            if any(loss.count for loss in update.losses.values()):
+                rates[f"lr_{update.phase.name}"] = float(update.optimizer.param_groups[0]["lr"])
+        first = next(iter(rates.values()))
+        return {"lr": first, **rates} if len(rates) > 1 else {"lr": first}
 
-    def _explain_loss(self, name: str, mean: float, steps: int) -> None:
+    def _raise_not_finite(self, name: str, mean: float, steps: int) -> None:
         """Raise TrainingError that names the step from which on a loss is not finite, on any
         rank."""
         engine = self._engine

@@ -163,29 +163,24 @@ class Sentry(threading.Thread):
         """Print what this rank is doing, name the ranks that are silent, and end them and this
         process."""
         try:
-            self._tell_hang(now)
+            silent = self._silent_ranks()
+            reason = (
+                f"no progress for {now - self._moved:.0f} s in step {self.step or 0} "
+                f"({self.phase}), seen by rank {self.rank}"
+            )
+            if silent:
+                reason += "; silent: " + ", ".join(text for text, _ in silent)
+            write_first_outcome(self.run_directory, "failed", reason, self.step, StopReason.NONE)
+            self._say(f"{reason} (launch.timeout). Its stacks:\n{stacks()}")
+            for text, pid in silent:
+                if pid is not None:
+                    self._say(f"the stacks of {text}:")
+                    _wake_and_end(pid)
+            # The other ranks notice the hang at about the same time, and a launcher kills them as
+            # soon as this one ends. They need time to print their stacks.
+            time.sleep(AFTERMATH_SECONDS)
         finally:  # as in _exit_by_force
             self._leave(1)
-
-    def _tell_hang(self, now: float) -> None:
-        """Write the outcome, print the stacks, and end silent ranks on this machine."""
-        seconds = now - self._moved
-        silent = self._silent_ranks()
-        reason = (
-            f"no progress for {seconds:.0f} s in step {self.step or 0} ({self.phase}), "
-            f"seen by rank {self.rank}"
-        )
-        if silent:
-            reason += "; silent: " + ", ".join(text for text, _ in silent)
-        write_first_outcome(self.run_directory, "failed", reason, self.step, StopReason.NONE)
-        self._say(f"{reason} (launch.timeout). Its stacks:\n{stacks()}")
-        for text, pid in silent:
-            if pid is not None:
-                self._say(f"the stacks of {text}:")
-                _wake_and_end(pid)
-        # The other ranks notice the hang at about the same time, and a launcher kills them as soon
-        # as this one ends. They need time to print their stacks.
-        time.sleep(AFTERMATH_SECONDS)
 
     def _silent_ranks(self) -> list[tuple[str, int | None]]:
         """Describe the ranks whose heartbeats are old. Each comes with its process number, if the

@@ -9,11 +9,7 @@ from typing import Any, Literal
 from hpc_amp.config.keys import Key, keys_of
 from hpc_amp.config.schema import Train
 from hpc_amp.distributed.world import World
-from hpc_amp.errors import InputError
-
-
-class SettingError(InputError):
-    """A setting has a value that is not allowed. The message names the key."""
+from hpc_amp.train.errors import SettingError as SettingError
 
 
 def check_settings(train: Train, world: World) -> None:
@@ -37,7 +33,11 @@ def _check_section(section: object, path: str) -> None:
         if value is None and key.optional:
             continue
         if not _is_a(value, key):
-            raise SettingError(f"{where}: {value!r} is not {_described(key)}")
+            if typing.get_origin(key.type) is Literal:
+                allowed = f"one of {', '.join(map(str, typing.get_args(key.type)))}"
+            else:
+                allowed = f"of the type {getattr(key.type, '__name__', key.type)}"
+            raise SettingError(f"{where}: {value!r} is not {allowed}")
         if dataclasses.is_dataclass(value):
             _check_section(value, where)
         for check in key.checks:
@@ -55,9 +55,3 @@ def _is_a(value: Any, key: Key) -> bool:
     if kind is float:
         return type(value) in (int, float)
     return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
-
-
-def _described(key: Key) -> str:
-    if typing.get_origin(key.type) is Literal:
-        return f"one of {', '.join(map(str, typing.get_args(key.type)))}"
-    return f"of the type {getattr(key.type, '__name__', key.type)}"

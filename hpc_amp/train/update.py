@@ -22,10 +22,9 @@ from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.config.schema import Optimizer, Train
 from hpc_amp.distributed.gradients import average_gradients
 from hpc_amp.tasks.base import Losses, Networks, Phase, Task
-from hpc_amp.train.errors import TrainingError
+from hpc_amp.train.errors import SettingError, TrainingError
 from hpc_amp.train.losses import RecentLosses
 from hpc_amp.train.optimizers import build_optimizer
-from hpc_amp.train.settings import SettingError
 
 Group = tuple[str, ...]
 """The names of losses that go backward together."""
