@@ -88,6 +88,8 @@ class FunctionCasts:
             return function(*args, **kwargs)
 
     def _wrap(self, function: Callable[..., Any], cast: Cast, *, whole: bool) -> Callable[..., Any]:
+        """Wrap a function so that its arguments are cast."""
+
         @functools.wraps(function)
         def cast_arguments(*args: Any, **kwargs: Any) -> Any:
             return self.call(function, cast, args, kwargs, whole=whole)
@@ -95,6 +97,8 @@ class FunctionCasts:
         return cast_arguments
 
     def _refuse_half(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a function so that it raises NotImplementedError for half-precision arguments."""
+
         @functools.wraps(function)
         def check(*args: Any, **kwargs: Any) -> Any:
             if not self.active():
@@ -112,6 +116,9 @@ class FunctionCasts:
         return check
 
     def _refuse_half_in_place(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a tensor method that works in place so that it raises NotImplementedError for a
+        half-precision tensor: the result would be fp32."""
+
         @functools.wraps(function)
         def check(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
             if tensor.dtype in HALF_TYPES and self.active():
@@ -125,6 +132,7 @@ class FunctionCasts:
 
 
 def _replace(owner: Any, name: str, replacement: Any, undo: ExitStack) -> None:
+    """Set an attribute of a module or class. Closing `undo` restores it."""
     if name in vars(owner):
         own = vars(owner)[name]  # getattr would return the function inside a static method
         if isinstance(own, staticmethod):

@@ -106,6 +106,8 @@ def _set_up(
     cast_model_outputs: torch.dtype | None,
     half: torch.dtype,
 ) -> None:
+    """Prepare models and optimizers. Closing `new.undo` reverts whatever has been changed, even if
+    this raises an error."""
     if properties.cast_model_type is not None:
         for optimizer in optimizers:
             new.undo.callback(_cast_state, optimizer)
@@ -150,6 +152,7 @@ def _cast_state(optimizer: Any) -> None:
 def _scaler(
     index: int, properties: Properties, min_scale: float | None, max_scale: float
 ) -> LossScaler:
+    """The loss scaler of one loss. A scale of 'dynamic' begins at 2**16."""
     static = None if properties.loss_scale == "dynamic" else properties.loss_scale
     precision = schema.Precision(
         mode="fp16",

@@ -50,6 +50,7 @@ def _can_optimize(optimizer: Any) -> bool:
 
 
 def _check_model(model: nn.Module) -> None:
+    """Raise RuntimeError for a model that is wrapped or has half-precision tensors."""
     if _WRAPPERS & {cls.__name__ for cls in type(model).__mro__}:
         raise RuntimeError(
             f"a model is already wrapped in {type(model).__name__}: call amp.initialize first, "

@@ -54,6 +54,7 @@ def resolve(opt_level: str, half: torch.dtype, overrides: Mapping[str, Any]) -> 
 
 
 def _level(opt_level: str, half: torch.dtype) -> Properties:
+    """The properties of a level. Raises RuntimeError for an unknown one."""
     dynamic: float | Literal["dynamic"] = "dynamic" if half is torch.float16 else 1.0
     levels = (
         Properties("O0", torch.float32, False, None, False, 1.0),

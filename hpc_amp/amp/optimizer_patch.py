@@ -50,6 +50,8 @@ class PatchedOptimizer:
             self._take_over(name, getattr(self, f"_{name}"), undo)
 
     def _take_over(self, name: str, replacement: Callable[..., Any], undo: ExitStack) -> None:
+        """Replace a method of the optimizer. `replacement` gets the original as its first
+        argument."""
         original = getattr(self.optimizer, name)
         instance = vars(self.optimizer)
         undo.callback(_restore, instance, name, instance.get(name))
@@ -97,6 +99,8 @@ class PatchedOptimizer:
     # -- in place of the optimizer's methods ------------------------------------------------------
 
     def _step(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Replaces `step`: skip the step if gradients overflowed, otherwise make it and update the
+        models from their master weights."""
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None and (self._has_masters or self.skip_next):
             raise RuntimeError(

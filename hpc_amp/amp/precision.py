@@ -55,6 +55,7 @@ class PrecisionPolicy:
         return policy
 
     def _verify(self, device: torch.device) -> None:
+        """Raise PrecisionError if the device or torch does not support the precision."""
         if self.mode == "tf32" and device.type != "cuda":
             raise PrecisionError("precision tf32 is a mode of NVIDIA GPUs; on a CPU use fp32")
         if self.mode == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():

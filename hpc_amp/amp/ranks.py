@@ -79,6 +79,7 @@ def await_first_training(models: Sequence[nn.Module], amp: AmpState) -> None:
 
 
 def _notice_ddp(parent: nn.Module, name: str, inside: nn.Module | None) -> None:
+    """Hook on module registration: add a hook to a DDP that wraps one of the models."""
     # DDP may wrap a module around the model, such as that of torch.compile.
     if not isinstance(parent, DistributedDataParallel) or inside is None:
         return
@@ -89,6 +90,7 @@ def _notice_ddp(parent: nn.Module, name: str, inside: nn.Module | None) -> None:
 
 
 def _before_model(model: nn.Module, _: Any) -> None:
+    """Hook before a model's forward pass: check its device until it is trained."""
     if model in _untrained:
         _check_device(model)
         if model.training and torch.is_grad_enabled():
@@ -96,6 +98,8 @@ def _before_model(model: nn.Module, _: Any) -> None:
 
 
 def _before_ddp(ddp: DistributedDataParallel, _: Any) -> None:
+    """Hook before DDP's forward pass: at the first training step, make masters equal and compare
+    scales, then remove all hooks."""
     found = [module for module in ddp.modules() if module in _untrained]
     for model in found:
         _check_device(model)
@@ -126,6 +130,7 @@ def _check_device(model: nn.Module) -> None:
 
 
 def _make_equal(ddp: DistributedDataParallel, amp: AmpState) -> None:
+    """Compare scales, once, and share the master weights of a model in DDP. A collective call."""
     if not amp.replicas:
         check_scales(amp.scalers, ddp.process_group)
     if amp.masters is not None:

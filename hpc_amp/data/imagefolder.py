@@ -141,6 +141,8 @@ def decode_once_per_node(root: Path, plan: ResizePlan, world: World) -> ImageSet
 
 
 def _write(root: Path, plan: ResizePlan) -> str:
+    """Decode all images into a file on this node. Returns its path. Raises DataError if it does not
+    fit."""
     images = decode(scan(root), plan)
     content = {
         "name": images.name,
@@ -162,6 +164,7 @@ def _write(root: Path, plan: ResizePlan) -> str:
 
 
 def _map(path: str) -> ImageSet:
+    """Map the file of `_write` into memory."""
     content = torch.load(path, mmap=True, weights_only=True)
     train, test = map(Images, content["pixels"], content["labels"])
     return ImageSet(content["name"], content["classes"], train, test)
@@ -172,6 +175,7 @@ def _test_folder(root: Path) -> Path | None:
 
 
 def _size(path: str) -> tuple[int, int]:
+    """Width and height of an image in pixels, without decoding it. Raises DataError."""
     image: Image.Image
     try:
         with Image.open(path) as image:

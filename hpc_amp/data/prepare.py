@@ -99,6 +99,7 @@ def _missing(data: schema.Data) -> str | None:
 def _in_memory(
     images: ImageSet, train: schema.Train, world: World, device: torch.device
 ) -> PreparedData:
+    """Data whose images are in memory. They are copied to the device."""
     _check_size(len(images.train), train)
     normalization = Normalization.measure(images.train.pixels)
     test = images.test.to(device)
@@ -126,6 +127,7 @@ def _streamed(
     world: World,
     device: torch.device,
 ) -> PreparedData:
+    """Data whose images are read from files in each epoch. Starts the loader processes."""
     _check_size(len(folder.train.paths), train)
     size = evaluation_batch_size(train, world)
     share = -(-len(folder.test.paths) // world.size)
@@ -149,6 +151,7 @@ def evaluation_batch_size(train: schema.Train, world: World) -> int:
 
 
 def _check_size(samples: int, train: schema.Train) -> None:
+    """Raise DataError if there is not a single global batch."""
     if samples < train.batch_size:
         raise DataError(
             f"batch_size: {train.batch_size} is more than the {samples} training images"

@@ -35,6 +35,7 @@ def synthetic_set(config: schema.Synthetic, seed: int = 0) -> ImageSet:
 
 
 def _cells(count: int, channels: int, stream: torch.Generator) -> Tensor:
+    """Random cells [count, channels, GRID, GRID] of patterns."""
     return torch.randint(-127, 128, (count, channels, GRID, GRID), generator=stream)
 
 
@@ -50,6 +51,7 @@ def _smooth(cells: Tensor, side: int) -> Tensor:
 
 
 def _draw(count: int, patterns: Tensor, stream: torch.Generator) -> Images:
+    """Draw `count` labelled images with patterns [classes, C, side, side]."""
     classes, channels, side, _ = patterns.shape
     labels = torch.randperm(count, generator=stream) % classes
     low, high = CONTRAST

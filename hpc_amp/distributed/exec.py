@@ -98,6 +98,8 @@ def become_alone(program: RankProgram) -> NoReturn:
 
 
 def _replace(program: RankProgram, world: World, complaint: str) -> NoReturn:
+    """Replace this process by the program in `world`. If that fails, print `complaint` and exit
+    with 2."""
     environment = _environment(program, standard_variables(world, os.environ))
     word = program.command[0]
     executable = sys.executable if word in ("python", "python3") else word
@@ -148,6 +150,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _program(path: Path, resolved: Mapping[str, Any]) -> RankProgram:
+    """The job's own program, by default the training of a task."""
     job = resolved["job"]
     command = job["run"] or [sys.executable, "-m", "hpc_amp.train", str(path)]
     may_stop = job["run"] is not None and bool(os.environ.get("HPC_AMP_OUTCOME_FILE"))

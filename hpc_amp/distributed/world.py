@@ -134,6 +134,8 @@ def _first(names: tuple[str, ...], environ: Mapping[str, str]) -> str | None:
 
 
 def _local_size(source: _Source, environ: Mapping[str, str], size: int) -> int:
+    """The number of ranks on this node: from the launcher, from Slurm's list of nodes, or from
+    HPC_AMP_PPN; without these, all ranks are on one node."""
     name = _first(source.local_size, environ)
     if name is not None:
         return _number(environ, name)
@@ -164,6 +166,7 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def _check(world: World, environ: Mapping[str, str]) -> None:
+    """Raise WorldError if a world contradicts itself or what the host script started."""
     named = "HPC_AMP_WORLD_SIZE"
     expected = _number(environ, named) if environ.get(named) else world.size
     if world.size != expected:

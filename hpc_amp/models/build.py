@@ -40,6 +40,7 @@ def build_model(model: Model, *, classes: int, channels: int, image_size: int) -
 
 
 def _resnet(model: Model, classes: int, channels: int, image_size: int) -> ResNet:
+    """A ResNet of this package. Raises ModelError for a stem that it does not have."""
     shape = FAMILY[model.name]
     narrow = len(shape["depths"]) == 3
     if narrow and model.stem == "imagenet":
@@ -57,6 +58,8 @@ def _resnet(model: Model, classes: int, channels: int, image_size: int) -> ResNe
 
 
 def _check_torchvision(model: Model, channels: int) -> None:
+    """Raise ModelError if torchvision has no such classification model, or it does not fit the
+    settings or the images."""
     # Only classification models: those of torchvision.models.detection etc. need other inputs.
     known = torchvision.models.list_models(module=torchvision.models)
     if model.name not in known:
@@ -73,6 +76,7 @@ def _check_torchvision(model: Model, channels: int) -> None:
 
 
 def _check_settings(model: Model, kind: str) -> None:
+    """Raise ModelError for a setting that only the ResNets of this package have."""
     default = Model()
     for key in ("stem", "norm", "width"):
         if getattr(model, key) != getattr(default, key):

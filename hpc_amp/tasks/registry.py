@@ -75,6 +75,7 @@ def config_class(name: str, code: Path | None = None) -> type[Any]:
 
 @functools.cache
 def _config_class(place: str, code: Path | None) -> type[Any]:
+    """`config_class` for an import path, with its result kept."""
     module, _, task = place.partition(":")
     package = module.rpartition(".")[0]
     with _importable(module, code):

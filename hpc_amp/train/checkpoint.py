@@ -157,6 +157,7 @@ class CheckpointStore:
             self._warn(f"the metric of step {checkpoint.step} could not be written: {error}")
 
     def _publish(self, final: Path, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint to a temporary folder, and rename it to `final`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         stage = self.folder / f".tmp-{final.name}-{uuid.uuid4().hex[:8]}"
         stage.mkdir()
@@ -171,6 +172,7 @@ class CheckpointStore:
         sync_folder(self.folder)
 
     def _write(self, stage: Path, checkpoint: Checkpoint) -> None:
+        """Write the files of a checkpoint, and the manifest last."""
         files: dict[str, dict[str, Any]] = {}
         for stem, content in checkpoint.tensors.items():
             files[f"{stem}.pt"] = write_durably(stage / f"{stem}.pt", partial(torch.save, content))

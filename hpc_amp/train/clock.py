@@ -29,7 +29,7 @@ class HostClock:
         return time.perf_counter()
 
     def seconds(self, begin: float, end: float) -> float:
-        """The difference."""
+        """Seconds from one mark to another."""
         return end - begin
 
 

@@ -269,6 +269,7 @@ class Engine:
             self.precision.close()
 
     def _train(self) -> StopReason:
+        """The loop over steps. Returns the reason to stop, StopReason.NONE after the last step."""
         # A stop may have interrupted the evaluation of the step that was resumed. Its checkpoint
         # has no metric then; saving again adds the metric, so that `keep_best` can compare it.
         resumed_evaluation = self.evaluated_step
@@ -532,7 +533,7 @@ class Engine:
         # Networks were built without their first weights, because there was a checkpoint.
         if chosen is not None and self.task.first_weights():
             raise TrainingError(
-                "none of the run's checkpoints can be read, and this attempt has not read its "
+                "no checkpoint of the run can be read any more, and this attempt did not load its "
                 "first weights"
             )
         return []

@@ -23,7 +23,8 @@ class ExchangeTimer:
     that computation does not hide.
 
     DDP calls a communication hook for each bucket, in a fixed order; the last bucket is passed when
-    all gradients are computed. The hook computes what DDP computes without one, bit by bit.
+    all gradients are computed. The hook computes what DDP computes without one, bit by bit
+    (https://pytorch.org/docs/stable/ddp_comm_hooks.html).
     """
 
     def __init__(self, clock: Clock, world: World) -> None:
@@ -41,6 +42,8 @@ class ExchangeTimer:
         return pairs
 
     def _exchange(self, state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """DDP's communication hook: average a bucket of gradients over the ranks, and mark the
+        times of the last bucket."""
         last = bucket.is_last()
         computed = self._clock.mark() if last else None
         gradients = bucket.buffer().mul_(self._share)

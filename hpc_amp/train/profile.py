@@ -53,7 +53,7 @@ class Profiler(Observer):
     def begin(self, engine: Training) -> None:
         """Wait for the first step to profile, unless a resume begins after it."""
         if engine.step >= self._first:
-            engine.tracker.say(f"profile: step {self._first} is over, so there is none")
+            engine.tracker.say(f"no profile: step {self._first} was done before this attempt")
             return
         self._marks = Marks(engine, lambda: self._between_steps(engine))
         self._between_steps(engine)

@@ -11,7 +11,11 @@ from hpc_amp.distributed.world import World
 
 
 def seed_everything(seed: int, rank: int = 0) -> None:
-    """Seed the generators of Python, and of torch on all devices. Ranks get different streams."""
+    """Seed the generators of Python, and of torch on all devices.
+
+    Each `rank` has another stream of random numbers. The engine uses 0 for what is equal on all
+    ranks, such as initial weights, and 1 + rank for the rest.
+    """
     mixed = (seed * 1_000_003 + rank * 7_919 + 12_345) % 2**63
     random.seed(mixed)
     torch.manual_seed(mixed)

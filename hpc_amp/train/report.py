@@ -54,6 +54,8 @@ class ProgressReport:
                 loss.clear()
 
     def _mean_losses(self) -> dict[str, float]:
+        """The mean of each loss since the last report, over all ranks, by name. A collective
+        call."""
         engine = self._engine
         losses: dict[str, RecentLosses] = {}
         for update in engine.updates:
@@ -89,6 +91,8 @@ class ProgressReport:
         )
 
     def _say_progress(self, losses: dict[str, float], rates: dict[str, float], rate: float) -> None:
+        """Log a line about the last step, and update the progress file. `rate` is in samples per
+        second."""
         engine = self._engine
         epoch = (engine.step - 1) // engine.data.steps_per_epoch + 1
         parts = [f"epoch {epoch}/{engine.train.epochs}", f"step {engine.step}/{engine.total_steps}"]

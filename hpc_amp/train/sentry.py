@@ -88,7 +88,10 @@ class Sentry(threading.Thread):
         self.hang_limit = seconds
 
     def moved(self, step: int, phase: str) -> None:
-        """Report progress. Costs no more than a few assignments."""
+        """Report progress. Costs no more than a few assignments.
+
+        `step`: the number of completed steps. `phase`: what the rank is doing, for messages.
+        """
         self.step = step
         self.phase = phase
         self._moved = time.monotonic()

@@ -86,6 +86,7 @@ def _end_failed(error: Exception, run: RunDirectory, world: World, sentry: Sentr
 
 
 def _start(job: Job, run: RunDirectory, world: World, watch: StopWatch, sentry: Sentry) -> Engine:
+    """Make the engine of a job, and log what it is about to run."""
     if job.train is None:
         raise TrainingError("the job has no `train` section")
     device = prepare_device(job.train, world)

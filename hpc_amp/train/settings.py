@@ -27,6 +27,8 @@ def check_settings(train: Train, world: World) -> None:
 
 
 def _check_section(section: object, path: str) -> None:
+    """Raise SettingError for the first value in `section` that its class does not allow. `path` is
+    the path of its key, for messages."""
     kind: type = type(section)
     for name, key in keys_of(kind).items():
         value, where = getattr(section, name), f"{path}.{name}"
@@ -48,6 +50,7 @@ def _check_section(section: object, path: str) -> None:
 
 
 def _is_a(value: Any, key: Key) -> bool:
+    """Whether `value` has the type of `key`. A whole number is allowed for a float."""
     origin = typing.get_origin(key.type)
     if origin is Literal:
         return value in typing.get_args(key.type)

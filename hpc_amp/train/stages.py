@@ -77,7 +77,8 @@ def begin(
 
 
 def announce(name: str, engine: Engine) -> None:
-    """Log what is about to run: name, task, data, ranks, precision, number of steps."""
+    """Log what is about to run: `name`, the name of the job, and the task, the data, the ranks, the
+    precision and the number of steps."""
     train, world, say = engine.train, engine.world, engine.tracker.say
     ranks = f"{world.size} rank{'s' * (world.size > 1)}"
     nodes = f"{world.nodes} node{'s' * (world.nodes > 1)}"

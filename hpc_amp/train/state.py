@@ -125,8 +125,8 @@ def restore(engine: Training, checkpoint: Checkpoint) -> list[str]:
             update.skipped = trainer.get("skipped_updates", {}).get(update.phase.name, overflows)
     except (KeyError, ValueError, RuntimeError) as error:
         raise TrainingError(
-            f"the checkpoint of step {checkpoint.step} is of another model or optimizer than this "
-            f"job's: {' '.join(str(error).split())[:300]}"
+            f"the checkpoint of step {checkpoint.step} belongs to another model or optimizer than "
+            f"this job's: {' '.join(str(error).split())[:300]}"
         ) from error
     engine.step = trainer["step"]
     engine.metrics = trainer["metrics"]
@@ -186,7 +186,7 @@ def _refuse_other_run(engine: Training, trainer: Any) -> None:
     before = trainer.get("steps_per_epoch", now)  # not in checkpoints of older versions
     if before != now:
         raise TrainingError(
-            f"the checkpoint was trained with {before} steps an epoch, but there are {now} now: "
+            f"the checkpoint was trained with {before} steps in an epoch, but there are {now} now: "
             "the training data has changed. Restore it, or start a new run"
         )
 

@@ -50,8 +50,11 @@ class _Step:
 
 
 class StepTimer:
-    """Measures the steps of one rank. The time between two steps belongs to the second one, except
-    for evaluations and checkpoints (see `restart`). Nothing waits for the device."""
+    """Measures the steps of one rank, as `config` (`train.timing`) asks for.
+
+    The time between two steps belongs to the second one, except for evaluations and checkpoints
+    (see `restart`). Nothing waits for the device.
+    """
 
     def __init__(self, config: Timing, world: World, device: torch.device) -> None:
         self._config = config
@@ -150,6 +153,7 @@ class StepTimer:
             _write(folder / "allreduce.json", alone)
 
     def _facts(self, engine: Training) -> dict[str, Any]:
+        """The content of this rank's file. Waits for the device."""
         train, world, device = engine.train, self._world, self._device
         learning = [p for n in engine.networks.values() for p in n.parameters() if p.requires_grad]
         seconds = self._clock.seconds

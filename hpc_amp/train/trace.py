@@ -153,6 +153,7 @@ class _Timeline:
 
 
 def _host_timeline(events: Sequence[dict[str, Any]]) -> _Timeline:
+    """What the host does when, from the marks of a trace and autograd's own events."""
     spans = [(*span, "data") for span in _marked(events, DATA)]
     forwards = _marked(events, FORWARD)
     gradients = sorted(_span(event) for event in events if event["name"].startswith(_GRADIENT))
@@ -168,6 +169,7 @@ def _host_timeline(events: Sequence[dict[str, Any]]) -> _Timeline:
 
 
 def _communicates(event: dict[str, Any]) -> bool:
+    """Whether an event is an exchange of gloo or a kernel of NCCL."""
     name = event["name"].lower()
     return name.startswith("gloo:") or (event.get("cat") == "kernel" and "nccl" in name)
 

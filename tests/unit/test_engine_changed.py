@@ -171,7 +171,9 @@ def test_data_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     trained(tmp_path, 3)
     monkeypatch.setattr("support.training.STEPS_PER_EPOCH", 7)
 
-    with pytest.raises(TrainingError, match="trained with 5 steps an epoch, but there are 7 now"):
+    with pytest.raises(
+        TrainingError, match="trained with 5 steps in an epoch, but there are 7 now"
+    ):
         engine(tmp_path, attempt=2)
 
 
@@ -242,7 +244,7 @@ def test_a_run_does_not_begin_with_random_weights_instead(
         return list(again(self, chosen))
 
     monkeypatch.setattr(Engine, "_resume", without_checkpoints)
-    with pytest.raises(TrainingError, match="none of the run's checkpoints can be read"):
+    with pytest.raises(TrainingError, match="no checkpoint of the run can be read"):
         engine(tmp_path / "second", Tuned, attempt=2)
 
 
