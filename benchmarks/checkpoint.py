@@ -1,20 +1,21 @@
-"""What a checkpoint costs the training loop, for a state of about 205 MB.
+"""How long a checkpoint delays the training loop, for a state of about 205 MB.
 
     python benchmarks/checkpoint.py [--rounds 9] [--json]
 
 The state is that of a ResNet-50 with SGD's momentum. Each round trains a few steps and saves in
 three ways, in turn, in one process:
 
-    torch.save        to a file, without fsync: what most loops do
-    durable           ours without `background`: hashed, fsynced, manifest, rename
-    background        ours: the loop goes on, and a thread does the same
+    torch.save        to a file, without fsync, as in most loops
+    durable           hpc-amp without `background`: hash, fsync, manifest, rename
+    background        hpc-amp: the loop goes on, and a thread does the same
 
-The stall is the time by which the loop is held up: the call itself, and for `background` the wait
-before the next optimizer step, where the copy must be complete. It does not include that the steps
-meanwhile are slower because the writer uses memory bandwidth and a core; those are printed beside
-it, as the time of the steps while the writer is at work over the time of the others.
+The stall is the time for which the loop waits: the call itself, and for `background` also the wait
+before the next optimizer step, when the copy must be complete. It does not include that steps are
+slower while the writer uses memory bandwidth and a core. Times of steps with and without the writer
+are printed separately.
 
-Ends with 1 where the background save does not stall at least 12 times less than torch.save.
+Exits with 1 if the stall of the background save is not at least 12 times shorter than that of
+torch.save.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ from hpc_amp.train.saver import CheckpointSaver
 
 WANTED_RATIO = 12.0
 STEPS = 4
-"""Steps after each save, in which the writer has the time to end."""
+"""Steps after each save, in which the writer can finish."""
 
 
 class Loop:
-    """A small training of a large network."""
+    """A minimal training of a large network."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -59,7 +60,7 @@ class Loop:
         self.step(lambda: None)
 
     def step(self, before_step: Callable[[], None]) -> tuple[float, float]:
-        """Train one step; returns its seconds and those that `before_step` took of them."""
+        """Train one step. Returns its seconds, and those of them that `before_step` took."""
         begun = time.perf_counter()
         self.optimizer.zero_grad()
         self.network(self.images).sum().backward()
@@ -82,7 +83,8 @@ class Loop:
 
 
 def measure(rounds: int, folder: Path) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Seconds of stall of each way by round, and of the steps with and without a writer."""
+    """The stall in seconds of each way and round, and the seconds of steps with and without a
+    writer."""
     torch.set_num_threads(1)
     loop = Loop()
     savers = {
@@ -112,7 +114,7 @@ def _save(
     folder: Path,
     steps: dict[str, list[float]],
 ) -> float:
-    """Save in one way and train on; returns the stall."""
+    """Save in one way and train the next steps. Returns the stall in seconds."""
     begun = time.perf_counter()
     if name == "torch.save":
         torch.save(loop.state(), folder / "plain.pt")
@@ -132,7 +134,7 @@ def _save(
 
 
 def _fail(text: str) -> None:
-    raise SystemExit(f"the measurement is worth nothing: {text}")
+    raise SystemExit(f"the measurement is not valid: {text}")
 
 
 def _row(seconds: list[float]) -> dict[str, float]:
@@ -154,7 +156,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         stalls, steps = measure(arguments.rounds, Path(folder))
-    # Of the same round: the disk and the machine change from one to the next.
+    # Compare within a round, because disk and machine change from one round to the next.
     pairs = zip(stalls["torch.save"], stalls["background"], strict=True)
     ratio = statistics.median(plain / background for plain, background in pairs)
     facts: dict[str, Any] = {
@@ -175,9 +177,9 @@ def main() -> int:
             for name, seconds in rows.items():
                 values = "".join(f"{key} {value:>9}  " for key, value in _row(seconds).items())
                 print(f"{what:6}{name:20}{values}")
-        print(f"The background save stalls {ratio:.1f} times less than torch.save.")
+        print(f"The stall of the background save is {ratio:.1f} times shorter than torch.save's.")
     if ratio < WANTED_RATIO:
-        print(f"That is less than the {WANTED_RATIO:g} times that are promised.", file=sys.stderr)
+        print(f"The documentation promises {WANTED_RATIO:g} times.", file=sys.stderr)
         return 1
     return 0
 

@@ -1,10 +1,11 @@
-"""How long the command line takes to answer, as CPU seconds of the process and its children.
+"""How long the command line takes, in CPU seconds of the process and its children.
 
     python benchmarks/cli_start.py [--repeats 11] [--json]
 
-Measured from the kernel's accounting, so that other load on the machine matters little; the median
-counts. `python -c pass` is what any Python program costs, `torchrun --help` what one costs that
-imports torch. Rounds go through all commands in turn, so that they share a machine's moods.
+CPU time is read from the kernel's accounting, so other load on the machine has little effect. The
+median of the repeats is reported. `python -c pass` shows the minimum of any Python program, and
+`torchrun --help` a program that imports torch. Each round runs all commands in turn, so that they
+are measured under the same conditions.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BASE = "python -c pass"
 
 
 def commands() -> dict[str, list[str]]:
-    """What is measured, by name. torchrun only where it is installed."""
+    """The commands to measure, by name. torchrun is only measured if it is installed."""
     hpc_amp = [sys.executable, "-m", "hpc_amp"]
     config = str(ROOT / "configs" / "cifar_resnet.yaml")
     measured = {
@@ -40,7 +41,7 @@ def commands() -> dict[str, list[str]]:
 
 
 def cpu_seconds(command: list[str], folder: str) -> float:
-    """User and system time of one run of a command, with all that it starts."""
+    """User and system time of one run of a command, including its children."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
@@ -62,7 +63,7 @@ def main() -> None:
     measured = commands()
     times: dict[str, list[float]] = {name: [] for name in measured}
     with tempfile.TemporaryDirectory() as folder:
-        for name in measured:  # fills the caches: compiled modules, file system
+        for name in measured:  # fill the caches: compiled modules, file system
             cpu_seconds(measured[name], folder)
         for _ in range(arguments.repeats):
             for name, command in measured.items():

@@ -1,12 +1,13 @@
-"""Whether mixed precision costs a GAN its quality: DCGAN on Fashion-MNIST in fp32, bf16 and fp16.
+"""Does mixed precision reduce the quality of a GAN? DCGAN on Fashion-MNIST in fp32, bf16 and fp16.
 
     OMP_NUM_THREADS=1 python benchmarks/gan_quality.py /usr/share/datasets/fashion-mnist
 
-The folder holds the original files; that one is of Debian's package `dataset-fashion-mnist`. Every
-number format trains from the same seeds: the same first weights, images and latent vectors, in the
-same order. Generated images are compared with all test images by the Fréchet distance on a small
-fixed feature network (`hpc_amp.gan.frechet`), whose values for images of known quality come
-first. Prints a table; `--json FILE` keeps everything, `--picture FILE` shows images side by side.
+The folder contains the original files, such as those of Debian's package `dataset-fashion-mnist`.
+All number formats are trained with the same seeds: the same initial weights, images and latent
+vectors, in the same order. Generated images are compared with all test images by the Fréchet
+distance on a small fixed feature network (`hpc_amp.gan.frechet`); distances of images of
+known quality are printed first. `--json FILE` writes all results, `--picture FILE` shows images of
+all formats side by side.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ from hpc_amp.train import Observer, fit
 
 MODES = ("fp32", "bf16", "fp16")
 T_95 = {2: 4.303, 4: 2.776, 6: 2.447, 8: 2.306}
-"""Student's t for a two-sided 95 %, by degrees of freedom."""
+"""Student's t for a two-sided confidence of 95 %, by degrees of freedom."""
 
 
 def settings(flags: argparse.Namespace, mode: str, seed: int, steps: int) -> DcganConfig:
-    """One training: small enough for a CPU core, where fp16 convolutions are slow."""
+    """The settings of one training, which is small because fp16 convolutions are slow on CPUs."""
     return DcganConfig(
         gan=Gan(
             image_size=32, latent=32, generator_width=8, discriminator_width=8, lr=5e-4, pictures=36
@@ -73,7 +74,7 @@ def settings(flags: argparse.Namespace, mode: str, seed: int, steps: int) -> Dcg
 
 
 class Scales(Observer):
-    """Keeps the loss scales with which an attempt began and ended."""
+    """Keeps the loss scales at the beginning and the end of an attempt."""
 
     def begin(self, engine: Any) -> None:
         self.at_begin = self._scales(engine)
@@ -88,7 +89,7 @@ class Scales(Observer):
 
 
 def train(flags: argparse.Namespace, mode: str, seed: int, out: Path) -> dict[str, Any]:
-    """Train up to each of `--steps` in turn, each time in a new attempt that resumes."""
+    """Train to each of `--steps` in turn, each time in a new attempt that resumes."""
     distances, scales, begun = {}, {}, time.process_time()
     for steps in flags.steps:
         seen = Scales()
@@ -97,7 +98,7 @@ def train(flags: argparse.Namespace, mode: str, seed: int, out: Path) -> dict[st
         if fitted.outcome != "finished":
             raise SystemExit("stopped")
         if scales and seen.at_begin != scales:
-            raise RuntimeError(f"{mode}: the loss scales of a resume are not those saved")
+            raise RuntimeError(f"{mode}: the loss scales after a resume differ from those saved")
         scales = seen.at_end
         distances[steps] = fitted.metrics["frechet_small"]
     return {
@@ -111,7 +112,7 @@ def train(flags: argparse.Namespace, mode: str, seed: int, out: Path) -> dict[st
 
 
 def known_images(flags: argparse.Namespace) -> tuple[dict[str, float], Tensor]:
-    """The distance from the test images of images whose quality is known; and some real ones."""
+    """The distances of images of known quality from the test images, and some real images."""
     task = Dcgan(settings(flags, "fp32", 0, 1), World(), torch.device("cpu"))
     data = task.prepare_data()
     features = FeatureNetwork(1)
@@ -143,7 +144,7 @@ def known_images(flags: argparse.Namespace) -> tuple[dict[str, float], Tensor]:
 
 
 def compare(runs: list[dict[str, Any]], steps: int) -> dict[str, Any]:
-    """Mean and standard deviation over the seeds of each format, and Welch's t against fp32."""
+    """For each format, mean and standard deviation over the seeds, and Welch's t against fp32."""
     by_mode: dict[str, list[float]] = {}
     for run in runs:
         by_mode.setdefault(run["mode"], []).append(run["frechet_small"][steps])
@@ -160,7 +161,7 @@ def compare(runs: list[dict[str, Any]], steps: int) -> dict[str, Any]:
 
 
 def save_picture(file: Path, real: Tensor, folders: dict[str, Path]) -> None:
-    """Real images and, from left to right, those of each run."""
+    """Write a picture with real images and, to their right, generated ones of each run."""
     from torchvision.utils import make_grid, save_image
 
     with tempfile.TemporaryDirectory() as folder:
@@ -176,7 +177,7 @@ def save_picture(file: Path, real: Tensor, folders: dict[str, Path]) -> None:
 
 
 def main() -> None:
-    """Train all, print, and write what was asked for."""
+    """Train all formats, print the results, and write the files that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", help="folder with the files of Fashion-MNIST")
     parser.add_argument("--steps", type=int, nargs="+", default=[250, 750, 3000])
@@ -195,18 +196,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for seed, mode in itertools.product(range(flags.seeds), MODES):
             runs.append(train(flags, mode, seed, Path(folder, f"{mode}-{seed}")))
-            told = "  ".join(f"{s} steps {d:.5f}" for s, d in runs[-1]["frechet_small"].items())
+            shown = "  ".join(f"{s} steps {d:.5f}" for s, d in runs[-1]["frechet_small"].items())
             scales = {name: f"{scale:g}" for name, scale in runs[-1]["loss_scales"].items()}
             skipped = f"  scales {scales}, {runs[-1]['skipped_updates']} skipped" if scales else ""
-            print(f"seed {seed}  {mode}  {told}  {runs[-1]['cpu_seconds']} s{skipped}", flush=True)
+            print(f"seed {seed}  {mode}  {shown}  {runs[-1]['cpu_seconds']} s{skipped}", flush=True)
         if flags.picture:
             save_picture(flags.picture, real, {mode: Path(folder, f"{mode}-0") for mode in MODES})
     table = compare(runs, flags.steps[-1])
     print(f"after {flags.steps[-1]} steps, over {flags.seeds} seeds:")
     for mode, row in table.items():
-        against = "" if mode == "fp32" else f"  t against fp32 {row['t']:+.2f}"
-        verdict = "" if mode == "fp32" else f": {'differs' if row['apart'] else 'not told apart'}"
-        print(f"  {mode}  {row['mean']:.5f} +- {row['sd']:.5f}{against}{verdict}")
+        line = f"  {mode}  {row['mean']:.5f} +- {row['sd']:.5f}"
+        if mode != "fp32":
+            verdict = "differs" if row["apart"] else "no significant difference"
+            line += f"  t against fp32 {row['t']:+.2f}: {verdict}"
+        print(line)
     if flags.json:
         facts = {
             "date": date.today().isoformat(),

@@ -1,13 +1,13 @@
-"""What the engine costs over a hand-written loop, on a step of about a millisecond.
+"""How much slower the engine is than a hand-written loop, with steps of about a millisecond.
 
     python benchmarks/overhead.py [--rounds 9] [--steps 500] [--json]
 
-Every contestant trains the same network on the same batches at the same learning rates on one CPU
-thread, and must come to the same losses to a millionth. Rounds are interleaved in one process; the
-ratio of each round is taken, and the median of those. The engine does what it does in a job: it
-logs every 50 steps to metrics.jsonl, TensorBoard, the progress file and the log, looks for signals
-and the stop file, and minds the checkpoint interval. The hand-written loop prints a line every 50
-steps. Lightning and accelerate, where installed, run without logger, checkpoints and progress bar.
+Every contestant trains the same network on the same batches at the same learning rates, on one CPU
+thread, and has to reach the same losses to a millionth. Rounds are interleaved in one process. The
+result is the median of the ratios in each round. The engine does what it does in a job: every 50
+steps it reports to metrics.jsonl, TensorBoard, the progress file and the log; it checks signals and
+the stop file; and it observes the checkpoint interval. The hand-written loop prints a line every 50
+steps. Lightning and accelerate, if installed, run without logger, checkpoints and progress bar.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Clocked:
-    """Batches that take the time of `steps` steps, after a warm-up and before one more step, so
-    that neither the start nor the end of a training counts."""
+    """Batches that measure the time of `steps` steps, after a warm-up and before some more steps,
+    so that neither the start nor the end of a training counts."""
 
     def __init__(self, steps: int) -> None:
         stream = torch.Generator().manual_seed(1)
@@ -82,7 +82,7 @@ class Clocked:
 
 
 def network() -> nn.Module:
-    """The network, with the initial weights that the engine would give it."""
+    """The network, with the initial weights that the engine gives it."""
     seed_everything(0)
     return nn.Sequential(nn.Linear(3072, 128), nn.ReLU(), nn.Linear(128, 10))
 
@@ -95,11 +95,11 @@ def optimizer_for(model: nn.Module) -> torch.optim.SGD:
     )
 
 
-# -- the contestants: each trains on the batches and returns the mean loss of every 50 steps ------
+# -- contestants: each trains on the batches and returns the mean loss of every 50 steps ----------
 
 
 def by_hand(batches: Clocked, folder: Path) -> list[float]:
-    """The loop that anybody would write."""
+    """A hand-written loop."""
     train, losses = Train(), []
     model = network()
     optimizer = optimizer_for(model)
@@ -190,7 +190,7 @@ def by_accelerate(batches: Clocked, folder: Path) -> list[float]:
 
 
 def by_lightning(batches: Clocked, folder: Path) -> list[float]:
-    """Lightning, with everything off that can be switched off."""
+    """Lightning, with everything switched off that can be."""
     import lightning
 
     train, losses = Train(), []
@@ -231,17 +231,17 @@ CONTESTANTS: dict[str, tuple[Contestant, str | None]] = {
     "accelerate": (by_accelerate, "accelerate"),
     "Lightning": (by_lightning, "lightning"),
 }
-"""How each trains, and the package that it needs."""
+"""For each contestant, how it trains and the package that it needs."""
 
 
 # -- measuring -----------------------------------------------------------------------------------
 
 Times = dict[str, list[float]]
-"""Seconds a step in every round, by contestant."""
+"""Seconds of a step in each round, by contestant."""
 
 
 def installed() -> tuple[dict[str, Contestant], dict[str, str], dict[str, str]]:
-    """The contestants that can take part, why the others cannot, and versions of packages."""
+    """The contestants that can run, the reasons why others cannot, and the versions of packages."""
     present, skipped = {}, {}
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     for name, (train, package) in CONTESTANTS.items():
@@ -255,22 +255,22 @@ def installed() -> tuple[dict[str, Contestant], dict[str, str], dict[str, str]]:
 
 
 def measure(contestants: dict[str, Contestant], rounds: int, steps: int) -> tuple[Times, Times]:
-    """Wall and CPU time of every contestant in every round. Ends the program where the losses of
-    any two differ."""
+    """Wall time and CPU time of each contestant in each round. Exits if the losses of any two
+    differ."""
     torch.set_num_threads(1)
     batches = Clocked(steps)
     wall: Times = {name: [] for name in contestants}
     cpu: Times = {name: [] for name in contestants}
     expected: list[float] | None = None
     for number in range(rounds):
-        # Every other round backwards, so that nobody always comes after the same other one.
+        # Every other round is in reverse order, so that no contestant always follows the same one.
         for name in list(contestants)[:: 1 if number % 2 == 0 else -1]:
             losses = _run(contestants[name], batches)
             expected = expected or losses
-            # The means are summed up in another order.
+            # Not exactly equal, because the means are summed up in different orders.
             pairs = zip(losses, expected, strict=True)
             if not all(math.isclose(ours, theirs, rel_tol=1e-6) for ours, theirs in pairs):
-                raise SystemExit(f"{name} came to other losses than the loops before it")
+                raise SystemExit(f"{name} has other losses than the loops before it")
             wall[name].append(batches.seconds / steps)
             cpu[name].append(batches.cpu_seconds / steps)
     return wall, cpu
@@ -288,8 +288,8 @@ def _run(train: Contestant, batches: Clocked) -> list[float]:
 
 
 def table(wall: Times, cpu: Times) -> dict[str, dict[str, float]]:
-    """A row a contestant: times in microseconds, and ratios to the loop by hand of the same
-    round."""
+    """One row for each contestant: times in microseconds, and ratios to the hand-written loop in
+    the same round."""
     rows = {}
     for name in wall:
         pairs = zip(wall[name], wall["by hand"], strict=True)
@@ -342,7 +342,7 @@ def main() -> None:
         print(f"{name:12}" + "".join(f"{value:15}" for value in row.values()))
     for name, reason in skipped.items():
         print(f"{name:12} skipped: {reason}")
-    print("The losses of all were equal to a millionth.")
+    print("The losses of all contestants were equal to a millionth.")
 
 
 if __name__ == "__main__":

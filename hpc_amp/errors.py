@@ -3,8 +3,10 @@
     HpcAmpError            one clear line; `exit_code` becomes the process's
     ├── ConfigError        the YAML, an override or a site file is wrong (exit 2)
     ├── UsageError         the command cannot be carried out as asked (exit 2)
-    └── SchedulerError     the scheduler refused or did not answer (exit 1)
-        └── UnclearError   ... and may have taken a job all the same
+    ├── SchedulerError     the scheduler refused or did not answer (exit 1)
+    │   └── UnclearError   ... and may have taken a job all the same
+    └── JobError           training cannot begin or go on, as its ranks find (exit 1)
+        └── InputError     settings, data or task of a job cannot be used (exit 2)
 
 Anything else that escapes is a defect of hpc-amp and keeps its traceback.
 """
@@ -52,3 +54,13 @@ class SchedulerError(HpcAmpError):
 
 class UnclearError(SchedulerError):
     """Whether the scheduler has taken a job is not known: what belongs to the job has to stay."""
+
+
+class JobError(HpcAmpError, RuntimeError):
+    """Training cannot begin or go on. A rank prints the message, without a traceback."""
+
+
+class InputError(JobError):
+    """The settings, the data or the task of a job cannot be used."""
+
+    exit_code = 2

@@ -4,8 +4,8 @@
     python main.py --steps 5 --model resnet18 --fp16 -s          # fp16 autocast, dynamic loss scale
     torchrun --nproc-per-node 4 main.py -n 5 -m resnet50 -p --fp16 -s
 
-The flags are turned into a configuration of hpc-amp, whose engine trains; docs/examples.md has what
-differs from the workshop's own script.
+The flags become settings of hpc-amp, whose engine trains. docs/examples.md lists the differences to
+the workshop's own script.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MODELS = {
     "lenet": "lenet5",
     "mobilenetv2": "mobilenet_v2",
 }  # fmt: skip
-"""The workshop's names of networks, and what they are called in hpc-amp and torchvision."""
+"""The names of networks in the workshop, and their names in hpc-amp and torchvision."""
 
 NOT_HERE = (
     *("densenet-cifar", "dual-path-net-26", "dual-path-net-92", "mobilenet", "pnasneta"),
@@ -32,7 +32,7 @@ NOT_HERE = (
     *("preact-resnet152", "resnext29_2x64d", "resnext29_4x64d", "resnext29_8x64d"),
     *("resnext29_32x64d", "senet18", "shufflenetg2", "shufflenetg3"),
 )
-"""Those of its networks that exist neither here nor in torchvision."""
+"""Networks of the workshop that exist neither in hpc-amp nor in torchvision."""
 
 BATCH_SIZE = 128
 WARMUP_EPOCHS = 5
@@ -40,19 +40,19 @@ RATE_FALLS_AT = (80, 120, 160, 180)
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
-    """The command line. Ends the program where it makes no sense."""
+    """Parse the command line. Exits with 2 if it is wrong."""
     from hpc_amp.train import ArgumentParser
 
     parser = ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     add = parser.add_argument
     add("--lr", type=float, default=0.1, help="peak learning rate (%(default)s)")
     add("--steps", "-n", type=int, default=200, metavar="N", help="epochs (%(default)s)")
-    add("--gpu", "-p", action="store_true", help="fail where there is no GPU; one is used anyway")
+    add("--gpu", "-p", action="store_true", help="fail without a GPU; one is used in any case")
     add("--fp16", action="store_true", help="fp16 autocast; the weights stay fp32")
     add("--loss_scaling", "-s", action="store_true", help="scale the loss, dynamically")
     add("--model", "-m", default="resnet50", help="network (%(default)s)")
-    add("--data", default="data", metavar="FOLDER", help="of CIFAR-10 (%(default)s)")
-    add("--synthetic", action="store_true", help="synthetic images where CIFAR-10 is not there")
+    add("--data", default="data", metavar="FOLDER", help="folder of CIFAR-10 (%(default)s)")
+    add("--synthetic", action="store_true", help="synthetic images if CIFAR-10 is not there")
     add("--out", default="weights", metavar="FOLDER", help="where results go (%(default)s)")
     flags = parser.parse_args(words)
     available = f"there are {', '.join(sorted(MODELS))}"
@@ -68,12 +68,12 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def configuration(flags: argparse.Namespace):
-    """The flags as a configuration of the engine."""
+    """The flags as settings of the engine."""
     from hpc_amp.config import schema
     from hpc_amp.tasks.classification.config import ClassificationConfig, Model
 
     epochs = flags.steps
-    # Without a scale, gradients below 6e-8 are lost: what the walkthrough wants to show.
+    # Without a loss scale, gradients below 6e-8 are lost. The walkthrough is to show that.
     fixed = None if flags.loss_scaling else 1.0
     return ClassificationConfig(
         model=Model(name=MODELS[flags.model]),
@@ -100,7 +100,7 @@ def configuration(flags: argparse.Namespace):
 
 
 def main() -> int:
-    """Train, and keep the weights of every epoch that is better than all before."""
+    """Train, and save the weights of each epoch that is better than all before it."""
     flags = parse()
     import torch
 
@@ -131,7 +131,7 @@ def main() -> int:
             torch.save(state, f"{path}.new")
             os.replace(f"{path}.new", path)
 
-    # With a scale and without are two trainings, which are there to be compared.
+    # Runs with and without loss scaling are compared, so they need different folders.
     run = folder / ("run_scaled" if flags.loss_scaling else "run")
     return fit(configuration(flags), run, observers=[BestWeights()]).exit_status
 

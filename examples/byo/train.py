@@ -1,7 +1,7 @@
-"""A plain PyTorch DDP script. It knows nothing of hpc-amp, and needs only torch.
+"""A plain PyTorch DDP script. It does not use hpc-amp and only needs torch.
 
-It fits a small network to a function, prints what rank 0 sees, and can be resumed: with
-`--checkpoint FILE` it saves after every epoch and goes on from there.
+It fits a small network to a function and prints the loss on rank 0. With `--checkpoint FILE`, it
+saves after every epoch, and a second run goes on from there.
 """
 
 import argparse

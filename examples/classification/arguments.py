@@ -1,7 +1,7 @@
-"""The command line and the YAML files of scenarios: what a flag means is said here once.
+"""The command line and the YAML files of scenarios.
 
-A value comes from the command line, else from the YAML file of `--config`, else it is the default.
-Keys of YAML files are the flags, with `_` or `-`; their values are read as a flag's are.
+A value comes from the command line, or from the YAML file of `--config`, or is the default. Keys of
+YAML files are the names of flags, with `_` or `-`, and their values are parsed in the same way.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ DATA_SETS = ("mnist", "fashionmnist", "cifar10", "cifar100", "imagenet", "synthe
 
 
 class Parser(ArgumentParser):
-    """Says what is wrong in one line. Knows what was given, since nothing else is in its result:
-    defaults are in `defaults`."""
+    """A parser whose result has only the flags that were given; defaults are in `defaults`. Its
+    errors are one line."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -32,10 +32,10 @@ class Parser(ArgumentParser):
         )
         self.defaults: dict[str, Any] = {"local_rank": None}
         self.place = ""
-        """What is being read, if not the command line."""
+        """The file that is being parsed, for messages; empty for the command line."""
 
     def flag(self, *names: str, default: Any, **options: Any) -> None:
-        """A flag; of several names the first one is the attribute's."""
+        """Add a flag. The first of its long names is the name of the attribute."""
         name = next(name for name in names if name.startswith("--"))[2:].replace("-", "_")
         self.defaults[name] = default
         if default is not None and default is not False:
@@ -43,7 +43,7 @@ class Parser(ArgumentParser):
         self.add_argument(*names, dest=name, **options)
 
     def switch(self, *names: str, **options: Any) -> None:
-        """A flag that is true where it stands alone, and may be followed by true or false."""
+        """Add a flag that is true without a value, and may have the value true or false."""
         self.flag(*names, default=False, nargs="?", const=True, type=_boolean, **options)
 
     def error(self, message: str) -> NoReturn:
@@ -57,62 +57,62 @@ def _boolean(text: str) -> bool:
 
 
 def make_parser() -> Parser:
-    """All flags. Names after the first are those of older scripts and YAML files."""
+    """All flags. Names after the first one are those of older scripts and YAML files."""
     parser = Parser()
     flag, switch = parser.flag, parser.switch
     flag("--config", default=None, help="YAML file, or its name in configs/DATA/ARCH")
     flag("--arch", "-a", default="resnet50", help="network")
     flag("--dataname", default="imagenet", choices=DATA_SETS, help="data set")
     flag("--datapath", default="data", help="folder of the data")
-    switch("--synthetic", help="synthetic images where the data is not there")
+    switch("--synthetic", help="synthetic images if the data is not there")
     flag("--workers", "-w", default=20, type=int, help="loader processes of each rank")
     flag("--batch-size", "-b", default=200, type=int, help="images of each rank in a step")
     switch("--channels-last", help="channels-last memory order")
     flag(
         "--dense-init-policy", "--init-policy", default="kaimingn", choices=INIT_POLICIES,
-        help="first weights of convolutions and dense layers; default: torch's own",
+        help="initial weights of convolutions and dense layers; default: torch's own",
     )  # fmt: skip
     flag(
         "--dense-bias-init", "--dense-init-bias", "--init-bias", default="zero",
-        choices=("zero", "default"), help="their first biases",
+        choices=("zero", "default"), help="initial biases of these layers",
     )  # fmt: skip
     flag(
         "--kaiming-mode", "--init-kaiming-mode", default="fan_in", choices=("fan_in", "fan_out"),
-        help="what keeps its variance: activations or gradients",
+        help="preserve the variance of activations (fan_in) or of gradients (fan_out)",
     )  # fmt: skip
     flag(
         "--kaiming-nonlinearity", "--init-kaiming-nonlinearity", default="relu",
-        choices=NONLINEARITIES, help="what follows the layers",
+        choices=NONLINEARITIES, help="the function after these layers",
     )  # fmt: skip
     flag("--optimizer", "-o", default="SGD+M", choices=("SGD", "SGD+M", "Adam"), help="optimizer")
     flag("--initial-epoch", default=0, type=int, help="with --resume: the epoch to go on from")
     flag("--epochs", default=90, type=int, help="passes over the training data")
-    flag("--momentum", default=0.9, type=float, help="of SGD+M")
-    switch("--nesterov", help="Nesterov's form of it")
-    flag("--label-smoothing", default=0.0, type=float, help="of the loss in training")
+    flag("--momentum", default=0.9, type=float, help="momentum of SGD+M")
+    switch("--nesterov", help="Nesterov momentum")
+    flag("--label-smoothing", default=0.0, type=float, help="label smoothing in training")
     flag("--lr", "--learning-rate", default=0.256, type=float, help="peak learning rate")
-    flag("--lr-policy", default="constant_lr", choices=LR_POLICIES, help="its course")
+    flag("--lr-policy", default="constant_lr", choices=LR_POLICIES, help="learning rate schedule")
     flag("--weight-decay", "--wd", default=1e-4, type=float, help="weight decay")
     flag("--warmup-length", default=5, type=int, help="epochs of linear warm-up")
     flag("--lr-gamma", default=0.1, type=float, help="multistep_lr: factor at each step")
     flag("--lr-steps", default=[], type=int, nargs="+", help="multistep_lr: epochs of the steps")
-    flag("--scale-coslr", default=1.0, type=float, help="cosine_lr: its half period, in runs")
-    flag("--scale-gausslr", default=1500.0, type=float, help="normal_lr: its width, in epochs^2")
-    flag("--print-freq-tr", default=10, type=int, help="steps between two lines")
-    flag("--print-freq-ts", default=10, type=int, help="test batches between two lines")
-    switch("--logterminal", help="show the log on the terminal, too")
+    flag("--scale-coslr", default=1.0, type=float, help="cosine_lr: half period, in runs")
+    flag("--scale-gausslr", default=1500.0, type=float, help="normal_lr: width, in epochs^2")
+    flag("--print-freq-tr", default=10, type=int, help="steps between two lines of the log")
+    flag("--print-freq-ts", default=10, type=int, help="test batches between two lines of the log")
+    switch("--logterminal", help="print the log on the terminal as well")
     switch("--save-epochs", help="save the network after each epoch")
     switch("--pretrained", help="begin with torchvision's ImageNet weights")
     flag("--resume", default=None, metavar="PATH", help="history/checkpoints/... to go on with")
     switch("--evaluate", "-e", help="evaluate, and do not train")
-    flag("--gpu-ids", "--gpu-idx", default=None, nargs="+", help="GPUs to be seen")
+    flag("--gpu-ids", "--gpu-idx", default=None, nargs="+", help="GPUs to use")
     flag("--precision", default="auto", choices=PRECISIONS, help="auto: fp16 on GPUs, else fp32")
     parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)
     return parser
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
-    """All flags with their values. Ends the program, in one line, where they make no sense."""
+    """Parse all flags. Exits with 2 and one line if they are wrong."""
     parser = make_parser()
     given = vars(parser.parse_args(words))
     values = {**parser.defaults, **_from_file(parser, given), **given}
@@ -122,7 +122,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def _from_file(parser: Parser, given: dict[str, Any]) -> dict[str, Any]:
-    """What the YAML file of `--config` says."""
+    """The flags in the YAML file of `--config`."""
     name = given.get("config")
     if name is None:
         return {}
@@ -143,7 +143,7 @@ def _from_file(parser: Parser, given: dict[str, Any]) -> dict[str, Any]:
     for key, value in content.items():
         option = "--" + str(key).replace("_", "-")
         if key == "local_rank" or value is None or value == []:
-            continue  # the launcher's, or nothing
+            continue  # set by the launcher, or empty
         if option not in known:
             parser.error(f"there is no flag {option}")
         items = value if isinstance(value, list) else [value]
@@ -154,7 +154,7 @@ def _from_file(parser: Parser, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find(parser: Parser, name: str, values: dict[str, Any]) -> Path:
-    """The file that `--config` means."""
+    """Find the file of `--config`."""
     if name.endswith((".yaml", ".yml")):
         return Path(name)
     folders = [Path("configs"), HERE / "configs"]

@@ -1,4 +1,4 @@
-"""The task: hpc-amp's classification, with first weights by policy and the five best guesses."""
+"""The task: classification with initial weights by policy, and top-5 accuracy."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from hpc_amp.tasks.classification.config import ClassificationConfig
 from hpc_amp.tasks.classification.task import Classification
 
 Record = Callable[[Tensor, Tensor, Tensor], None]
-"""Is given loss, logits and labels of each step."""
+"""Called with loss, logits and labels of each step."""
 
 
 def initialize(network: nn.Module, flags: argparse.Namespace) -> None:
-    """Draw the weights of all convolutions and dense layers by `--dense-init-policy`.
+    """Initialise all convolutions and dense layers by `--dense-init-policy`.
 
-    Kaiming: He et al., Delving deep into rectifiers (2015); Xavier: Glorot & Bengio (2010).
+    Kaiming: He et al., Delving deep into rectifiers (2015). Xavier: Glorot & Bengio, Understanding
+    the difficulty of training deep feedforward neural networks (2010).
     """
     kaiming = {"mode": flags.kaiming_mode, "nonlinearity": flags.kaiming_nonlinearity}
     draw: dict[str, Callable[[Tensor], Any]] = {
@@ -42,14 +43,14 @@ def initialize(network: nn.Module, flags: argparse.Namespace) -> None:
 
 
 def load_pretrained(network: nn.Module, name: str) -> list[str]:
-    """Give a network torchvision's ImageNet weights, where names and shapes are the same. Returns
-    the names of those that are not. Raises DataError where there are none."""
+    """Load torchvision's ImageNet weights, as far as names and shapes match. Returns the names of
+    the weights that do not match. Raises DataError if there are no weights for the network."""
     try:
         weights = torchvision.models.get_model_weights(name).DEFAULT
         saved = weights.get_state_dict(progress=False, check_hash=True)
-    except Exception as error:  # torchvision documents none
+    except Exception as error:  # torchvision does not document what it raises
         text = " ".join(str(error).split())
-        raise DataError(f"--pretrained: no weights of {name} can be had: {text}") from error
+        raise DataError(f"--pretrained: weights of {name} are not available: {text}") from error
     own = network.state_dict()
     fitting = {n: t for n, t in saved.items() if n in own and own[n].shape == t.shape}
     network.load_state_dict(fitting, strict=False)
@@ -57,7 +58,7 @@ def load_pretrained(network: nn.Module, name: str) -> list[str]:
 
 
 class Classifier(Classification):
-    """Reports top-1 and top-5 accuracy in training, through `record`, and in tests."""
+    """Reports top-1 and top-5 accuracy, in training through `record` and in evaluations."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Classifier(Classification):
         self.record = record
 
     def build_networks(self) -> dict[str, nn.Module]:
-        """The network with its first weights."""
+        """The network with its initial weights."""
         networks = super().build_networks()
         initialize(networks["model"], self.flags)
         if self.flags.pretrained:
@@ -87,7 +88,7 @@ class Classifier(Classification):
     def losses(
         self, phase: str, batch: tuple[Tensor, Tensor], networks: Networks
     ) -> Iterator[Losses]:
-        """The cross entropy, which is recorded with what it comes from."""
+        """The cross entropy, which is recorded together with logits and labels."""
         images, labels = batch
         logits = networks["model"](images)
         loss = F.cross_entropy(logits, labels, label_smoothing=self.train.label_smoothing)
@@ -95,14 +96,14 @@ class Classifier(Classification):
         yield {"loss": loss}
 
     def evaluation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The test images, with a line every `--print-freq-ts` batches."""
+        """The test images. Prints a line every `--print-freq-ts` batches."""
         for number, batch in enumerate(super().evaluation_batches(), 1):
             yield batch
             if self.world.is_main and number % self.flags.print_freq_ts == 0:
                 print(f"test: batch {number}", flush=True)
 
     def evaluate(self, batch: tuple[Tensor, Tensor], networks: Networks) -> dict[str, Tensor]:
-        """The sums of a classification and those of the five best guesses."""
+        """The sums of Classification, and the number of labels among the five best guesses."""
         images, labels = batch
         logits = networks["model"](images).float()
         return {
@@ -113,11 +114,11 @@ class Classifier(Classification):
         }
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
-        """`accuracy` and `top5` (0 to 1), and `loss`."""
+        """`accuracy` and `top5`, from 0 to 1, and `loss`."""
         return {**super().summarize(sums), "top5": sums["correct5"] / max(1.0, sums["count"])}
 
 
 def hits(logits: Tensor, labels: Tensor, guesses: int) -> Tensor:
-    """Which labels [N] are among the best guesses: bool [N]."""
+    """Whether each label [N] is among the best guesses: bool [N]."""
     best = logits.topk(min(guesses, logits.shape[1]), dim=1).indices
     return (best == labels[:, None]).any(1)

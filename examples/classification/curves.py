@@ -1,4 +1,4 @@
-"""What a scenario records: curves for TensorBoard, the same as arrays, and weights."""
+"""What a scenario records: curves in TensorBoard and as arrays, and weights."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ TRAINING = {
     "GradNorm": "Optim/Gradient_Norm",
     "Learning_Rate": "Optim/lr",
 }
-"""Curves with a point a step, by the name of the array: their tags in TensorBoard."""
+"""Curves with one point for each step: the name of the array, and the tag in TensorBoard."""
 TEST = {"TestLoss": "Loss/Test", "TestTop1": "Top1/Test", "TestTop5": "Top5/Test"}
-"""Curves with a point an epoch."""
+"""Curves with one point for each epoch."""
 
 
 class Curves(Observer):
-    """Records every step on the device, and writes when the engine reports.
+    """Records every step on the device, and writes when the engine reports. Rank 0 writes.
 
-    All ranks' means count. A step that was skipped for an overflow has no gradient norm (NaN).
-    Local rank 0 of the first node writes. A resumed scenario's curves go on; where it lost steps
-    that had been made but not written, they are NaN.
+    Losses and accuracies are means over all ranks. The gradient norm of a step that was skipped
+    because of an overflow is NaN. The curves of a resumed scenario continue. Steps that were made
+    but not written before an attempt ended are NaN.
     """
 
     def __init__(self, flags: argparse.Namespace, scenario: Scenario) -> None:
@@ -47,15 +47,15 @@ class Curves(Observer):
     # -- every step, on every rank ----------------------------------------------------------------
 
     def record(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
-        """Loss, top-1 and top-5 of a step, in percent. The first step of an attempt may come twice:
-        the second time counts."""
+        """Record the loss, and top-1 and top-5 accuracy in percent, of a step. If a step is
+        recorded twice, which happens at the beginning of an attempt, the second time counts."""
         top1, top5 = (100 * hits(logits, labels, n).float().mean() for n in (1, 5))
         row = self._row()
         self.rows[row, :3] = torch.stack((loss.float(), top1, top5))
         self.rows[row, 3] = float("nan")
 
     def _record_norm(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Just before the optimizer's step: the gradients are unscaled then."""
+        """Called before the optimizer's step, when gradients are unscaled."""
         groups = optimizer.param_groups
         norms = [p.grad.float().norm() for g in groups for p in g["params"] if p.grad is not None]
         self.rows[self._row(), 3] = torch.stack(norms).norm()
@@ -63,10 +63,10 @@ class Curves(Observer):
     def _row(self) -> int:
         return self.engine.step - self.written
 
-    # -- now and then -----------------------------------------------------------------------------
+    # -- from time to time ------------------------------------------------------------------------
 
     def begin(self, engine: Any) -> None:
-        """Take up what was recorded before."""
+        """Read what earlier attempts recorded."""
         epoch, into = divmod(engine.step, engine.data.steps_per_epoch)
         if self.flags.initial_epoch and (epoch, into) != (self.flags.initial_epoch, 0):
             raise TrainingError(
@@ -87,11 +87,11 @@ class Curves(Observer):
             self._save_weights("saved_initialization", "initialization")
 
     def reported(self, engine: Any, values: Mapping[str, float]) -> None:
-        """Write the steps since the last time."""
+        """Write the steps since the last report."""
         self._write_steps()
 
     def evaluated(self, engine: Any) -> None:
-        """Write the point of an epoch."""
+        """Write the points of an epoch."""
         self._write_steps()
         if not engine.world.is_main:
             return
@@ -106,7 +106,7 @@ class Curves(Observer):
             self._save_weights("saved_epochs", f"epoch_{epoch:03d}")
 
     def end(self, engine: Any) -> None:
-        """Write what is left, and the weights at the end of the training."""
+        """Write the remaining steps, and the weights if training is complete."""
         self._write_steps()
         if not engine.world.is_main:
             return
@@ -150,13 +150,13 @@ class Curves(Observer):
 
 
 def _read(path: Path, length: int) -> list[float]:
-    """The first values of an array, and NaN for those that it does not have."""
+    """The first `length` values of an array. Missing ones are NaN."""
     values = np.load(path).tolist()[:length] if path.exists() else []
     return values + [float("nan")] * (length - len(values))
 
 
 def _replace(path: Path, write: Callable[[Any], object]) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
     with new.open("wb") as file:

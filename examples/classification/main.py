@@ -3,7 +3,7 @@
     python main.py -a conv2 --dataname cifar10 --config cifar10_conv2_train --logterminal
     torchrun --nproc-per-node 4 main.py -a resnet50 --dataname imagenet --datapath /data/imagenet
 
-docs/examples.md has what is written where.
+docs/examples.md lists the files that are written.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, TextIO
 from arguments import parse
 
 DATA = {"fashionmnist": "fashion_mnist", "imagenet": "imagefolder"}
-"""Names of data sets that are others in hpc-amp."""
+"""Data sets whose names differ in hpc-amp."""
 UNTOUCHED = ("mnist", "fashionmnist")
-"""Data sets whose images are not cropped or mirrored: a digit has one direction."""
+"""Data sets whose images are neither cropped nor mirrored, since digits must not be mirrored."""
 
 
 def configuration(flags: argparse.Namespace, world_size: int, on_gpu: bool) -> Any:
-    """The flags as a configuration of the engine. The course of the learning rate is `rates`."""
+    """The flags as settings of the engine, without the learning rate schedule (`rates`)."""
     from hpc_amp.config import schema
     from hpc_amp.tasks.classification.config import ClassificationConfig, Model
 
@@ -60,18 +60,18 @@ def configuration(flags: argparse.Namespace, world_size: int, on_gpu: bool) -> A
 
 
 class Log:
-    """Standard output that goes to a file, and to the terminal where that is wanted."""
+    """Replaces standard output: writes to a file, and to a terminal if there is one."""
 
     def __init__(self, file: TextIO, terminal: TextIO | None) -> None:
         self._outputs = [file] if terminal is None else [file, terminal]
 
     def write(self, text: str) -> None:
-        """To all."""
+        """Write to all outputs."""
         for output in self._outputs:
             output.write(text)
 
     def flush(self) -> None:
-        """All."""
+        """Flush all outputs."""
         for output in self._outputs:
             output.flush()
 
@@ -79,7 +79,7 @@ class Log:
 def main() -> int:
     """Train or evaluate one scenario."""
     flags = parse()
-    # Before torch is imported, which looks at them once.
+    # Set these before torch is imported, because torch reads them only once.
     if flags.gpu_ids is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(flags.gpu_ids)
     if flags.local_rank is not None:
@@ -119,7 +119,7 @@ def main() -> int:
 
 
 def _log(scenario: Any, flags: argparse.Namespace) -> None:
-    """From now on what is printed goes to the log."""
+    """Redirect standard output to the log of the scenario."""
     scenario.log.parent.mkdir(parents=True, exist_ok=True)
     print(f"log: {scenario.log}", flush=True)
     terminal = sys.stdout if flags.logterminal else None

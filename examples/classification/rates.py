@@ -1,4 +1,4 @@
-"""The course of the learning rate over a run, as a part of its peak."""
+"""The learning rate during a run, divided by its peak."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ Rate = Callable[[int, int], float]
 
 
 def rate_of(flags: argparse.Namespace) -> Rate:
-    """The rate of a step (from 0 on) of so many, by `--lr-policy` and its flags.
+    """A learning rate schedule by `--lr-policy` and its flags: a function of the step, counted from
+    0, and the number of steps.
 
-    It rises in a line over the first `--warmup-length` epochs. The policies count epochs, and parts
-    of one, from the end of the warm-up; `--lr-steps` count from the beginning of the run.
+    The rate rises linearly during the first `--warmup-length` epochs. Policies count epochs, and
+    fractions of epochs, from the end of the warm-up. `--lr-steps` count from the beginning of the
+    run.
     """
 
     def rate(step: int, steps: int) -> float:

@@ -1,4 +1,4 @@
-"""The name of a scenario and the places of what it writes."""
+"""The name of a scenario, and the paths of its files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Scenario:
-    """One training. `time` tells it from others, `name` says what it is."""
+    """One training. `name` describes it, and `time` distinguishes it from others."""
 
     time: str
     name: str
@@ -30,12 +30,12 @@ class Scenario:
 
     @property
     def log(self) -> Path:
-        """All that rank 0 says."""
+        """The log, with all output of rank 0."""
         return self.folder("logs") / f"{self.time}_{self.name}.txt"
 
     @property
     def tensorboard(self) -> Path:
-        """The curves."""
+        """The folder of the curves."""
         return Path("runs", self.data, self.arch, self.time)
 
     def variable(self, name: str) -> Path:
@@ -48,7 +48,7 @@ class Scenario:
 
 
 def describe(flags: argparse.Namespace, world_size: int) -> str:
-    """What tells a scenario from another besides its time."""
+    """The name of a scenario: its main flags."""
     return (
         f"data_{flags.dataname}_arch_{flags.arch}_init_{flags.dense_init_policy}"
         f"_GPUs_{world_size}_minib_{flags.batch_size}_opt_{flags.optimizer}_lr_{flags.lr}"
@@ -57,8 +57,8 @@ def describe(flags: argparse.Namespace, world_size: int) -> str:
 
 
 def begun(resumed: str | None) -> str:
-    """The time by which a scenario is known: that of the one that is resumed; in a job that of the
-    run, so that all its attempts are one scenario; else now."""
+    """The time of a scenario: that of the resumed one; in a job, that of the run, so that all of
+    its attempts are one scenario; otherwise the present time."""
     if resumed is not None:
         return Path(resumed).resolve().name
     run = re.search(

@@ -25,7 +25,7 @@ FOLDERS = ("folder", "imagenet", "lfw", "lsun")
 
 
 def parse() -> argparse.Namespace:
-    """The flags. Exits with 2 where they are wrong."""
+    """Parse the flags. Exits with 2 if they are wrong."""
     parser = ArgumentParser(description=(__doc__ or "").split("\n\n")[0], allow_abbrev=False)
     flag = parser.add_argument
     sets = ("cifar10", "fashion_mnist", "mnist", *FOLDERS, "fake")
@@ -47,13 +47,13 @@ def parse() -> argparse.Namespace:
     flag("--lr", type=float, default=2e-4, help="learning rate")
     flag("--beta1", type=float, default=0.5, help="Adam's first coefficient")
     flag("--ngpu", type=int, default=1, help="GPUs of this node: as many as there are ranks")
-    flag("--netG", help="weights that the generator starts with")
-    flag("--netD", help="weights that the discriminator starts with")
-    flag("--outf", type=Path, default=Path("."), help="folder of all that is written")
+    flag("--netG", help="initial weights of the generator")
+    flag("--netD", help="initial weights of the discriminator")
+    flag("--outf", type=Path, default=Path("."), help="folder for all output")
     flag("--manualSeed", type=int, default=2809, help="seed")
     levels = ("O0", "O1", "O2", "O3")
     flag("--opt_level", choices=levels, help="as in apex; default: O1 on a GPU, O0 on a CPU")
-    flag("--precision", choices=("fp32", "tf32", "bf16", "fp16"), help="in place of --opt_level")
+    flag("--precision", choices=("fp32", "tf32", "bf16", "fp16"), help="replaces --opt_level")
     flag("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default %(default)s")
     flag("--resume", action="store_true", help="go on from the newest checkpoint in --outf")
     flag("--dry-run", action="store_true", help="one step only")
@@ -61,7 +61,7 @@ def parse() -> argparse.Namespace:
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if flags.ngpu > 1 and flags.ngpu != ranks:
         parser.error(f"--ngpu {flags.ngpu}: start it with torchrun --nproc-per-node {flags.ngpu}")
-    # A job's second attempt goes on where the first one stopped.
+    # The second attempt of a job goes on where the first one stopped.
     resume = flags.resume or int(os.environ.get("HPC_AMP_ATTEMPT", "1")) > 1
     if not resume and any(flags.outf.glob("checkpoints/step-*")):
         parser.error(f"{flags.outf} has checkpoints: add --resume, or name another --outf")
@@ -76,7 +76,7 @@ def data_of(flags: argparse.Namespace) -> Data:
     if flags.dataset == "fake":
         return Data(name="synthetic", synthetic=Synthetic(image_size=flags.imageSize), **common)
     if flags.dataset in FOLDERS:
-        # These may be large: they are read again in each epoch.
+        # These may be large, so they are read again in each epoch.
         return Data(name="imagefolder", root=str(image_folder(flags)), in_memory=False, **common)
     return Data(name=flags.dataset, root=flags.dataroot, **common)
 
@@ -84,8 +84,8 @@ def data_of(flags: argparse.Namespace) -> Data:
 def image_folder(flags: argparse.Namespace) -> Path:
     """A folder with train/CLASS/* and test/CLASS/* (or val).
 
-    LSUN's are CLASS_train and CLASS_val. Where there is no such division, as in LFW, an evaluation
-    compares with the training images.
+    LSUN has folders CLASS_train and CLASS_val. A data set without such a division, such as LFW, is
+    linked as both: an evaluation then compares with training images.
     """
     from hpc_amp.distributed.world import resolve
     from hpc_amp.tasks.base import DataError
@@ -112,7 +112,7 @@ def image_folder(flags: argparse.Namespace) -> Path:
 
 
 def settings(flags: argparse.Namespace) -> DcganConfig:
-    """The flags as a configuration of the engine."""
+    """The flags as settings of the engine."""
     import torch
 
     from hpc_amp.config.schema import Checkpointing, Precision, Schedule
@@ -127,7 +127,7 @@ def settings(flags: argparse.Namespace) -> DcganConfig:
         discriminator_width=flags.ndf,
         lr=flags.lr,
         betas=(flags.beta1, 0.999),
-        eps=1e-4 if mode == "O3" else 1e-8,  # 1e-8 is 0 in fp16
+        eps=1e-4 if mode == "O3" else 1e-8,  # 1e-8 would be 0 in fp16
         generator_weights=flags.netG,
         discriminator_weights=flags.netD,
         evaluation_images=64 if flags.dry_run else 1024,
@@ -147,10 +147,10 @@ def settings(flags: argparse.Namespace) -> DcganConfig:
 
 
 class Judgement(Observer):
-    """Says what the discriminator thinks: 0.5 for each is a draw."""
+    """Prints what the discriminator judges: the probability that images are real."""
 
     def reported(self, engine: Any, values: Mapping[str, float]) -> None:
-        """D(G(z)) comes twice: before and after the discriminator's update."""
+        """D(G(z)) has two values: before and after the update of the discriminator."""
         real, fake, later = (engine.task.judged[name].item() for name in ("d_real", "d_fake", "g"))
         engine.tracker.say(f"D(x) {real:.3f}  D(G(z)) {fake:.3f} / {later:.3f}")
 
@@ -158,7 +158,7 @@ class Judgement(Observer):
 def main() -> int:
     """Train. Returns the exit status."""
     flags = parse()
-    from hpc_amp.train import fit  # and with it torch, which takes seconds
+    from hpc_amp.train import fit  # imports torch, which takes seconds
 
     return fit(settings(flags), flags.outf, observers=[Judgement()]).exit_status
 

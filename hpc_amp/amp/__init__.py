@@ -1,6 +1,6 @@
-"""Mixed precision on native PyTorch: one precision policy and one loss scaler for everything, and
-the functions of apex.amp 1.0. `from hpc_amp import amp` takes the place of `from apex import amp`;
-docs/apex.md says what differs."""
+"""Mixed precision on native PyTorch: one precision policy, one loss scaler, and the functions of
+apex.amp 1.0. `from hpc_amp import amp` replaces `from apex import amp`; docs/apex.md lists the
+differences."""
 
 from hpc_amp.amp.api import (
     check_ranks,

@@ -1,4 +1,4 @@
-"""Casts of the floating-point tensors in whatever arguments and results are made of."""
+"""Casts of floating-point tensors in nested arguments and results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 def map_leaves(change: Callable[[Any], Any], value: Any) -> Any:
-    """`value` with `change` applied to everything that is not a container, in mappings (which
-    become dicts), lists, tuples, named tuples and sets, however deep."""
+    """Apply `change` to every part of `value` that is not a container, at any depth. Mappings
+    become dicts; lists, tuples, named tuples and sets keep their types."""
     if isinstance(value, Mapping):
         return {key: map_leaves(change, item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -23,8 +23,8 @@ def map_leaves(change: Callable[[Any], Any], value: Any) -> Any:
 
 
 def cast_floats(dtype: torch.dtype, value: Any) -> Any:
-    """`value` with every floating-point tensor in it as `dtype`. An object that has a `to` of its
-    own casts itself; modules are left alone."""
+    """Cast every floating-point tensor in `value` to `dtype`. Objects that have a method `to` cast
+    themselves; modules are not changed."""
 
     def cast(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):

@@ -1,8 +1,8 @@
-"""O1: every function computes in the type that suits it.
+"""Opt level O1: every function computes in the type that suits it.
 
-torch.autocast does most of what apex did by patching functions. What it does not do, on a CPU far
-more than on a GPU, is patched here: the rules of apex hold on both. Patches work only where
-autocast is on in the calling thread, so that torch's own switch is the only one.
+torch.autocast does most of what apex did with patched functions. The rest, which is much on a CPU
+and little on a GPU, is patched here, so that apex's rules hold on both. A patch only has an effect
+while autocast is on in the calling thread, so torch's own switch is the only one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from hpc_amp.amp.function_rules import (
 
 
 class FunctionCasts:
-    """Patches of functions for one type of device, until `undo` is closed. They cast where autocast
-    is on: inside `torch.autocast`, or from `switch_on` on.
+    """Patches functions for one type of device. The patches cast while autocast is on: inside
+    `torch.autocast`, or after `switch_on`.
 
-    Registered functions are `(owner, name) -> cast` and come before apex's own rules. `trace` is
-    told of every call that is cast by a patch.
+    `half`: the half-precision type.
+    `registered`: the user's functions, `(owner, name) -> cast`. They precede apex's own rules.
+    `trace`: is called with a line for each call that a patch casts.
+    `undo`: closing it removes the patches.
     """
 
     def __init__(
@@ -47,8 +49,8 @@ class FunctionCasts:
         self._trace = trace
         for (owner, name), cast in {**rules_for(device_type), **registered}.items():
             original = getattr(owner, name)
-            # torch's own functions compute as a whole in what they are given; a user's function is
-            # made of functions that have rules of their own.
+            # A function of torch computes as a whole in the type of its arguments. A function of
+            # the user consists of functions that have rules of their own.
             patched = self._wrap(original, cast, whole=is_of_torch(owner))
             _replace(owner, name, patched, undo)
         for name, in_place in in_place_fp32_functions().items():
@@ -58,14 +60,14 @@ class FunctionCasts:
             _replace(F, "binary_cross_entropy", only_fp32, undo)
 
     def switch_on(self, undo: ExitStack) -> None:
-        """Cast in all code of the calling thread, until `undo` is closed."""
-        # No cache of casts: torch empties it at the end of an autocast block, and there is no end
-        # here, so that weights from before an optimizer's step would be used after it.
+        """Cast in all code of the calling thread until `undo` is closed."""
+        # Without the cache of casts, because torch only empties it at the end of an autocast block,
+        # and this block has no end. Weights from before an optimizer's step would be used after it.
         autocast = torch.autocast(self.device_type, dtype=self.half, cache_enabled=False)
         undo.enter_context(autocast)
 
     def active(self) -> bool:
-        """Whether casts are on in this thread."""
+        """Whether functions cast in this thread."""
         return autocast_is_on(self.device_type)
 
     def disabled(self) -> AbstractContextManager[object]:
@@ -75,8 +77,8 @@ class FunctionCasts:
     def call(
         self, function: Callable[..., Any], cast: Cast, args: Any, kwargs: Any, *, whole: bool
     ) -> Any:
-        """Call `function` with its arguments cast, if casts are on; without casts inside it if
-        `whole`."""
+        """Call `function` with cast arguments, if casts are on. With `whole`, functions that it
+        calls do not cast."""
         if not self.active():
             return function(*args, **kwargs)
         if self._trace is not None:
@@ -86,6 +88,8 @@ class FunctionCasts:
             return function(*args, **kwargs)
 
     def _wrap(self, function: Callable[..., Any], cast: Cast, *, whole: bool) -> Callable[..., Any]:
+        """Wrap a function so that its arguments are cast."""
+
         @functools.wraps(function)
         def cast_arguments(*args: Any, **kwargs: Any) -> Any:
             return self.call(function, cast, args, kwargs, whole=whole)
@@ -93,23 +97,28 @@ class FunctionCasts:
         return cast_arguments
 
     def _refuse_half(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a function so that it raises NotImplementedError for half-precision arguments."""
+
         @functools.wraps(function)
         def check(*args: Any, **kwargs: Any) -> Any:
             if not self.active():
                 return function(*args, **kwargs)
             if not has_half((args, kwargs)):
-                with self.disabled():  # torch.autocast refuses fp32 tensors, too
+                with self.disabled():  # torch.autocast refuses fp32 tensors as well
                     return function(*args, **kwargs)
             raise NotImplementedError(
-                f"amp does not allow {function.__name__} of half tensors: its gradient overflows "
-                "in fp16. Leave the sigmoid out and use binary_cross_entropy_with_logits; or give "
-                "it fp32 tensors: amp.register_float_function(torch, 'sigmoid') before "
-                "amp.initialize, or (torch.nn.functional, 'binary_cross_entropy') in its place"
+                f"amp does not allow {function.__name__} of half tensors, because its gradient "
+                "overflows in fp16. Remove the sigmoid and use binary_cross_entropy_with_logits; "
+                "or, before amp.initialize, call amp.register_float_function(torch, 'sigmoid') or "
+                "amp.register_float_function(torch.nn.functional, 'binary_cross_entropy')"
             )
 
         return check
 
     def _refuse_half_in_place(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a tensor method that works in place so that it raises NotImplementedError for a
+        half-precision tensor: the result would be fp32."""
+
         @functools.wraps(function)
         def check(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
             if tensor.dtype in HALF_TYPES and self.active():
@@ -123,12 +132,13 @@ class FunctionCasts:
 
 
 def _replace(owner: Any, name: str, replacement: Any, undo: ExitStack) -> None:
+    """Set an attribute of a module or class. Closing `undo` restores it."""
     if name in vars(owner):
-        own = vars(owner)[name]  # getattr would unpack a static method
+        own = vars(owner)[name]  # getattr would return the function inside a static method
         if isinstance(own, staticmethod):
             replacement = staticmethod(replacement)
         undo.callback(setattr, owner, name, own)
-    else:  # inherited: as before once the replacement is gone
+    else:  # inherited: deleting the replacement restores it
         undo.callback(delattr, owner, name)
     setattr(owner, name, replacement)
 

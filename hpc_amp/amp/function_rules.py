@@ -1,7 +1,9 @@
-"""The rules of apex's O1 that torch.autocast does not carry out by itself.
+"""The rules of apex's O1 that torch.autocast does not carry out itself.
 
-Functions compute in half precision, in fp32, or in the widest type that they are given. On a GPU
-few are missing, on a CPU most. Sources: the documentation of apex.amp 1.0 and of torch.autocast.
+A function computes in half precision, in fp32, or in the widest type of its arguments. On a GPU,
+autocast lacks a few of the rules, on a CPU most of them. Sources: the documentation of apex.amp 1.0
+(https://nvidia.github.io/apex/amp.html) and of torch.autocast
+(https://pytorch.org/docs/stable/amp.html).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch import Tensor
 from hpc_amp.amp.casting import HALF_TYPES, map_leaves
 
 Cast = Callable[[Any, torch.dtype, str], Any]
-"""Casts arguments: (arguments, the half type, the device type that casts are for)."""
+"""Casts arguments: `cast(arguments, half type, device type)`. Tensors on other devices stay."""
 
 _OWNERS = (torch, torch.Tensor, F)
 
@@ -26,7 +28,7 @@ _RECURRENT_ON_CPU = (
     "gru", "gru_cell", "lstm", "lstm_cell", "rnn_relu", "rnn_relu_cell", "rnn_tanh", "rnn_tanh_cell"
 )  # fmt: skip
 _FP32 = (
-    # `x **= 2` then makes x another tensor, of fp32, as in apex.
+    # `x **= 2` then makes x a new tensor in fp32, as in apex.
     "__ipow__",
     "cpu", "ctc_loss", "gelu", "grid_sample", "interpolate", "local_response_norm",
     "multilabel_soft_margin_loss", "std", "var",
@@ -41,22 +43,22 @@ _FP32_ON_CPU = (
     "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "sum", "tan",
     "triplet_margin_loss",
 )  # fmt: skip
-_WIDEST = ("vdot",)  # newer than apex; spectral norms use it, and older autocasts forgot it
+_WIDEST = ("vdot",)  # newer than apex, used by spectral norms, and missing in older autocasts
 _WIDEST_ON_CPU = ("bilinear", "cross", "dot")
 
 
 def to_half(arguments: Any, half: torch.dtype, device_type: str) -> Any:
-    """fp32 tensors become `half`."""
+    """Cast fp32 tensors to `half`."""
     return _cast((torch.float32, *HALF_TYPES), half, arguments, device_type)
 
 
 def to_fp32(arguments: Any, half: torch.dtype, device_type: str) -> Any:
-    """Half-precision tensors become fp32."""
+    """Cast half-precision tensors to fp32."""
     return _cast(HALF_TYPES, torch.float32, arguments, device_type)
 
 
 def to_widest(arguments: Any, half: torch.dtype, device_type: str) -> Any:
-    """Floating-point tensors of several types become the widest of them."""
+    """Cast floating-point tensors of different types to the widest of these types."""
     found: list[torch.dtype] = []
 
     def note(leaf: Any) -> Any:
@@ -71,7 +73,7 @@ def to_widest(arguments: Any, half: torch.dtype, device_type: str) -> Any:
 
 
 def has_half(arguments: Any) -> bool:
-    """Whether a tensor among `arguments` is in half precision."""
+    """Whether any tensor in `arguments` is in half precision."""
     found: list[bool] = []
     map_leaves(lambda leaf: found.append(getattr(leaf, "dtype", None) in HALF_TYPES), arguments)
     return any(found)
@@ -86,7 +88,7 @@ def _cast(sources: Any, dtype: torch.dtype, arguments: Any, device_type: str) ->
 
 
 def rules_for(device_type: str) -> dict[tuple[Any, str], Cast]:
-    """`(where, name) -> cast` of each function of torch that has to be cast on this device."""
+    """The functions of torch that have to be cast on a type of device: `(owner, name) -> cast`."""
     rules = {**_everywhere(_FP32, to_fp32), **_everywhere(_WIDEST, to_widest)}
     if device_type == "cpu":
         rules |= _everywhere(_HALF_ON_CPU, to_half)
@@ -97,7 +99,7 @@ def rules_for(device_type: str) -> dict[tuple[Any, str], Cast]:
 
 
 def in_place_fp32_functions() -> dict[str, Callable[..., Any]]:
-    """`name -> method` of the tensor methods that compute in fp32 and write to their tensor."""
+    """The tensor methods that compute in fp32 and write to their tensor: `name -> method`."""
     names = (f"{name}_" for name in (*_FP32, *_FP32_ON_CPU))
     return {name: getattr(Tensor, name) for name in names if hasattr(Tensor, name)}
 
@@ -108,5 +110,5 @@ def is_of_torch(owner: Any) -> bool:
 
 
 def _everywhere(names: tuple[str, ...], cast: Cast) -> dict[tuple[Any, str], Cast]:
-    """A rule for each name in each place of torch that has it."""
+    """A rule for each name, in each part of torch that has the name."""
     return {(owner, name): cast for owner in _OWNERS for name in names if hasattr(owner, name)}

@@ -22,8 +22,8 @@ from hpc_amp.amp.state import AmpState
 from hpc_amp.config import schema
 
 DEFAULT_MIN_LOSS_SCALE = 2.0**-14
-"""Where apex has no floor: the scale of a loss that is never finite falls to 0 there, and the first
-finite one then turns the weights into NaN."""
+"""apex has no lower limit. There, the scale of a loss that is never finite falls to 0, and the
+first finite loss then turns the weights into NaN."""
 
 
 def initialize(
@@ -44,20 +44,27 @@ def initialize(
     *,
     dtype: torch.dtype = torch.float16,
 ) -> Any:
-    """Prepare models and optimizers for mixed precision, in place, and return them as they came:
-    one or a list; without `optimizers`, the models alone.
+    """Prepare models and optimizers for mixed precision. They are changed in place and returned as
+    they were given, each one or a list; without `optimizers`, only the models are returned.
 
-    Call it once, with everything that trains, after models are on their device and before
-    DistributedDataParallel wraps them. `opt_level` sets the properties; those given by name
-    (`docs/apex.md`) change single ones. `dtype` is what half precision means: float16, or bfloat16,
-    which needs no loss scale. Loss scales stay between `min_loss_scale` (2**-14 by default) and
-    `max_loss_scale`. `verbosity` 0 prints nothing, 1 what was set and each skipped step, 2 also
-    each cast that amp makes itself.
+    Call it once, with everything that is trained, after the models are on their device and before
+    DistributedDataParallel wraps them.
 
-    Raises RuntimeError, TypeError, ValueError or AssertionError, with the reason, for what cannot
-    work; nothing is changed then.
+    `enabled`: False makes amp do nothing, in all of its functions.
+    `opt_level`: O0 to O3; it sets the next five arguments, which override it where they are given
+    (`docs/apex.md`).
+    `cast_model_outputs`: the type of the models' results.
+    `num_losses`: how many loss scalers there are (`loss_id` of `scale_loss`).
+    `verbosity`: 0 prints nothing, 1 the properties and each skipped step, 2 also each cast that amp
+    makes itself.
+    `min_loss_scale`, `max_loss_scale`: limits of a dynamic loss scale; the lower one is 2**-14 by
+    default.
+    `dtype`: the half-precision type, float16 or bfloat16. bfloat16 needs no loss scale.
 
-    Source: the documentation of apex.amp 1.0.
+    Raises RuntimeError, TypeError, ValueError or AssertionError, with the reason, if this cannot
+    work. Nothing is changed then.
+
+    Source: the documentation of apex.amp 1.0, https://nvidia.github.io/apex/amp.html.
     """
     if state.is_initialized():
         raise RuntimeError(
@@ -99,8 +106,11 @@ def _set_up(
     cast_model_outputs: torch.dtype | None,
     half: torch.dtype,
 ) -> None:
-    for optimizer in optimizers if properties.cast_model_type is not None else ():
-        new.undo.callback(_cast_state, optimizer)
+    """Prepare models and optimizers. Closing `new.undo` reverts whatever has been changed, even if
+    this raises an error."""
+    if properties.cast_model_type is not None:
+        for optimizer in optimizers:
+            new.undo.callback(_cast_state, optimizer)
     new.masters = MasterWeights() if properties.master_weights else None
     device_type = _device_type(models)
     for model in models:
@@ -125,7 +135,8 @@ def _set_up(
         new.masters.forget()
     if properties.patch_torch_functions:
         precision = schema.Precision(mode="fp16" if half is torch.float16 else "bf16")
-        PrecisionPolicy.create(precision, torch.device(device_type))  # refuses what torch cannot do
+        # Raises PrecisionError if torch cannot autocast to `half` on this device.
+        PrecisionPolicy.create(precision, torch.device(device_type))
         trace = (lambda text: new.say(text, verbosity=2)) if new.verbosity >= 2 else None
         new.function_casts = FunctionCasts(device_type, half, registry.registered, trace, new.undo)
         new.function_casts.switch_on(new.undo)
@@ -133,7 +144,7 @@ def _set_up(
 
 
 def _cast_state(optimizer: Any) -> None:
-    """Give what an optimizer has noted about its parameters the type that they have now."""
+    """Cast the state of an optimizer to the present types of its parameters."""
     if optimizer.state:
         optimizer.load_state_dict(optimizer.state_dict())
 
@@ -141,6 +152,7 @@ def _cast_state(optimizer: Any) -> None:
 def _scaler(
     index: int, properties: Properties, min_scale: float | None, max_scale: float
 ) -> LossScaler:
+    """The loss scaler of one loss. A scale of 'dynamic' begins at 2**16."""
     static = None if properties.loss_scale == "dynamic" else properties.loss_scale
     precision = schema.Precision(
         mode="fp16",
@@ -153,6 +165,6 @@ def _scaler(
 
 
 def _device_type(models: list[nn.Module]) -> str:
-    """Where the models are: on GPUs if any of them is."""
+    """The type of device that the models are on: a GPU if any of them is on one."""
     types = {tensor.device.type for model in models for tensor in model.parameters()}
     return "cpu" if types <= {"cpu"} else (types - {"cpu"}).pop()

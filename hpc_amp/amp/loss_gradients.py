@@ -1,8 +1,8 @@
-"""Gradients of several losses for one optimizer, each scaled by a scale of its own.
+"""Gradients of several losses for one optimizer, where each loss has a scale of its own.
 
-Backward passes add to what is there, so gradients at different scales would mix. Here each pass
-starts with none; its gradients are unscaled and judged by themselves, and then what was there
-before is added.
+A backward pass adds to the gradients that exist, so gradients at different scales would mix. Here,
+each pass starts without gradients. Its gradients are unscaled and checked alone, and the earlier
+gradients are then added.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from hpc_amp.amp.scaler import LossScaler
 
 
 def parameters_of(optimizer: Any) -> Iterator[nn.Parameter]:
-    """The parameters that `optimizer` works on, over all its groups; master weights included."""
+    """All parameters of an optimizer's groups. Master weights are among them, not their models'."""
     for group in optimizer.param_groups:
         yield from group["params"]
 
 
 class LossGradients:
-    """The gradients that an optimizer steps on.
+    """The gradients that an optimizer uses.
 
-    One backward pass is `set_aside()`, `scaler.scale(loss).backward()`, `unscale(scaler)`. With
-    `masters`, the optimizer gets fp32 master weights in place of its half-precision parameters, and
-    `unscale` moves gradients to them; `step` is then followed by `masters_stepped()`.
+    For one backward pass, call `set_aside()`, `scaler.scale(loss).backward()`, `unscale(scaler)`.
 
-    `optimizer` is a torch optimizer, or a wrapper that shows `param_groups` and `state`.
+    `optimizer`: a torch optimizer, or a wrapper that has `param_groups` and `state`.
+    `masters`: if given, the optimizer gets fp32 master weights in place of its half-precision
+    parameters, and `unscale` moves gradients to them. Call `masters_stepped()` after each step.
     """
 
     def __init__(self, optimizer: Any, masters: MasterWeights | None = None) -> None:
@@ -42,16 +42,19 @@ class LossGradients:
         self.adopt(*optimizer.param_groups)
 
     def adopt(self, *groups: dict[str, Any]) -> None:
-        """Put masters in the place of the half-precision parameters of parameter groups.
+        """Replace the half-precision parameters in parameter groups by master weights.
 
-        Raises TypeError for parameters of a type that amp cannot train, ValueError for one that is
-        in the optimizer already; nothing is changed then.
+        Raises TypeError for a parameter of a type that amp cannot train, and ValueError for one
+        that the optimizer already has. Nothing is changed then.
         """
         if self._masters is None:
             return
         known = set(self._model_parameter.values())
-        places = [(g["params"], i, p) for g in groups for i, p in enumerate(g["params"])]
-        places = [place for place in places if needs_master(place[2])]
+        places: list[tuple[list[nn.Parameter], int, nn.Parameter]] = []
+        for group in groups:
+            for index, parameter in enumerate(group["params"]):
+                if needs_master(parameter):
+                    places.append((group["params"], index, parameter))
         if any(parameter in known for _, _, parameter in places):
             raise ValueError("some parameters are in more than one group of the optimizer")
         for parameters, index, parameter in places:
@@ -61,12 +64,12 @@ class LossGradients:
             _move_state(self._optimizer, parameter, master)
 
     def model_parameters(self) -> Iterator[nn.Parameter]:
-        """The parameters of the model that the optimizer changes, itself or through masters."""
+        """The parameters of the model that the optimizer changes, directly or through masters."""
         for parameter in parameters_of(self._optimizer):
             yield self._model_parameter.get(parameter, parameter)
 
     def release(self) -> None:
-        """Give the optimizer its parameters back, in fp32, with the values of their masters."""
+        """Give the optimizer its own parameters back, in fp32, with the values of their masters."""
         for group in self._optimizer.param_groups:
             for index, master in enumerate(group["params"]):
                 parameter = self._model_parameter.get(master)
@@ -78,22 +81,25 @@ class LossGradients:
         self._model_parameter.clear()
 
     def set_aside(self) -> None:
-        """Before a backward pass: keep what other passes left, so that this one's gradients are
-        alone."""
+        """Called before a backward pass: set existing gradients aside, so that those of this pass
+        are alone."""
         if self._masters is not None and not self._followed_models:
             self._masters.follow_models(self._model_parameter.values())
             self._followed_models = True
         for parameter in parameters_of(self._optimizer):
             gradient = parameter.grad
             if gradient is not None:
-                # A bucket of DistributedDataParallel is written to by the next pass.
+                # The next pass writes to the buckets of DistributedDataParallel.
                 self._aside[parameter] = gradient.clone() if gradient._is_view() else gradient
                 parameter.grad = None
         self._drop_model_gradients()
 
     def put_back(self, done: set[nn.Parameter]) -> None:
-        """After a backward pass that failed: what was there before it, and nothing of it. `done`
-        are parameters that other optimizers have, too, and that are put back already."""
+        """Called after a backward pass that failed: restore the gradients from before it.
+
+        `done`: parameters that are restored already, because another optimizer has them as well;
+        the parameters of this one are added.
+        """
         for parameter in parameters_of(self._optimizer):
             if parameter in self._aside or parameter not in done:
                 parameter.grad = self._aside.get(parameter)
@@ -103,11 +109,15 @@ class LossGradients:
 
     @torch.no_grad()
     def unscale(self, scaler: LossScaler, done: set[nn.Parameter] | None = None) -> Tensor:
-        """After a backward pass: divide its gradients by the scale, and add what was set aside.
-        Returns a scalar tensor, true where a gradient of this pass is infinite or NaN. `done` are
-        parameters that other optimizers have, too, and that are unscaled already."""
+        """Called after a backward pass: divide its gradients by the scale, and add those that were
+        set aside.
+
+        `done`: parameters that are unscaled already, because another optimizer has them as well;
+        the parameters of this one are added. Returns a scalar tensor that is true if any gradient
+        of this pass is infinite or NaN.
+        """
         done = set() if done is None else done
-        # Until the next pass, the model keeps the scaled gradients in half precision.
+        # The model keeps its scaled half-precision gradients until the next pass.
         self._copy_model_gradients(done)
         own = [p for p in parameters_of(self._optimizer) if p not in done]
         fresh = [p.grad for p in own if p.grad is not None]
@@ -119,7 +129,7 @@ class LossGradients:
         return overflow
 
     def _copy_model_gradients(self, done: set[nn.Parameter]) -> None:
-        """Give the masters the gradients of the model, in fp32."""
+        """Copy the gradients of the model to the masters, in fp32."""
         copies, gradients = [], []
         for master, parameter in self._model_parameter.items():
             gradient = parameter.grad
@@ -134,8 +144,8 @@ class LossGradients:
         copy_each(copies, gradients)
 
     def masters_stepped(self) -> None:
-        """After the optimizer's step: round the masters into the model, and drop their gradients,
-        which the model's own `zero_grad` does not reach."""
+        """Called after the optimizer's step: round the masters into the model, and drop their
+        gradients, which `zero_grad` of the model does not reach."""
         if self._masters is not None:
             self._masters.update_models(self._model_parameter.values())
         self.drop_master_gradients()
@@ -146,8 +156,8 @@ class LossGradients:
             master.grad = None
 
     def zero(self, *, set_to_none: bool) -> None:
-        """After the optimizer's `zero_grad`: clear what it does not know, the gradients that were
-        set aside and those of half-precision parameters."""
+        """Called after the optimizer's `zero_grad`: clear gradients that it does not know, those
+        that were set aside and those of half-precision parameters."""
         self._aside.clear()
         for parameter in self._model_parameter.values():
             if set_to_none:
@@ -161,12 +171,12 @@ class LossGradients:
 
 
 def _values(gradient: Tensor) -> Tensor:
-    """The numbers of a gradient; a sparse one stores some of them."""
+    """The stored values of a gradient, which may be sparse."""
     return gradient._values() if gradient.is_sparse else gradient
 
 
 def _sum(gradient: Tensor, before: Tensor) -> Tensor:
-    """Both together, in the memory of one of them; torch adds a sparse one to a dense one only."""
+    """The sum, in the memory of one of them. torch only adds a sparse tensor to a dense one."""
     if gradient.is_sparse and not before.is_sparse:
         gradient, before = before, gradient
     return gradient.add_(before)

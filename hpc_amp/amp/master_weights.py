@@ -1,5 +1,5 @@
-"""fp32 copies of half-precision weights, on which optimizers work: updates that are too small for
-a half-precision weight add up in its copy (Micikevicius et al. 2018, section 3.1)."""
+"""fp32 copies of half-precision weights, which optimizers work on. Updates that are too small for a
+half-precision weight add up in its copy (Micikevicius et al., 2018, section 3.1)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from hpc_amp.amp.casting import HALF_TYPES
 
 
 class MasterWeights:
-    """The masters of half-precision parameters, at most one of each.
+    """The master weights of half-precision parameters, at most one for each.
 
-    The parameter is the master, rounded. An optimizer that steps on masters calls `update_models`
-    afterwards.
+    A parameter is its master, rounded. Call `update_models` after a step on masters.
     """
 
     def __init__(self) -> None:
@@ -24,23 +23,23 @@ class MasterWeights:
         self._before_cast: dict[Tensor, Tensor] = {}
 
     def __reduce__(self) -> tuple[type[MasterWeights], tuple[()]]:
-        """A copy of a model, on disk or in memory, is not a copy of what its optimizer works on."""
+        """Copies of a model hold this object in their hooks, but have no masters of their own."""
         return MasterWeights, ()
 
     def get(self, parameter: Tensor) -> nn.Parameter | None:
-        """The master of `parameter`, or None where it has none."""
+        """The master of `parameter`, or None."""
         return self._of.get(parameter)
 
     def keep(self, parameter: nn.Parameter) -> None:
-        """Call before `parameter` is cast: its master, if it gets one, is what it is now."""
+        """Keep the present values for the master of `parameter`. Called before it is cast."""
         self._before_cast[parameter] = parameter.data
 
     def forget(self) -> None:
-        """Call when all optimizers have their masters: what else was kept is not needed."""
+        """Free the values that `keep` kept. Called when all optimizers have their masters."""
         self._before_cast.clear()
 
     def add(self, parameter: nn.Parameter) -> nn.Parameter:
-        """The master of a half-precision `parameter`, made where there is none yet."""
+        """The master of a half-precision `parameter`. It is made if there is none yet."""
         if parameter not in self._of:
             weights = self._before_cast.get(parameter, parameter.detach())
             self._of[parameter] = nn.Parameter(weights.float(), parameter.requires_grad)
@@ -48,8 +47,8 @@ class MasterWeights:
 
     @torch.no_grad()
     def follow_models(self, parameters: Iterable[Tensor]) -> None:
-        """Let the masters of `parameters` follow where these are no longer their masters rounded:
-        somebody set the weights by hand, or DistributedDataParallel sent those of another rank."""
+        """Copy each of `parameters` that is no longer its master, rounded, to its master: the user
+        has changed the weights, or DistributedDataParallel has broadcast those of another rank."""
         for parameter in parameters:
             master = self._of[parameter]
             if not torch.equal(parameter, master.to(parameter.dtype)):
@@ -57,13 +56,13 @@ class MasterWeights:
 
     @torch.no_grad()
     def update_models(self, parameters: Iterable[Tensor]) -> None:
-        """Round the masters of `parameters` into them."""
+        """Round the masters of `parameters` into the parameters."""
         parameters = list(parameters)
         copy_each(parameters, [self._of[parameter] for parameter in parameters])
 
     @torch.no_grad()
     def share(self, parameters: Iterable[Tensor], group: dist.ProcessGroup) -> None:
-        """Give all ranks of `group` the masters that its rank 0 has. They call this together."""
+        """Broadcast the masters of rank 0 of `group` to its other ranks. A collective call."""
         parameters = [parameter for parameter in parameters if parameter in self._of]
         self.follow_models(parameters)
         source = dist.get_global_rank(group, 0)
@@ -72,8 +71,8 @@ class MasterWeights:
 
 
 def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy each source into its target, whatever their types; on a GPU with a few kernels for all
-    where torch has that (2.2)."""
+    """Copy each source to its target, of any type. With torch 2.2 or newer, a GPU needs only a few
+    kernels for all of them."""
     if hasattr(torch, "_foreach_copy_") and targets:
         torch._foreach_copy_(targets, sources)
         return
@@ -82,14 +81,14 @@ def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
 
 
 def fp32_value(tensor: Tensor, masters: MasterWeights | None) -> Tensor:
-    """What `tensor` of a network is in fp32: its master, where it has one. It shares memory with
-    that, and with a tensor that is fp32 already."""
+    """The fp32 value of a parameter or buffer: its master, if it has one. The result shares memory
+    with the master, and with a tensor that is fp32 already."""
     master = masters.get(tensor) if masters is not None else None
     return (tensor if master is None else master).detach().float()
 
 
 def needs_master(parameter: Tensor) -> bool:
-    """Whether an optimizer should not work on `parameter` itself.
+    """Whether `parameter` needs a master, because it is in half precision.
 
     Raises TypeError for a type that amp cannot train.
     """

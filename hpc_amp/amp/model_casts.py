@@ -1,5 +1,5 @@
-"""A model with its weights in another type: it takes and gives what an fp32 model would, and so do
-its checkpoints."""
+"""Casts the weights of a model to another type. The model accepts and returns what an fp32 model
+would, and so do its checkpoints."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ def cast_model(
     masters: MasterWeights | None = None,
     undo: ExitStack,
 ) -> None:
-    """Cast `model` to `dtype` for good, in place, so that its optimizers keep their parameters.
+    """Cast `model` to `dtype` in place, so that optimizers keep their parameters.
 
-    Its inputs are cast to `dtype` and its results to `outputs` from now on; `state_dict` gives fp32
-    tensors, and `load_state_dict` takes them. With `masters` both mean the master weights, which
-    have the digits that half precision has not: a resumed run goes on bit by bit as before. Batch
-    norm with weights stays fp32 where `keep_batchnorm_fp32` says so. `undo` gets what takes it all
-    back.
+    From now on, the inputs of the model are cast to `dtype` and its results to `outputs`, and
+    `state_dict` returns and `load_state_dict` accepts fp32 tensors.
+
+    `keep_batchnorm_fp32`: leave batch norm layers that have weights in fp32.
+    `masters`: checkpoints hold the master weights, which have more digits, so that a resume is
+    exact bit by bit.
+    `undo`: closing it reverts everything.
+
+    Raises RuntimeError if the model or a part of it was compiled by torch.jit.script.
     """
-    # Checkpoints of a part need hooks of its own, where they are to be fp32 and it is not.
+    # In half precision, each part of the model needs a hook, so that its own checkpoint is fp32.
     _refuse_scripted([model] if dtype is torch.float32 else model.modules())
     for module in model.modules():
         if not (keep_batchnorm_fp32 and isinstance(module, _BatchNorm) and module.affine):
@@ -48,24 +52,24 @@ def cast_model(
 
 
 def _refuse_scripted(modules: Iterable[nn.Module]) -> None:
-    """Raise RuntimeError for a module that torch.jit.script has made: casts are hooks here."""
+    """Raise RuntimeError for a module made by torch.jit.script, because casts are hooks here."""
     if any(isinstance(module, torch.jit.RecursiveScriptModule) for module in modules):
         raise RuntimeError(
-            "a model, or a part of it, was compiled by torch.jit.script and takes no hooks, with "
-            "which amp casts at O0, O2 and O3 and for cast_model_outputs. Use O1, or "
+            "a model, or a part of it, was compiled by torch.jit.script and cannot have hooks, "
+            "which amp needs at O0, O2 and O3 and for cast_model_outputs. Use O1 or "
             "torch.jit.trace, or enabled=False in place of O0"
         )
 
 
 def cast_outputs(model: nn.Module, dtype: torch.dtype, *, undo: ExitStack) -> None:
-    """Cast what `model` returns to `dtype` from now on."""
+    """Cast the results of `model` to `dtype` from now on. `undo`: closing it reverts that."""
     _refuse_scripted([model])
     after = functools.partial(_cast_results, dtype)
     undo.callback(model.register_forward_hook(after, prepend=True).remove)
 
 
-# Hooks and not a new `forward`: copies of the model (an average of the weights, the replicas of
-# DataParallel) take hooks along, while a new `forward` would still run the original's weights.
+# Casts are hooks, not a new `forward`: copies of the model (an average of the weights, replicas of
+# DataParallel) copy the hooks as well, while a new `forward` would use the weights of the original.
 def _cast_inputs(
     dtype: torch.dtype, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -90,7 +94,7 @@ def _cast_own_tensors(
 
 
 def _cast_back(module: nn.Module, dtypes: dict[str, torch.dtype]) -> None:
-    """By name: a buffer is another tensor after each assignment, and after `model.to(...)`."""
+    """Cast by name, because buffers are new tensors after an assignment or `model.to(...)`."""
     for name, tensor in _own_tensors(module).items():
         if name in dtypes and tensor.is_floating_point():
             _set_dtype(tensor, dtypes[name])
@@ -103,7 +107,7 @@ def _set_dtype(tensor: Tensor, dtype: torch.dtype) -> None:
 
 
 def _own_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers of `module` itself, by name."""
+    """The parameters and buffers of `module`, without those of its children, by name."""
     return {
         **dict(module.named_parameters(recurse=False, remove_duplicate=False)),
         **dict(module.named_buffers(recurse=False, remove_duplicate=False)),
@@ -111,7 +115,7 @@ def _own_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _pack_recurrent_weights(model: nn.Module) -> None:
-    """cuDNN wants the weights of an RNN in one piece of memory; a cast leaves them in many."""
+    """cuDNN needs the weights of an RNN in one block of memory, which a cast splits."""
     for module in model.modules():
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()
@@ -120,8 +124,8 @@ def _pack_recurrent_weights(model: nn.Module) -> None:
 def _keep_checkpoints_fp32(
     module: nn.Module, masters: MasterWeights | None, undo: ExitStack
 ) -> None:
-    """For the tensors of `module` itself: children have hooks of their own, so that the state of a
-    part of the model is right too."""
+    """Hooks for the tensors of `module` itself. Its children have their own, so that checkpoints of
+    parts of the model are fp32 as well."""
     save = functools.partial(_save_fp32, masters)
     undo.callback(module._register_state_dict_hook(save).remove)
     if masters is not None:

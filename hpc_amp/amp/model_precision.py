@@ -1,6 +1,6 @@
-"""What a precision does to the networks and optimizers of the engine: nothing in fp32 and under
-plain autocast, the levels of apex.amp in O0 to O3. Nothing here is state of the process but the
-patched functions of O1."""
+"""How a precision changes the networks and optimizers of the engine: not at all in fp32 and under
+plain autocast, as the levels of apex.amp in O0 to O3. Only the functions that O1 patches are global
+to the process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from hpc_amp.amp.precision import PrecisionPolicy
 
 
 class ModelPrecision:
-    """Prepares networks before DDP wraps them, and then their optimizers."""
+    """Prepares networks before DDP wraps them, and then their optimizers.
+
+    The order of calls is `cast` for each network, `gradients` for each optimizer, `complete`, then
+    `open` before training and `close` after it.
+    """
 
     def __init__(self, policy: PrecisionPolicy) -> None:
         self.policy = policy
@@ -27,13 +31,13 @@ class ModelPrecision:
         self._masters = MasterWeights() if policy.master_weights else None
 
     def open(self) -> None:
-        """Patch the functions of torch that O1 casts and autocast does not, until `close`."""
+        """Patch the functions of torch that autocast does not cast at O1, until `close`."""
         if self.policy.mode == "O1":
             FunctionCasts(self.policy.device_type, torch.float16, {}, None, self._functions)
 
     def cast(self, network: nn.Module) -> None:
-        """Cast a network's weights in place, where the precision has half-precision weights. Its
-        state_dict gives fp32 values all the same: those of the master weights at O2."""
+        """Cast the weights of a network in place, if the precision has half-precision weights. Its
+        state_dict still returns fp32 values; at O2, those of the master weights."""
         if self.policy.weight_dtype is not None:
             cast_model(
                 network,
@@ -44,18 +48,19 @@ class ModelPrecision:
             )
 
     def gradients(self, optimizer: Optimizer) -> LossGradients:
-        """The gradients that `optimizer` steps on; at O2 it gets master weights to work on."""
+        """The gradients that `optimizer` uses. At O2, it gets master weights to work on."""
         return LossGradients(optimizer, self._masters)
 
     def value(self, tensor: Tensor) -> Tensor:
-        """What a parameter or buffer of a network is in fp32, with all digits that a master has."""
+        """The fp32 value of a parameter or buffer of a network; at O2, its master weight."""
         return fp32_value(tensor, self._masters)
 
     def close(self) -> None:
-        """Give the functions of torch back that O1 has patched. Networks stay as they are."""
+        """Remove the patches of O1. Networks stay as they are."""
         self._functions.close()
 
     def complete(self) -> None:
-        """Free the saved fp32 values of O2: call it when all optimizers exist."""
+        """Free the fp32 values that O2 keeps for master weights. Called when all optimizers
+        exist."""
         if self._masters is not None:
             self._masters.forget()

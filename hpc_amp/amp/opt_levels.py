@@ -1,4 +1,4 @@
-"""The optimization levels O0 to O3 of apex.amp: their properties, and which may be changed."""
+"""The opt levels O0 to O3 of apex.amp: their properties, and which of these may be overridden."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from hpc_amp.amp.casting import HALF_TYPES
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What `amp.initialize` does. `cast_model_type`: the type of the weights, None leaves them;
-    `patch_torch_functions`: each function computes in the type that suits it; `master_weights`: the
-    optimizer works on fp32 copies of half-precision weights; `loss_scale`: "dynamic" or a
-    number."""
+    """The properties of an opt level (https://nvidia.github.io/apex/amp.html).
+
+    `cast_model_type`: the type of the weights; None leaves them as they are.
+    `patch_torch_functions`: each function computes in the type that suits it.
+    `keep_batchnorm_fp32`: batch norm layers stay fp32 when weights are cast.
+    `master_weights`: optimizers work on fp32 copies of half-precision weights.
+    `loss_scale`: "dynamic" or a number.
+    """
 
     opt_level: str
     cast_model_type: torch.dtype | None
@@ -32,11 +36,12 @@ class Properties:
 
 
 def resolve(opt_level: str, half: torch.dtype, overrides: Mapping[str, Any]) -> Properties:
-    """The properties of `opt_level` with `overrides`, of which None means: as the level has it.
-    `half` is float16 or bfloat16; bfloat16 has the range of fp32 and needs no loss scale.
+    """The properties of `opt_level`, changed by `overrides`, in which None keeps the level's value.
 
-    Raises RuntimeError for an unknown level and for a property that the level does not have,
-    AssertionError and ValueError for a value that the property cannot take: apex's types.
+    `half` is float16 or bfloat16. bfloat16 has the range of fp32 and needs no loss scale.
+
+    Raises the same types as apex: RuntimeError for an unknown level and for a property that the
+    level does not have, AssertionError or ValueError for a value that the property cannot have.
     """
     if half not in HALF_TYPES:
         raise ValueError(f"dtype is torch.float16 or torch.bfloat16, not {half}")
@@ -49,6 +54,7 @@ def resolve(opt_level: str, half: torch.dtype, overrides: Mapping[str, Any]) -> 
 
 
 def _level(opt_level: str, half: torch.dtype) -> Properties:
+    """The properties of a level. Raises RuntimeError for an unknown one."""
     dynamic: float | Literal["dynamic"] = "dynamic" if half is torch.float16 else 1.0
     levels = (
         Properties("O0", torch.float32, False, None, False, 1.0),
@@ -68,17 +74,20 @@ def _level(opt_level: str, half: torch.dtype) -> Properties:
 def _cast_model_type(level: str, value: Any) -> torch.dtype | None:
     if level == "O1" and value not in (False, torch.float32):
         raise RuntimeError(
-            "cast_model_type cannot be set at O1: weights stay fp32 there, and functions cast what "
-            "they are given. To cast the weights themselves use O2 or O3"
+            "cast_model_type cannot be set at O1: weights stay fp32, and functions cast their "
+            "arguments. To cast the weights themselves use O2 or O3"
         )
-    return None if level == "O1" else value or None
+    if level == "O1" or not value:
+        return None
+    dtype: torch.dtype = value
+    return dtype
 
 
 def _patch_torch_functions(level: str, value: Any) -> bool:
     if level != "O1" and value:
         raise RuntimeError(
-            f"patch_torch_functions belongs to O1: at {level} the type of the weights decides in "
-            "what functions compute"
+            f"patch_torch_functions belongs to O1: at {level}, functions compute in the type of "
+            "the weights"
         )
     return bool(value)
 

@@ -1,4 +1,4 @@
-"""An optimizer that skips a step whose gradients overflowed, and keeps master weights in order."""
+"""An optimizer that skips a step if gradients overflowed, and that updates master weights."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ class _Overflow(Exception):
 
 
 class PatchedOptimizer:
-    """An optimizer whose `step`, `zero_grad` and `add_param_group` amp took over.
+    """An optimizer whose `step`, `zero_grad` and `add_param_group` are replaced by those of amp.
 
-    `without_casts` makes the context in which a step runs. `stepped` says whether the last call of
-    `step` changed the weights. `undo` gets what gives the optimizer back as it was.
+    `masters`: the master weights of all models, if they are used.
+    `without_casts`: makes the context in which a step runs.
+    `undo`: closing it restores the optimizer.
+
+    Attributes: `skip_next`, whether the next step is skipped; `stepped`, whether the last call of
+    `step` changed the weights.
     """
 
     def __init__(
@@ -46,12 +50,14 @@ class PatchedOptimizer:
             self._take_over(name, getattr(self, f"_{name}"), undo)
 
     def _take_over(self, name: str, replacement: Callable[..., Any], undo: ExitStack) -> None:
+        """Replace a method of the optimizer. `replacement` gets the original as its first
+        argument."""
         original = getattr(self.optimizer, name)
         instance = vars(self.optimizer)
         undo.callback(_restore, instance, name, instance.get(name))
 
-        # Bound to the optimizer and with the marks of the original, which is what learning rate
-        # schedulers look at when they wrap `step`, before this or after.
+        # Bound to the optimizer and with the attributes of the original, because learning rate
+        # schedulers look at these when they wrap `step`, before or after this.
         @functools.wraps(original)
         def method(_: Any, *args: Any, **kwargs: Any) -> Any:
             return replacement(original, *args, **kwargs)
@@ -61,8 +67,8 @@ class PatchedOptimizer:
     # -- around a backward pass -------------------------------------------------------------------
 
     def check_scale(self, scaler: LossScaler) -> None:
-        """Raise RuntimeError where gradients still have another scale on them than the next pass
-        will have. Nothing is changed."""
+        """Raise RuntimeError if gradients are still scaled, and by another scale than that of the
+        next pass. Changes nothing."""
         if self._pending_scale not in (None, scaler.value):
             raise RuntimeError(
                 f"an optimizer has gradients at scale {self._pending_scale:g} from a backward pass "
@@ -71,29 +77,30 @@ class PatchedOptimizer:
             )
 
     def before_backward(self) -> None:
-        """Set gradients aside, unless those that are there still have the scale on them: then this
-        pass adds to them."""
+        """Set existing gradients aside. If they are still scaled, this pass adds to them."""
         if self._pending_scale is None:
             self.gradients.set_aside()
 
     def after_backward(self, scaler: LossScaler, done: set[nn.Parameter]) -> torch.Tensor:
-        """Unscale the gradients, but those that another optimizer of the pass has `done`. Returns
-        the verdict of `LossScaler.unscale`."""
+        """Unscale the gradients of a pass. `done` and the result are those of
+        `LossGradients.unscale`."""
         self._pending_scale = None
         return self.gradients.unscale(scaler, done)
 
     def delay_unscale(self, scaler: LossScaler) -> None:
-        """Leave the scale on the gradients until a later pass."""
+        """Leave the gradients scaled until a later pass."""
         self._pending_scale = scaler.value
 
     def backward_failed(self, done: set[nn.Parameter]) -> None:
-        """Go back to the unscaled gradients from before; delayed ones are lost with the pass."""
+        """Restore the gradients from before the pass. Gradients that were still scaled are lost."""
         self._pending_scale = None
         self.gradients.put_back(done)
 
     # -- in place of the optimizer's methods ------------------------------------------------------
 
     def _step(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Replaces `step`: skip the step if gradients overflowed, otherwise make it and update the
+        models from their master weights."""
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None and (self._has_masters or self.skip_next):
             raise RuntimeError(
@@ -125,8 +132,8 @@ class PatchedOptimizer:
         _count_call(step, self.optimizer)
 
     def _until_overflow(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """`closure`, ending the step where its gradients overflowed: optimizers call it before they
-        change anything, and those that call it again have no way back."""
+        """Wrap `closure` so that the step ends if its gradients overflow. Optimizers call a closure
+        before they change anything; one that calls it again cannot undo what it has changed."""
         calls = 0
 
         def watched() -> Any:
@@ -165,7 +172,7 @@ class PatchedOptimizer:
 
 
 def _restore(instance: dict[str, Any], name: str, own: Any) -> None:
-    """Give an object its attribute `name` back: one of its own, or its class's."""
+    """Restore the attribute `name` of an object: its own value, or that of its class."""
     if own is None:
         instance.pop(name, None)
     else:
@@ -173,8 +180,8 @@ def _restore(instance: dict[str, Any], name: str, own: Any) -> None:
 
 
 def _count_call(step: Callable[..., Any], optimizer: Any) -> None:
-    """Tell a scheduler that has wrapped `step` that it was called, though skipped: it would warn
-    that it is itself called too early."""
+    """Count a skipped step as a call for a learning rate scheduler that has wrapped `step`. It
+    would otherwise warn that the scheduler is called before the optimizer."""
     if hasattr(step, "_wrapped_by_lr_sched"):
         optimizer._opt_called = True
     elif hasattr(step, "_with_counter"):  # before torch 2.4

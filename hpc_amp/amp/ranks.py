@@ -1,4 +1,4 @@
-"""What has to be equal on all ranks that train one model, and would otherwise drift in silence."""
+"""Checks of what has to be equal on all ranks that train one model and could differ unnoticed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hpc_amp.amp.state import AmpState
 
 
 def check_scales(scalers: Sequence[LossScaler], group: dist.ProcessGroup | None = None) -> None:
-    """Compare the loss scales of all ranks of `group`, by default all there are; they call this
-    together. Gradients at different scales would be averaged as if they were at one.
+    """Compare the loss scales of all ranks of `group`, by default of all ranks. A collective call;
+    without a process group it does nothing.
 
-    Raises RuntimeError on every rank where the scales, or the clean steps before they grow, differ.
-    Without a process group it does nothing.
+    If scales differ, gradients at different scales would be averaged. Raises RuntimeError on every
+    rank if the scales, or the numbers of clean steps since they last changed, differ.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return
@@ -44,29 +44,30 @@ def _text(scales: Sequence[tuple[float, int]]) -> str:
 
 @dataclass(frozen=True)
 class _Untrained:
-    """A model that is looked at when it is used: the device that it was on, and the hook that
-    notices."""
+    """A model that has not been trained since `initialize`: its device at that time, and the hook
+    that notices its use."""
 
     device: str
     amp: AmpState
     hook: RemovableHandle | None
 
 
-# By model. The hooks are functions of this module that look here, not methods: copies and pickled
-# files of a model take its hooks along.
+# By model. Hooks are functions of this module that look up the model here, and not methods, because
+# copies and pickled files of a model contain its hooks.
 _untrained: dict[nn.Module, _Untrained] = {}
-# The hooks of DistributedDataParallel around such a model, until it trains.
+# The hooks of DistributedDataParallel around such models, until it trains.
 _wrapped: WeakKeyDictionary[nn.Module, RemovableHandle] = WeakKeyDictionary()
 
 
 def await_first_training(models: Sequence[nn.Module], amp: AmpState) -> None:
-    """Look at each of `models` when it is first used after `initialize`, until it is trained.
+    """Check each of `models` whenever it is used, until it is first trained.
 
-    It has to be where it was. And where DistributedDataParallel trains it, all ranks come there
-    together, with weights that DDP has made equal to its rank 0's: masters then follow these, and
-    scales are compared, once. A hook that notices how DDP takes a model is the public way to see
-    DDP itself; hooks on all modules would be called for each of them in every pass, and for ever
-    where a model is not trained.
+    A model has to be on the same device as at `initialize`. If DistributedDataParallel trains it,
+    all ranks arrive there together, with weights that DDP has broadcast from rank 0. At that
+    moment, masters are updated to these weights, and loss scales are compared, once.
+
+    A hook on module registration, which notices that DDP takes a model, is the public way to find
+    DDP itself. Hooks on all modules would be called for each of them in every pass.
     """
     for model in models:
         if model not in _untrained:
@@ -78,16 +79,18 @@ def await_first_training(models: Sequence[nn.Module], amp: AmpState) -> None:
 
 
 def _notice_ddp(parent: nn.Module, name: str, inside: nn.Module | None) -> None:
-    # What DDP wraps may be a module around the model, such as that of torch.compile.
+    """Hook on module registration: add a hook to a DDP that wraps one of the models."""
+    # DDP may wrap a module around the model, such as that of torch.compile.
     if not isinstance(parent, DistributedDataParallel) or inside is None:
         return
     if any(module in _untrained for module in inside.modules()):
-        # torch.compile of DDP would look into the exchange of the scales, and fail.
+        # torch.compile of DDP would trace the exchange of the scales, and fail.
         hook = torch.compiler.disable(_before_ddp)
         _wrapped[parent] = parent.register_forward_pre_hook(hook)
 
 
 def _before_model(model: nn.Module, _: Any) -> None:
+    """Hook before a model's forward pass: check its device until it is trained."""
     if model in _untrained:
         _check_device(model)
         if model.training and torch.is_grad_enabled():
@@ -95,6 +98,8 @@ def _before_model(model: nn.Module, _: Any) -> None:
 
 
 def _before_ddp(ddp: DistributedDataParallel, _: Any) -> None:
+    """Hook before DDP's forward pass: at the first training step, make masters equal and compare
+    scales, then remove all hooks."""
     found = [module for module in ddp.modules() if module in _untrained]
     for model in found:
         _check_device(model)
@@ -125,6 +130,7 @@ def _check_device(model: nn.Module) -> None:
 
 
 def _make_equal(ddp: DistributedDataParallel, amp: AmpState) -> None:
+    """Compare scales, once, and share the master weights of a model in DDP. A collective call."""
     if not amp.replicas:
         check_scales(amp.scalers, ddp.process_group)
     if amp.masters is not None:
@@ -133,5 +139,5 @@ def _make_equal(ddp: DistributedDataParallel, amp: AmpState) -> None:
 
 
 def _device_of(model: nn.Module) -> str:
-    """The type of the device that a model is on, or begins on."""
+    """The type of the device of a model's first parameter."""
     return next((parameter.device.type for parameter in model.parameters()), "no device")

@@ -1,4 +1,4 @@
-"""Functions of the user that take part in O1: by decorator, or by module and name."""
+"""Functions of the user that cast at O1: by decorator, or by module and name."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from hpc_amp.amp.function_rules import Cast, to_fp32, to_half, to_widest
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 registered: dict[tuple[Any, str], Cast] = {}
-"""What `register_*` noted for the next `initialize`."""
+"""What `register_*` stored for the next `initialize`."""
 
 
 def half_function(function: Function) -> Function:
-    """Decorator: cast the tensors that `function` is given to half precision while O1 is on."""
+    """Decorator: at O1, cast the tensors in the arguments of `function` to half precision."""
     return _decorate(function, to_half)
 
 
 def float_function(function: Function) -> Function:
-    """Decorator: cast the tensors that `function` is given to fp32 while O1 is on. Functions that
-    it calls have their own rules all the same; `disable_casts` in it turns these off."""
+    """Decorator: at O1, cast the tensors in the arguments of `function` to fp32. Functions that it
+    calls still have their own rules; use `disable_casts` in it to turn these off."""
     return _decorate(function, to_fp32)
 
 
 def promote_function(function: Function) -> Function:
-    """Decorator: cast the tensors that `function` is given to the widest type among them while O1
-    is on."""
+    """Decorator: at O1, cast the tensors in the arguments of `function` to the widest of their
+    types."""
     return _decorate(function, to_widest)
 
 
 def register_half_function(module: Any, name: str) -> None:
-    """Let `module.name` be a half function, from `initialize` on: for code that you cannot
-    decorate. Raises ValueError where there is no such function, RuntimeError after `initialize`."""
+    """Make `module.name` a half function from the next `initialize` on, for code that you cannot
+    decorate. Raises ValueError if there is no such function, RuntimeError after `initialize`."""
     _register(module, name, to_half)
 
 
 def register_float_function(module: Any, name: str) -> None:
-    """Let `module.name` be a float function, as `register_half_function`."""
+    """Make `module.name` a float function, as `register_half_function` does."""
     _register(module, name, to_fp32)
 
 
 def register_promote_function(module: Any, name: str) -> None:
-    """Let `module.name` be a promote function, as `register_half_function`."""
+    """Make `module.name` a promote function, as `register_half_function` does."""
     _register(module, name, to_widest)
 
 
@@ -56,7 +56,7 @@ def _decorate(function: Function, cast: Cast) -> Function:
             return function(*args, **kwargs)
         return casts.call(function, cast, args, kwargs, whole=False)
 
-    # It is called as `function` is, which mypy cannot know.
+    # It has the signature of `function`, which mypy cannot see.
     return decorated  # type: ignore[return-value]
 
 
@@ -65,7 +65,7 @@ def _register(module: Any, name: str, cast: Cast) -> None:
         raise ValueError(f"{module.__name__} has no function {name!r}")
     if state.is_initialized():
         raise RuntimeError(
-            f"{module.__name__}.{name} was registered after amp.initialize, which has already "
-            "looked: register functions before it"
+            f"{module.__name__}.{name} was registered after amp.initialize, which has no effect: "
+            "register functions before it"
         )
     registered[module, name] = cast

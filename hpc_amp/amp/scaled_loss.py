@@ -24,23 +24,28 @@ def scale_loss(
 ) -> Iterator[Tensor]:
     """`with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()`.
 
-    Gives the loss in fp32 times the scale of `loss_id`. When the block ends, the new gradients of
-    `optimizers` (one or a list: all whose parameters get gradients from this loss) are unscaled and
-    added to those that were there. Where one is infinite or NaN, the scale is halved, and the next
-    `step` of each of `optimizers` is skipped, once.
+    Yields the loss in fp32 times the scale of `loss_id`. At the end of the block, the new gradients
+    are unscaled and added to those from before. If any of them is infinite or NaN, the scale is
+    halved, and the next `step` of each of `optimizers` is skipped.
 
-    With `delay_unscale` the block changes nothing; the next one at the same scale unscales the sum.
-    With `delay_overflow_check` nothing is skipped and the scale does not move. `model` is ignored,
-    as by apex. Casts of O1 are off in the block.
+    `loss`: a scalar tensor.
+    `optimizers`: one or a list, all whose parameters get gradients from this loss.
+    `loss_id`: which loss scaler to use, from 0 to `num_losses` - 1.
+    `model`: ignored, as by apex.
+    `delay_unscale`: leave the gradients scaled; the next block at the same scale unscales the sum.
+    `delay_overflow_check`: skip no step, and do not change the scale.
 
-    Raises RuntimeError before `initialize` and for an optimizer that it was not given, IndexError
-    for a `loss_id` outside of `num_losses`, `ScaleFloorError` where the gradients are never finite.
+    Casts of O1 are off in the block.
+
+    Raises RuntimeError before `initialize` and for an optimizer that `initialize` did not get,
+    IndexError for a `loss_id` that does not exist, and ScaleFloorError if gradients keep
+    overflowing at the lowest scale.
     """
     now = state.current()
     if now.properties is None:
         yield loss
         return
-    given = dict.fromkeys(_one_or_more(optimizers))
+    given = dict.fromkeys(optimizers if isinstance(optimizers, (list, tuple)) else [optimizers])
     patched = [_patched(now, optimizer) for optimizer in given]
     if not 0 <= loss_id < len(now.scalers):
         raise IndexError(
@@ -72,19 +77,21 @@ def scale_loss(
     verdicts = [optimizer.after_backward(scaler, done) for optimizer in patched]
     if delay_overflow_check:
         return
-    # A static scale is never judged: the caller answers for it.
+    # A static scale is not checked: the caller is responsible for it.
     overflow = scaler.dynamic and any(bool(verdict) for verdict in verdicts)
-    for optimizer in patched if overflow else ():
-        optimizer.skip_next = True
-    scaler.update(overflow)  # which may raise: a script that goes on must not step on infinity
+    if overflow:
+        for optimizer in patched:
+            optimizer.skip_next = True
+    scaler.update(overflow)  # last, because it may raise, and the steps have to be skipped anyway
     if overflow:
         now.say(
-            f"gradient overflow, skipping the step; {scaler.name} has scale {scaler.value:g} now"
+            f"gradients overflowed, the step is skipped; {scaler.name} now has scale "
+            f"{scaler.value:g}"
         )
 
 
 def _refuse_local_gradients(now: AmpState, patched: Sequence[PatchedOptimizer]) -> None:
-    """Other networks may well be in no_sync(): a discriminator in its generator's pass."""
+    """Raise RuntimeError if a model of these optimizers is in no_sync(). Other models may be."""
     local = [ddp for ddp in now.replicas if not ddp.require_backward_grad_sync]
     if not local:
         return
@@ -92,20 +99,16 @@ def _refuse_local_gradients(now: AmpState, patched: Sequence[PatchedOptimizer]) 
     if all(wanted.isdisjoint(ddp.parameters()) for ddp in local):
         return
     raise RuntimeError(
-        "amp.scale_loss inside no_sync(): the gradients of this rank alone would be judged, and "
-        "never exchanged. Pass delay_unscale=True there, and leave it out in the last micro-batch, "
-        "outside of no_sync(), whose backward pass exchanges the sum"
+        "amp.scale_loss inside no_sync(): only the gradients of this rank would be checked, and "
+        "they would never be exchanged. Pass delay_unscale=True there, but not in the last "
+        "micro-batch, whose backward pass is outside of no_sync() and exchanges the sum"
     )
 
 
 def _patched(now: AmpState, optimizer: Any) -> PatchedOptimizer:
     if optimizer not in now.optimizers:
         raise RuntimeError(
-            f"amp.initialize was not given this {type(optimizer).__name__}: optimizers that are "
-            "made, or copied, later are unknown to amp"
+            f"amp.initialize did not get this {type(optimizer).__name__}: amp does not know "
+            "optimizers that are made or copied later"
         )
     return now.optimizers[optimizer]
-
-
-def _one_or_more(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (list, tuple)) else [value]

@@ -1,9 +1,9 @@
-"""Loss scaling for fp16 gradients (Micikevicius et al. 2018, section 3.2).
+"""Loss scaling for fp16 gradients (Micikevicius et al., 2018, section 3.2).
 
-The verdict "overflow or not" is read on the host before the optimizer's step, and an overflowing
-step is never taken. torch's way for fused optimizers, to pass `found_inf` into the kernel, is not
-used: `SGD(momentum=..., fused=True)` then keeps an uninitialised momentum buffer when the first
-step overflows, which is the normal case in fp16, and the second step makes the weights NaN.
+Whether gradients overflowed is read on the host before the optimizer's step, and the step is
+skipped if they did. torch passes `found_inf` to the kernel of a fused optimizer instead, which is
+not used here: if the first step overflows, which is normal in fp16, `SGD(momentum=..., fused=True)`
+keeps an uninitialised momentum buffer, and the second step makes the weights NaN.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from hpc_amp.config import schema
 
 
 class ScaleFloorError(RuntimeError):
-    """Gradients overflow although the loss scale is at its floor."""
+    """Gradients overflow although the loss scale is at its lower limit."""
 
 
 class LossScaler:
-    """The scale of one loss: times two after `growth_interval` clean steps, halved on overflow,
-    within `[min_scale, max_scale]`; with `static_scale` it never changes.
+    """The scale of one loss. It doubles after `growth_interval` steps without overflow and is
+    halved after an overflow, within `[min_scale, max_scale]`; a `static_scale` never changes.
 
-    One update is: `scale(loss).backward()` (any number of times, at the same scale), then
-    `unscale(gradients)`, then `update(overflow)`.
+    For one update, call `scale(loss).backward()` any number of times, then `unscale(gradients)`,
+    then `update(overflow)`.
+
+    Attributes: `value`, the scale; `clean_steps`, the steps since the scale last changed;
+    `skipped_steps`; `skipped_in_a_row`; `name`, for messages.
     """
 
     def __init__(self, config: schema.Precision, *, name: str = "loss") -> None:
@@ -38,19 +41,22 @@ class LossScaler:
         self.skipped_in_a_row = 0
 
     def scale(self, loss: Tensor) -> Tensor:
-        """`loss` in fp32 times the scale: a scaled half-precision loss would overflow by itself."""
+        """The loss in fp32, times the scale. A scaled half-precision loss could overflow."""
         return loss.float() * self.value
 
     @property
     def dynamic(self) -> bool:
-        """Whether the scale moves."""
+        """Whether the scale may change."""
         return self.config.static_scale is None
 
     @torch.no_grad()
     def unscale(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Divide `gradients` by the scale in place. Returns a scalar tensor on their device that is
-        true where any of them is infinite or NaN. Gradients of all ranks must have been reduced
-        before, so that every rank comes to the same verdict."""
+        """Divide `gradients` by the scale in place.
+
+        Returns a scalar tensor on their device that is true if any of them is infinite or NaN. The
+        gradients of all ranks must have been reduced before, so that the result is equal on all
+        ranks.
+        """
         finite: Tensor | None = None
         for group in _by_device_and_dtype(gradients):
             torch._foreach_mul_(group, 1.0 / self.value)
@@ -59,10 +65,10 @@ class LossScaler:
         return torch.zeros((), dtype=torch.bool) if finite is None else ~finite
 
     def update(self, overflow: bool) -> None:
-        """Move the scale after an update that was taken (`overflow` false) or skipped.
+        """Adjust the scale after an update that was made (`overflow` is false) or skipped.
 
-        Raises ScaleFloorError after 20 overflows in a row with the scale at its floor: the
-        gradients themselves are then infinite or NaN and no scale can help.
+        Raises ScaleFloorError after 20 overflows in a row at the lowest scale: the gradients
+        themselves are infinite or NaN then, and no scale can help.
         """
         if not overflow:
             self.skipped_in_a_row = 0
@@ -85,7 +91,7 @@ class LossScaler:
             self.value = max(self.value / 2.0, self.config.min_scale)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs to go on with exactly this scale."""
+        """The state that a resumed run needs to continue with the same scale."""
         return {
             "scale": self.value,
             "clean_steps": self.clean_steps,
@@ -94,31 +100,31 @@ class LossScaler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Load what `state_dict` returned."""
         self.value = float(state["scale"])
         self.clean_steps = int(state["clean_steps"])
         self.skipped_steps = int(state["skipped_steps"])
         self.skipped_in_a_row = int(state["skipped_in_a_row"])
 
     def keep_in_bounds(self) -> None:
-        """After `load_state_dict` of a scaler with another configuration: its scale may be one that
-        this one cannot have."""
+        """Move the scale into the limits of this scaler. Called after `load_state_dict` with the
+        state of a scaler with other settings."""
         if self.config.static_scale is not None:
             self.value = self.config.static_scale
         else:
-            # It may begin above the highest scale that it would grow to.
+            # The initial scale may be above the limit of its growth.
             highest = max(self.config.max_scale, self.config.init_scale)
             self.value = min(max(self.value, self.config.min_scale), highest)
 
 
 def _magnitude(tensors: list[Tensor]) -> Tensor:
-    """A scalar tensor that is finite only if every value of `tensors` is; they share a type."""
+    """A scalar tensor that is finite only if all values of `tensors` are. All have one type."""
     if tensors[0].dtype is torch.float16:
-        # The fused norm of fp16 tensors is fp16 and overflows for good gradients; this sum is fp32,
-        # where no number of finite fp16 values can overflow.
+        # The fused norm of fp16 tensors is fp16, and overflows for valid gradients. This sum is
+        # fp32, which no sum of finite fp16 values can overflow.
         return torch.stack([tensor.sum(dtype=torch.float32) for tensor in tensors]).sum()
-    # One fused pass over all of them. It may overflow to inf for huge finite gradients, which could
-    # not be used either.
+    # One fused pass over all of them. It overflows only for finite gradients that are so large that
+    # they could not be used either.
     return torch.stack(torch._foreach_norm(tensors)).sum(dtype=torch.float32)
 
 

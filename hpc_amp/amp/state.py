@@ -1,4 +1,4 @@
-"""What `amp.initialize` set up in this process."""
+"""The state of amp in this process, which `amp.initialize` sets up."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from hpc_amp.amp.scaler import LossScaler
 
 @dataclass
 class AmpState:
-    """Everything that `initialize` made. `properties` is None where amp was initialized with
-    `enabled=False`; `replicas` are the models in DDP that were trained since. Closing `undo` takes
-    it all back."""
+    """Everything that `initialize` made.
+
+    `properties`: None if amp was initialized with `enabled=False`.
+    `replicas`: the models in DDP that have been trained since.
+    `undo`: closing it reverts everything.
+    """
 
     properties: Properties | None
     verbosity: int
@@ -32,8 +35,10 @@ class AmpState:
     undo: ExitStack = field(default_factory=ExitStack)
 
     def say(self, text: str, *, verbosity: int = 1) -> None:
-        """Print a line on rank 0, where at least `verbosity` was asked for."""
-        if self.verbosity >= verbosity and not _is_other_rank():
+        """Print a line on rank 0, if the verbosity of amp is at least `verbosity`."""
+        distributed = dist.is_available() and dist.is_initialized()
+        is_main = not distributed or dist.get_rank() == 0
+        if self.verbosity >= verbosity and is_main:
             print(f"amp: {text}", flush=True)
 
 
@@ -41,14 +46,14 @@ _current: AmpState | None = None
 
 
 def current() -> AmpState:
-    """What `initialize` made. Raises RuntimeError before it."""
+    """The state of amp. Raises RuntimeError before `initialize` and after `reset`."""
     if _current is None:
         raise RuntimeError("amp.initialize was not called yet, or amp.reset() was called since")
     return _current
 
 
 def is_initialized() -> bool:
-    """Whether `initialize` was called, and `reset` not since."""
+    """Whether `initialize` was called, and `reset` not since then."""
     return _current is not None
 
 
@@ -58,29 +63,25 @@ def function_casts() -> FunctionCasts | None:
 
 
 def without_casts() -> AbstractContextManager[object]:
-    """A context in which functions compute in the types that they are given, at O1 too."""
+    """A context in which functions compute in the types of their arguments, at O1 as well."""
     casts = function_casts()
     return nullcontext() if casts is None else casts.disabled()
 
 
 def start(state: AmpState) -> None:
-    """Make `state` that of the process."""
+    """Set the state of amp in this process."""
     global _current
     _current = state
 
 
 def reset() -> None:
-    """Take the process back to before `amp.initialize`, which may then be called anew.
+    """Revert `amp.initialize`, which may then be called again.
 
-    torch's functions, the models and the optimizers are as they were, except for what training
-    changed: weights are fp32 again, with the values of their masters where they have some. Without
-    an `initialize` before, it does nothing. Call it in the thread that called `initialize`.
+    torch's functions, the models and the optimizers are restored. Weights keep their trained values
+    and are fp32 again; where they have master weights, they get the values of these. Does nothing
+    before `initialize`. Call it in the thread that called `initialize`.
     """
     global _current
     state, _current = _current, None
     if state is not None:
         state.undo.close()
-
-
-def _is_other_rank() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_rank() > 0

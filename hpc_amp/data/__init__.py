@@ -1,1 +1,1 @@
-"""Image data: found, downloaded, decoded or synthetic; ordered; augmented; put on the device."""
+"""Image data: find, download, decode or generate it; put it in order; augment it."""

@@ -1,8 +1,8 @@
 """Random crop, flip and cutout of whole batches on the device.
 
-The random numbers of an epoch are drawn at once for all samples, from a generator that depends on
-(seed, epoch) alone, and looked up by sample. What happens to an image is therefore independent of
-the number of ranks, of accumulation, of its place in the batch and of where a run was resumed.
+The random numbers of an epoch are drawn at once for all samples, from a generator that depends only
+on (seed, epoch), and are looked up by sample. So the changes of an image do not depend on the
+number of ranks, on accumulation, on its position in the batch, or on where a run was resumed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from hpc_amp.data.order import generator
 
 
 class EpochAugmentation:
-    """The changes of every sample in one epoch.
+    """The random changes of all samples in one epoch.
 
-    `side` is height and width of the images in pixels. Draws live on `device`: a few bytes a
-    sample.
+    `samples`: the number of training images.
+    `side`: height and width of the images in pixels.
+    `device`: where the random numbers are kept, a few bytes for each sample.
     """
 
     def __init__(
@@ -40,28 +41,29 @@ class EpochAugmentation:
             stream = generator(seed, what, epoch)
             return torch.randint(count, (samples,), generator=stream).to(device)
 
-        # Each kind has its own stream: switching one off leaves the others as they were.
+        # Each kind of change has a stream of its own, so switching one off does not affect others.
         span = 2 * self.padding + 1
         self.offset = (draw("top", span), draw("left", span)) if self.padding else None
         self.mirror = draw("mirror", 2) if config.flip else None
         self.centre = (draw("row", side[0]), draw("column", side[1])) if self.cutout else None
 
     def move(self, pixels: Tensor, samples: Tensor) -> Tensor:
-        """Crop and flip `pixels`, uint8 [B, C, H, W], which are the images number `samples` [B]."""
+        """Crop and flip images. `pixels` is uint8 [B, C, H, W]; `samples` [B] are the numbers of
+        these images in the training set. Returns uint8 [B, C, H, W]."""
         position = torch.arange(len(samples), device=samples.device)
         if self.offset is not None:
             top, left = (offset.index_select(0, samples) for offset in self.offset)
             pixels = _windows(F.pad(pixels, (self.padding,) * 4), position, top, left, self.side)
         if self.mirror is not None:
-            # Flipping all and choosing copies rows; torch.where would go pixel by pixel.
+            # Flipping all images and selecting copies whole rows; torch.where works pixel by pixel.
             both = torch.cat((pixels, pixels.flip(3)))
             chosen = position + len(samples) * self.mirror.index_select(0, samples)
             pixels = both.index_select(0, chosen)
         return pixels
 
     def blank(self, images: Tensor, samples: Tensor) -> Tensor:
-        """Set a square of each of `images`, normalised float [B, C, H, W], to 0, in place. It may
-        hang over the border (DeVries & Taylor, 2017)."""
+        """Set a square of each image to 0, in place (cutout; DeVries & Taylor, 2017). `images` are
+        normalised floats [B, C, H, W]. The square may extend beyond the border."""
         if self.centre is None:
             return images
 
@@ -77,10 +79,12 @@ class EpochAugmentation:
 def _windows(
     images: Tensor, number: Tensor, top: Tensor, left: Tensor, side: tuple[int, int]
 ) -> Tensor:
-    """The window of `side` at (`top`, `left`) of each image `number` of `images` [N, C, H, W].
+    """Cut a window of `side` at (`top`, `left`) out of each image `number` of `images`
+    [N, C, H, W].
 
-    A view has a window at every place in memory, so that a crop is a plain selection, which copies
-    rows. Indexing in several dimensions goes pixel by pixel and takes several times as long.
+    The view `every` has a window at each position in memory, so that cropping is a selection, which
+    copies whole rows. Indexing in several dimensions works pixel by pixel and takes several times
+    as long.
     """
     _, channels, height, width = images.shape
     size = (channels, *side)

@@ -1,4 +1,4 @@
-"""Image files to uint8 tensors, all at once."""
+"""Decodes image files to uint8 tensors, all at once."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hpc_amp.data.pictures import centre_box, open_rgb, resize
 
 
 def to_pixels(image: Image.Image) -> Tensor:
-    """`image` as uint8 [3, H, W]."""
+    """An RGB image as uint8 [3, H, W]."""
     values = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
     return values.view(image.height, image.width, 3).permute(2, 0, 1)
 
 
 def decode_all(paths: Sequence[str], height: int, width: int, *, scale: bool) -> Tensor:
-    """All images as uint8 [N, 3, height, width], decoded in parallel threads.
+    """Decode images in parallel threads. Returns uint8 [N, 3, height, width].
 
-    With `scale`, the middle square of each is brought to that size, else each must have it:
-    raises DataError for one that does not.
+    With `scale`, the central square of each image is resized to that size. Otherwise, raises
+    DataError for an image of another size.
     """
     pixels = torch.empty(len(paths), 3, height, width, dtype=torch.uint8)
 
@@ -35,8 +35,8 @@ def decode_all(paths: Sequence[str], height: int, width: int, *, scale: bool) ->
                 image = resize(image, height, centre_box(image.width, image.height))
             if image.size != (width, height):
                 raise DataError(
-                    f"the image {paths[at]} has {image.width} x {image.height} pixels and others "
-                    f"{width} x {height}: set data.image_size to bring all to one size"
+                    f"the image {paths[at]} has {image.width} x {image.height} pixels, but others "
+                    f"have {width} x {height}: set data.image_size to resize all of them"
                 )
             pixels[at] = to_pixels(image)
 

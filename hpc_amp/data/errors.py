@@ -1,9 +1,13 @@
-"""Errors of data. Nothing here imports torch, since loader processes do not."""
+"""Errors of data. Apart from other modules because loader processes must not import torch."""
+
+from __future__ import annotations
+
+from hpc_amp.errors import InputError, JobError
 
 
-class DataError(RuntimeError):
-    """The data is not there or not usable. The message is for the user."""
+class DataError(InputError):
+    """The data is missing or cannot be used."""
 
 
-class LoaderError(RuntimeError):
-    """A loader process cannot be started, or has died. The message is for the user."""
+class LoaderError(JobError):
+    """A loader process cannot be started, or has ended."""

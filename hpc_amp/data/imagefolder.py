@@ -22,12 +22,12 @@ from hpc_amp.distributed.world import World
 from hpc_amp.models.build import SMALL_IMAGE
 
 PROBED = 256
-"""How many images, spread over the set, are looked at to see whether all have one small size."""
+"""How many images, spread over the set, are opened to find out whether all have one small size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The paths of a split and the class number of each."""
+    """The image files of a split: their paths, and the number of the class of each."""
 
     paths: list[str]
     labels: list[int]
@@ -35,7 +35,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What is below a data root."""
+    """The content of a data root."""
 
     name: str
     classes: list[str]
@@ -45,8 +45,12 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class ResizePlan:
-    """How the images are used: kept in memory or read again each epoch, in what size in pixels, and
-    whether they have to be scaled to it."""
+    """How images are used.
+
+    `in_memory`: kept in memory, or else read again in each epoch.
+    `height`, `width`: the size in pixels.
+    `scale`: whether they are resized to it.
+    """
 
     in_memory: bool
     height: int
@@ -55,7 +59,7 @@ class ResizePlan:
 
 
 def missing(root: Path) -> str | None:
-    """What is missing below `root`, in words."""
+    """What is missing below `root`, as a message, or None."""
     if not (root / "train").is_dir():
         return f"no image folder in {root}: expected train/<class>/* and test/<class>/* (or val)"
     if _test_folder(root) is None:
@@ -64,27 +68,31 @@ def missing(root: Path) -> str | None:
 
 
 def scan(root: Path) -> Folder:
-    """List the files below `root`. Raises DataError where classes are empty or do not match."""
+    """List the files below `root`. Raises DataError if a class is empty, or if the classes of
+    training and test images differ."""
     test = _test_folder(root)
     if test is None:
         raise DataError(f"the image folder {root} is not visible from every node")
     try:
-        splits = [ImageFolder(str(folder)) for folder in (root / "train", test)]
+        train, held_out = ImageFolder(str(root / "train")), ImageFolder(str(test))
     except FileNotFoundError as error:
         raise DataError(f"the image folder {root} is not usable: {error}") from error
-    train, held_out = splits
     if train.classes != held_out.classes:
         odd = sorted(set(train.classes) ^ set(held_out.classes))
         raise DataError(
             f"the classes below {root}/train and {test} differ: {', '.join(odd[:5])} "
-            "stand in one of them alone"
+            "exist in only one of them"
         )
-    files = [Files([path for path, _ in split.samples], split.targets) for split in splits]
-    return Folder(root.resolve().name, train.classes, *files)
+    return Folder(root.resolve().name, train.classes, _files(train), _files(held_out))
+
+
+def _files(split: ImageFolder) -> Files:
+    return Files([path for path, _ in split.samples], split.targets)
 
 
 def plan(folder: Folder, data: schema.Data) -> ResizePlan:
-    """Decide how the images are used, from `data` and a look at a part of the files."""
+    """Decide how the images are used, from the settings `data` and the sizes of some files. Raises
+    DataError if the settings do not fit the files."""
     paths = folder.train.paths[:: max(1, len(folder.train.paths) // PROBED)]
     sizes = {_size(path) for path in paths} if data.image_size is None else set()
     if len(sizes) == 1:
@@ -97,14 +105,12 @@ def plan(folder: Folder, data: schema.Data) -> ResizePlan:
         side = data.image_size or 224
         return ResizePlan(False, side, side, scale=True)
     if width == 0:
-        raise DataError(
-            "data.in_memory: the images are not all of one size; set data.image_size too"
-        )
+        raise DataError("data.in_memory: the images differ in size; set data.image_size as well")
     return ResizePlan(True, height, width, scale=data.image_size is not None)
 
 
 def decode(folder: Folder, plan: ResizePlan) -> ImageSet:
-    """All images of `folder` in memory."""
+    """Decode all images of `folder`."""
 
     def split(files: Files) -> Images:
         pixels = decode_all(files.paths, plan.height, plan.width, scale=plan.scale)
@@ -116,11 +122,11 @@ def decode(folder: Folder, plan: ResizePlan) -> ImageSet:
 
 
 def decode_once_per_node(root: Path, plan: ResizePlan, world: World) -> ImageSet:
-    """All images below `root`, on every rank.
+    """Decode all images below `root`. Returns them on every rank. A collective call.
 
-    The first rank of each node decodes and writes them to a file on the node, which all of its
-    ranks map: the pixels are in the node's memory once. The file loses its name as soon as all have
-    it open, so nothing is left behind however the job ends.
+    The first rank of each node decodes the images and writes them to a file on the node, which all
+    ranks of the node map into memory, so the pixels are in its memory once. The file is deleted
+    when all ranks have opened it; nothing is left behind, however the job ends.
     """
     if world.local_size == 1:
         return together(world, lambda: decode(scan(root), plan))
@@ -135,6 +141,8 @@ def decode_once_per_node(root: Path, plan: ResizePlan, world: World) -> ImageSet
 
 
 def _write(root: Path, plan: ResizePlan) -> str:
+    """Decode all images into a file on this node. Returns its path. Raises DataError if it does not
+    fit."""
     images = decode(scan(root), plan)
     content = {
         "name": images.name,
@@ -156,6 +164,7 @@ def _write(root: Path, plan: ResizePlan) -> str:
 
 
 def _map(path: str) -> ImageSet:
+    """Map the file of `_write` into memory."""
     content = torch.load(path, mmap=True, weights_only=True)
     train, test = map(Images, content["pixels"], content["labels"])
     return ImageSet(content["name"], content["classes"], train, test)
@@ -166,6 +175,7 @@ def _test_folder(root: Path) -> Path | None:
 
 
 def _size(path: str) -> tuple[int, int]:
+    """Width and height of an image in pixels, without decoding it. Raises DataError."""
     image: Image.Image
     try:
         with Image.open(path) as image:

@@ -1,4 +1,4 @@
-"""A labelled image set in memory."""
+"""Labelled images in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """`pixels` uint8 [N, C, H, W] with `labels` int64 [N]."""
+    """Images with labels: `pixels` is uint8 [N, C, H, W], `labels` is int64 [N]."""
 
     pixels: Tensor
     labels: Tensor
@@ -25,7 +25,8 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class ImageSet:
-    """Training and test images of one shape, and the number of classes. `name` is for reports."""
+    """Training and test images of the same shape. `classes` is the number of classes, `name` the
+    name of the set for reports."""
 
     name: str
     classes: int
@@ -42,17 +43,17 @@ class Normalization:
 
     @classmethod
     def imagenet(cls) -> Normalization:
-        """The usual constants for photographs."""
+        """The mean and standard deviation of ImageNet, which are usual for photographs."""
         return cls(
             torch.tensor([0.485, 0.456, 0.406]) * 255, torch.tensor([0.229, 0.224, 0.225]) * 255
         )
 
     @classmethod
     def measure(cls, pixels: Tensor) -> Normalization:
-        """The statistics of `pixels`, uint8 [N, C, H, W] on the CPU.
+        """The mean and standard deviation of `pixels`, uint8 [N, C, H, W] on the CPU.
 
-        Counting how often each of the 256 values occurs is exact, so every rank gets the same bits
-        whatever its number of threads.
+        They are computed from how often each of the 256 values occurs. That is exact, so every rank
+        gets the same bits, whatever its number of threads.
         """
         counts = torch.zeros(pixels.shape[1], 256, dtype=torch.float64)
         for part in pixels.split(4096):
@@ -69,5 +70,5 @@ class Normalization:
         return Normalization(self.mean.to(device), self.std.to(device))
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """`pixels`, uint8 [N, C, H, W], as float32 with mean 0 and deviation 1."""
+        """Normalise `pixels`, uint8 [N, C, H, W], to float32 with mean 0 and deviation 1."""
         return pixels.float().sub_(self.mean[:, None, None]).div_(self.std[:, None, None])

@@ -1,7 +1,7 @@
-"""The loader processes of a rank: started once, kept for training and evaluation alike.
+"""The loader processes of a rank. They are started once, for training and evaluation.
 
-They are programs of their own (see `hpc_amp.data.loader`), not forks of this process, in which
-other threads live. Requests go to them in turn and are answered in that order; the pixels lie in
+They are separate programs (see `hpc_amp.data.loader`), not forks of this process, which has
+threads. Requests are sent to them in turn, and are answered in the same order. The pixels are in
 memory that all of them share with this process.
 """
 
@@ -33,13 +33,14 @@ from hpc_amp.data.pictures import PictureRequest, decode
 log = logging.getLogger(__name__)
 
 AHEAD = 4
-"""Batches that are decoded or being decoded while one is used. All processes work at each."""
+"""How many batches are decoded, or being decoded, while one is used. All processes share each."""
 SILENT_SECONDS = 30.0
-"""How long a loader process may take for its part of a batch before the log names it."""
+"""Seconds that a loader process may take for its part of a batch before the log mentions it."""
 _LAST_SECONDS = 5.0
+"""Seconds to wait for a process that should end."""
 
-# The arguments are the numbers for `main`, then where to import from. `-m` would look into the
-# working directory first, and PYTHONPATH cannot name a folder with a colon.
+# The arguments are the numbers for `main`, then the search path for modules. `-m` would search the
+# working directory first, and PYTHONPATH cannot contain a folder with a colon.
 _START = """
 import sys
 sys.path[:] = sys.argv[4:]
@@ -50,8 +51,8 @@ main(*map(int, sys.argv[1:4]))
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Image files, each with the seed of its random changes, and whether they are cropped and
-    mirrored at random."""
+    """Image files to decode, each with the seed of its random changes. `crop` and `flip`: whether
+    they are cropped and mirrored at random."""
 
     images: list[tuple[str, str]]
     crop: bool = False
@@ -59,13 +60,13 @@ class Batch:
 
 
 class _Process:
-    """One loader process."""
+    """One loader process, and the connection to it."""
 
     def __init__(self, memory: int) -> None:
         self.connection, theirs = multiprocessing.Pipe()
         numbers = (os.getpid(), theirs.fileno(), memory)
-        # It finds what this process finds. Python passes over what is not a text, and so programs
-        # have Path objects there.
+        # It gets the search path of this process. Python ignores entries that are not strings, so
+        # some programs have Path objects there.
         path = [entry for entry in sys.path if isinstance(entry, str)]
         with theirs:
             self.program = subprocess.Popen(
@@ -76,11 +77,15 @@ class _Process:
 
 
 class Loaders:
-    """Decodes image files to squares of `side` pixels in `count` processes, or in this one where
-    that is 0. `largest` is the number of images in the largest batch; `rank` is for messages.
+    """Decodes image files to squares.
 
-    Raises LoaderError where processes cannot be started; iterating raises it where one has died,
-    and DataError for an image that cannot be read.
+    `count`: the number of processes; 0 decodes in this process.
+    `side`: the side of the squares in pixels.
+    `largest`: the number of images in the largest batch.
+    `rank`: the rank of this process, for messages.
+
+    Raises LoaderError if processes cannot be started. Iterating raises LoaderError if one has
+    ended, and DataError for an image that cannot be read.
     """
 
     def __init__(self, count: int, side: int, largest: int, rank: int = 0) -> None:
@@ -111,16 +116,18 @@ class Loaders:
         self._user: object = None
 
     def load(self, batches: Iterable[Batch]) -> Iterator[Tensor]:
-        """The pixels of each batch, uint8 [N, 3, side, side]. A tensor is valid until the next one
-        is asked for. Other passes may come in between."""
+        """Yield the pixels of each batch, uint8 [N, 3, side, side], while others are decoded.
+
+        A tensor is only valid until the next one is requested. Several passes may alternate.
+        """
         coming = iter(batches)
         waiting: deque[Batch] = deque()
-        asked = 0  # the first so many of those that wait
-        slot = 0  # of the first
+        asked = 0  # how many of the waiting batches have been requested, from the first one on
+        slot = 0  # the part of the memory for the first one
         while True:
             if self._user is not waiting:
-                # Another pass had the processes meanwhile: it may have left requests, and has used
-                # the memory of this one's.
+                # Another pass has used the processes: it may have left requests unanswered, and has
+                # overwritten the memory of this pass.
                 while self._unanswered:
                     self._receive()
                 self._user, asked = waiting, 0
@@ -137,7 +144,8 @@ class Loaders:
             slot = (slot + 1) % self._ahead
 
     def close(self) -> None:
-        """End the processes and let go of the memory, once. Else both go with this object."""
+        """End the processes and free the memory. Without it, this happens when the object is
+        deleted."""
         self._finalizer()
         del self._slots, self._memory
 
@@ -145,7 +153,7 @@ class Loaders:
         return min(len(self._processes), len(batch.images))
 
     def _ask(self, batch: Batch, slot: int) -> None:
-        """Divide a batch evenly among the processes."""
+        """Request a batch. Its images are divided evenly among the processes."""
         size = self.side * self.side * 3
         begin = slot * self._slots[0].numel()
         parts = self._parts(batch)
@@ -168,7 +176,7 @@ class Loaders:
                 raise self._death(process) from error
 
     def _wait_for(self, batch: Batch) -> None:
-        """Wait until the parts of the batch that was asked for first are done."""
+        """Wait until all parts of a batch, the first one that was requested, are decoded."""
         for _ in range(self._parts(batch)):
             answer = self._receive()
             if answer is not None:
@@ -176,13 +184,13 @@ class Loaders:
                 raise DataError(text) if for_user else RuntimeError(text)
 
     def _receive(self) -> tuple[bool, str] | None:
-        """The answer to the first request that has none yet."""
+        """Wait for the answer to the oldest request."""
         process, request = self._unanswered[0]
         try:
             if not process.connection.poll(SILENT_SECONDS):
                 log.warning(
-                    "rank %d: loader process %d has been silent for %.0f s. %s: see whether its "
-                    "file system answers",
+                    "rank %d: loader process %d has been silent for %.0f s. %s: check whether its "
+                    "file system responds",
                     *(self.rank, process.program.pid, SILENT_SECONDS, _reading(request)),
                 )
             answer: tuple[bool, str] | None = process.connection.recv()
@@ -192,13 +200,13 @@ class Loaders:
         return answer
 
     def _death(self, process: _Process) -> LoaderError:
-        """What to say of a process that has closed its connection."""
+        """The error for a process that has closed its connection."""
         try:
             status = process.program.wait(_LAST_SECONDS)
         except subprocess.TimeoutExpired:
             how = "does not answer any more"
         else:
-            how = f"has ended with status {status}; its own words are in the log"
+            how = f"has ended with status {status}; its output is in the log"
             if status == -signal.SIGKILL:
                 how = "was killed (SIGKILL), most often by the kernel for lack of main memory"
             elif status < 0:
@@ -208,21 +216,21 @@ class Loaders:
 
 
 def _options() -> list[str]:
-    """What this interpreter was told to leave out, its environment for one, which may hold what no
-    interpreter starts with."""
+    """The options of this interpreter that restrict what it loads (such as -E, which ignores the
+    environment), so that loaders are restricted as well."""
     flags = sys.flags
     given = {"-I": flags.isolated, "-E": flags.ignore_environment, "-s": flags.no_user_site}
     return [option for option, is_set in given.items() if is_set]
 
 
 def _shared_memory(size: int) -> int:
-    """A descriptor of memory that has no name, so that nothing is left behind. /dev/shm would do,
-    but it is small in many containers."""
+    """A file descriptor of anonymous memory, so that nothing is left behind. /dev/shm is only used
+    without it, because it is small in many containers."""
     try:
         file = os.memfd_create("images")
-    except (AttributeError, OSError):  # a Python for old systems, an old kernel, a sandbox
+    except (AttributeError, OSError):  # an old C library, an old kernel, or a sandbox
         with tempfile.TemporaryFile(dir="/dev/shm") as named:
-            os.posix_fallocate(named.fileno(), 0, size)  # else a full one would be a SIGBUS
+            os.posix_fallocate(named.fileno(), 0, size)  # a full /dev/shm would raise SIGBUS later
             return os.dup(named.fileno())
     os.ftruncate(file, size)
     return file
@@ -230,8 +238,8 @@ def _shared_memory(size: int) -> int:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Programs that are started meanwhile inherit that, until they ignore the signals. Another
-    thread of this process takes those that come, or this one does afterwards."""
+    """Programs that are started in this block inherit blocked signals until they ignore them.
+    Signals for this process arrive in another thread, or after the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
     try:
         yield
@@ -247,8 +255,8 @@ def _reading(request: PictureRequest) -> str:
 
 
 def _end(processes: list[_Process]) -> None:
-    """End them at once, for they have nothing to lose, and wait, but not for one that hangs in the
-    kernel."""
+    """Kill the processes, which have nothing to lose, and wait for them, except for one that hangs
+    in the kernel."""
     for process in processes:
         process.connection.close()
         process.program.kill()

@@ -1,7 +1,7 @@
-"""Batches from images that are in memory as uint8, augmented and normalised on the device.
+"""Batches of images that are in memory as uint8, augmented and normalised on the device.
 
-At the sizes of CIFAR this takes about a twentieth of the CPU time of handling one image after
-another with PIL, and there is nothing to start, to prefetch or to shut down.
+For images of the size of CIFAR, this takes about a twentieth of the CPU time of handling images one
+by one with PIL, and needs no processes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Batch = tuple[Tensor, Tensor]
 """Normalised images, float32 [B, C, H, W], and their labels, int64 [B]."""
 
 CHUNK = 256
-"""Small batches are prepared together, up to so many samples, to share the cost of each call. More
-would fall out of the CPU's caches."""
+"""Small batches are prepared together, up to this number of samples, to save calls. Larger groups
+would not fit into the CPU's caches."""
 
 
 class MemoryTraining(TrainingData):
-    """Training batches from `images`, which are on the device."""
+    """Training batches of `images`, which are on the device."""
 
     def __init__(
         self, images: Images, normalization: Normalization, train: schema.Train, world: World
@@ -79,8 +79,8 @@ def memory_evaluation(
     batch_size: int,
     channels_last: bool,
 ) -> Iterator[Batch]:
-    """This rank's contiguous part of `images` in batches. Parts differ by one image at most, and
-    each image is in exactly one."""
+    """This rank's contiguous share of `images`, in batches. The shares of two ranks differ by at
+    most one image, and each image is in exactly one share."""
     normalization = normalization.to(images.pixels.device)
     first, last = (len(images) * rank // world.size for rank in (world.rank, world.rank + 1))
     parts = (part[first:last].split(batch_size) for part in (images.pixels, images.labels))
@@ -90,7 +90,7 @@ def memory_evaluation(
 
 
 def arrange(images: Tensor, channels_last: bool) -> Tensor:
-    """`images` in the memory order asked for."""
+    """`images` in channels-last or contiguous memory order."""
     return images.contiguous(
         memory_format=torch.channels_last if channels_last else torch.contiguous_format
     )

@@ -1,8 +1,8 @@
-"""Which samples make up which step.
+"""Which samples belong to which step.
 
-The order of an epoch is a permutation that depends on (seed, epoch) alone. A step is a slice of it,
-and a rank's share a slice of that, so any step of any epoch is found without walking through the
-ones before, and the samples of a step are the same for every number of ranks.
+The order of an epoch is a permutation that only depends on (seed, epoch). A step is a slice of it,
+and the share of a rank is a slice of the step. So any step can be computed without the steps before
+it, and the samples of a step are the same for every number of ranks.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 
 
 def generator(*key: int | str) -> torch.Generator:
-    """A CPU generator whose stream depends on `key` alone.
+    """A CPU generator whose random numbers only depend on `key`.
 
-    Hashing keeps the streams of neighbouring keys apart: seeding with `seed + epoch` would give
-    epoch 1 of seed 0 the order of epoch 0 of seed 1.
+    The key is hashed to keep similar keys apart: with `seed + epoch`, epoch 1 of seed 0 would have
+    the order of epoch 0 of seed 1.
     """
     digest = hashlib.blake2b(repr(key).encode(), digest_size=7).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
@@ -29,9 +29,10 @@ def epoch_order(samples: int, seed: int, epoch: int) -> Tensor:
 
 
 def rank_share(order: Tensor, batch_size: int, rank: int, size: int) -> Tensor:
-    """The samples of one rank: int64 [steps, batch_size / size], a row a step.
+    """The samples of one rank: int64 [steps, batch_size / size], one row for each step.
 
-    `batch_size` is the global one and must divide by `size`. An incomplete last batch is dropped.
+    `order` is the order of an epoch. `batch_size` is that of the global batch, and must be
+    divisible by `size`, the number of ranks. An incomplete last batch is dropped.
     """
     steps = len(order) // batch_size
     return order[: steps * batch_size].view(steps, size, batch_size // size)[:, rank]

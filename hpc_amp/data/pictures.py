@@ -1,7 +1,7 @@
-"""Image files to RGB of 8 bits, and the part of each that a training sees.
+"""Decodes image files to 8-bit RGB, and cuts out the part that is used.
 
-Nothing here imports torch: a loader process that does would take seconds to start, and half a
-gigabyte.
+This module does not import torch, because a loader process that did would take seconds to start and
+half a gigabyte of memory.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from hpc_amp.data.errors import DataError
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom in pixels."""
 CENTRE = 224 / 256
-"""Part of the shorter side that an evaluation sees: the usual resize to 256 and crop to 224."""
+"""The part of the shorter side that an evaluation uses: resize to 256 and crop to 224, as usual."""
 
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
-"""What Pillow raises for files that are damaged, too large or of a kind that it does not know."""
+"""What Pillow raises for files that are damaged, too large, or in an unknown format."""
 
-# Formats whose images of the mode I have 16 bits, in Pillow's older versions; the others' have 32.
+# In older versions of Pillow, images of mode I are 16-bit in these formats and 32-bit in others.
 _FORMATS_OF_16_BITS = ("PNG", "PPM")
-_BITS, _BLACK_OR_WHITE, _BLACK_IS_ZERO = 258, 262, 1  # tags of a TIFF file, and a value
+_BITS, _BLACK_OR_WHITE, _BLACK_IS_ZERO = 258, 262, 1  # two tags of a TIFF file, and a value
 _LITTLE = sys.byteorder == "little"
-# Where in the bytes of an image the upper ones of its 16 bits are.
+# The positions of the upper 8 of 16 bits in the bytes of an image, by its mode.
 _UPPER_BYTES = {
     "I;16": slice(1, None, 2),
     "I;16L": slice(1, None, 2),
@@ -39,22 +39,23 @@ _UPPER_BYTES = {
 
 
 def open_rgb(path: str) -> Image.Image:
-    """The image in `path` as RGB of 8 bits: of 16 bits the upper ones count, of an image with alpha
-    the colours. Raises DataError where it cannot be read, or where its numbers have no known range.
+    """Open an image as 8-bit RGB. Of 16 bits, the upper 8 are used; an alpha channel is ignored.
+
+    Raises DataError if the file cannot be read, or if the range of its numbers is not known.
     """
     image: Image.Image
     try:
         with Image.open(path) as image:
             if not _range_is_known(image):
                 raise DataError(
-                    f"the image {path} is of the mode {image.mode}: nothing says which of its "
-                    "numbers are black and white; write it with 8 or 16 bits"
+                    f"the image {path} has mode {image.mode}, in which the numbers for black and "
+                    "white are not defined; write it with 8 or 16 bits"
                 )
             if image.mode in _UPPER_BYTES:
                 upper = image.tobytes()[_UPPER_BYTES[image.mode]]
                 return Image.frombytes("L", image.size, upper).convert("RGB")
             if "transparency" in image.info:
-                # Pillow would warn of every palette that has one.
+                # Otherwise, Pillow would warn about each palette with transparency.
                 return image.convert("RGBA").convert("RGB")
             return image.convert("RGB")
     except UNREADABLE as error:
@@ -62,27 +63,28 @@ def open_rgb(path: str) -> Image.Image:
 
 
 def _range_is_known(image: Image.Image) -> bool:
-    """Whether black and white are the same numbers in all images like this one."""
+    """Whether black and white are the same numbers in all images of this format and mode."""
     if image.mode == "I":
         return image.format in _FORMATS_OF_16_BITS
     if image.mode.startswith("I;16") and image.format == "TIFF":
-        # Pillow neither scales 12 bits up nor inverts 16 bits of which 0 is white.
-        # The images of this format alone have tags.
+        # Pillow does not scale 12 bits up, and does not invert 16 bits of which 0 is white. Only
+        # images of this format have tags.
         tags = image.tag_v2  # type: ignore[attr-defined]
         return (tags.get(_BITS), tags.get(_BLACK_OR_WHITE)) == ((16,), _BLACK_IS_ZERO)
     return image.mode != "F"
 
 
 def centre_box(width: int, height: int, part: float = 1.0) -> Box:
-    """The square in the middle whose side is `part` of the shorter side."""
+    """The central square whose side is `part` of the shorter side. All sizes are in pixels."""
     side = min(width, height) * part
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
 
 
 def random_box(width: int, height: int, random: Random) -> Box:
-    """A box of 8 % to 100 % of the area and a ratio of 3:4 to 4:3, as in the training of Inception
-    (Szegedy et al., 2015); the middle of the image where ten tries find none that fits."""
+    """A random box with 8 % to 100 % of the area and an aspect ratio of 3:4 to 4:3, as in the
+    training of Inception (Szegedy et al., 2015). If ten tries do not fit into the image, the
+    central square."""
     for _ in range(10):
         area = width * height * random.uniform(0.08, 1.0)
         ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
@@ -94,13 +96,16 @@ def random_box(width: int, height: int, random: Random) -> Box:
 
 
 def resize(image: Image.Image, side: int, box: Box) -> Image.Image:
-    """What is in `box`, as a square of `side` pixels."""
+    """The content of `box`, as a square of `side` pixels."""
     return image.resize((side, side), Image.Resampling.BILINEAR, box=box)
 
 
 def look(path: str, side: int, seed: str, *, crop: bool, flip: bool) -> Image.Image:
-    """The image in `path` as a square of `side` pixels: a random part of it with `crop`, else its
-    middle; with `flip`, half of all seeds mirror it. Equal arguments give equal pixels."""
+    """The image in `path` as a square of `side` pixels.
+
+    With `crop`, a random part of the image, and otherwise its centre; with `flip`, half of all
+    seeds mirror it. Equal arguments give equal pixels. Raises DataError.
+    """
     image = open_rgb(path)
     random = Random(seed)
     if crop:
@@ -114,8 +119,11 @@ def look(path: str, side: int, seed: str, *, crop: bool, flip: bool) -> Image.Im
 
 
 class PictureRequest(NamedTuple):
-    """Images to decode, each with the seed of its random changes, and where the pixels go: RGB in
-    8 bits each, row by row, one image after the other from the byte `place` on."""
+    """A request to decode images, each with the seed of its random changes.
+
+    Their pixels are written one image after the other, from the byte `place` on, as rows of 8-bit
+    RGB. `side`, `crop` and `flip` are those of `look`.
+    """
 
     place: int
     side: int
@@ -125,7 +133,7 @@ class PictureRequest(NamedTuple):
 
 
 def decode(request: PictureRequest, memory: mmap.mmap) -> None:
-    """Do what was asked for. Raises DataError for an image that cannot be read."""
+    """Carry out a request. Raises DataError for an image that cannot be read."""
     begin = request.place
     for path, seed in request.images:
         image = look(path, request.side, seed, crop=request.crop, flip=request.flip)

@@ -1,4 +1,4 @@
-"""From the configuration to batches: find the data, download it, or make it up."""
+"""From settings to batches: find, download or generate the data."""
 
 from __future__ import annotations
 
@@ -26,8 +26,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PreparedData:
-    """Data that is ready. `evaluation` starts a pass over this rank's share of the test images;
-    `image_size` is the longer side in pixels."""
+    """Data that is ready for training.
+
+    `name`: the name for reports.
+    `synthetic`: whether the images are synthetic.
+    `channels`, `image_size`: the shape of the images; the size is the longer side in pixels.
+    `evaluation`: begins a pass over this rank's share of the test images.
+    """
 
     name: str
     synthetic: bool
@@ -39,11 +44,11 @@ class PreparedData:
 
 
 def prepare(train: schema.Train, world: World, device: torch.device) -> PreparedData:
-    """The data that `train.data` names. Called on every rank, with the process group up where there
-    is more than one.
+    """Prepare the data that `train.data` names. A collective call; if there are several ranks, the
+    process group must exist.
 
-    Rank 0 alone looks for the files, downloads them and decides whether synthetic images stand in.
-    Raises DataError, with one line for the user, on every rank.
+    Only rank 0 looks for the files, downloads them, and decides whether synthetic images replace
+    them. Raises DataError, with one line for the user, on every rank.
     """
     data = train.data
     if data.name == "synthetic":
@@ -73,7 +78,7 @@ def _root(data: schema.Data) -> Path:
 
 
 def _missing(data: schema.Data) -> str | None:
-    """Why the data is not there, in words, after an attempt to download it."""
+    """Why the data is missing, as a message, or None. Tries to download it."""
     root = _root(data)
     if data.name == "imagefolder":
         return imagefolder.missing(root)
@@ -86,7 +91,7 @@ def _missing(data: schema.Data) -> str | None:
     log.info("downloading %s to %s", source.name, root)
     try:
         source.download(root)
-    except Exception as error:  # torchvision documents none
+    except Exception as error:  # torchvision does not document what it raises
         return f"{absent}, and the download failed: {' '.join(str(error).split())}"
     return None
 
@@ -94,6 +99,7 @@ def _missing(data: schema.Data) -> str | None:
 def _in_memory(
     images: ImageSet, train: schema.Train, world: World, device: torch.device
 ) -> PreparedData:
+    """Data whose images are in memory. They are copied to the device."""
     _check_size(len(images.train), train)
     normalization = Normalization.measure(images.train.pixels)
     test = images.test.to(device)
@@ -121,6 +127,7 @@ def _streamed(
     world: World,
     device: torch.device,
 ) -> PreparedData:
+    """Data whose images are read from files in each epoch. Starts the loader processes."""
     _check_size(len(folder.train.paths), train)
     size = evaluation_batch_size(train, world)
     share = -(-len(folder.test.paths) // world.size)
@@ -139,11 +146,12 @@ def _streamed(
 
 
 def evaluation_batch_size(train: schema.Train, world: World) -> int:
-    """Images of a rank in one evaluation batch."""
+    """The number of images of a rank in one evaluation batch."""
     return train.eval_batch_size or max(256, train.batch_size // world.size)
 
 
 def _check_size(samples: int, train: schema.Train) -> None:
+    """Raise DataError if there is not a single global batch."""
     if samples < train.batch_size:
         raise DataError(
             f"batch_size: {train.batch_size} is more than the {samples} training images"

@@ -1,4 +1,4 @@
-"""The public image sets: where their files are looked for, how they are downloaded and read."""
+"""The public image sets: where their files are, how they are downloaded and read."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from hpc_amp.data.errors import DataError
 from hpc_amp.data.images import Images, ImageSet
 
 TIMEOUT_S = 20.0
-"""How long a server may stay silent; without it, a firewall that drops packets is waited for."""
+"""Seconds that a server may be silent. By default, torchvision waits for ever if a firewall drops
+packets."""
 
 
 class PublicSet(ABC):
-    """A set that torchvision can download. `folder` is what that makes below the data root."""
+    """A set that torchvision can download. `folder` is what a download creates below the data
+    root."""
 
     name: str
     folder: str
@@ -33,17 +35,18 @@ class PublicSet(ABC):
 
     @abstractmethod
     def find(self, root: Path) -> Path | None:
-        """The folder that holds the files, if there is one."""
+        """The folder that contains the files, or None."""
 
     @abstractmethod
     def read(self, folder: Path) -> ImageSet:
-        """The set from the files in `folder`."""
+        """Read the set from the files in `folder`. May raise OSError, EOFError, RuntimeError or
+        ValueError if they are damaged."""
 
     def download(self, root: Path) -> None:
-        """Download the files into `root`. Raises whatever the network and torchvision raise.
+        """Download the files to `root`. Raises whatever the network and torchvision raise.
 
-        They come into a folder of their own first, so that a download that is killed, or two at the
-        same time, never leave a part that looks like the whole.
+        The files are downloaded to a temporary folder first. So a download that is killed, or two
+        at the same time, never leave an incomplete set.
         """
         root.mkdir(parents=True, exist_ok=True)
         fetch = getattr(torchvision.datasets, self.torchvision_name)
@@ -53,11 +56,11 @@ class PublicSet(ABC):
             try:
                 os.replace(Path(partial, self.folder), root / self.folder)
             except OSError:
-                if self.find(root) is None:  # else another job was faster
+                if self.find(root) is None:  # unless another job was faster
                     raise
 
     def load(self, root: Path) -> ImageSet:
-        """The set from the files below `root`. Raises DataError where they are damaged."""
+        """Read the set from the files below `root`. Raises DataError if they are damaged."""
         folder = self.find(root)
         if folder is None:
             raise DataError(f"the {self.name} files in {root} are not visible from every node")
@@ -66,7 +69,7 @@ class PublicSet(ABC):
         except (OSError, EOFError, RuntimeError, ValueError) as error:
             raise DataError(
                 f"the {self.name} files in {folder} are damaged ({error}): "
-                "delete the folder and get them again"
+                "delete the folder and download them again"
             ) from error
 
 
@@ -80,13 +83,13 @@ class Cifar(PublicSet):
         self.folder = "cifar-10-batches-py" if classes == 10 else "cifar-100-python"
 
     def find(self, root: Path) -> Path | None:
-        """`root`/cifar-...-python, or `root` where it is that folder itself."""
+        """`root`/cifar-...-python, or `root` if that is the folder itself."""
         if root.name == self.folder and root.is_dir():
             return root
         return root / self.folder if (root / self.folder).is_dir() else None
 
     def read(self, folder: Path) -> ImageSet:
-        """The set, checked against the published checksums."""
+        """Read the set, and check it against the published checksums."""
         reader = getattr(torchvision.datasets, self.torchvision_name)
 
         def split(train: bool) -> Images:
@@ -105,15 +108,15 @@ class FashionMnist(PublicSet):
     torchvision_name = "FashionMNIST"
 
     def find(self, root: Path) -> Path | None:
-        """torchvision's `root`/`folder`/raw, or `root` with the files in it, which is where
-        Debian's package `dataset-fashion-mnist` puts them: /usr/share/datasets/fashion-mnist."""
+        """torchvision's `root`/`folder`/raw, or `root` if the files are in it. Debian's package
+        `dataset-fashion-mnist` has them in /usr/share/datasets/fashion-mnist."""
         for folder in (root / self.folder / "raw", root):
             if any(folder.glob("train-images-idx3-ubyte*")):
                 return folder
         return None
 
     def read(self, folder: Path) -> ImageSet:
-        """The set. Raises ValueError or OSError where a file is missing or something else."""
+        """Read the set. Raises ValueError or OSError if a file is missing or damaged."""
 
         def split(prefix: str) -> Images:
             pixels = _read_idx(folder / f"{prefix}-images-idx3-ubyte", dimensions=3)
@@ -140,8 +143,11 @@ PUBLIC_SETS: dict[str, PublicSet] = {
 
 
 def _read_idx(path: Path, dimensions: int) -> Tensor:
-    """The uint8 array in the idx file `path` or `path`.gz: two zeros, the type (8: unsigned bytes),
-    the number of dimensions, their sizes as big-endian 32-bit numbers, the bytes."""
+    """Read a uint8 array from the idx file `path` or `path`.gz.
+
+    The format is: two zeros, the type (8: unsigned bytes), the number of dimensions, their sizes as
+    big-endian 32-bit numbers, the bytes. Raises ValueError or OSError.
+    """
     if path.exists():
         content = path.read_bytes()
     else:
@@ -168,7 +174,7 @@ def _bounded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """torchvision draws progress bars, which fill the log of a job with lines."""
+    """Discard the progress bars of torchvision, which would fill the log of a job."""
     nowhere = io.StringIO()
     with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         yield

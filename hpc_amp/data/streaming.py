@@ -1,8 +1,8 @@
-"""Batches from image files that are too large for memory: loader processes decode them, the device
+"""Batches of image files that do not fit into memory. Loader processes decode them, and the device
 normalises them.
 
-The random numbers of an image depend on (seed, epoch, sample) alone, not on the process that
-decodes it, and an epoch starts at the step asked for without reading the ones before.
+The random changes of an image only depend on (seed, epoch, sample), not on the process that decodes
+it. An epoch can begin at any step without reading the images before it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpc_amp.tasks.base import TrainingData
 
 
 class StreamedTraining(TrainingData):
-    """Training batches from `files`, which `loaders` decode."""
+    """Training batches of `files`, which `loaders` decode."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class StreamedTraining(TrainingData):
             yield list(zip(images.split(size), labels.split(size), strict=True))
 
     def close(self) -> None:
-        """End the loader processes, of the evaluation too."""
+        """End the loader processes, which evaluations use as well."""
         self.loaders.close()
 
     def _image_files(self, epoch: int, samples: list[int]) -> ImageFiles:
@@ -72,7 +72,7 @@ def streamed_evaluation(
     device: torch.device,
     batch_size: int,
 ) -> Iterator[Batch]:
-    """This rank's contiguous part of `files` in batches, without random changes."""
+    """This rank's contiguous share of `files`, in batches, without random changes."""
     count = len(files.paths)
     first, last = (count * rank // world.size for rank in (world.rank, world.rank + 1))
     parts = [slice(at, min(at + batch_size, last)) for at in range(first, last, batch_size)]
@@ -84,11 +84,12 @@ def streamed_evaluation(
 
 
 def worker_count(asked: int | None, world: World) -> int:
-    """Loaders of this rank: as many as were asked for, or its cores less one, at most 8."""
+    """The number of loader processes or threads of this rank: `asked`, or one less than its cores,
+    at most 8."""
     if asked is not None:
         return asked
     cores = len(os.sched_getaffinity(0))
-    if cores == os.cpu_count():  # not bound: the ranks of the node share all cores
+    if cores == os.cpu_count():  # not bound to cores: the ranks of the node share all of them
         cores //= world.local_size
     return min(8, max(0, cores - 1))
 
@@ -100,9 +101,9 @@ def _finish(
     train: schema.Train,
     device: torch.device,
 ) -> Batch:
-    """Copies all that is in `pixels`, whose memory is used again."""
+    """Normalise a batch on the device. Copies `pixels`, whose memory will be overwritten."""
     if device.type == "cuda":
-        pixels = pixels.pin_memory()  # so that the copy to the device is not waited for
+        pixels = pixels.pin_memory()  # the copy to the device is then asynchronous
         labels = labels.pin_memory()
     images = normalization(pixels.to(device, non_blocking=True))
     return arrange(images, train.channels_last), labels.to(device, non_blocking=True)

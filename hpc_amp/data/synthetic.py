@@ -1,8 +1,8 @@
-"""A synthetic image set that can be learned: for tests, scaling studies and machines without data.
+"""A synthetic image set that can be learned, for tests, scaling studies and machines without data.
 
-Each class is a smooth coloured pattern. An image shows the pattern of its class at a random place
-and contrast, under another smooth pattern that belongs to no class, and noise. Everything is
-computed in integers, so each rank makes the same bits on any CPU with any number of threads.
+Each class is a smooth coloured pattern. An image shows the pattern of its class at a random
+position and contrast, below another smooth pattern that belongs to no class, and noise. All values
+are integers, so every rank generates the same bits on any CPU with any number of threads.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from hpc_amp.data.images import Images, ImageSet
 from hpc_amp.data.order import generator
 
 GRID = 4
-"""Cells of a pattern in each direction."""
+"""The number of cells of a pattern in each direction."""
 CONTRAST = (24, 56)
-"""Range of the strength of the class pattern, in 64ths."""
+"""The range of the strength of the class pattern, in 64ths."""
 CLUTTER = 24
-"""Strength of the other pattern, in 64ths."""
+"""The strength of the other pattern, in 64ths."""
 NOISE = 24
-"""Largest deviation by noise, in pixel values."""
+"""The largest change by noise, in pixel values."""
 
 
 def synthetic_set(config: schema.Synthetic, seed: int = 0) -> ImageSet:
-    """The set of the sizes in `config`. Equal arguments give equal images; training and test images
-    are separate draws from the same classes."""
+    """Generate a set with the sizes in `config`. Equal arguments give equal images. Training and
+    test images are drawn separately from the same classes."""
     cells = _cells(config.classes, config.channels, generator(seed, "classes"))
     patterns = _smooth(cells, config.image_size)
     train = _draw(config.train, patterns, generator(seed, "train"))
@@ -35,12 +35,13 @@ def synthetic_set(config: schema.Synthetic, seed: int = 0) -> ImageSet:
 
 
 def _cells(count: int, channels: int, stream: torch.Generator) -> Tensor:
+    """Random cells [count, channels, GRID, GRID] of patterns."""
     return torch.randint(-127, 128, (count, channels, GRID, GRID), generator=stream)
 
 
 def _smooth(cells: Tensor, side: int) -> Tensor:
-    """`cells` [N, C, GRID, GRID] as patterns [N, C, side, side], interpolated linearly and joined
-    at opposite borders, so that they can be rolled."""
+    """Interpolate `cells` [N, C, GRID, GRID] linearly to patterns [N, C, side, side]. Opposite
+    borders match, so a pattern can be shifted cyclically."""
     place = torch.arange(side) * GRID
     cell, weight = place // side, place % side
     following = (cell + 1) % GRID
@@ -50,6 +51,7 @@ def _smooth(cells: Tensor, side: int) -> Tensor:
 
 
 def _draw(count: int, patterns: Tensor, stream: torch.Generator) -> Images:
+    """Draw `count` labelled images with patterns [classes, C, side, side]."""
     classes, channels, side, _ = patterns.shape
     labels = torch.randperm(count, generator=stream) % classes
     low, high = CONTRAST

@@ -1,7 +1,7 @@
-"""One answer for all ranks.
+"""Actions with one result for all ranks.
 
-Whether files exist is never asked by each rank for itself: shared file systems answer differently
-on different nodes for a while, and ranks that go different ways hang each other.
+Ranks do not check for themselves whether files exist: a shared file system may answer differently
+on different nodes for a while, and ranks that continue differently wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ T = TypeVar("T")
 
 
 def together(world: World, action: Callable[[], T]) -> T:
-    """Run `action` on every rank, wait for all, and return this rank's result. An error on any rank
-    is raised on every rank, so that none goes on and waits for the others for ever: as it is where
-    it happened, elsewhere as a DataError."""
+    """Run `action` on every rank, and return this rank's result. A collective call.
+
+    An error on any rank is raised on every rank, so that no rank waits for another one for ever. It
+    is raised unchanged where it happened, and as a DataError on the other ranks.
+    """
     error: Exception | None = None
     try:
         result = action()
@@ -35,9 +37,10 @@ def together(world: World, action: Callable[[], T]) -> T:
 
 
 def from_main(world: World, action: Callable[[], T]) -> T:
-    """What `action` returns on rank 0, which alone runs it, on every rank."""
+    """Run `action` on rank 0, and return its result on every rank. A collective call. Errors are
+    those of `together`."""
     if is_alone(world):
         return action()
     result = together(world, lambda: action() if world.is_main else None)
-    # None stands for the other ranks alone, which mypy cannot know.
+    # Only ranks other than 0 have None, which mypy cannot see.
     return gather(world, result)[0]  # type: ignore[return-value]

@@ -1,2 +1,2 @@
-"""Who am I among the ranks, and how do the ranks meet. Job side; nothing here imports torch at
-import time except `setup`."""
+"""Ranks: which one this process is, and how they communicate. Part of the job side. Of the modules
+that a rank imports before its program, none imports torch."""

@@ -1,7 +1,7 @@
 """`python -m hpc_amp.distributed.bandwidth FILE`: all-reduces of growing size over all ranks.
 
-Runs as the program of a small job (`hpc-amp doctor CONFIG --network`), on the devices that training
-would use. Rank 0 writes the times to FILE. NCCL says in its own log which way it took.
+The program of a small job (`hpc-amp doctor CONFIG --network`), on the devices that training would
+use. Rank 0 writes the times to FILE. NCCL's own log says which transport it used.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from hpc_amp.distributed.setup import choose_device, join, leave
 from hpc_amp.distributed.world import resolve
 
 _SECONDS = 1.0
-"""About how long each size is measured."""
+"""For how long each size is measured, approximately."""
 
 
 def main(file: Path) -> None:
-    """Measure, and let rank 0 write."""
+    """Measure all sizes. Rank 0 writes the result."""
     world = resolve(os.environ)
     device = choose_device("auto", world)
     started = time.monotonic()
@@ -53,11 +53,11 @@ def main(file: Path) -> None:
 
 
 def _measure(size: int, device: torch.device) -> float:
-    """Seconds of one all-reduce of so many bytes; a wrong sum is an error."""
+    """Seconds of one all-reduce of `size` bytes. Raises RuntimeError if the sum is wrong."""
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     values = torch.ones(max(1, size // 4), dtype=torch.float32, device=device)
     seconds = 0.0
-    # The first is left out: it makes the connections. All ranks do the same number.
+    # The first all-reduce makes the connections, and the next ones tell how many to measure.
     for count in (1, 3, 0):
         if count == 0:
             count = _agree(max(1, min(200, int(_SECONDS / max(seconds, 1e-6)))), device)
@@ -78,6 +78,7 @@ def _measure(size: int, device: torch.device) -> float:
 
 
 def _agree(count: int, device: torch.device) -> int:
+    """The count of rank 0, so that all ranks do the same number of all-reduces."""
     if not dist.is_initialized():
         return count
     value = torch.tensor([count], device=device)

@@ -1,4 +1,5 @@
-"""Small objects from all ranks in one place. Every rank of the job calls these together."""
+"""Exchanges of small Python objects between all ranks. All functions that take a value are
+collective calls."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ T = TypeVar("T")
 
 
 def is_alone(world: World) -> bool:
-    """Whether this rank has nobody to talk to: it is the only one, or no process group is up."""
+    """Whether there is nobody to communicate with: a single rank, or no process group."""
     return world.size == 1 or not (dist.is_available() and dist.is_initialized())
 
 
 def gather(world: World, value: T) -> list[T]:
-    """The `value` of each rank, by rank, on every rank. It must be small and picklable. Alone, this
-    rank's stands for all."""
+    """The `value` of each rank, by rank, on every rank. It must be small and picklable. Without a
+    process group, the value of this rank stands for all."""
     values: list[Any] = [value] * world.size
     if not is_alone(world):
         dist.all_gather_object(values, value)
@@ -26,7 +27,7 @@ def gather(world: World, value: T) -> list[T]:
 
 
 def gather_on_main(world: World, value: T) -> list[T] | None:
-    """The `value` of each rank, by rank, on rank 0; None elsewhere."""
+    """The `value` of each rank, by rank, on rank 0, and None on the others."""
     if world.size == 1:
         return [value]
     values: list[Any] | None = [None] * world.size if world.is_main else None

@@ -13,18 +13,21 @@ _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 def end_process(status: int) -> NoReturn:
-    """End at once, with what was said on its way. Other ranks may be waiting for this one, and an
-    orderly exit would wait for them in turn; gloo's threads may also hang or abort it."""
+    """Flush the output and end the process at once.
+
+    An orderly exit would wait for other ranks, which may be waiting for this one. gloo's threads
+    may also hang or abort it.
+    """
     for stream in (sys.stdout, sys.stderr):
-        # A log that cannot be written, on a full disk, must not change the exit status.
+        # If the disk is full, the log cannot be written. That must not change the exit status.
         with contextlib.suppress(OSError):
             stream.flush()
     os._exit(status)
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """Have the kernel send a signal when the parent dies. A killed torchrun would leave its ranks
-    behind, training on in a directory that the next attempt writes to."""
+    """Have the kernel send a signal when the parent process dies. Otherwise, the ranks of a killed
+    torchrun would go on training in a directory that the next attempt writes to."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, number)

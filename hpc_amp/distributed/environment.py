@@ -1,12 +1,12 @@
-"""What changes in a rank's environment on its way from the host script to the program.
+"""The changes to a rank's environment between the host script and the program.
 
-Host variables pass into a container as they are, except where the image sets the same name: then
-the image wins, in silence. So everything that matters is set here, inside, by a process that
-becomes the program. No value passes a shell, which `--env` and `APPTAINERENV_*` would make of it.
+Host variables pass into a container unchanged, unless the image sets the same name: then the image
+wins without a message. So everything that matters is set inside, by a process that becomes the
+program. No value passes through a shell, as values of `--env` and `APPTAINERENV_*` do.
 
-What the launch script does before: it unsets what Python and MPI would misread of the host
-(PYTHONPATH, PYTHONHOME, LC_ALL, RANK, ...), and takes `APPTAINERENV_LD_LIBRARY_PATH` out of the
-way, which would replace the image's own search path.
+Before that, the launch script unsets what Python and MPI would misread from the host (PYTHONPATH,
+PYTHONHOME, LC_ALL, RANK, ...), and APPTAINERENV_LD_LIBRARY_PATH, which would replace the image's
+own search path.
 """
 
 from __future__ import annotations
@@ -17,20 +17,25 @@ from pathlib import Path
 from typing import Any
 
 Changes = dict[str, "str | None"]
-"""New values of variables; None takes a variable away."""
+"""New values of variables. None removes a variable."""
 
 GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
 HOST_LIBRARIES = Path("/.singularity.d/libs")
-"""Where Apptainer and Singularity put the driver's libraries."""
+"""Where Apptainer and Singularity mount the libraries of the GPU driver."""
 
 
 def environment_changes(
     environ: Mapping[str, str], resolved: Mapping[str, Any], run_dir: Path
 ) -> Changes:
-    """The changes for a rank of the job that `job.json` describes.
+    """The changes for a rank.
 
-    From weak to strong: what every rank has, MPI's and the GPUs', the network's and the site's
-    settings (which `job.json` holds below the job's own), `container.env`.
+    `environ`: the environment of this process.
+    `resolved`: the content of `job.json`.
+    `run_dir`: the run directory.
+
+    Later ones override earlier ones: what every rank needs, MPI's variables, the GPUs', those of
+    the network and the site (which are in the `container.env` of `job.json`, below the job's own),
+    and the job's `container.env`.
     """
     own: dict[str, str] = resolved["job"]["container"]["env"]
     return {
@@ -43,8 +48,8 @@ def environment_changes(
 
 
 def _common(environ: Mapping[str, str], resolved: Mapping[str, Any]) -> Changes:
-    """What an image must not mask. Compilers' caches are this job's and this node's: on a shared
-    file system they go stale under each other (Triton, Inductor)."""
+    """What an image must not override. Caches of compilers (Triton, Inductor) belong to this job
+    and node: on a shared file system, jobs would use stale files of each other."""
     changes: Changes = {"PYTHONNOUSERSITE": "1", "PYTHONUNBUFFERED": "1"}
     cores = resolved["job"].get("job", {}).get("cpus_per_gpu")
     if cores:
@@ -66,8 +71,8 @@ def _search_paths(
     resolved: Mapping[str, Any],
     run_dir: Path,
 ) -> Changes:
-    """Folders that stand before those of the image: the snapshot for Python, the host's MPI and
-    what the site wanted for the dynamic loader. The image's own stay behind them."""
+    """Folders in front of those of the image: the run's copy of hpc_amp for Python, and for the
+    dynamic loader the host's MPI and the folders that the site asks for."""
     libraries = [
         *_bound_libraries(environ, resolved),
         *filter(None, environ.get("HPC_AMP_LD_LIBRARY_PATH", "").split(os.pathsep)),
@@ -91,7 +96,7 @@ def _mpi_use(resolved: Mapping[str, Any]) -> str:
 
 
 def _bound_libraries(environ: Mapping[str, str], resolved: Mapping[str, Any]) -> list[str]:
-    """The folders of the host's MPI; `$NAME` stands for those that the site's `setup` found."""
+    """The folders of the host's MPI. `$NAME` means those that the site's `setup` lines found."""
     if _mpi_use(resolved) != "bind":
         return []
     libraries = (resolved.get("host_mpi") or {}).get("libraries") or []
@@ -100,11 +105,11 @@ def _bound_libraries(environ: Mapping[str, str], resolved: Mapping[str, Any]) ->
 
 
 def _mpi(environ: Mapping[str, str], resolved: Mapping[str, Any]) -> Changes:
-    """Where Open MPI and its PMIx look for their own files.
+    """Variables that say where Open MPI and PMIx find their own files.
 
-    `bind`: in the host's folder, whatever the image says of its own. `hybrid`: the image's MPI
-    knows its place, or the image says it; the host's mpirun may have set its own folder, which the
-    image does not have, and MPI would end without a word of why.
+    `bind`: in the folder of the host's MPI, whatever the image says. `hybrid`: the image's MPI
+    knows its own folder. The host's mpirun may have set a folder that the image does not have, and
+    MPI would end without a message, so such variables are removed.
     """
     use = _mpi_use(resolved)
     if use == "bind":
@@ -112,19 +117,16 @@ def _mpi(environ: Mapping[str, str], resolved: Mapping[str, Any]) -> Changes:
         return {"OPAL_PREFIX": prefix} if prefix else {}
     if use != "hybrid":
         return {}
-    return {
-        name: None
-        for name, owner in (
-            ("OPAL_PREFIX", "openmpi"),
-            ("PMIX_PREFIX", "pmix"),
-            ("PMIX_INSTALL_PREFIX", "pmix"),
-        )
-        if environ.get(name) and not Path(environ[name], "share", owner).is_dir()
-    }
+    owners = {"OPAL_PREFIX": "openmpi", "PMIX_PREFIX": "pmix", "PMIX_INSTALL_PREFIX": "pmix"}
+    changes: Changes = {}
+    for name, owner in owners.items():
+        if environ.get(name) and not Path(environ[name], "share", owner).is_dir():
+            changes[name] = None
+    return changes
 
 
 def _gpus(environ: Mapping[str, str], resolved: Mapping[str, Any]) -> Changes:
-    """`gpu_order: reversed`: the first rank of a node takes the last of the GPUs that it sees."""
+    """With `gpu_order: reversed`, the first rank of a node uses the last visible GPU."""
     if resolved.get("gpu_order", "as-is") != "reversed":
         return {}
     visible = environ.get("CUDA_VISIBLE_DEVICES")

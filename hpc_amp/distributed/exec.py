@@ -1,12 +1,17 @@
 """`python -m hpc_amp.distributed.exec -- COMMAND ...`: run COMMAND as one rank.
 
-Gives any program the standard torch.distributed variables, whichever launcher started it, checks
-that the world is the one that was asked for, and replaces itself by the program, so that signals
-and exit codes are the program's own. With `--job JOB_JSON` the command, its environment and its
-working directory come from the run directory: text from a configuration never passes through a
-shell. With `--mpi-probe` behind it, the MPI check (`hpc_amp.preflight.mpi`) runs in the command's
-place, with `--preflight FOLDER` this node's preflight (`hpc_amp.preflight.meeting`); with `--shell`
-or `-- COMMAND` a shell or another command, as the only rank that there is (`hpc-amp shell`).
+The program gets the standard torch.distributed variables, whichever launcher started this process,
+and its world has to be the one that was asked for. This process is replaced by the program, so that
+signals and exit codes are the program's own.
+
+With `--job JOB_JSON`, the command, its environment and its working directory come from the run
+directory, because text from a configuration never passes through a shell. Options after it run
+something else in the command's place:
+
+    --mpi-probe          the MPI check (`hpc_amp.preflight.mpi`)
+    --preflight FOLDER   the preflight of this node (`hpc_amp.preflight.meeting`)
+    --shell              a shell, as the only rank (`hpc-amp shell`)
+    -- COMMAND ...       another command, as the only rank
 """
 
 from __future__ import annotations
@@ -34,21 +39,21 @@ USAGE = (
 
 @dataclass(frozen=True)
 class RankProgram:
-    """What a rank becomes."""
+    """The program that a rank runs."""
 
     command: list[str]
-    """`python` and `python3` as first word mean the interpreter that runs this."""
+    """`python` and `python3` as the first word mean the interpreter that runs this module."""
     changes: Mapping[str, str | None] = field(default_factory=dict)
-    """Of the environment; None takes a variable away."""
+    """Changes to the environment. None removes a variable."""
     folder: str | None = None
-    """The working directory, if not this one."""
+    """The working directory, or None for the present one."""
     may_stop: bool = False
-    """Whether an exit status of 75 means that it stopped at a checkpoint."""
+    """Whether an exit status of 75 means that the program stopped at a checkpoint."""
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Resolve this rank and become the command. Exits with 2 and one line where it cannot."""
-    # A container runtime may have been started with signals blocked, which is inherited.
+    """Resolve this rank and become the command. If that fails, prints one line and exits with 2."""
+    # A container runtime may have been started with blocked signals, which are inherited.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         if len(arguments) >= 2 and arguments[0] == "--job":
@@ -62,13 +67,13 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def _run_job(path: Path, what: list[str]) -> NoReturn:
-    """The job's own program, or what is wanted in its place. Raises WorldError."""
+    """Become the job's own program, or what is to run in its place. Raises WorldError."""
     if not what:
         become(_program(path, _read(path)))
     elif what == ["--mpi-probe"]:
         _check_mpi(path, _read(path))
     elif what[0] == "--preflight" and len(what) == 2:
-        from hpc_amp.preflight import meeting  # which no rank needs
+        from hpc_amp.preflight import meeting  # only needed here
 
         meeting.main(path, _read(path), Path(what[1]))
     elif what[0] == "--" and len(what) >= 2:
@@ -80,19 +85,21 @@ def _run_job(path: Path, what: list[str]) -> NoReturn:
 
 
 def become(program: RankProgram) -> NoReturn:
-    """Replace this process by the program, as one rank. Raises WorldError."""
+    """Replace this process by the program, as one rank of the job. Raises WorldError."""
     world = resolve(os.environ)
     end_with_parent()
     _replace(program, world, f"rank {world.rank} cannot run")
 
 
 def become_alone(program: RankProgram) -> NoReturn:
-    """Replace this process by the program, as the only rank there is, whatever an allocation that
-    it is in may say of others."""
+    """Replace this process by the program, as the only rank, even if this process belongs to an
+    allocation with several ranks."""
     _replace(program, World(), "cannot run")
 
 
 def _replace(program: RankProgram, world: World, complaint: str) -> NoReturn:
+    """Replace this process by the program in `world`. If that fails, print `complaint` and exit
+    with 2."""
     environment = _environment(program, standard_variables(world, os.environ))
     word = program.command[0]
     executable = sys.executable if word in ("python", "python3") else word
@@ -101,21 +108,19 @@ def _replace(program: RankProgram, world: World, complaint: str) -> NoReturn:
         if program.folder is not None:
             os.chdir(program.folder)
         if program.may_stop and world.size > 1:
-            from hpc_amp.distributed.supervise import supervise  # which no other rank needs
+            from hpc_amp.distributed.supervise import supervise  # only needed here
 
             mark = Path(os.environ["HPC_AMP_OUTCOME_FILE"]).with_name("stopped")
-            ended = supervise(
-                command, environment, mark if world.is_main else None, end_with_parent
-            )
-            sys.exit(ended)
+            own_mark = mark if world.is_main else None
+            sys.exit(supervise(command, environment, own_mark, end_with_parent))
         os.execvpe(executable, command, environment)
     except OSError as error:
         _fail(f"{complaint} {word!r} in {program.folder or os.getcwd()!r}: {error}")
 
 
 def _check_mpi(path: Path, resolved: Mapping[str, Any]) -> NoReturn:
-    """End with the status of the MPI check, in the environment that the program would have."""
-    from hpc_amp.preflight import mpi  # which no other rank needs
+    """Exit with the status of the MPI check, in the environment that the program would have."""
+    from hpc_amp.preflight import mpi  # only needed here
 
     program = _program(path, resolved)
     folder = program.folder or os.getcwd()
@@ -130,7 +135,8 @@ def _check_mpi(path: Path, resolved: Mapping[str, Any]) -> NoReturn:
 
 
 def _environment(program: RankProgram, standard: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment, changed; the world is not the program's to set."""
+    """The environment of this process with the program's changes. The variables of the world come
+    last, because a program may not change them."""
     changed: dict[str, str | None] = {**os.environ, **program.changes, **standard}
     return {name: value for name, value in changed.items() if value is not None}
 
@@ -144,6 +150,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _program(path: Path, resolved: Mapping[str, Any]) -> RankProgram:
+    """The job's own program, by default the training of a task."""
     job = resolved["job"]
     command = job["run"] or [sys.executable, "-m", "hpc_amp.train", str(path)]
     may_stop = job["run"] is not None and bool(os.environ.get("HPC_AMP_OUTCOME_FILE"))
@@ -152,18 +159,19 @@ def _program(path: Path, resolved: Mapping[str, Any]) -> RankProgram:
 
 
 def _session(path: Path, resolved: Mapping[str, Any], command: list[str]) -> RankProgram:
-    """Any command with all that the job's own would have; `HPC_AMP_JOB` tells where the job is."""
+    """Any command, with the environment and folder of the job. `HPC_AMP_JOB` is the path of
+    `job.json`."""
     changes = {**environment_changes(os.environ, resolved, path.parent), "HPC_AMP_JOB": str(path)}
     return RankProgram(command, changes, resolved["workdir"])
 
 
 def _shell(path: Path, resolved: Mapping[str, Any]) -> RankProgram:
-    """A shell to type into. Nobody's start-up files: they are made for the host, and activate what
-    does not work in an image. `python` means the job's interpreter, as it does in a command."""
+    """An interactive shell without start-up files, which are written for the host and may fail in
+    an image. `python` means the job's interpreter, as in a command."""
     program = _session(path, resolved, ["/bin/sh", "-i"])
     name = resolved["job"]["name"]
-    # Apptainer's PROMPT_COMMAND would put a prompt of its own in place of ours. Without start-up
-    # files bash would cut the user's history file down to 500 lines.
+    # Apptainer's PROMPT_COMMAND would replace the prompt. Without start-up files, bash would cut
+    # the user's history file to 500 lines.
     changes = {**program.changes, "PS1": f"({name}) $ ", "PROMPT_COMMAND": None}
     changes.setdefault("HISTFILESIZE", "1000000")
     if os.access("/bin/bash", os.X_OK):

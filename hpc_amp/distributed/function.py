@@ -1,8 +1,8 @@
 """`python -m hpc_amp.distributed.function FOLDER`: submitit's program for a rank, in a container.
 
-Slurm sends a signal to every process of a step, and the container's runtime passes on what it gets,
-so that the process of a function hears it twice. submitit would checkpoint again in the middle of
-its checkpoint.
+Slurm sends a signal to every process of a step, and the container runtime forwards the one that it
+gets, so the process of a function gets it twice. submitit would then begin a second checkpoint
+during the first one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
         signal.signal(signum, signal.SIG_IGN)
         checkpoint(self, signum, frame)
 
-    # submitit makes the handler itself, and has no way to give it another one.
+    # submitit creates the handler itself, and has no option for another one.
     SignalHandler.checkpoint_and_try_requeue = once  # type: ignore[method-assign]
     submitit_main()
 

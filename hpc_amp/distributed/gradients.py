@@ -1,4 +1,4 @@
-"""The exchange of gradients between ranks where DistributedDataParallel does not do it."""
+"""The average of gradients over all ranks where DistributedDataParallel does not compute it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 
 def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Give each of `parameters` the mean of its gradients over all ranks, where a rank without one
-    counts as 0. One that has a gradient on no rank gets none. A collective call, with the same
-    parameters in the same order on every rank."""
+    """Replace the gradient of each parameter by its mean over all ranks.
+
+    A rank without a gradient counts as 0. A parameter without a gradient on any rank keeps none. A
+    collective call: every rank passes the same parameters in the same order.
+    """
     by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
     for parameter in parameters:
         if parameter.requires_grad:
@@ -21,7 +23,7 @@ def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
         values = [_gradient(parameter).reshape(-1) for parameter in alike]
         has_one = torch.tensor([float(p.grad is not None) for p in alike]).to(values[0])
         together = torch.cat([*values, has_one])
-        # Before they are added: half precision overflows early.
+        # Divide first, because a sum may overflow in half precision.
         together.div_(dist.get_world_size())
         dist.all_reduce(together)
         *means, anywhere = together.split([*(len(value) for value in values), len(alike)])

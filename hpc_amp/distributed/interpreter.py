@@ -1,8 +1,8 @@
-"""`python -m hpc_amp.distributed.interpreter 3.11 ARGUMENT ...`: the Python, inside the container,
-of a function that was pickled outside by Python 3.11 (`hpc_amp.executor`).
+"""`python -m hpc_amp.distributed.interpreter 3.11 ARGUMENT ...`: the Python that runs, in a
+container, a function that was pickled outside by Python 3.11 (`hpc_amp.executor`).
 
-It has the job's environment, but no rank: submitit has names of its own for that. submitit itself
-comes from the host, in the folder that the job runs from, since its two halves have to fit.
+It has the job's environment, but no rank, because submitit has variables of its own for that.
+submitit itself is the host's, from the run directory, since both of its halves have to match.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import NoReturn
 
 from hpc_amp.distributed.world import World, standard_variables
 
-# The module that submitit starts a Python with.
+# The module with which submitit starts a Python.
 _SUBMITIT = "submitit.core._submit"
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Become the interpreter, with the arguments behind the first. Exits with 2 and one line where
-    it cannot read what was pickled: code is pickled as bytecode, which every minor version has its
-    own of."""
+    """Become the interpreter, with the arguments after the first. If this Python cannot read what
+    was pickled, prints one line and exits with 1: functions are pickled as bytecode, which differs
+    between minor versions."""
     pickled_by, *rest = arguments
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     if own != pickled_by:
         sys.exit(
-            f"hpc-amp: the function was pickled by Python {pickled_by}, and the job's "
-            f"{sys.executable} is {own}: submit from a Python {own}, or set container.python"
+            f"hpc-amp: the function was pickled by Python {pickled_by}, but the job's "
+            f"{sys.executable} is Python {own}: submit from Python {own}, or set container.python"
         )
     rest = ["hpc_amp.distributed.function" if word == _SUBMITIT else word for word in rest]
     folder = Path(os.environ["HPC_AMP_JOB"]).parent
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The environment of the function."""
+    """The environment of the function. `folder` is the folder of `job.json`."""
     names = standard_variables(World(), {})
     changed = {name: value for name, value in environ.items() if name not in names}
     changed["PATH"] = os.pathsep.join([str(folder / "commands"), environ.get("PATH", os.defpath)])

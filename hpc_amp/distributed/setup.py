@@ -1,4 +1,4 @@
-"""Device and process group of this rank."""
+"""The device and the process group of this rank."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ import torch
 import torch.distributed as dist
 
 from hpc_amp.distributed.world import World
+from hpc_amp.errors import InputError
 
 
-class DeviceError(RuntimeError):
-    """The device that was asked for is not usable here."""
+class DeviceError(InputError):
+    """The device that was asked for cannot be used here."""
 
 
 def choose_device(wanted: str, world: World) -> torch.device:
     """This rank's device: `cuda` with the local rank's index, or the CPU.
 
-    `auto` takes the CPU only on a node that has no NVIDIA device at all: an image without a working
-    driver on a GPU node would otherwise train on the CPU, a hundred times slower, in silence.
-    Raises DeviceError.
+    `wanted` is `auto`, `cuda` or `cpu`. `auto` means the CPU only on a node without any NVIDIA
+    device. On a GPU node, an image without a working driver would otherwise train on the CPU, a
+    hundred times slower, without a message. Raises DeviceError.
     """
     if wanted == "cpu":
         return torch.device("cpu")
     if torch.cuda.is_available():
         count = torch.cuda.device_count()
-        # One visible device is what a per-task GPU binding leaves; else every rank has its own.
+        # A GPU binding of each task leaves one visible device; otherwise every rank has its own.
         if count > 1 and world.local_size > count:
             raise DeviceError(f"{world.local_size} ranks on this node, but it has {count} GPUs")
         device = torch.device("cuda", world.local_rank % count)
         torch.cuda.set_device(device)
         return device
-    if wanted == "cuda" or os.path.exists("/dev/nvidiactl"):
+    node_has_gpu = os.path.exists("/dev/nvidiactl")
+    if wanted == "cuda" or node_has_gpu:
         raise DeviceError(
             "torch sees no CUDA device"
-            + (", although the node has one" if os.path.exists("/dev/nvidiactl") else "")
+            + (", although the node has one" if node_has_gpu else "")
             + ": check the driver, `container.gpu`, and that torch was built with CUDA "
             "(train.device=cpu computes on CPUs)"
         )
@@ -43,8 +45,11 @@ def choose_device(wanted: str, world: World) -> torch.device:
 
 
 def join(world: World, device: torch.device, timeout_seconds: float) -> None:
-    """Join the process group, where there is more than one rank. Tensors on the CPU go through
-    gloo also on GPUs, so that control messages never wait for the GPU."""
+    """Create the process group, if there is more than one rank. A collective call.
+
+    CPU tensors are exchanged by gloo on GPU nodes as well, so that control messages never wait for
+    the GPU. `timeout_seconds`: how long a collective call waits for other ranks.
+    """
     if world.size == 1:
         return
     dist.init_process_group(
@@ -56,10 +61,12 @@ def join(world: World, device: torch.device, timeout_seconds: float) -> None:
 
 
 def leave() -> None:
-    """Wait until every rank is done, so that none takes the connections of another down with it.
+    """Wait until every rank is done, so that no rank closes connections that another one uses.
 
-    The group itself ends with the process: gloo's orderly end can hang (seen on torch 2.1 and 2.6:
-    it waits for a thread that waits for Python's lock), NCCL complains where it is left out."""
+    The process group itself is left to the end of the process with gloo, whose orderly end can hang
+    (seen on torch 2.1 and 2.6: it waits for a thread that waits for the GIL). NCCL warns if its
+    group is not destroyed.
+    """
     if not dist.is_initialized():
         return
     dist.barrier()

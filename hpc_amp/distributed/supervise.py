@@ -1,8 +1,8 @@
-"""Running a user's own program as a rank, so that 75 may be its exit status.
+"""Runs a user's own program as a rank, with 75 as an allowed exit status.
 
-Every launcher takes a status other than 0 for a crash and kills the ranks that are still saving.
-So a rank that stops at a checkpoint ends with 0 towards the launcher, and rank 0 leaves a mark for
-the launch script. Anything else that the program does reaches the launcher as it is.
+Every launcher treats a status other than 0 as a crash, and kills the ranks that are still saving.
+So a rank that stops at a checkpoint reports 0 to the launcher, and rank 0 creates a file for the
+launch script. Any other exit status and any signal reach the launcher unchanged.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ def supervise(
     mark: Path | None,
     prepare: Callable[[], None],
 ) -> int:
-    """Run a command and return the exit status for the launcher; where a signal ended it, this
-    process ends in the same way. `mark` is made where the status was 75, which is passed on where
-    that fails. `prepare` runs in the child before the command. Raises OSError where the command
-    cannot be run.
+    """Run a command, forward signals to it, and return the exit status for the launcher. If a
+    signal ends the command, this process ends by the same signal.
+
+    `mark`: a file to create if the status is 75. If that fails, the status is returned as it is.
+    `prepare`: runs in the child before the command.
+
+    Raises OSError if the command cannot be run.
     """
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
@@ -50,7 +53,7 @@ def supervise(
             signal.signal(number, signal.SIG_DFL)
         prepare()
 
-    # A fork in which Python runs is safe here alone: no other thread lives in this process.
+    # Running Python code after a fork is only safe because this process has no other threads.
     child = subprocess.Popen(command, env=environment, preexec_fn=become_the_command)
     for received in early:
         child.send_signal(received)
@@ -62,13 +65,13 @@ def supervise(
     try:
         if mark is not None:
             mark.touch()
-    except OSError:  # the script understands the status, unless the launcher hides it
+    except OSError:  # the script understands the status as well, unless the launcher hides it
         return status
     return 0
 
 
 def _end_by(number: signal.Signals) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has dumped its core
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has already dumped its core
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

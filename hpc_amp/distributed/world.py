@@ -1,8 +1,9 @@
-"""The one place that decides rank, world size and local rank.
+"""Determines rank, world size and local rank, for the whole job side.
 
-Launchers announce them in different variables, and a wrong guess trains N worlds of one in
-silence. So there is one order, each source is all or nothing, and what the host script started
-(`HPC_AMP_WORLD_SIZE`, `HPC_AMP_NNODES` times `HPC_AMP_PPN`) must agree.
+Launchers use different variables, and after a wrong guess N processes would each train alone
+without a message. So the order of sources is fixed, a source counts only if it is complete, and the
+result has to agree with what the host script started (`HPC_AMP_WORLD_SIZE`, and `HPC_AMP_NNODES`
+times `HPC_AMP_PPN`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hpc_amp.errors import JobError
 
-class WorldError(RuntimeError):
+
+class WorldError(JobError):
     """The launcher's variables are missing, contradictory, or not what the script started."""
 
 
@@ -21,7 +24,11 @@ _ALONE = "single process"
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A process's place: `rank` of `size` in the job, `local_rank` of `local_size` on its node."""
+    """The place of a process among the ranks.
+
+    It is `rank` of `size` in the job, and `local_rank` of `local_size` on its node. `nodes`: the
+    number of nodes. `source`: where this comes from, for messages.
+    """
 
     rank: int = 0
     size: int = 1
@@ -32,19 +39,20 @@ class World:
 
     @property
     def node_rank(self) -> int:
-        """Index of this process's node, with ranks laid out in blocks."""
+        """The index of this process's node. Ranks are placed in blocks."""
         return self.rank // self.local_size
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, which alone writes and reports."""
+        """Whether this is rank 0, the only one that writes files and reports."""
         return self.rank == 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A launcher's variables. Of several names the first that is set counts. Without a name for the
-    local rank it follows from the rank, in blocks of `HPC_AMP_PPN`, as our launchers place them."""
+    """The variables of a launcher. If there are several names, the first one that is set counts.
+    Without a name for the local rank, it is computed from the rank: hpc-amp's launchers place ranks
+    in blocks of `HPC_AMP_PPN`."""
 
     name: str
     rank: str
@@ -53,9 +61,9 @@ class _Source:
     local_size: tuple[str, ...] = ()
 
 
-# `HPC_AMP_*` stands where a launcher does not say: PALS without Cray's PMI has no variable for the
-# world size, and PMIx none at all but the rank. `srun --mpi=pmi2` and `--mpi=pmix` set PMI's or
-# PMIx's rank beside Slurm's own variables, which also know the node: those two come after it.
+# `HPC_AMP_*` replaces variables that a launcher lacks: PALS without Cray's PMI has none for the
+# world size, and PMIx has only one for the rank. `srun --mpi=pmi2` and `--mpi=pmix` set PMI's or
+# PMIx's rank besides Slurm's own variables, which include the node, so those two come after Slurm.
 _SOURCES = (
     _Source("torchrun", "RANK", ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",)),
     _Source(
@@ -88,17 +96,23 @@ _SOURCES = (
 def resolve(environ: Mapping[str, str]) -> World:
     """This process's place among the ranks, from its environment.
 
-    Order: torchrun (or anything that sets RANK, WORLD_SIZE and LOCAL_RANK), Open MPI, PALS, PMI,
-    a Slurm step, PMI or PMIx without a local rank, a single process. A batch script has
-    SLURM_PROCID=0 too, so Slurm counts only where `SLURM_STEP_NUM_TASKS` says that this is a step.
-    Raises WorldError where the result is not what the host script started.
+    Order: torchrun (or anything that sets RANK, WORLD_SIZE and LOCAL_RANK), Open MPI, PALS, PMI, a
+    Slurm step, PMI or PMIx without a local rank, a single process. A batch script has
+    SLURM_PROCID=0 as well, so Slurm only counts if `SLURM_STEP_NUM_TASKS` shows that this is a
+    step. Raises WorldError if the result is not what the host script started.
     """
-    world = next(filter(None, (_read(source, environ) for source in _SOURCES)), World())
+    world = World()
+    for source in _SOURCES:
+        found = _read(source, environ)
+        if found is not None:
+            world = found
+            break
     _check(world, environ)
     return world
 
 
 def _read(source: _Source, environ: Mapping[str, str]) -> World | None:
+    """The world that a launcher's variables describe, or None if they are incomplete."""
     size_name = _first(source.size, environ)
     local_names = source.local_rank or ("HPC_AMP_PPN",)
     local_name = _first(local_names, environ)
@@ -120,6 +134,8 @@ def _first(names: tuple[str, ...], environ: Mapping[str, str]) -> str | None:
 
 
 def _local_size(source: _Source, environ: Mapping[str, str], size: int) -> int:
+    """The number of ranks on this node: from the launcher, from Slurm's list of nodes, or from
+    HPC_AMP_PPN; without these, all ranks are on one node."""
     name = _first(source.local_size, environ)
     if name is not None:
         return _number(environ, name)
@@ -132,7 +148,7 @@ def _local_size(source: _Source, environ: Mapping[str, str], size: int) -> int:
 
 
 def _tasks_per_node(text: str) -> list[int]:
-    """Slurm's short form of a list: "4(x2),1" means 4, 4, 1. Empty where it is something else."""
+    """Slurm's short form of a list: "4(x2),1" means 4, 4, 1. Empty if it has another form."""
     counts: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part)
@@ -150,6 +166,7 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def _check(world: World, environ: Mapping[str, str]) -> None:
+    """Raise WorldError if a world contradicts itself or what the host script started."""
     named = "HPC_AMP_WORLD_SIZE"
     expected = _number(environ, named) if environ.get(named) else world.size
     if world.size != expected:
@@ -169,10 +186,12 @@ def _check(world: World, environ: Mapping[str, str]) -> None:
 
 
 def _check_layout(world: World, environ: Mapping[str, str]) -> None:
-    """The script puts HPC_AMP_PPN ranks on each of HPC_AMP_NNODES nodes, in blocks. In another
-    layout the index of the node would be wrong. Open MPI does not say it, so the local rank has to
-    show it. (On one node it may be in any order: so it is where Open MPI 5 binds more ranks than
-    there are cores.)"""
+    """Check that HPC_AMP_PPN ranks are on each of HPC_AMP_NNODES nodes, in blocks.
+
+    In another layout, the index of the node would be wrong. Open MPI does not report it, so the
+    local rank has to prove it. On a single node, ranks may have any order; Open MPI 5 changes it if
+    there are more ranks than cores.
+    """
     if not environ.get("HPC_AMP_PPN") or world.source == _ALONE:
         return
     per_node = _number(environ, "HPC_AMP_PPN")
@@ -196,21 +215,23 @@ def _check_layout(world: World, environ: Mapping[str, str]) -> None:
 
 
 def standard_variables(world: World, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which every torch.distributed script finds its peers.
+    """The variables with which torch.distributed programs find each other.
 
-    MASTER_ADDR and MASTER_PORT come from the host script, which knows the nodes; where it says
-    them under names of its own, too, those count: an image may set the plain ones. Raises
-    WorldError where they are missing and the world has more than one rank.
+    MASTER_ADDR and MASTER_PORT come from the host script, which knows the nodes. If it sets
+    HPC_AMP_MASTER_ADDR and HPC_AMP_MASTER_PORT, those count, because an image may set the plain
+    names. Raises WorldError if they are missing and there is more than one rank.
     """
-    address, port = (
-        environ.get(f"HPC_AMP_{name}") or environ.get(name)
-        for name in ("MASTER_ADDR", "MASTER_PORT")
-    )
-    missing = [
-        name for name, value in (("MASTER_ADDR", address), ("MASTER_PORT", port)) if not value
-    ]
+    address = environ.get("HPC_AMP_MASTER_ADDR") or environ.get("MASTER_ADDR")
+    port = environ.get("HPC_AMP_MASTER_PORT") or environ.get("MASTER_PORT")
+    missing = []
+    if not address:
+        missing.append("MASTER_ADDR")
+    if not port:
+        missing.append("MASTER_PORT")
     if missing and world.size > 1:
-        raise WorldError(f"{' and '.join(missing)} not set, and {world.size} ranks have to meet")
+        raise WorldError(
+            f"{' and '.join(missing)} not set, but {world.size} ranks have to find each other"
+        )
     return {
         "RANK": str(world.rank),
         "WORLD_SIZE": str(world.size),

@@ -1,12 +1,12 @@
-"""How far generated images are from real ones: a Fréchet distance on a small fixed feature network.
+"""The distance of generated images from real ones: a Fréchet distance on a small feature network.
 
-The distance is that of the well-known FID (Heusel et al., 2017), but the features are not those of
-a trained Inception network, which nobody can download on a compute node: they come from a small
-convolutional network whose weights are random and always the same. It tells better samples of one
-data set from worse ones (docs/gan.md shows how well) and is comparable with nothing else: not with
-a published FID, and not between data sets, image sizes or numbers of images.
+It is computed like the FID (Heusel et al., 2017), but on other features. A trained Inception
+network cannot be downloaded on a compute node, so the features come from a small convolutional
+network with fixed random weights. The distance tells better samples of one data set from worse ones
+(docs/gan.md shows how well). It cannot be compared with a published FID, nor between data sets,
+image sizes or numbers of images.
 
-Features and statistics are float64, outside autocast, so that a run's precision does not matter.
+Features and statistics are float64, outside of autocast, so the precision of a run has no effect.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ from hpc_amp.distributed.collect import is_alone
 from hpc_amp.distributed.world import World
 
 WIDTHS = (16, 32, 32)
-"""Channels of the layers of the feature network, each at half the resolution of the one before."""
+"""The channels of each layer of the feature network. Each layer has half the resolution of the one
+before it."""
 GRID = 2
-"""The last layer is averaged over GRID x GRID equal parts of the image: features know the place."""
+"""The last layer's output is averaged over GRID x GRID equal parts of the image, so that features
+depend on the position."""
 
 
 class FeatureNetwork(nn.Sequential):
-    """Images [N, channels, H, W] from -1 to 1 to features [N, 128]: three strided convolutions with
-    He initialisation, in float64. Equal for equal `channels`, on every machine."""
+    """Maps images [N, channels, H, W] with values from -1 to 1 to features [N, 128].
+
+    It has three strided convolutions with He initialisation, in float64. Its weights only depend on
+    `channels`, and are the same on every machine.
+    """
 
     def __init__(self, channels: int) -> None:
         stream = generator("feature network", channels)
@@ -44,7 +49,7 @@ class FeatureNetwork(nn.Sequential):
         super().__init__(*layers, nn.AdaptiveAvgPool2d(GRID), nn.Flatten())
 
     def no_moments(self) -> Tensor:
-        """The `moments` of no image."""
+        """The `moments` of an empty set of images."""
         size = 1 + WIDTHS[-1] * GRID**2
         return torch.zeros(size, size, dtype=torch.float64, device=next(self.parameters()).device)
 
@@ -57,27 +62,31 @@ class FeatureNetwork(nn.Sequential):
 
 
 def moments(features: Tensor) -> Tensor:
-    """Number, sums and sums of products of `features` [N, d], as one symmetric matrix
-    [1 + d, 1 + d]: those of two parts of a set add up to those of the whole."""
+    """The count, the sums and the sums of products of `features` [N, d], as a symmetric matrix
+    [1 + d, 1 + d]. The moments of two disjoint sets add up to those of their union."""
     extended = F.pad(features, (1, 0), value=1.0)
     return extended.T @ extended
 
 
 def add_over_ranks(parts: Tensor, world: World) -> Tensor:
-    """The sum of every rank's `parts`, on every rank. A collective call."""
+    """The sum of `parts` over all ranks, on every rank. A collective call."""
     if not is_alone(world):
         dist.all_reduce(parts)
     return parts
 
 
 def frechet_distance(real: Tensor, made: Tensor) -> float:
-    """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)) over tr(C1), of real and generated images given
-    by their `moments`: 0 for equal statistics, 1 where the generated images are as far away as real
-    ones are from each other. NaN where they are not finite."""
+    """The Fréchet distance |m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)), divided by tr(C1).
+
+    m1 and C1 are the mean and covariance of real images, m2 and C2 those of generated images.
+    `real` and `made` are the `moments` of their features. The result is 0 for equal statistics, and
+    1 if generated images are as far from real images as these are from each other. It is NaN if
+    `made` is not finite.
+    """
     if not bool(made.isfinite().all()):
         return math.nan
     (mean, covariance), (made_mean, made_covariance) = map(_gaussian, (real, made))
-    # (C1 C2)^(1/2) has the trace of (R C2 R)^(1/2) with R = C1^(1/2), which is symmetric.
+    # (C1 C2)^(1/2) has the same trace as (R C2 R)^(1/2) with R = C1^(1/2), which is symmetric.
     values, vectors = torch.linalg.eigh(covariance)
     root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
     shared = torch.linalg.eigvalsh(root @ made_covariance @ root).clamp(min=0).sqrt().sum()
@@ -87,7 +96,7 @@ def frechet_distance(real: Tensor, made: Tensor) -> float:
 
 
 def _gaussian(total: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean [d] and covariance [d, d]."""
+    """The mean [d] and covariance [d, d] of a set, from its moments."""
     total = total.cpu()
     mean = total[0, 1:] / total[0, 0]
     return mean, total[1:, 1:] / total[0, 0] - mean.outer(mean)

@@ -33,7 +33,7 @@ main(sys.argv[1:])
 '''
 """`src/__main__.py`."""
 JOB_SIDE = (
-    *("__init__.py", "registry.py", "py.typed", "host", "preflight", "distributed"),
+    *("__init__.py", "errors.py", "registry.py", "py.typed", "host", "preflight", "distributed"),
     *("amp", "train", "tasks", "gan", "trackers", "data", "models"),
     *(f"config/{name}.py" for name in ("__init__", "schema", "values", "units", "keys", "tree")),
 )

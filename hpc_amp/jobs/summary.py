@@ -57,9 +57,10 @@ def _explanation(status: RunStatus) -> list[tuple[str, str]]:
 def _results(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rows = []
     if facts.get("data"):
-        name = facts["data"].upper() if facts.get("synthetic") else facts["data"]
-        note = " (synthetic data: results say nothing about real data)"
-        rows.append(("data", name + (note if facts.get("synthetic") else "")))
+        data = facts["data"]
+        if facts.get("synthetic"):
+            data = f"{data.upper()} (results say nothing about real data)"
+        rows.append(("data", data))
     rows += [(name, f"{value:.4g}") for name, value in (facts.get("metrics") or {}).items()]
     best = facts.get("best") or {}
     if best.get("value") is not None:

@@ -1,4 +1,4 @@
-"""Networks by name: the ResNets and the plain networks here, and every classification model of
+"""Networks by name: ResNets and plain networks of this package, and every classification model of
 torchvision."""
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hpc_amp.tasks.base import ModelError
 from hpc_amp.tasks.classification.config import Model
 
 SMALL_IMAGE = 64
-"""Largest side in pixels of what counts as a small image."""
+"""The largest side of a small image in pixels."""
 
-# In training these two give further logits, for losses of their own.
+# In training, these two return additional logits, for additional losses.
 _SEVERAL_OUTPUTS = ("googlenet", "inception_v3")
 
 
 def build_model(model: Model, *, classes: int, channels: int, image_size: int) -> nn.Module:
-    """The network that `model` describes, randomly initialised, on the CPU.
+    """Build the network that `model` describes, with random weights, on the CPU.
 
     It maps images [N, channels, image_size, image_size] to logits [N, classes]. Raises ModelError,
     with one line for the user, for an unknown name or a setting that the network does not have.
@@ -30,20 +30,17 @@ def build_model(model: Model, *, classes: int, channels: int, image_size: int) -
         return _resnet(model, classes, channels, image_size)
     if model.name in PLAIN:
         _check_settings(model, "plain")
-        return _plain(model.name, classes, channels, image_size)
+        smallest = 32 if model.name.startswith("small_vgg") else 16
+        if model.name != "fc" and image_size < smallest:
+            raise ModelError(f"model.name: {model.name} needs images of {smallest} pixels or more")
+        return PLAIN[model.name](classes, channels, image_size)
     _check_torchvision(model, channels)
     more = {"aux_logits": False, "init_weights": True} if model.name in _SEVERAL_OUTPUTS else {}
     return torchvision.models.get_model(model.name, weights=None, num_classes=classes, **more)
 
 
-def _plain(name: str, classes: int, channels: int, image_size: int) -> nn.Module:
-    least = 32 if name.startswith("small_vgg") else 16
-    if name != "fc" and image_size < least:
-        raise ModelError(f"model.name: {name} wants images of {least} pixels or more")
-    return PLAIN[name](classes, channels, image_size)
-
-
 def _resnet(model: Model, classes: int, channels: int, image_size: int) -> ResNet:
+    """A ResNet of this package. Raises ModelError for a stem that it does not have."""
     shape = FAMILY[model.name]
     narrow = len(shape["depths"]) == 3
     if narrow and model.stem == "imagenet":
@@ -61,7 +58,9 @@ def _resnet(model: Model, classes: int, channels: int, image_size: int) -> ResNe
 
 
 def _check_torchvision(model: Model, channels: int) -> None:
-    # The classification models alone: those of torchvision.models.detection etc. want other inputs.
+    """Raise ModelError if torchvision has no such classification model, or it does not fit the
+    settings or the images."""
+    # Only classification models: those of torchvision.models.detection etc. need other inputs.
     known = torchvision.models.list_models(module=torchvision.models)
     if model.name not in known:
         names = sorted({*FAMILY, *PLAIN, *known})
@@ -71,12 +70,13 @@ def _check_torchvision(model: Model, channels: int) -> None:
     _check_settings(model, "torchvision's")
     if channels != 3:
         raise ModelError(
-            f"model.name: {model.name} wants images of 3 channels, and these have {channels}; "
+            f"model.name: {model.name} needs images of 3 channels, but these have {channels}; "
             f"use one of {', '.join(FAMILY)}"
         )
 
 
 def _check_settings(model: Model, kind: str) -> None:
+    """Raise ModelError for a setting that only the ResNets of this package have."""
     default = Model()
     for key in ("stem", "norm", "width"):
         if getattr(model, key) != getattr(default, key):

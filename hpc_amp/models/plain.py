@@ -1,11 +1,11 @@
-"""Networks without shortcuts for small images: what lessons and pruning papers train.
+"""Networks without shortcuts for small images, as used in lessons and in papers about pruning.
 
 `fc` and `lenet5` are the three-layer perceptron 300-100 and the convolutional network of LeCun et
 al. (Gradient-based learning applied to document recognition, 1998). `conv2`, `conv4` and `conv6`
 are those of Frankle & Carbin (The lottery ticket hypothesis, 2019): pairs of 3x3 convolutions, each
-followed by pooling, then three dense layers; `conv2a`, `conv4a` and `conv6a` end in an average over
-the image and one dense layer instead. `small_vgg11` to `small_vgg19` are the VGG networks
-(Simonyan & Zisserman, 2015) with batch norm and such an end: torchvision's three dense layers have
+followed by pooling, then three dense layers. `conv2a`, `conv4a` and `conv6a` end with an average
+over the image and one dense layer instead. `small_vgg11` to `small_vgg19` are the VGG networks
+(Simonyan & Zisserman, 2015) with batch norm and the same end: torchvision's three dense layers have
 120 million weights and are made for 224 pixels.
 """
 
@@ -17,21 +17,22 @@ from collections.abc import Callable, Iterator
 from torch import nn
 
 Stages = tuple[tuple[int, int], ...]
-"""Channels and number of convolutions of each stage; a stage ends with pooling."""
+"""For each stage, its channels and its number of convolutions. A stage ends with pooling."""
 
 
 def perceptron(classes: int, channels: int, image_size: int) -> nn.Module:
-    """Two hidden layers, of 300 and 100."""
+    """A perceptron with two hidden layers, of 300 and 100 units."""
     return nn.Sequential(nn.Flatten(), *_dense((channels * image_size**2, 300, 100, classes)))
 
 
 def lenet5(classes: int, channels: int, image_size: int) -> nn.Module:
-    """Two convolutions and three dense layers, with ReLU and max pooling. Images of 28 pixels are
-    padded to 32, for which it was made."""
-    side = (image_size + 4 * (image_size == 28) - 4) // 2
+    """LeNet-5: two convolutions and three dense layers, with ReLU and max pooling. Images of 28
+    pixels are padded to 32, the size that it was designed for."""
+    padding = 2 if image_size == 28 else 0
+    side = (image_size + 2 * padding - 4) // 2
     side = (side - 4) // 2
     return nn.Sequential(
-        nn.Conv2d(channels, 6, 5, padding=2 * (image_size == 28)),
+        nn.Conv2d(channels, 6, 5, padding=padding),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Conv2d(6, 16, 5),
@@ -45,8 +46,8 @@ def lenet5(classes: int, channels: int, image_size: int) -> nn.Module:
 def convolutional(
     stages: Stages, *, norm: bool, average: bool
 ) -> Callable[[int, int, int], nn.Module]:
-    """A builder of networks with such stages, which end in an average and one dense layer or, if
-    not, in three dense layers."""
+    """Returns a builder of networks with these stages. With `average`, they end with an average
+    over the image and one dense layer, otherwise with three dense layers."""
 
     def build(classes: int, channels: int, image_size: int) -> nn.Module:
         width = stages[-1][0]
@@ -72,7 +73,7 @@ def _convolutions(stages: Stages, channels: int, norm: bool) -> Iterator[nn.Modu
 
 
 def _dense(sizes: tuple[int, ...]) -> Iterator[nn.Module]:
-    """Dense layers from size to size, with ReLU between them."""
+    """Dense layers between consecutive sizes, with ReLU between the layers."""
     *hidden, last = itertools.pairwise(sizes)
     for before, after in hidden:
         yield nn.Linear(before, after)
@@ -101,4 +102,4 @@ PLAIN: dict[str, Callable[[int, int, int], nn.Module]] = {
         for layers, depths in _VGG_DEPTHS.items()
     },
 }
-"""Builders of the networks, by name, from classes, channels and image size in pixels."""
+"""By name, functions that build a network from classes, channels and image size in pixels."""

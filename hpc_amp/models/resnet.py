@@ -1,12 +1,13 @@
-"""Residual networks for images of any size: one class, two kinds of block.
+"""Residual networks for images of any size.
 
-Deep Residual Learning for Image Recognition (He et al., 2016): the narrow networks with three
-stages of its section 4.2 (`resnet8`, `resnet20`, `resnet56`), and `resnet18`, `resnet34`,
-`resnet50`. Parameters are named as in torchvision, whose weights fit where the shapes do.
+The networks are those of Deep Residual Learning for Image Recognition (He et al., 2016): the narrow
+ones with three stages of its section 4.2 (`resnet8`, `resnet20`, `resnet56`), and `resnet18`,
+`resnet34`, `resnet50`. Parameters have the names of torchvision, so its weights can be loaded into
+networks of the same shape.
 
-Every change of shape goes through a projection (1x1 convolution and norm). The paper pads channels
-with zeros in the narrow networks instead (option A): that saves 1 % of the parameters, but costs
-copies that break channels-last order, and would be a second kind of shortcut.
+Every change of shape uses a projection (1x1 convolution and norm). In the narrow networks, the
+paper pads channels with zeros instead (option A). That saves 1 % of the parameters, but needs
+copies that break the channels-last order, and would be a second kind of shortcut.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ Norm = Callable[[int], "nn.BatchNorm2d | nn.GroupNorm"]
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """Group normalisation (Wu & He, 2018): at most 32 groups, of 4 channels or more where the
-    number of channels allows it."""
+    """Group normalisation (Wu & He, 2018) with at most 32 groups, of at least 4 channels each if
+    the number of channels allows it."""
     return nn.GroupNorm(math.gcd(channels, max(1, min(32, channels // 4))), channels)
 
 
@@ -50,7 +51,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions and a shortcut; the stride is in the 3x3 one (ResNet v1.5)."""
+    """1x1, 3x3 and 1x1 convolutions and a shortcut. The 3x3 one has the stride (ResNet v1.5)."""
 
     expansion = 4
 
@@ -85,11 +86,14 @@ def _projection(channels_in: int, channels_out: int, stride: int, norm: Norm) ->
 
 
 class ResNet(nn.Module):
-    """Images [N, channels, H, W] to logits [N, classes].
+    """Maps images [N, channels, H, W] to logits [N, classes].
 
-    `depths` blocks a stage; stage i has `width` * 2^i channels (times the block's expansion), at
-    half the resolution of the stage before. The stem is a 3x3 convolution (`small_stem`) or
-    ImageNet's strided 7x7 convolution and pooling.
+    `depths`: the number of blocks in each stage.
+    `width`: the channels of the first stage, before the expansion of the block. Each further stage
+    has twice as many, at half the resolution.
+    `small_stem`: begin with a 3x3 convolution, instead of the strided 7x7 convolution and pooling
+    for ImageNet.
+    `norm`: makes a normalisation layer for a number of channels.
     """
 
     def __init__(
@@ -139,4 +143,4 @@ FAMILY: dict[str, dict[str, Any]] = {
     "resnet34": {"block": BasicBlock, "depths": (3, 4, 6, 3), "width": 64},
     "resnet50": {"block": Bottleneck, "depths": (3, 4, 6, 3), "width": 64},
 }
-"""Block, blocks a stage and default width of each network, by name."""
+"""For each network, its block, the number of blocks in each stage, and its default width."""

@@ -1,1 +1,1 @@
-"""What is trained: each task builds networks and data, and says what one step is."""
+"""Tasks: what is trained. A task has networks, data, phases, losses and metrics."""

@@ -1,9 +1,9 @@
-"""The contract between a task and the engine.
+"""The interface between a task and the engine.
 
-A task says *what*: networks, data, losses, metrics. The engine (`hpc_amp.train`) says *how*:
-devices, DDP, autocast, loss scaling, accumulation, clipping, checkpoints, stopping. Nothing here
-assumes one network, one optimizer or one loss: a step is a sequence of phases, each of which
-updates some networks with one optimizer from any number of losses, of one or several forward
+A task says *what* is trained: networks, data, losses, metrics. The engine (`hpc_amp.train`) decides
+*how*: devices, DDP, autocast, loss scaling, accumulation, clipping, checkpoints, stopping. Nothing
+here assumes one network, one optimizer or one loss. A step is a sequence of phases. Each phase
+updates some networks with one optimizer, from any number of losses of one or several forward
 passes. A classification has one phase; a GAN has two (discriminator, generator).
 """
 
@@ -21,45 +21,47 @@ from torch import Tensor, nn
 from hpc_amp.config.schema import Optimizer, Train
 from hpc_amp.data.errors import DataError as DataError
 from hpc_amp.distributed.world import World
+from hpc_amp.errors import InputError
 
 Networks = Mapping[str, nn.Module]
+"""Networks by name. Those that the running phase updates are wrapped in DDP, if there are several
+ranks."""
 Losses = Mapping[str, Tensor]
-"""The scalar losses of one forward pass, by name."""
+"""The losses of one forward pass, by name: scalar tensors, means over the micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
     """One optimizer update within a step.
 
-    Names are unique in a task: those of phases, and those of losses. Each entry of `losses` has a
-    backward pass and a loss scaler of its own, so one that overflows does not shrink the scale of
-    the others.
+    The names of phases are unique in a task, and so are those of losses. Each entry of `losses` has
+    a backward pass and a loss scaler of its own. If one overflows, the scales of the others stay.
     """
 
     name: str
     networks: tuple[str, ...]
-    """The networks that it updates. All others are frozen meanwhile: none of their weights gets a
-    gradient."""
+    """The networks that it updates. All others are frozen during the phase: their weights get no
+    gradients."""
     losses: tuple[str | tuple[str, ...], ...]
-    """A name, or the names of several losses of one forward pass: these are added up, and share a
-    backward pass and a loss scaler."""
+    """Each entry is the name of a loss, or the names of several losses of one forward pass. The
+    losses of an entry are added up, and share a backward pass and a loss scaler."""
     optimizer: Optimizer
     weights: Mapping[str, float] = field(default_factory=dict)
-    """What a loss is multiplied by in training, 1 where nothing is said. Curves show the loss
-    itself."""
+    """By the name of a loss, the factor for it in training, by default 1. Curves show losses
+    without their factors."""
     separate_scalers: bool = False
-    """Give each loss of a shared forward pass a backward pass and a scaler of its own. Costs as
-    many backward passes; the exchange between the ranks does not overlap with them, and is not in
-    the measured time of communication."""
+    """Whether each loss of an entry with several names gets a backward pass and a loss scaler of
+    its own. This takes as many backward passes. The exchange between ranks does not overlap with
+    them then, and is not part of the measured time of communication."""
     begins: int = 0
-    """The first epoch in which it runs, counted from 0."""
+    """The first epoch with this phase, counted from 0."""
     ends: int | None = None
-    """The first epoch in which it does not run any more; None: it runs to the end."""
+    """The first epoch without it again. None: it runs to the end."""
     every: int = 1
     """It runs in each `every`-th step of the run: with 5, in the steps 5, 10, 15, ..."""
 
     def runs_in(self, epoch: int) -> bool:
-        """Whether `epoch` (counted from 0) has this phase."""
+        """Whether `epoch`, counted from 0, has this phase."""
         return self.begins <= epoch and (self.ends is None or epoch < self.ends)
 
     def runs_at(self, step: int, epoch: int) -> bool:
@@ -69,13 +71,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """A metric of `Task.summarize`, and which of its values is the best."""
+    """The metric that compares checkpoints: its name in the result of `Task.summarize`, and whether
+    the highest or the lowest value is best."""
 
     metric: str
     direction: Literal["highest", "lowest"]
 
     def better(self, value: float | None, other: float | None) -> float | None:
-        """The better of two values. None and what is not finite are worse than any number."""
+        """The better of two values. None, infinity and NaN are worse than any number."""
         if value is None or not math.isfinite(value):
             return other
         if other is None:
@@ -84,12 +87,14 @@ class Best:
 
 
 class TrainingData(ABC):
-    """Training batches by position, so that a resume at any step costs the same.
+    """Training batches by position, so that a resume at any step takes the same time.
 
-    The order of epoch e is a permutation that depends on (seed, e) alone; global batch i is the
-    permutation's slice [i * B, (i + 1) * B), and rank r takes the r-th of `world.size` equal parts.
-    The samples of a step are therefore the same for every world size. A last incomplete batch is
-    dropped.
+    The order of epoch e is a permutation that only depends on (seed, e). Global batch i is its
+    slice [i * B, (i + 1) * B), and rank r gets the r-th of `world.size` equal parts. So the samples
+    of a step are the same for every world size. An incomplete last batch is dropped.
+
+    `hpc_amp.data.order` has functions for this. Attributes: `samples`, the number of training
+    samples; `steps_per_epoch`.
     """
 
     samples: int
@@ -97,21 +102,34 @@ class TrainingData(ABC):
 
     @abstractmethod
     def epoch(self, epoch: int, start: int = 0) -> Iterator[list[Any]]:
-        """This rank's share of each global batch of `epoch` from step `start` on, on the device,
-        as a list of `accumulate` equal micro-batches."""
+        """This rank's share of each global batch of an epoch, on the device.
+
+        `epoch` and `start`, the first step, are counted from 0. Yields one list for each step, of
+        `train.accumulate` micro-batches of equal size.
+        """
 
     def close(self) -> None:  # noqa: B027
-        """End what helps with the data; neither training nor test data is asked for any more."""
+        """End processes and threads that load data. No training or test data is needed any more."""
 
 
 class Task(ABC):
-    """Base class of all tasks. Constructed on every rank with the same configuration."""
+    """Base class of all tasks.
+
+    The engine makes a task on every rank, with the same settings, and calls its methods in this
+    order: `prepare_data`, `build_networks`, `first_weights`, `phases`; then `losses` for each phase
+    and micro-batch, and `evaluation_batches`, `evaluate`, `pictures` and `summarize` for each
+    evaluation.
+    """
 
     name: ClassVar[str] = ""
-    """What messages call it. Default: the name of the class itself, not that of a base class."""
+    """The name in messages. By default, the name of the class itself, not that of a base class."""
     best: ClassVar[Best | None] = None
-    """The metric that tells the better of two checkpoints. Without one, `checkpoint.keep_best`
-    keeps none."""
+    """How checkpoints are compared. If it is None, `checkpoint.keep_best` has no effect."""
+
+    data_name: str = ""
+    """The name of the data in reports, such as `CIFAR-10`. Set by `prepare_data`."""
+    synthetic: bool = False
+    """Whether the data is synthetic. Set by `prepare_data`."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -123,65 +141,73 @@ class Task(ABC):
         self.world = world
         self.device = device
 
-    data_name: str = ""
-    """What the run reports as its data, such as `CIFAR-10`. Set by `prepare_data`."""
-    synthetic: bool = False
-    """Whether the data is synthetic. Set by `prepare_data`."""
     trained: Networks
-    """The networks that are trained, on the device. Set by the engine, before the training; what
-    an evaluation is given may be their average instead."""
+    """The networks that are trained, on the device. Set by the engine before the training. An
+    evaluation may be given their average instead."""
 
     @property
     def title(self) -> str:
-        """What the log calls that which is trained, such as the name of a network."""
+        """What is trained, for the log, such as the name of a network."""
         return self.name
 
     @abstractmethod
     def prepare_data(self) -> TrainingData:
-        """Find, download or make the data. Called once on every rank, with the process group up;
-        a task that downloads does so on rank 0 and lets the others wait. Raises DataError."""
+        """Find, download or generate the data, and return the training data.
+
+        Called once on every rank, after the process group exists. A task that downloads data does
+        so on rank 0, while the other ranks wait (`hpc_amp.data.together`). Raises DataError.
+        """
 
     @abstractmethod
     def build_networks(self) -> dict[str, nn.Module]:
-        """The networks, on the CPU, initialised from the global generator that the engine seeded
-        equally on every rank. Called after `prepare_data`."""
+        """Build the networks on the CPU, by name. Called after `prepare_data`.
+
+        Initial weights come from torch's global generator, which the engine has seeded equally on
+        every rank.
+        """
 
     def first_weights(self) -> dict[str, str]:
-        """Files of weights that networks begin a run with, by the name of the network. A run that
-        has a checkpoint needs them no longer."""
+        """By the name of a network, a file with the weights that it begins with. Only read if the
+        run has no checkpoint."""
         return {}
 
     @abstractmethod
     def phases(self) -> tuple[Phase, ...]:
-        """The updates of one step, in order. Each epoch has at least one."""
+        """The updates of one step, in order. Each epoch needs at least one."""
 
     @abstractmethod
     def losses(self, phase: str, batch: Any, networks: Networks) -> Iterator[Losses]:
-        """Yield the losses of one micro-batch, once for each entry of the phase's `losses`, in any
-        order. The engine runs this generator under autocast and calls backward between two yields,
-        so several forward passes of one network with a backward each are safe under DDP. A network
-        that only makes samples for another one's loss is called under `torch.no_grad()`. Losses are
-        means over the micro-batch. Parameters are changed by the optimizer alone: a checkpoint may
-        be copying them meanwhile."""
+        """Yield the losses of one micro-batch for `phase`: once for each entry of the phase's
+        `losses`, in any order.
+
+        The engine runs this generator under autocast, and runs the backward pass of the yielded
+        losses before it continues. So a network may have several forward passes, each with a
+        backward pass, under DDP. Call a network under `torch.no_grad()` if it only generates
+        samples for the loss of another one. Do not change parameters here: a checkpoint may be
+        copying them.
+        """
 
     @abstractmethod
     def evaluation_batches(self) -> Iterator[Any]:
-        """This rank's share of the test data, on the device. Shares may be uneven."""
+        """This rank's share of the test data, on the device. The shares of two ranks may differ in
+        length."""
 
     @abstractmethod
     def evaluate(self, batch: Any, networks: Networks) -> dict[str, Tensor]:
-        """Sums over one evaluation batch (float64 or int64 scalars), always with the same keys. The
-        engine adds them up over batches and ranks. Runs without gradient and under autocast."""
+        """Sums over one evaluation batch, by name: float64 or int64 scalars, always with the same
+        names. The engine adds them up over batches and ranks. Called without gradients and under
+        autocast."""
 
     def pictures(self, networks: Networks) -> Tensor | None:
-        """Images [N, C, H, W] from 0 to 1 that show what the networks make, or None. Called after
-        an evaluation, on rank 0 alone, without gradient and under autocast."""
+        """Images [N, C, H, W] with values from 0 to 1 that show what the networks generate, or
+        None. Called after an evaluation, on rank 0 only, without gradients and under autocast."""
         return None
 
     @abstractmethod
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
-        """Metrics from the added sums, such as `accuracy` and `loss`."""
+        """Compute metrics, such as `accuracy` and `loss`, from the sums of an evaluation. Called on
+        every rank."""
 
 
-class ModelError(ValueError):
-    """There is no such network, or it lacks a setting. The message is for the user."""
+class ModelError(InputError):
+    """A network does not exist, or lacks a setting."""

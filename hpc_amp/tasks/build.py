@@ -1,4 +1,4 @@
-"""The task of a job: the class that `train.task` names, imported and made."""
+"""Makes the task of a job: imports the class that `train.task` names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hpc_amp.tasks.registry import PLACE, TASKS, TaskError, config_class, task_p
 
 
 def build_task(train: Train, world: World, device: torch.device) -> Task:
-    """The task that `train.task` names. Raises TaskError where it is not there, and where `train`
-    lacks its keys."""
+    """Make the task that `train.task` names. Raises TaskError if there is none, and if `train` does
+    not have the keys of the task."""
     wanted = config_class(train.task)
     if not isinstance(train, wanted):
         raise TaskError(
@@ -26,7 +26,7 @@ def build_task(train: Train, world: World, device: torch.device) -> Task:
 
 
 def task_class(name: str) -> type[Task]:
-    """The class of a task. Raises TaskError."""
+    """The class of a task, given by its name or import path. Raises TaskError."""
     place = task_place(name)
     if not PLACE.fullmatch(name):
         try:

@@ -1,13 +1,14 @@
-"""Tasks by name or by import path, and the keys that each adds to `train`. Never imports torch.
+"""Tasks by name or import path, and the keys that each of them adds to `train`.
 
-`train.task` is a name of the table below, an entry point of the group `hpc_amp.tasks`, or
-`package.module:Class`. In each case there is a class `package.module:Class` that extends
-`hpc_amp.tasks.base.Task`; only a job imports it. Its configuration is
+`train.task` is a name in the table below, an entry point of the group `hpc_amp.tasks`, or an import
+path `package.module:Class`. In each case, it names a class `package.module:Class` that extends
+`hpc_amp.tasks.base.Task`, which only a job imports. Its configuration is the class
 
     package.config:ClassConfig
 
-a dataclass that extends `hpc_amp.config.schema.Train` and needs no torch: the machine that submits
-imports that module. A task without such a class has the keys of `Train` alone.
+a dataclass that extends `hpc_amp.config.schema.Train`. The machine that submits imports its module,
+so it must not need torch. A task without such a class only has the keys of `Train`. This module
+does not import torch either.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 from hpc_amp.config.keys import keys_of, unreadable
 from hpc_amp.config.schema import Job, Train, as_job, from_plain, job_class
+from hpc_amp.errors import InputError
 from hpc_amp.registry import Registry
 
 TASKS: Registry[Any] = Registry(
@@ -42,23 +44,21 @@ TASKS: Registry[Any] = Registry(
     },
 )
 PLACE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-"""An import path."""
+"""An import path, `package.module:Class`."""
 _SHARED = ("model", "gan", "label_smoothing")
-"""Keys of one task that an older hpc-amp wrote into every `job.json`, whatever the task."""
+"""Keys of single tasks that older versions of hpc-amp wrote into every `job.json`."""
 
 
-class TaskError(ValueError):
-    """A task that is not there or cannot be used. The message and the hint are for the user."""
+class TaskError(InputError):
+    """A task does not exist or cannot be used."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(f"{message}; {hint}" if hint else message)
-        self.message = message
-        self.hint = hint
+        super().__init__(message, hint=hint)
 
 
 def task_place(name: str) -> str:
-    """`package.module:Class` of a task, which is given by its name or in this form. Raises
-    TaskError where no task has the name."""
+    """The import path `package.module:Class` of a task, given by its name or import path. Raises
+    TaskError if no task has the name."""
     if PLACE.fullmatch(name):
         return name
     try:
@@ -71,20 +71,25 @@ def task_place(name: str) -> str:
 
 
 def config_class(name: str, code: Path | None = None) -> type[Any]:
-    """The configuration of a task: `Train`, or a class that extends it. `code` is the folder of the
-    user's own modules. Raises TaskError."""
+    """The configuration of a task: `Train`, or a class that extends it.
+
+    `name`: the name or import path of the task. `code`: the folder of the user's own modules.
+    Raises TaskError.
+    """
     return _config_class(task_place(name), None if code is None else code.resolve())
 
 
 @functools.cache
 def _config_class(place: str, code: Path | None) -> type[Any]:
+    """`config_class` for an import path, with its result kept."""
     module, _, task = place.partition(":")
     package = module.rpartition(".")[0]
     with _importable(module, code):
-        _look_for(place, code)
+        _check_exists(place, code)
         if not package or importlib.util.find_spec(f"{package}.config") is None:
             return Train
-        config = _import(f"{package}.config")
+        with _as_task_errors(f"{package}.config"):
+            config = importlib.import_module(f"{package}.config")
     found = getattr(config, f"{task}Config", None)
     if found is None:
         return Train
@@ -93,8 +98,11 @@ def _config_class(place: str, code: Path | None) -> type[Any]:
 
 
 def job_from_plain(plain: dict[str, Any], code: Path | None = None) -> Job:
-    """The job of a `job.json`, whose training has the keys of its task. `code` is the run's copy of
-    the user's modules. Raises TaskError, and TypeError for a key that the task does not have."""
+    """The job that a `job.json` describes, with the keys of its task in `train`.
+
+    `plain`: its content. `code`: the run's copy of the user's modules. Raises TaskError, and
+    TypeError for a key that the task does not have.
+    """
     train = plain.get("train")
     if train is None:
         return from_plain(Job, plain)
@@ -109,7 +117,7 @@ def job_from_plain(plain: dict[str, Any], code: Path | None = None) -> Job:
 
 @contextlib.contextmanager
 def _importable(module: str, code: Path | None) -> Iterator[None]:
-    """The modules in `code` come first meanwhile."""
+    """In this block, modules in `code` precede all others."""
     if code is None:
         yield
         return
@@ -123,7 +131,8 @@ def _importable(module: str, code: Path | None) -> Iterator[None]:
 
 
 def _forget_other(name: str, code: Path) -> None:
-    """Forget a module of the same name in another folder: a process may submit several jobs."""
+    """Forget an imported module of this name from another folder, because a process may submit
+    several jobs."""
     loaded = sys.modules.get(name)
     here = (code / name).is_dir() or (code / f"{name}.py").is_file()
     if loaded is None or not here:
@@ -137,15 +146,16 @@ def _forget_other(name: str, code: Path) -> None:
             del sys.modules[other]
 
 
-def _look_for(place: str, code: Path | None) -> None:
-    """Raise TaskError where there is no such module, or no such class in it. The module itself is
-    read, not imported: it needs torch."""
+def _check_exists(place: str, code: Path | None) -> None:
+    """Raise TaskError if the module or the class in it does not exist. The module is parsed and not
+    imported, because it needs torch."""
     module, _, task = place.partition(":")
-    with _told(module):
+    with _as_task_errors(module):
         try:
             spec = importlib.util.find_spec(module)
         except ModuleNotFoundError as error:
-            # A package above it that is not there; any other module is missing in that package.
+            # If a package above the module is missing, so is the module. Any other missing module
+            # is an error in that package.
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                 raise
             spec = None
@@ -157,14 +167,14 @@ def _look_for(place: str, code: Path | None) -> None:
         )
     if not spec.origin.endswith(".py"):
         return
-    with _told(module):
+    with _as_task_errors(module):
         names = set(_names_in(ast.parse(Path(spec.origin).read_bytes(), spec.origin)))
     if task not in names and "*" not in names:
         raise TaskError(f"{spec.origin} has no class {task}")
 
 
 def _names_in(tree: ast.Module) -> Iterator[str]:
-    """What a module may have at its top level."""
+    """The names that a module may define at its top level."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             yield node.name
@@ -174,14 +184,9 @@ def _names_in(tree: ast.Module) -> Iterator[str]:
             yield node.id
 
 
-def _import(module: str) -> Any:
-    with _told(module):
-        return importlib.import_module(module)
-
-
 @contextlib.contextmanager
-def _told(module: str) -> Iterator[None]:
-    """Raise TaskError for whatever the user's module raises when it is imported."""
+def _as_task_errors(module: str) -> Iterator[None]:
+    """Replace any error of a user's module by a TaskError."""
     try:
         yield
     except TaskError:
@@ -200,7 +205,7 @@ def _told(module: str) -> Iterator[None]:
 
 
 def _check(found: object, place: str) -> None:
-    """Raise TaskError for a configuration whose keys a job file cannot have."""
+    """Raise TaskError if a class cannot be the configuration of a task."""
     if not (isinstance(found, type) and issubclass(found, Train)):
         raise TaskError(f"{place} does not extend hpc_amp.config.schema.Train")
     if "__dataclass_fields__" not in vars(found):

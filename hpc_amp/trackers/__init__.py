@@ -1,1 +1,1 @@
-"""Where the curves of a training go, besides `metrics.jsonl`."""
+"""Trackers: where the curves of a training go, besides `metrics.jsonl`."""

@@ -1,4 +1,4 @@
-"""The contract of a tracker."""
+"""The base class of trackers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 
 
 class Tracker(ABC):
-    """Takes the curves and pictures of one attempt. It is made on rank 0 alone.
+    """Receives the curves and pictures of one attempt, on rank 0.
 
-    `run_dir` is the run directory. `first_step` is the first step that this attempt may report:
-    what an attempt before has reported of it or of a later step is void. An error that a method
-    raises is shown as a warning, and the training goes on without the tracker.
+    `run_dir`: the run directory.
+    `first_step`: the first step that this attempt may report. What an earlier attempt has reported
+    of this step or later ones is not valid any more.
+
+    If a method raises an error, the log shows a warning, and training goes on without the tracker.
     """
 
     def __init__(self, run_dir: Path, first_step: int) -> None:
@@ -25,10 +27,10 @@ class Tracker(ABC):
 
     @abstractmethod
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Points of curves, by the names of the curves, such as `train/loss`."""
+        """Report points of curves at `step`, by the names of the curves, such as `train/loss`."""
 
     def picture(self, step: int, name: str, picture: Tensor) -> None:  # noqa: B027
-        """A picture [C, H, W] with values from 0 to 1."""
+        """Report a picture [C, H, W] with values from 0 to 1."""
 
     def close(self) -> None:  # noqa: B027
-        """Write out what has not been written yet. Nothing is reported afterwards."""
+        """Write what has not been written yet. Nothing is reported afterwards."""

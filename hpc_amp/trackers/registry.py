@@ -1,4 +1,4 @@
-"""Trackers by name. Never imports torch."""
+"""Trackers by name. Does not import torch, because the submit side checks the names."""
 
 from __future__ import annotations
 

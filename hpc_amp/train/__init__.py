@@ -1,8 +1,7 @@
-"""The training engine: how a task is trained, whatever it is.
+"""The training engine, which trains any task.
 
-    from hpc_amp.train import fit
-
-is for programs and notebooks (see `hpc_amp.train.api`); a job runs `python -m hpc_amp.train`.
+Programs and notebooks use `from hpc_amp.train import fit` (see `hpc_amp.train.api`). A job runs
+`python -m hpc_amp.train`.
 """
 
 import importlib
@@ -12,11 +11,11 @@ _PUBLIC = {
     "Fitted": "api", "Observer": "observer", "evaluate": "api", "fit": "api",
     "run_program": "program", "ArgumentParser": "program", "Training": "observer",
 }  # fmt: skip
-"""What to import from here, and the module that has it."""
+"""What can be imported from here, and the module that defines it."""
 
 
 def __getattr__(name: str) -> Any:
-    # Later than at the import: a job has to listen to signals before it imports torch.
+    # Import late: a job has to install its signal handlers before torch is imported.
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)

@@ -1,7 +1,8 @@
-"""`python -m hpc_amp.train JOB_JSON`: one rank of a built-in task.
+"""`python -m hpc_amp.train JOB_JSON`: one rank of a job with a task.
 
-Exit status: 0 finished, 75 stopped at a checkpoint (go on later; 0 under MPI's launchers), 2 the
-input is wrong, 1 anything else. The outcome file says the same: some launchers hide exit codes.
+Exit status: 0 finished (and, under MPI's launchers, stopped at a checkpoint), 75 stopped at a
+checkpoint, 2 the input is wrong, 1 any other error. The outcome file says the same, because some
+launchers hide exit codes.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from hpc_amp.distributed.world import WorldError, resolve
 from hpc_amp.train.outcome import write_first_outcome
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.sentry import Sentry
-from hpc_amp.train.stopping import StopReason, StopWatch
+from hpc_amp.train.stopping import StopReason, StopWatch, seconds_in
 
 
 def main(arguments: list[str]) -> int:
-    """Run this rank. `arguments` is the path of `job.json`, in the run directory; inside
-    `hpc-amp shell` that of the session's job is the default."""
+    """Run this rank. Returns the exit status.
+
+    `arguments`: the path of `job.json` in the run directory. Without it, the job of the session in
+    `hpc-amp shell`.
+    """
     arguments = arguments or list(filter(None, [os.environ.get("HPC_AMP_JOB")]))
     if len(arguments) != 1:
         print("usage: python -m hpc_amp.train JOB_JSON", file=sys.stderr)
@@ -39,14 +43,14 @@ def main(arguments: list[str]) -> int:
     if world.is_main and "HPC_AMP_ATTEMPT" not in os.environ:
         run.outcome_file.unlink(missing_ok=True)  # by hand, each time is the first attempt
     watch = StopWatch(
-        stop_at=_number("HPC_AMP_STOP_AT"),
-        end_at=_number("HPC_AMP_END_AT"),
+        stop_at=seconds_in("HPC_AMP_STOP_AT"),
+        end_at=seconds_in("HPC_AMP_END_AT"),
         stop_file=run.stop_file if world.is_main else None,
         successor=run.successor if world.is_main else None,
     )
-    # Before torch is imported, which takes seconds: a signal in between must not kill the rank.
+    # Importing torch takes seconds. A signal in that time must not kill the rank.
     watch.install_handlers()
-    sentry = Sentry(run, watch, rank=world.rank, grace=_number("HPC_AMP_GRACE") or 30.0)
+    sentry = Sentry(run, watch, rank=world.rank, grace=seconds_in("HPC_AMP_GRACE") or 30.0)
     sentry.listen()
 
     try:
@@ -66,14 +70,9 @@ def main(arguments: list[str]) -> int:
     return run_rank(run, world, watch, sentry)
 
 
-def _number(name: str) -> float | None:
-    text = os.environ.get(name)
-    return float(text) if text else None
-
-
 def run_as_process(arguments: list[str]) -> NoReturn:
     """Run this rank, and end the process at once (see `end_process`)."""
-    # A log that cannot be written, on a full disk, must not change the exit status.
+    # If the disk is full, the log cannot be written. That must not change the exit status.
     with contextlib.suppress(OSError):
         try:
             status = main(arguments)

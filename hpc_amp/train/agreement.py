@@ -1,6 +1,6 @@
-"""What all ranks agree on between two steps: whether to stop and whether to save.
+"""What the ranks agree on between two steps: whether to stop, and whether to save.
 
-A save or a stop that not all ranks take part in would hang the others.
+If only some ranks took part in a checkpoint or a stop, the others would wait for them for ever.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _MOST_STEPS = 1000
 
 
 class Agreement:
-    """Exchanges what the ranks have seen.
+    """Exchanges the views of the ranks.
 
-    The exchange costs a small all-reduce (near a millisecond over Ethernet), so it happens about
-    every `interval` seconds. The number of steps in between follows from the slowest rank's step
-    time as exchanged before, so it is the same on every rank.
+    An exchange takes a small all-reduce (about a millisecond over Ethernet), so there is one about
+    every `interval` seconds. The number of steps between two exchanges follows from the step time
+    of the slowest rank, which was exchanged before, so it is the same on every rank.
     """
 
     def __init__(self, world: World, watch: StopWatch, *, interval: float = 0.25) -> None:
@@ -29,17 +29,19 @@ class Agreement:
         self.watch = watch
         self.interval = interval
         self.step_seconds = interval
-        """How long a step takes on the slowest rank, as far as is known."""
+        """Seconds of a step on the slowest rank, from the last exchange."""
         self._next_step = 0
         self._last: tuple[int, float] | None = None
 
     def due(self, step: int) -> bool:
-        """Whether the ranks exchange their views after `step`."""
+        """Whether the ranks exchange their views after `step`. The same on every rank."""
         return step >= self._next_step
 
     def exchange(self, step: int, *, save: bool) -> tuple[StopReason, bool]:
-        """The agreed reason to stop and the agreed wish to save. Every rank calls this after the
-        same steps; rank 0's clock alone decides about `save`, since clocks differ."""
+        """Agree on a reason to stop and on whether to save, and return both. A collective call.
+
+        Clocks differ, so only the `save` of rank 0 counts.
+        """
         step_seconds = self._measure(step)
         reason = self.watch.look()
         if self.world.size > 1:
@@ -56,8 +58,11 @@ class Agreement:
         return reason, save
 
     def exchange_evaluating(self, *, done: bool) -> tuple[StopReason, bool]:
-        """The same within an evaluation, whose parts may differ in length: the agreed reason to
-        stop, and whether every rank is `done` with its part. Every rank calls this until then."""
+        """Exchange during an evaluation, in which ranks may have shares of different lengths.
+
+        Returns the agreed reason to stop, and whether every rank is `done` with its share. Every
+        rank goes on calling this until then.
+        """
         reason = self.watch.look()
         if self.world.size > 1:
             views = torch.tensor([int(reason), int(not done)])
@@ -66,8 +71,8 @@ class Agreement:
         return reason, done
 
     def _measure(self, step: int) -> float:
-        """Seconds a step since the last exchange. The first exchange knows nothing yet, in a
-        resumed run either, and so asks for the next one right after the following step."""
+        """Seconds of a step since the last exchange. The first exchange of an attempt has nothing
+        to measure and returns the interval, so that the next one follows after a single step."""
         now, last = time.monotonic(), self._last
         self._last = (step, now)
         return (now - last[1]) / max(1, step - last[0]) if last else self.interval

@@ -1,4 +1,4 @@
-"""Training from a program or a notebook: the engine of a job, without a job file.
+"""Training in a program or a notebook: the same engine as in a job, but no job file.
 
     from hpc_amp.config.schema import Data, Train
     from hpc_amp.train import fit
@@ -6,7 +6,7 @@
     fitted = fit(Train(data=Data(name="synthetic"), epochs=2), "results/first")
     fitted.metrics["accuracy"], fitted.networks["model"]
 
-The same program runs on one process, under torchrun, srun or mpirun, and as the `run` of a job.
+The program may run as one process, under torchrun, srun or mpirun, or as the `run` of a job.
 """
 
 from __future__ import annotations
@@ -29,9 +29,14 @@ from hpc_amp.train.standalone import standalone
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What came out of a training. `outcome` is finished, or checkpointed where it was told to stop
-    early: the same call goes on from there. `metrics` are those of the newest evaluation,
-    `networks` the trained ones by name, `summary` is the content of summary.json."""
+    """The result of `fit`.
+
+    `outcome`: `finished`, or `checkpointed` if it was stopped early; the same call then goes on.
+    `step`: the number of completed steps.
+    `metrics`: those of the newest evaluation.
+    `summary`: the content of summary.json.
+    `networks`: the trained networks by name.
+    """
 
     outcome: str
     step: int
@@ -41,7 +46,7 @@ class Fitted:
 
     @property
     def exit_status(self) -> int:
-        """What a program says with its exit status: 0 finished, 75 go on later, 1 not saved."""
+        """The exit status for a program: 0 finished, 75 stopped at a checkpoint, 1 not saved."""
         return {"finished": 0, "checkpointed": EXIT_CHECKPOINTED}.get(self.outcome, 1)
 
 
@@ -54,17 +59,22 @@ def fit(
     rate: RateFactor | None = None,
     timeout: float = 600.0,
 ) -> Fitted:
-    """Train as `train` says, in the run directory `out`; every rank calls this.
+    """Train a task in the run directory `out`. A collective call: every rank makes it.
 
-    Where `out` has checkpoints, it goes on from the newest; one that works on it meanwhile gives
-    way. It stops early at a checkpoint on SIGTERM, SIGINT, SIGUSR1 or SIGUSR2, and in a job when
-    that is to stop. `task` is a class of your own (see `hpc_amp.tasks.base`), or a function that
-    makes a task, in place of the one that `train.task` names; `rate(step, steps)` is a learning
-    rate schedule of your own, as a part of the peak rate. `timeout` (seconds) is how long ranks
-    wait for each other.
+    If `out` has checkpoints, training goes on from the newest one. Another process that is working
+    on `out` stops then. Training stops early, at a checkpoint, on SIGTERM, SIGINT, SIGUSR1 or
+    SIGUSR2, and in a job when the job has to stop.
 
-    Raises SettingError, DataError, LoaderError, ModelError, PrecisionError, DeviceError, WorldError
-    or TrainingError, each with one line for the user; `run_program` shows them so.
+    `train`: the settings, the same as the `train` section of a job file.
+    `task`: your own class (see `hpc_amp.tasks.base`), or a function that makes a task. It replaces
+    the task that `train.task` names.
+    `observers`: are called during training (`hpc_amp.train.observer`).
+    `rate(step, steps)`: a learning rate schedule of your own, relative to the peak rate.
+    `timeout`: seconds that ranks wait for each other.
+
+    Raises SettingError, TaskError, DataError, LoaderError, ModelError, PrecisionError, DeviceError,
+    WorldError or TrainingError, each with a message of one line for the user. `run_program` prints
+    them in this form.
     """
     with standalone(train, out, task, observers, rate, timeout) as (engine, run, name):
         announce(name, engine)
@@ -83,8 +93,8 @@ def evaluate(
     task: TaskFactory | None = None,
     timeout: float = 600.0,
 ) -> dict[str, float]:
-    """The metrics of the newest checkpoint in `out` on the test data, or, where there is none, of
-    the networks as they are built. Errors are those of `fit`."""
+    """The metrics on the test data of the newest checkpoint in `out`, or of the untrained networks
+    if there is none. Arguments and errors are those of `fit`. A collective call."""
     with standalone(train, out, task, (), None, timeout, attempt=0) as (engine, _, _):
         if engine.evaluated_step != engine.step:
             engine.evaluate()

@@ -1,11 +1,11 @@
-"""Checkpoints on disk: a folder a step, complete or not there at all.
+"""Checkpoints on disk. Each is a folder, which is either complete or does not exist:
 
     checkpoints/step-00001500/networks.pt, optimizers.pt, ..., trainer.json, MANIFEST.json
 
-Everything is written into a temporary folder, each file is fsynced, the manifest with the sha256 of
-every file comes last, and a rename publishes the folder. torch.load does not notice a flipped bit,
-so files are checked against the manifest before they are read. Newest valid wins; a damaged one is
-reported and passed over.
+Files are written to a temporary folder and fsynced. The manifest, which holds the sha256 of every
+file, comes last, and a rename publishes the folder. `torch.load` does not notice a flipped bit, so
+files are checked against the manifest before they are read. The newest valid checkpoint is used; a
+damaged one is reported and ignored.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ _TEMPORARY = re.compile(r"\.tmp-step-[0-9]{8,}-[0-9a-f]{8}")
 class Checkpoint:
     """The state of a run after `step` steps.
 
-    `trainer` is what JSON can hold, `tensors` maps a file's stem to nested tensors on the CPU.
-    `facts` go into the manifest, for people and for retention: world size, epoch, samples consumed,
-    digest of the configuration, environment.
+    `trainer`: what JSON can hold.
+    `tensors`: for each file, by its stem, nested dicts, lists and tuples of tensors on the CPU.
+    `facts`: go into the manifest, for people and for retention: world size, epoch, samples, metric,
+    settings, environment.
     """
 
     step: int
@@ -58,8 +59,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which checkpoints stay: the newest `last`, the `best` of highest (or `lowest`) metric, and
-    every one whose step is a multiple of `every` (None: no such)."""
+    """Which checkpoints are kept: the `last` newest ones, the `best` ones with the highest metric
+    (the lowest, if `lowest`), and those whose step is a multiple of `every` (None: no such)."""
 
     last: int = 3
     best: int = 0
@@ -67,7 +68,8 @@ class Retention:
     lowest: bool = False
 
     def keeps(self, steps: Mapping[int, float | None]) -> set[int]:
-        """Of these steps, each with its metric where one was measured there, those that stay."""
+        """The steps to keep, of the given ones. Each step maps to its metric, or to None if it was
+        not evaluated; metrics that are not finite are ignored."""
         kept = set(sorted(steps)[-self.last :])
         measured = [
             (-metric if self.lowest else metric, step)
@@ -84,8 +86,10 @@ class Retention:
 class CheckpointStore:
     """The checkpoints of one run. Only rank 0 saves, one at a time; every rank may load.
 
-    `run` is written into each manifest: what another run has made is read like any other, but is
-    never removed.
+    `folder`: the folder of the checkpoints; `save` creates it.
+    `run`: the name of the run, for the manifests. Checkpoints of another run in the same folder can
+    be loaded, but are never removed.
+    `warn`: reports a problem that does not stop the run.
     """
 
     def __init__(
@@ -101,7 +105,7 @@ class CheckpointStore:
         self._swept = False
 
     def steps(self) -> list[int]:
-        """Steps with a published checkpoint, ascending. They are not verified."""
+        """The steps that have a published checkpoint, ascending. They are not verified."""
         if not self.folder.is_dir():
             return []
         matches = (_NAME.fullmatch(entry.name) for entry in self.folder.iterdir())
@@ -114,31 +118,35 @@ class CheckpointStore:
     # -- writing ----------------------------------------------------------------------------------
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Publish a checkpoint, then remove those that retention does not keep. A checkpoint of
-        this step that is already there and valid stays, with the metric if that was measured since,
-        unless it was passed over: then its files are as written, but cannot be loaded. Where the
-        disk is full, those that this one replaces go first. Raises OSError where the disk does not
-        take it all the same; at least the newest one published before is untouched then."""
+        """Publish a checkpoint, then remove those that are no longer kept. Returns its folder.
+
+        A valid checkpoint of the same step stays as it is; only its metric is added, if that has
+        been measured since. A checkpoint that was passed over is replaced, even if its files are as
+        they were written.
+
+        If the disk is full, the checkpoints that this one replaces are removed first. Raises
+        OSError if it still does not fit; the newest published checkpoint is untouched then.
+        """
         final = self.path(checkpoint.step)
         if checkpoint.step not in self._damaged and final.exists():
             manifest = self._valid(final)
             if manifest is not None:
-                self._measured(checkpoint, manifest)
+                self._add_metric(checkpoint, manifest)
                 return final
         try:
             self._publish(final, checkpoint)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._make_room(checkpoint):
                 raise
-            self._warn(f"{error}: older checkpoints than retention asks for went, to make room")
+            self._warn(f"{error}: older checkpoints were removed early, to make room")
             self._publish(final, checkpoint)
         self._damaged.discard(checkpoint.step)
         self._metrics[checkpoint.step] = checkpoint.facts.get("metric")
         self._retire(checkpoint.step)
         return final
 
-    def _measured(self, checkpoint: Checkpoint, manifest: Mapping[str, Any]) -> None:
-        """Note the metric of a checkpoint that was published without: retention goes by it."""
+    def _add_metric(self, checkpoint: Checkpoint, manifest: Mapping[str, Any]) -> None:
+        """Add the metric to the manifest of a checkpoint that was published without one."""
         metric = checkpoint.facts.get("metric")
         if metric is None or manifest.get("metric") is not None or manifest["run"] != self.run:
             return
@@ -146,9 +154,10 @@ class CheckpointStore:
             replace_manifest(self.path(checkpoint.step), {**manifest, "metric": metric})
             self._metrics[checkpoint.step] = metric
         except OSError as error:
-            self._warn(f"the metric of step {checkpoint.step} could not be noted: {error}")
+            self._warn(f"the metric of step {checkpoint.step} could not be written: {error}")
 
     def _publish(self, final: Path, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint to a temporary folder, and rename it to `final`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         stage = self.folder / f".tmp-{final.name}-{uuid.uuid4().hex[:8]}"
         stage.mkdir()
@@ -163,6 +172,7 @@ class CheckpointStore:
         sync_folder(self.folder)
 
     def _write(self, stage: Path, checkpoint: Checkpoint) -> None:
+        """Write the files of a checkpoint, and the manifest last."""
         files: dict[str, dict[str, Any]] = {}
         for stem, content in checkpoint.tensors.items():
             files[f"{stem}.pt"] = write_durably(stage / f"{stem}.pt", partial(torch.save, content))
@@ -174,42 +184,40 @@ class CheckpointStore:
         sync_folder(stage)
 
     def _retire(self, step: int) -> None:
-        """Remove what is not kept of the checkpoints up to `step`. Damaged ones do not count: they
-        go once they are passed, and those beyond `step` must not push out what was just saved."""
+        """Remove the checkpoints up to `step` that are no longer kept. Damaged ones are removed as
+        well. Later ones do not count: they must not displace the checkpoint that was just saved."""
         try:
             for old in self._not_kept(step):
                 _remove(self.path(old))
-            if not self._swept:
-                self._sweep()
+            if self._swept:
+                return
+            # Once, remove what killed writers have left behind. Not later: an attempt that seemed
+            # dead and continues must not remove the folder that a later attempt is writing.
+            self._swept = True
+            for entry in self.folder.iterdir():
+                if _TEMPORARY.fullmatch(entry.name):
+                    shutil.rmtree(entry, ignore_errors=True)
         except OSError as error:
             self._warn(f"an old checkpoint could not be removed: {error}")
 
-    def _sweep(self) -> None:
-        """Remove what killed writers have left behind. Once, with the first checkpoint: an attempt
-        that was taken for dead and wakes up must not sweep away what a later one is writing."""
-        self._swept = True
-        for entry in self.folder.iterdir():
-            if _TEMPORARY.fullmatch(entry.name):
-                shutil.rmtree(entry, ignore_errors=True)
-
     def _not_kept(self, step: int, metric: float | None = None) -> list[int]:
-        """Of the published steps up to `step`, those that are to go once that one is there."""
+        """The published steps up to `step` that are not kept after `step` is published."""
         passed = [s for s in self.steps() if s <= step and not self._is_foreign(s)]
         whole = {s: self._metrics[s] for s in passed if s not in self._damaged}
         kept = self.retention.keeps({step: metric, **whole})
         return [old for old in passed if old not in kept]
 
     def _make_room(self, checkpoint: Checkpoint) -> bool:
-        """Remove what is about to be replaced; returns whether that is anything. With `last` of at
-        least 2 the newest one stays."""
+        """Remove the checkpoints that `checkpoint` will replace. Returns whether there were any. If
+        retention keeps at least 2, the newest published one stays."""
         going = self._not_kept(checkpoint.step, checkpoint.facts.get("metric"))
         for old in going:
             _remove(self.path(old))
         return bool(going)
 
     def _is_foreign(self, step: int) -> bool:
-        """Whether another run made this checkpoint, or may have made it: a manifest that cannot be
-        read now does not say. Reads each of the others once."""
+        """Whether another run made this checkpoint. True as well if the manifest cannot be read at
+        the moment, since such a checkpoint must not be removed. Each manifest is read once."""
         if step not in self._metrics:
             manifest: dict[str, Any] = {}
             try:
@@ -226,7 +234,7 @@ class CheckpointStore:
     # -- reading ----------------------------------------------------------------------------------
 
     def newest(self) -> int | None:
-        """The newest step whose checkpoint is valid, or None. Damaged ones are reported."""
+        """The newest step whose checkpoint is valid, or None. Warns of damaged ones."""
         for step in reversed(self.steps()):
             if step in self._damaged:
                 continue
@@ -239,12 +247,13 @@ class CheckpointStore:
         return None
 
     def pass_over(self, step: int, error: Exception | str) -> None:
-        """Report that the checkpoint of `step` is not to be used, and do not offer it again."""
+        """Warn that the checkpoint of `step` is not used, and do not offer it again."""
         self._warn(f"checkpoint {self.path(step)} is not used: {error}")
         self._damaged.add(step)
 
     def load(self, step: int) -> Checkpoint:
-        """Read and verify the checkpoint of `step`. Raises DamagedCheckpoint."""
+        """Read and verify the checkpoint of `step`. Raises DamagedCheckpoint, and OSError if the
+        disk cannot be read."""
         path = self.path(step)
         manifest = self._verify(path)
         trainer = json.loads((path / TRAINER).read_text())
@@ -257,16 +266,17 @@ class CheckpointStore:
         return Checkpoint(step, trainer, tensors, facts)
 
     def _valid(self, path: Path) -> dict[str, Any] | None:
-        """The manifest of a valid checkpoint; None of one that is not, or cannot be read."""
+        """The manifest of a checkpoint, or None if it is damaged or cannot be read."""
         try:
             return self._verify(path)
         except (DamagedCheckpoint, OSError):
             return None
 
     def _verify(self, path: Path) -> dict[str, Any]:
+        """Check every file against the manifest, which is returned. Raises DamagedCheckpoint."""
         manifest = read_manifest(path)
         if path != self.path(manifest["step"]):
-            raise DamagedCheckpoint(f"{MANIFEST} is of step {manifest['step']}")
+            raise DamagedCheckpoint(f"{MANIFEST} belongs to step {manifest['step']}")
         files = manifest["files"]
         for name in {TRAINER, *files}:
             if not (path / name).is_file():
@@ -275,27 +285,27 @@ class CheckpointStore:
             if size != written:
                 raise DamagedCheckpoint(f"{name} has {size} bytes, but {written} were written")
             if digest_of(path / name) != files[name]["sha256"]:
-                raise DamagedCheckpoint(f"{name} is not what was written (sha256 differs)")
+                raise DamagedCheckpoint(f"{name} differs from what was written (sha256)")
         return manifest
 
 
 def _load(path: Path) -> Any:
-    """Tensors, numbers and containers of them. Code that a file would run is never run."""
+    """Load tensors, numbers and containers of them. Never runs code from the file."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        # Of torch's text only what was found: the rest says how to load it all the same.
+        # Report only what was found: the rest of torch's message explains how to load it anyway.
         found = re.search(r"\bGLOBAL:? ([\w.]+)", str(error))
         named = f": {found[1]}" if found else ""
-        raise DamagedCheckpoint(f"{path.name} holds more than tensors{named}") from None
+        raise DamagedCheckpoint(f"{path.name} holds other objects than tensors{named}") from None
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # for what is none of its own files torch may raise anything
+    except Exception as error:  # torch may raise anything if a file is not its own
         raise DamagedCheckpoint(f"{path.name} cannot be read ({error!r})") from error
 
 
 def _remove(path: Path) -> None:
-    """Remove a published folder so that no half of it ever carries a published name."""
+    """Remove a published folder. It is renamed first: an incomplete one never has its name."""
     doomed = path.with_name(f".tmp-{path.name}-{uuid.uuid4().hex[:8]}")
     os.rename(path, doomed)
     shutil.rmtree(doomed, ignore_errors=True)

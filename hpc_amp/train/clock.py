@@ -1,4 +1,4 @@
-"""Points in time between which steps are measured, without holding the device up."""
+"""Clocks that measure steps without making the host wait for the device."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ Mark = Any
 
 
 class Clock(Protocol):
-    """Marks points in time, and tells the seconds between two of them when all is over."""
+    """Marks points in time, and computes the seconds between two of them afterwards."""
 
     def mark(self) -> Mark:
         """The present point in time."""
 
     def seconds(self, begin: Mark, end: Mark) -> float:
-        """From one mark to another, in seconds. May wait for the device."""
+        """Seconds from one mark to another. May wait for the device."""
 
 
 class HostClock:
-    """For CPUs, whose work is done when the call returns."""
+    """For CPUs: work is complete when a call returns."""
 
     def mark(self) -> float:
-        """The host's clock."""
+        """The present time."""
         return time.perf_counter()
 
     def seconds(self, begin: float, end: float) -> float:
-        """The difference."""
+        """Seconds from one mark to another."""
         return end - begin
 
 
 class DeviceClock:
-    """For GPUs, which work behind the host: an event in the stream is reached when the kernels that
-    were queued before it are done. Nothing waits for it until somebody asks for the seconds."""
+    """For GPUs: work is complete some time after a call returns. A mark is an event in the current
+    stream, and is reached when the kernels that were queued before it are complete."""
 
     def mark(self) -> torch.cuda.Event:
         """An event in the current stream."""
@@ -44,12 +44,12 @@ class DeviceClock:
         return event
 
     def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        """The device's own time from one event to another."""
+        """Seconds from one event to another, measured by the device."""
         end.synchronize()
         milliseconds: float = begin.elapsed_time(end)
         return milliseconds / 1000
 
 
 def clock_of(device: torch.device) -> Clock:
-    """The clock that tells when work on `device` is done."""
+    """The clock for work on `device`."""
     return DeviceClock() if device.type == "cuda" else HostClock()

@@ -1,4 +1,4 @@
-"""Files that are on the disk, and known by their digest, when a function returns."""
+"""Files that are safely on the disk when a function returns, with their size and digest."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from typing import Any, BinaryIO
 
 
 def write_durably(path: Path, write: Callable[[Any], Any]) -> dict[str, Any]:
-    """Let `write` fill a new file and fsync it. Returns its `bytes` and `sha256`, those of what was
-    meant to be written. Raises OSError where the disk does not take it."""
+    """Let `write` fill a new file, and fsync it.
+
+    `write` gets an object with `write` and `flush`. Returns `bytes` and `sha256` of what was passed
+    to it, which may differ from what a broken disk holds. Raises OSError if the disk refuses.
+    """
     with path.open("wb") as out:
         hashing = _HashingWriter(out)
         try:
             write(hashing)
         except RuntimeError:
-            # torch.save turns a full disk into a RuntimeError about a position.
+            # torch.save replaces the error of a full disk by a RuntimeError about a file position.
             if hashing.error is not None:
                 raise hashing.error from None
             raise
@@ -28,7 +31,8 @@ def write_durably(path: Path, write: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 class _HashingWriter:
-    """A file that hashes what passes. Both let other threads run, where a block is large."""
+    """A file that hashes what is written to it. Hashing and writing of large blocks both release
+    the GIL."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -53,7 +57,7 @@ class _HashingWriter:
 
 
 def digest_of(path: Path) -> str:
-    """sha256 of a file's content."""
+    """sha256 of the content of a file, as hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as source:
         while block := source.read(1 << 20):
@@ -62,8 +66,8 @@ def digest_of(path: Path) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable. A file system that does not know of such a thing says
-    EINVAL, and has done what it can."""
+    """fsync a folder, so that the names in it are durable. Some file systems do not support that
+    and answer EINVAL, which is ignored."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,5 @@
-"""Exponential moving average of weights (Polyak & Juditsky 1992), which is what is evaluated."""
+"""Exponential moving average of weights (Polyak & Juditsky, 1992), which is evaluated instead of
+the weights themselves."""
 
 from __future__ import annotations
 
@@ -10,14 +11,17 @@ from torch import Tensor, nn
 
 
 class WeightAverage:
-    """Averaged copies of networks, updated after each step that was taken.
+    """Averaged copies of networks.
 
-    Make it before the weights are cast to half precision: the copies stay as the networks are now,
-    so an average of half-precision weights is fp32 and computes in fp32. `value` gives what is
-    averaged of a parameter or buffer of the networks, in the type of the copy.
+    `networks`: the networks that are trained, before they are cast to half precision. The copies
+    keep the types that the networks have now, so the average of half-precision weights is fp32.
+    `decay`: the part of the old average that an update keeps. In update n it is at most
+    (1 + n) / (10 + n), so that the random initialisation is forgotten quickly.
+    `value`: returns the value to average for a parameter or buffer of the networks, in the type of
+    the copy; at opt level O2 that is the master weight.
+    `start`: how many first updates copy the networks. Only those after them count in n.
 
-    The first `start` updates copy the networks. The decay of the n-th one after those is at most
-    (1 + n) / (10 + n), so that the average forgets the weights that it began with quickly.
+    Attributes: `networks`, the copies by name; `updates`, how often they were updated.
     """
 
     def __init__(
@@ -37,7 +41,7 @@ class WeightAverage:
         for name, network in networks.items():
             averaged = self.networks[name].state_dict(keep_vars=True)
             live = network.state_dict(keep_vars=True)
-            # Weights that are tied have several names, and are averaged once.
+            # Tied weights have several names, but are averaged once.
             pairs += {id(averaged[key]): (averaged[key], live[key]) for key in averaged}.values()
         self._value = value
         self._averaged = [mean for mean, _ in pairs if mean.is_floating_point()]
@@ -46,7 +50,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the average towards the networks as they are now."""
+        """Move the average towards the present weights. Called after each step of an optimizer."""
         self.updates += 1
         averaged = self.updates - self.start
         decay = min(self.decay, (1 + averaged) / (10 + averaged)) if averaged > 0 else 0.0

@@ -1,7 +1,7 @@
-"""The training loop: task, networks, optimizers and checkpoints put together.
+"""The training loop, which is the same for every task.
 
-The order of things within a step is fixed: update, count, log, then the ranks agree whether to save
-or stop.
+One step is, in this order: update the networks, count the step, log, agree with the other ranks
+whether to save or stop, evaluate, save.
 """
 
 from __future__ import annotations
@@ -45,12 +45,28 @@ from hpc_amp.train.timing import StepTimer
 from hpc_amp.train.tracking import Tracking
 from hpc_amp.train.update import PhaseUpdate
 
+# Seconds between two exchanges of the ranks during an evaluation.
 _EVALUATING_SECONDS = 0.25
 
 
 class Engine:
-    """Trains one task on this rank, together with the others. `sentry` hears of every step. `rate`
-    takes the place of the schedule of `train`."""
+    """Trains one task on this rank, together with the other ranks.
+
+    Every rank makes an engine with the same arguments and then calls `fit`. To make one is a
+    collective call: it reads the newest valid checkpoint of the run, if there is one.
+
+    `task`: what is trained.
+    `train`: the `train` section of the job.
+    `device`: the device of this rank (`hpc_amp.train.stages.prepare_device`).
+    `run`: the run directory, and the number of this attempt.
+    `watch`: what this process knows about a stop (signals, time limit, stop file).
+    `sentry`: the thread that notices a hang. The engine reports each step to it.
+    `observers`: are called when training begins and ends, and after reports and evaluations.
+    `rate`: a learning rate schedule that replaces the one of `train.schedule`.
+
+    Raises DataError, ModelError, PrecisionError, SettingError or TrainingError if the job cannot be
+    trained, and ValueError if the phases of the task contradict each other.
+    """
 
     def __init__(
         self,
@@ -73,12 +89,14 @@ class Engine:
         self.policy = PrecisionPolicy.create(train.precision, device)
         self.policy.configure_backends()
         self.data = task.prepare_data()
-        peak = decay_after(train.schedule, self.data.steps_per_epoch)
-        self.rate = rate or partial(rate_factor, train.schedule, decay_after=peak)
         self.total_steps = train.epochs * self.data.steps_per_epoch
         if train.max_steps is not None:
             self.total_steps = min(self.total_steps, train.max_steps)
+        first_decay = decay_after(train.schedule, self.data.steps_per_epoch)
+        self.rate = rate or partial(rate_factor, train.schedule, decay_after=first_decay)
 
+        # Checkpoints. The one to resume from is chosen before the networks are built, because a run
+        # that has a checkpoint does not read its first weights.
         self.save_every = parse_interval(train.checkpoint.every)
         self._steps_in = {"steps": 1, "epochs": self.data.steps_per_epoch}
         self._keep_every: int | None = None
@@ -98,6 +116,7 @@ class Engine:
         )
         chosen = self._choose_checkpoint()
 
+        # Networks: equal on all ranks. Afterwards each rank has random numbers of its own.
         randomness.seed_everything(train.seed)
         built = task.build_networks()
         if chosen is None:
@@ -114,17 +133,22 @@ class Engine:
         for network in self.networks.values():
             self.precision.cast(network)
         randomness.seed_everything(train.seed, rank=1 + world.rank)
+
+        # Phases: one optimizer each.
         self.updates = [
             PhaseUpdate(task, phase, self.networks, self._wrap, self.precision, train)
             for phase in task.phases()
         ]
         self.precision.complete()
-        phases = [update.phase for update in self.updates]
-        ends = [phase.ends for phase in phases if phase.ends is not None]
-        self._changes = {phase.begins for phase in phases}.union(ends)
-        """The epochs that have other phases than the one before."""
+        self._phase_changes: set[int] = set()
+        """The epochs in which a phase begins or has ended."""
+        for update in self.updates:
+            self._phase_changes.add(update.phase.begins)
+            if update.phase.ends is not None:
+                self._phase_changes.add(update.phase.ends)
         self._check_phases()
 
+        # Progress, which a checkpoint restores.
         self.step = 0
         self.evaluated_step = -1
         self.metrics: dict[str, float] = {}
@@ -132,10 +156,11 @@ class Engine:
         self.seconds_before = 0.0
         self.started = time.monotonic()
         self._has_reserved = False
-
-        self.agreement = Agreement(world, watch)
         self._last_save = time.monotonic()
         resumed = self._resume(chosen)
+
+        # Logs and checkpoints of this attempt.
+        self.agreement = Agreement(world, watch)
         self.tracker = Tracking(
             run,
             world,
@@ -153,33 +178,44 @@ class Engine:
         self.report = ProgressReport(self)
         for line in resumed:
             self.tracker.say(line)
-        self.precision.open()  # last: an engine that cannot be made leaves nothing patched
+        # Last: if the engine cannot be made, no function of torch stays patched.
+        self.precision.open()
 
     # -- building ---------------------------------------------------------------------------------
 
     def _check_phases(self) -> None:
-        """Raise ValueError where the task's phases cannot be carried out."""
-        phases = [update.phase for update in self.updates]
-        entries = [entry for phase in phases for entry in phase.losses]
-        losses = [n for entry in entries for n in ((entry,) if isinstance(entry, str) else entry)]
-        for kind, names in {"phases": [phase.name for phase in phases], "losses": losses}.items():
-            if len(names) > len(set(names)):
-                raise ValueError(f"task {self.task.name} has two {kind} of one name: {names}")
+        """Raise ValueError if the phases of the task contradict each other."""
+        task = self.task.name
+        phase_names = [update.phase.name for update in self.updates]
+        loss_names: list[str] = []
         for update in self.updates:
-            unknown = ", ".join(sorted(set(update.phase.weights) - set(update.losses)))
+            for entry in update.phase.losses:
+                loss_names += [entry] if isinstance(entry, str) else entry
+        if len(phase_names) > len(set(phase_names)):
+            raise ValueError(f"task {task} has two phases of the same name: {phase_names}")
+        if len(loss_names) > len(set(loss_names)):
+            raise ValueError(f"task {task} has two losses of the same name: {loss_names}")
+        for update in self.updates:
+            unknown = sorted(set(update.phase.weights) - set(update.losses))
             if unknown:
-                raise ValueError(f"phase {update.phase.name} has weights for no loss: {unknown}")
-        for phase in phases:
-            if phase.every < 1:
-                raise ValueError(f"phase {phase.name} has every = {phase.every}, which is below 1")
-        for epoch in {0} | self._changes:
-            runs = any(phase.runs_in(epoch) and phase.every == 1 for phase in phases)
-            if epoch < self.train.epochs and not runs:
                 raise ValueError(
-                    f"task {self.task.name} has no phase in epoch {epoch} that runs in each step"
+                    f"phase {update.phase.name} has no loss of the name {', '.join(unknown)}, but "
+                    "`weights` names it"
+                )
+        for update in self.updates:
+            if update.phase.every < 1:
+                raise ValueError(
+                    f"phase {update.phase.name} has every = {update.phase.every}, which is below 1"
+                )
+        for epoch in {0} | self._phase_changes:
+            phases = [update.phase for update in self.updates if update.phase.runs_in(epoch)]
+            if epoch < self.train.epochs and not any(phase.every == 1 for phase in phases):
+                raise ValueError(
+                    f"task {task} has no phase in epoch {epoch} that runs in each step"
                 )
 
     def _place(self, network: nn.Module) -> nn.Module:
+        """Move a network to the device, in the memory format that the job asks for."""
         if self.train.sync_batchnorm and self.world.size > 1:
             if self.device.type != "cuda":
                 raise TrainingError(
@@ -192,12 +228,15 @@ class Engine:
         return network.to(self.device).to(memory_format=layout)
 
     def _wrap(self, network: nn.Module) -> nn.Module:
-        """DDP where there are several ranks. Buffers are not broadcast at every step: training does
-        not read running statistics, and `_evaluation_networks` takes rank 0's before they count."""
+        """Wrap a network in DDP if there are several ranks and it has weights to train.
+
+        Buffers are not broadcast at every step: training does not read running statistics, and
+        `_evaluation_networks` copies those of rank 0 to all ranks before an evaluation reads them.
+        """
         if self.world.size == 1 or not any(p.requires_grad for p in network.parameters()):
             return network
         devices = [self.device.index] if self.device.type == "cuda" else None
-        # torch 2.14 renames the switch.
+        # torch 2.14 renames the argument.
         known = inspect.signature(DistributedDataParallel.__init__).parameters
         switch = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
         options: dict[str, Any] = {switch: False}
@@ -211,14 +250,19 @@ class Engine:
     # -- the loop ---------------------------------------------------------------------------------
 
     def fit(self) -> StopReason:
-        """Train to the end, or until the ranks agree to stop. Returns the reason, NONE at the end.
-        A checkpoint of the last step is on disk in both cases. Raises Superseded, without saving,
-        where a later attempt works on the run."""
+        """Train until the last step, or until the ranks agree to stop.
+
+        Returns the reason to stop, StopReason.NONE after the last step. In both cases a checkpoint
+        of the newest step is on disk, unless the disk refused it. A collective call.
+
+        Raises Superseded, without saving, if a later attempt works on the run, and TrainingError if
+        training cannot go on.
+        """
         for observer in self.observers:
             observer.begin(self)
         try:
             reason = self._train()
-            # Once more: the last exchange may have been some steps ago.
+            # Exchange once more, because the last exchange may have been some steps ago.
             latest, _ = self.agreement.exchange(self.step, save=False)
             if StopReason.SUPERSEDED in (reason, latest):
                 text = StopReason.SUPERSEDED.text
@@ -231,19 +275,24 @@ class Engine:
             self.save()
             return reason
         finally:
-            # An error costs the steps since the last checkpoint, not one that is being written.
+            # An error must not cut off a checkpoint that is still being written.
             self.saver.finish()
             self.precision.close()
 
     def _train(self) -> StopReason:
-        evaluated = self.evaluated_step
+        """The loop over steps. Returns the reason to stop, StopReason.NONE after the last step."""
+        # A stop may have interrupted the evaluation of the step that was resumed. Its checkpoint
+        # has no metric then; saving again adds the metric, so that `keep_best` can compare it.
+        resumed_evaluation = self.evaluated_step
         reason, _ = self._evaluate_if_due()
-        if self.evaluated_step != evaluated and self.train.checkpoint.keep_best > 0:
-            self.save()  # a stop had put that off, so the checkpoint is there without a metric
+        if self.evaluated_step != resumed_evaluation and self.train.checkpoint.keep_best > 0:
+            self.save()
         while self.step < self.total_steps and not reason:
             epoch, start = divmod(self.step, self.data.steps_per_epoch)
             batches = self.data.epoch(epoch, start)
-            for micro_batches in batches if self.timer is None else self.timer.watch(batches):
+            if self.timer is not None:
+                batches = self.timer.watch(batches)
+            for micro_batches in batches:
                 self.train_step(micro_batches)
                 if self.timer is not None:
                     self.timer.step_done()
@@ -252,7 +301,7 @@ class Engine:
                 if self._is_time_to_log():
                     self.report.log()
                 reason, save = self._agree()
-                # Before a save: the resumed run would otherwise evaluate this step again.
+                # Evaluate before saving: a resumed run would otherwise evaluate this step again.
                 if not reason:
                     reason, best = self._evaluate_if_due()
                     save |= best and self.train.checkpoint.keep_best > 0
@@ -263,7 +312,11 @@ class Engine:
         return reason
 
     def train_step(self, micro_batches: list[Any]) -> None:
-        """One step: every phase of its epoch once, on this rank's share of one global batch."""
+        """Run one step: each phase that is due in it, once.
+
+        `micro_batches` is this rank's share of one global batch, in `train.accumulate` parts.
+        Raises TrainingError if a loss scale falls to its lower limit.
+        """
         epoch = self.step // self.data.steps_per_epoch
         updates = [u for u in self.updates if u.phase.runs_at(self.step, epoch)]
         self._rehearse([update for update in updates if not update.rehearsed], micro_batches)
@@ -280,28 +333,30 @@ class Engine:
         self.step += 1
         self._moved("training")
         if self.world.is_main and not self._has_reserved:
-            # Optimizers have all their state after the first step of their phase.
+            # An optimizer has all of its state after the first step of its phase.
             self.saver.reserve(state.tensors(self))
             self._has_reserved = True
 
     def _is_time_to_log(self) -> bool:
-        """All the losses of a report are means over the same steps."""
+        """Whether to report after this step: at every `log_every`-th step, at the last one, and
+        where the phases change, so that all losses of a report are means over the same steps."""
         if self.step % self.train.log_every == 0 or self.step == self.total_steps:
             return True
         epoch, into = divmod(self.step, self.data.steps_per_epoch)
-        return into == 0 and epoch in self._changes
+        return into == 0 and epoch in self._phase_changes
 
     def _moved(self, phase: str) -> None:
+        """Report progress to the sentry."""
         if self.sentry is not None:
             self.sentry.moved(self.step, phase)
 
     def _rehearse(self, updates: list[PhaseUpdate], micro_batches: list[Any]) -> None:
-        """Run the first step that phases have in this attempt once without its effects.
+        """Run the first step of `updates` once without keeping its effects.
 
-        DDP rearranges its buckets after its first backward pass. The sum of three or more numbers
-        depends on their order, and the order on the place in a bucket; so without this, the first
-        step after a resume would differ in the last bit from the same step of a run that was never
-        stopped.
+        DDP rearranges its buckets after its first backward pass. The sum of three or more
+        floating-point numbers depends on their order, and the order depends on the position in a
+        bucket. Without a rehearsal in each attempt, the first step after a resume would differ in
+        the last bit from the same step of a run that was never stopped.
         """
         if self.world.size == 1 or not updates:
             return
@@ -316,39 +371,43 @@ class Engine:
                 live.copy_(before)
 
     def _agree(self) -> tuple[StopReason, bool]:
-        """What all ranks do after a step: stop for a reason, save."""
+        """Exchange with the other ranks after a step. Returns the reason to stop that all ranks
+        agree on, and whether all ranks save now."""
         every = self.save_every
-        in_time = every.unit == "seconds"
-        save = not in_time and self.step % (every.count * self._steps_in[every.unit]) == 0
-        save |= self._keep_every is not None and self.step % self._keep_every == 0
+        by_time = every.unit == "seconds"
+        save = not by_time and self.step % (every.count * self._steps_in[every.unit]) == 0
+        if self._keep_every is not None and self.step % self._keep_every == 0:
+            save = True
         reason = StopReason.NONE
         if self.agreement.due(self.step):
             self.saver.poll()
-            # Twice: what is being written has to be done first.
+            # Twice the time of a checkpoint: one that is being written has to be finished first.
             self.agreement.watch.leave_time(2 * (self.saver.seconds + self.agreement.step_seconds))
-            late = in_time and time.monotonic() - self._last_save >= every.count
-            reason, late = self.agreement.exchange(self.step, save=late)
-            save |= late
+            overdue = by_time and time.monotonic() - self._last_save >= every.count
+            reason, overdue = self.agreement.exchange(self.step, save=overdue)
+            save |= overdue
         if self.step >= self.total_steps and reason is not StopReason.SUPERSEDED:
-            return StopReason.NONE, False
+            return StopReason.NONE, False  # the run is complete, and `fit` saves the last step
         return reason, save
 
     # -- evaluation -------------------------------------------------------------------------------
 
     def _evaluate_if_due(self) -> tuple[StopReason, bool]:
-        """Evaluate after the step if it is time. Returns a reason to stop that came up meanwhile,
-        and whether its result is the best so far."""
+        """Evaluate after this step if it is time to. Returns a reason to stop that came up during
+        the evaluation, and whether the result is the best so far."""
         if self.train.evaluate_every == 0 or self.step in (0, self.evaluated_step):
             return StopReason.NONE, False
         epoch, into = divmod(self.step, self.data.steps_per_epoch)
-        whole = into == 0 and epoch % self.train.evaluate_every == 0
-        if not whole and self.step < self.total_steps:
+        end_of_epoch = into == 0 and epoch % self.train.evaluate_every == 0
+        if not end_of_epoch and self.step < self.total_steps:
             return StopReason.NONE, False
         before = self.best_value
         reason = self.evaluate()
         return reason, self.best_value != before
 
     def _evaluation_networks(self) -> dict[str, nn.Module]:
+        """The networks to evaluate: the average if there is one. Every rank gets the buffers of
+        rank 0, since DDP does not broadcast them during training. A collective call."""
         networks = self.average.networks if self.average is not None else self.networks
         if self.world.size > 1:
             for network in networks.values():
@@ -358,9 +417,13 @@ class Engine:
 
     @torch.no_grad()
     def evaluate(self) -> StopReason:
-        """Metrics over the whole test data, exact for any number of ranks: sums are added up, not
-        averages of averages. Where the ranks agree to stop meanwhile, the evaluation is given up,
-        for the next attempt to do, and the reason returned."""
+        """Compute the metrics over the whole test data and store them in `metrics`.
+
+        The result is exact for any number of ranks: the ranks add up sums, they do not average
+        averages. If the ranks agree to stop meanwhile, the evaluation is abandoned, the next
+        attempt repeats it, and the reason is returned; otherwise StopReason.NONE. A collective
+        call.
+        """
         self.pace.pause()
         self._moved("evaluation")
         networks = self._evaluation_networks()
@@ -385,7 +448,8 @@ class Engine:
     def _evaluation_sums(
         self, networks: dict[str, nn.Module]
     ) -> tuple[dict[str, Tensor], StopReason]:
-        """This rank's sums. The ranks exchange several times a second whether to stop."""
+        """The sums over this rank's share of the test data, and a reason to stop. The ranks agree
+        about a stop several times a second."""
         sums: dict[str, Tensor] = {}
         exchanged = time.monotonic()
         with self.policy.autocast():
@@ -398,31 +462,36 @@ class Engine:
                     exchanged = time.monotonic()
                     if reason:
                         return sums, reason
-        while True:
+        while True:  # until the slowest rank has evaluated its share
             reason, all_done = self.agreement.exchange_evaluating(done=True)
             self._moved("evaluation")
-            if all_done:  # there is nothing left to give up
+            if all_done:
                 return sums, StopReason.NONE
             if reason:
                 return sums, reason
 
     def _add_over_ranks(self, sums: dict[str, Tensor]) -> dict[str, float]:
+        """The sums over all ranks, by name."""
         if self.world.size == 1:
             return {name: float(value) for name, value in sums.items()}
-        # A rank without a test sample has no sums, so the names are exchanged with the values.
+        # A rank without test samples has no sums, so the names are exchanged with the values.
         views = gather(self.world, {name: value.item() for name, value in sums.items()})
-        names = {name for view in views for name in view}
-        return {name: float(sum(view.get(name, 0) for view in views)) for name in names}
+        totals: dict[str, float] = {}
+        for view in views:
+            for name, value in view.items():
+                totals[name] = totals.get(name, 0) + value
+        return {name: float(total) for name, total in totals.items()}
 
     # -- state ------------------------------------------------------------------------------------
 
     @property
     def seconds(self) -> float:
-        """Seconds of training over all attempts."""
+        """Seconds of training in all attempts of the run."""
         return self.seconds_before + time.monotonic() - self.started
 
     def resume_clocks(self) -> None:
-        """Measure time again, after something that is not a training."""
+        """Measure speed and step times again after something that is not training, such as an
+        evaluation or a checkpoint."""
         self.pace.resume()
         if self.timer is not None:
             self.timer.restart()
@@ -433,9 +502,12 @@ class Engine:
                 print(f"WARNING: {text}", flush=True)
 
     def save(self) -> None:
-        """Save a checkpoint of the current step: the state is copied, and written while the
-        training goes on. A collective call: all ranks give their random states. A disk that refuses
-        is reported and training goes on with the older checkpoint."""
+        """Save a checkpoint of the current step.
+
+        Rank 0 copies the state and writes it while training goes on. A collective call: each rank
+        sends its random state. If the disk refuses the checkpoint, the log says so and training
+        goes on.
+        """
         self.pace.pause()
         ranks = gather_on_main(self.world, state.own(self))
         if ranks is not None:
@@ -452,8 +524,8 @@ class Engine:
         self.resume_clocks()
 
     def _resume(self, chosen: int | None) -> list[str]:
-        """Go on from the checkpoint that rank 0 has chosen for all, or from one before where that
-        cannot be read. Returns lines for the log; none where there is no checkpoint."""
+        """Restore the checkpoint of step `chosen`, or an earlier one if any rank cannot read it.
+        Returns lines for the log, empty if the run begins from nothing. A collective call."""
         step = chosen
         while step is not None:
             problem = checkpoint = None
@@ -466,16 +538,16 @@ class Engine:
                 return state.restore(self, checkpoint)
             self.store.pass_over(step, problems[0])
             step = self._choose_checkpoint()
+        # Networks were built without their first weights, because there was a checkpoint.
         if chosen is not None and self.task.first_weights():
             raise TrainingError(
-                "none of the run's checkpoints can be read, and this attempt has not read its "
+                "no checkpoint of the run can be read any more, and this attempt did not load its "
                 "first weights"
             )
         return []
 
     def _choose_checkpoint(self) -> int | None:
-        """The step of the newest valid checkpoint, as rank 0 sees it; None where there is none. A
-        collective call."""
+        """The step of the newest valid checkpoint that rank 0 finds, or None. A collective call."""
         choice = [self.store.newest() if self.world.is_main else None]
         if self.world.size > 1:
             dist.broadcast_object_list(choice, src=0)

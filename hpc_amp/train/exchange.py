@@ -1,6 +1,6 @@
-"""How long the ranks' exchange of gradients holds up a step."""
+"""Measures how long a step waits for the exchange of gradients between the ranks."""
 
-# Annotations are no texts here: DDP compares those of a hook with its own types.
+# No `from __future__ import annotations`: DDP compares the annotations of a hook with its types.
 
 import statistics
 
@@ -18,11 +18,13 @@ _ALONE_SECONDS = 5.0
 
 
 class ExchangeTimer:
-    """Marks, in every backward pass that exchanges gradients, when the last of them is computed and
-    when the last of them has arrived: what lies between is not hidden behind compute.
+    """Marks two moments in each backward pass that exchanges gradients: when the last gradients are
+    computed, and when the last exchange is complete. The time between them is the communication
+    that computation does not hide.
 
-    DDP calls the hook once a bucket, in a fixed order; the last bucket is handed over when all
-    gradients are there. What the hook does is what DDP does without one, bit by bit.
+    DDP calls a communication hook for each bucket, in a fixed order; the last bucket is passed when
+    all gradients are computed. The hook computes what DDP computes without one, bit by bit
+    (https://pytorch.org/docs/stable/ddp_comm_hooks.html).
     """
 
     def __init__(self, clock: Clock, world: World) -> None:
@@ -31,15 +33,17 @@ class ExchangeTimer:
         self._pairs: list[tuple[Mark, Mark]] = []
 
     def watch(self, network: DistributedDataParallel) -> None:
-        """Time the exchanges of a network that has made none yet."""
+        """Measure the exchanges of a network. Must be called before its first backward pass."""
         network.register_comm_hook(None, self._exchange)
 
     def take(self) -> list[tuple[Mark, Mark]]:
-        """(computed, arrived) of each backward pass since the last call."""
+        """The marks (computed, arrived) of each backward pass since the last call."""
         pairs, self._pairs = self._pairs, []
         return pairs
 
     def _exchange(self, state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """DDP's communication hook: average a bucket of gradients over the ranks, and mark the
+        times of the last bucket."""
         last = bucket.is_last()
         computed = self._clock.mark() if last else None
         gradients = bucket.buffer().mul_(self._share)
@@ -54,8 +58,8 @@ class ExchangeTimer:
 
 
 def time_alone(size: int, clock: Clock, device: torch.device) -> list[float]:
-    """Seconds of each of several all-reduces of `size` bytes with nothing beside them, after a
-    warm-up. All ranks call this together."""
+    """Measure all-reduces of `size` bytes while nothing else runs, after a warm-up. Returns the
+    seconds of each one. A collective call."""
     values = torch.zeros(max(1, size // 4), device=device)
 
     def reduce() -> tuple[Mark, Mark]:
@@ -64,8 +68,9 @@ def time_alone(size: int, clock: Clock, device: torch.device) -> list[float]:
         return begin, clock.mark()
 
     warmup = [clock.seconds(*reduce()) for _ in range(_ALONE_WARMUP)]
-    # As many as fit into a few seconds, by one rank's clock.
+    # As many rounds as fit into a few seconds, by the clock of rank 0.
     fitting = int(_ALONE_SECONDS / max(statistics.median(warmup), 1e-9))
     rounds = torch.tensor([max(1, min(_ALONE_ROUNDS, fitting))], device=device)
     dist.broadcast(rounds, src=0)
-    return [clock.seconds(*pair) for pair in [reduce() for _ in range(int(rounds))]]
+    pairs = [reduce() for _ in range(int(rounds))]
+    return [clock.seconds(begin, end) for begin, end in pairs]

@@ -1,9 +1,11 @@
-"""`attempts/N/heartbeat/rank-00003`: a sign of life of each rank, a line of JSON.
+"""Heartbeats: `attempts/N/heartbeat/rank-00003`, one line of JSON for each rank.
 
-{"rank", "host", "pid", "pids", "born", "step", "phase", "moved", "time"}: `time` is that of this
-line and `moved` that of the last step, both in seconds since the epoch. `born` is the process's
-start as /proc tells it, since process numbers come back, and `pids` the namespace in which `pid`
-means something: a container may have its own.
+rank, host, pid
+pids    the PID namespace in which `pid` is valid: a container may have its own
+born    start time of the process from /proc, since process numbers are reused
+step, phase
+moved   time of the last progress
+time    time of this line; both in seconds since the epoch
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-_LINE = 256  # of one size, so that a line never holds the rest of a longer one
+_LINE = 256  # a fixed size, so that a new line covers the old one completely
 
 
 class Heartbeat:
-    """The file of this rank. A disk that does not take it costs the sign of life, not the run."""
+    """The heartbeat file of this rank. If the disk refuses it, the run goes on without one."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder = folder
@@ -33,7 +35,7 @@ class Heartbeat:
             self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o644)
 
     def write(self, step: int, phase: str, moved: float) -> None:
-        """Overwrite the line, in one write."""
+        """Overwrite the line with a single write. `moved` is in seconds since the epoch."""
         now = time.time()
         facts = {"step": step, "phase": phase, "moved": round(moved, 3), "time": round(now, 3)}
         line = json.dumps({**self.who, **facts}).ljust(_LINE - 1) + "\n"
@@ -42,14 +44,14 @@ class Heartbeat:
                 os.pwrite(self._file, line.encode(), 0)
 
     def close(self) -> None:
-        """The last line stays."""
+        """Close the file. The last line stays in it."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
 
 
 def read_heartbeats(folder: Path) -> list[dict[str, Any]]:
-    """The signs of life of all ranks, by rank; those that cannot be read are left out."""
+    """The heartbeats of all ranks, ordered by rank. Those that cannot be read are left out."""
     beats = []
     for path in sorted(folder.glob("rank-*")):
         with contextlib.suppress(OSError, ValueError):
@@ -58,20 +60,21 @@ def read_heartbeats(folder: Path) -> list[dict[str, Any]]:
 
 
 def dead_ranks(folder: Path) -> list[str]:
-    """The ranks whose processes have died on this machine, in words."""
+    """Describe the ranks whose processes have died on this machine."""
     beats = read_heartbeats(folder)
     return [in_words(beat, "dead") for beat in beats if process_state(beat) == "dead"]
 
 
 def in_words(beat: dict[str, Any], state: str) -> str:
-    """Which rank gave a sign of life, and what has become of it."""
+    """Describe the rank of a heartbeat and its state, such as
+    `rank 3 (node1, process 17, step 40: dead)`."""
     where = f"{beat['host']}, process {beat['pid']}, step {beat['step']}"
     return f"rank {beat['rank']} ({where}: {state})"
 
 
 def process_state(beat: dict[str, Any]) -> str | None:
-    """What has become of the process that gave a sign of life: `running`, `stopped` (by SIGSTOP or
-    a debugger) or `dead`; None where that cannot be seen from here."""
+    """The state of the process that wrote a heartbeat: `running`, `stopped` (by SIGSTOP or a
+    debugger) or `dead`. None if the process is on another machine or in another PID namespace."""
     if beat["host"] != socket.gethostname() or beat["pids"] != _pid_namespace():
         return None
     fields = _stat(beat["pid"])
@@ -88,12 +91,12 @@ def _pid_namespace() -> str:
 
 
 def _born(fields: list[str]) -> int | None:
-    """The start of a process, in clock ticks since the machine's."""
+    """When a process started, in clock ticks since the machine started."""
     return int(fields[19]) if fields else None
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; the name before may hold anything."""
+    """The fields of /proc/PID/stat from the state on. The name before them may hold any text."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a training runs on, for whoever compares times."""
+"""The hardware and software that a training runs on, for comparisons of speed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import hpc_amp
 
 
 def device_name(device: torch.device) -> str:
-    """The model of the GPU, or of the CPU."""
+    """The model of the GPU or CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
 
 
@@ -28,15 +28,15 @@ def processor() -> str:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: on a GPU what torch had allocated at most since that was last reset, on a CPU the
-    largest resident size of the process."""
+    """Peak memory in bytes: on a GPU, the most that torch had allocated since the last reset; on a
+    CPU, the largest resident size of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def tf32(device: torch.device) -> dict[str, bool] | None:
-    """Which fp32 operations may use TF32; None on CPUs, which have none."""
+    """Which fp32 operations may use TF32, or None on a CPU."""
     if device.type != "cuda":
         return None
     return {
@@ -46,7 +46,7 @@ def tf32(device: torch.device) -> dict[str, bool] | None:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """What the training runs on: versions, device, host."""
+    """What may change the results of a training: versions, device, host."""
     return {
         "hpc_amp": hpc_amp.__version__,
         "python": platform.python_version(),
@@ -59,7 +59,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def versions(device: torch.device) -> dict[str, Any]:
-    """Of all that a speed depends on."""
+    """What may change the speed of a training: `environment`, cuDNN, CPU model, threads."""
     cudnn = torch.backends.cudnn.version() if device.type == "cuda" else None
     threads = torch.get_num_threads()
     return {**environment(device), "cudnn": cudnn, "cpu": processor(), "threads": threads}

@@ -1,6 +1,6 @@
-"""`MANIFEST.json`: what a checkpoint consists of and where it comes from.
+"""`MANIFEST.json`: the files of a checkpoint and where it comes from.
 
-It is written last, and sealed with a digest of its own: a flipped bit is found in it as well.
+It is written last, and holds a digest of its own content, so that a flipped bit in it is noticed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ _SEAL = "sha256"
 
 
 class DamagedCheckpoint(RuntimeError):
-    """A checkpoint is incomplete, altered, or of a format that this version does not read."""
+    """A checkpoint is incomplete, altered, or in a format that this version does not read."""
 
 
 def write_manifest(
     folder: Path, *, run: str, step: int, facts: Mapping[str, Any], files: Mapping[str, Any]
 ) -> None:
-    """Describe the checkpoint in `folder`. `files` maps each file's name to its `bytes` and
-    `sha256`, `facts` are further fields. Raises OSError."""
+    """Write the manifest of the checkpoint in `folder`.
+
+    `files` maps each file's name to its `bytes` and `sha256`; `facts` are further fields. Raises
+    OSError.
+    """
     manifest = {"format": FORMAT_VERSION, "run": run, "step": step, **facts, "files": files}
     _write(folder / MANIFEST, manifest)
 
 
 def replace_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Change the facts of a published checkpoint in one step. Raises OSError."""
+    """Replace the manifest of a published checkpoint atomically. Raises OSError."""
     new = folder / f".{MANIFEST}"
     _write(new, manifest)
     os.replace(new, folder / MANIFEST)
@@ -47,8 +50,8 @@ def _write(path: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint, as it was written. Raises DamagedCheckpoint, and OSError
-    where the disk does not tell."""
+    """The manifest of a checkpoint, as it was written. Raises DamagedCheckpoint, and OSError if the
+    disk cannot be read."""
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
         version, seal = manifest["format"], manifest.pop(_SEAL, None)
@@ -56,11 +59,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DamagedCheckpoint(f"{MANIFEST} is missing") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedCheckpoint(f"{MANIFEST} cannot be read ({error!r})") from None
-    # Before the seal, which another format may not have.
+    # The version comes first: another format may have no seal.
     if version != FORMAT_VERSION:
-        raise DamagedCheckpoint(f"{MANIFEST}: format {version} is not {FORMAT_VERSION}, ours")
+        raise DamagedCheckpoint(
+            f"{MANIFEST} has format {version}, but this version reads {FORMAT_VERSION}"
+        )
     if seal != _seal(manifest):
-        raise DamagedCheckpoint(f"{MANIFEST} is not what was written (sha256 differs)")
+        raise DamagedCheckpoint(f"{MANIFEST} differs from what was written (sha256)")
     return manifest
 
 

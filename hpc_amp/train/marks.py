@@ -1,5 +1,5 @@
-"""Marks in a profiler's trace that say what the host does in a step; `hpc_amp.train.trace` reads
-them."""
+"""Marks in the trace of torch's profiler that show what the host does in a step. They are read by
+`hpc_amp.train.trace`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ T = TypeVar("T")
 
 
 class Marks:
-    """Puts functions of its own before the step of an engine, the losses of its task and the
-    batches of its data, which mark them while a profiler records (`are_on`). Calls `after_step`
-    after each step. `remove` takes them away; the iterator of an epoch that has begun keeps its
-    own, which does nothing then."""
+    """Replaces three methods of an engine, its task and its data by ones that mark their work in
+    the trace while a profiler records (`are_on`).
+
+    `after_step` is called after each step. `remove` restores the methods. The iterator of an epoch
+    that has begun keeps the marks, which then do nothing.
+    """
 
     def __init__(self, engine: Training, after_step: Callable[[], None]) -> None:
         self.are_on = False
@@ -39,14 +41,14 @@ class Marks:
             vars(owner)[name] = own
 
     def remove(self) -> None:
-        """As it was: theirs lie in their classes, and ours in the objects."""
+        """Restore the methods. The originals belong to the classes, the marked ones to objects."""
         self.are_on = False
         for owner, name, _ in self._placed:
             del vars(owner)[name]
 
     def begin_step(self) -> None:
-        """What follows belongs to a step, which ends after its update; what came since the one
-        before belongs to none."""
+        """Begin a step in the trace; it ends after its update. What happened since the previous
+        step belongs to no step."""
         self._end_step()
         if self.are_on:
             self._step = record_function(STEP)

@@ -1,4 +1,4 @@
-"""Seeing a training from inside: for curves, files and checks of one's own."""
+"""Observers: the interface for curves, files and checks of the user's own."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 
 class Training(Protocol):
-    """The engine (`hpc_amp.train.engine`) as observers, reports and checkpoints see it."""
+    """The interface of the engine (`hpc_amp.train.engine`) for observers, reports and
+    checkpoints."""
 
     task: Task
     train: Train
-    """The settings."""
+    """The settings of the training."""
     world: World
     device: torch.device
     observers: Sequence[Observer]
@@ -35,14 +36,14 @@ class Training(Protocol):
     data: TrainingData
     store: CheckpointStore
     networks: dict[str, nn.Module]
-    """The networks that are trained, by name, without the wrapper for several ranks."""
+    """The networks that are trained, by name, without DDP's wrapper."""
     average: WeightAverage | None
     updates: list[PhaseUpdate]
     step: int
-    """Steps that are done."""
+    """The number of completed steps."""
     total_steps: int
     metrics: dict[str, float]
-    """Those of the last evaluation."""
+    """The metrics of the last evaluation."""
     evaluated_step: int
     """The step of the last evaluation; -1 before the first."""
     best_value: float | None
@@ -53,32 +54,32 @@ class Training(Protocol):
 
     @property
     def seconds(self) -> float:
-        """Seconds of training over all attempts."""
+        """Seconds of training in all attempts of the run."""
 
     def train_step(self, micro_batches: list[Any]) -> None:
-        """One step: every phase of its epoch once, on this rank's share of one global batch."""
+        """Run one step: each phase of the epoch once, on this rank's share of a global batch."""
 
     def resume_clocks(self) -> None:
-        """Measure time again, after something that is not a training."""
+        """Measure speed and step times again after something that is not training."""
 
 
 class Observer:
-    """Is told of a training as it goes. Override what you need.
+    """Base class for code that follows a training. Override the methods that you need.
 
-    Every rank calls every method after the same steps, so an observer may use collective
-    operations; what it writes, rank 0 alone should write (`engine.world.is_main`).
+    Every rank calls each method after the same steps, so an observer may use collective operations.
+    Only rank 0 should write files (`engine.world.is_main`).
     """
 
     def begin(self, engine: Training) -> None:
-        """Before the first step of this attempt; a resume has been done (`engine.step`)."""
+        """Called before the first step of this attempt, after a checkpoint was restored."""
 
     def reported(self, engine: Training, values: Mapping[str, float]) -> None:
-        """Every `log_every` steps, with what stands in metrics.jsonl: the losses are means over
-        the ranks and over the steps since the last time."""
+        """Called every `log_every` steps with the values of metrics.jsonl. Losses are means over
+        all ranks and over the steps since the last report."""
 
     def evaluated(self, engine: Training) -> None:
-        """After an evaluation, whose result is in `engine.metrics`."""
+        """Called after an evaluation. `engine.metrics` has the result."""
 
     def end(self, engine: Training) -> None:
-        """After the last step of this attempt, before its checkpoint is saved. Not called where an
-        error ended it."""
+        """Called after the last step of this attempt, before its checkpoint is saved. Not called if
+        an error ends the attempt."""

@@ -1,7 +1,8 @@
-"""Optimizers from their configuration."""
+"""Makes optimizers from their settings."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,7 +17,8 @@ from hpc_amp.config.schema import Optimizer
 def build_optimizer(
     config: Optimizer, networks: Iterable[nn.Module], device: torch.device
 ) -> TorchOptimizer:
-    """An optimizer over all parameters of `networks`, whose groups remember their `peak_lr`."""
+    """Make an optimizer of all trainable parameters of `networks`. The peak learning rate of each
+    parameter group is stored as its `peak_lr`."""
     common: dict[str, Any] = {"lr": config.lr}
     fused = config.fused if config.fused is not None else _has_fused(config.name, device)
     if fused:
@@ -38,7 +40,7 @@ def _groups(config: Optimizer, networks: Iterable[nn.Module]) -> list[dict[str, 
     parameters = list(dict.fromkeys(learning))  # networks may share some: these step once
     if config.decay_norm_and_bias:
         return [{"params": parameters, "weight_decay": config.weight_decay}]
-    # Biases and normalisation weights are the vectors; weight matrices have two dimensions or more.
+    # Biases and the weights of normalisation layers are vectors; weight matrices are not.
     return [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
@@ -46,9 +48,7 @@ def _groups(config: Optimizer, networks: Iterable[nn.Module]) -> list[dict[str, 
 
 
 def _has_fused(name: str, device: torch.device) -> bool:
-    """Whether torch has a fused kernel there. Fused SGD came after torch 2.1, our floor."""
+    """Whether torch has a fused kernel on this device. torch 2.1 had none for SGD."""
     if device.type != "cuda":
         return False
-    import inspect
-
     return name in ("adam", "adamw") or "fused" in inspect.signature(SGD.__init__).parameters

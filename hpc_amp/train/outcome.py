@@ -1,5 +1,5 @@
-"""How an attempt ended: `attempts/N/outcome.json`, by which the launch script decides how to go on,
-and how the first error of several ranks comes to be the one that is shown."""
+"""How an attempt ended: `attempts/N/outcome.json`. The launch script reads it to decide what
+follows. If several ranks fail, the first error is reported."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hpc_amp.train.rundir import RunDirectory, json_text, write_json
 from hpc_amp.train.stopping import StopReason
 
 AFTERMATH_SECONDS = 2.0
-"""How long a rank that lost another one waits with its own words."""
+"""Seconds for which a rank that lost contact to another one delays its own report."""
 
-# What collective operations say when another rank is gone: gloo, NCCL, the key-value store.
+# What collective operations report if another rank has ended: gloo, NCCL, the key-value store.
 _LOST_CONTACT = re.compile(
     r"Connection (closed by peer|reset|refused)|Broken pipe|Socket (closed|Timeout)|Read error"
     r"|Timed out waiting|remote process (has )?(exited|terminated)|ncclRemoteError"
@@ -26,7 +26,7 @@ _LOST_CONTACT = re.compile(
 
 
 def is_aftermath(error: BaseException) -> bool:
-    """Whether an error only says that contact to another rank was lost: that one has the cause."""
+    """Whether an error only means that another rank, which knows the cause, cannot be reached."""
     return isinstance(error, (RuntimeError, ConnectionError)) and bool(
         _LOST_CONTACT.search(str(error))
     )
@@ -35,16 +35,23 @@ def is_aftermath(error: BaseException) -> bool:
 def write_outcome(
     run: RunDirectory, outcome: str, reason: str, step: int | None, cause: StopReason
 ) -> None:
-    """Say how the attempt ended. The script looks for `outcome` and `cause`, each on a line of its
-    own."""
+    """Write how the attempt ended.
+
+    `outcome`: `finished`, `checkpointed` or `failed`.
+    `reason`: one line for the user.
+    `step`: the number of completed steps, or None if training has not begun.
+    `cause`: why it stopped early.
+
+    The launch script looks for `outcome` and `cause`, each on a line of its own. Raises OSError.
+    """
     write_json(run.outcome_file, _content(outcome, reason, step, cause))
 
 
 def write_first_outcome(
     run: RunDirectory, outcome: str, reason: str, step: int | None, cause: StopReason
 ) -> bool:
-    """The same, unless another rank has said so before. Returns whether this one was the first. A
-    disk that does not take it leaves the decision to the exit status."""
+    """Write how the attempt ended, unless another rank has done so. Returns whether this rank was
+    the first. If the disk refuses the file, the exit status of the rank decides what follows."""
     temporary = run.attempt_path / f".outcome.{os.uname().nodename}.{os.getpid()}"
     text = json_text(_content(outcome, reason, step, cause))
     with contextlib.suppress(OSError):

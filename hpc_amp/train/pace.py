@@ -1,4 +1,4 @@
-"""How fast the training is, without what is not training."""
+"""The speed of training, without evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _WARMUP_STEPS = 5
 
 
 class Pace:
-    """Steps per second over training time only: evaluation and saving are paused out, and the
-    first steps (allocation, kernel selection, start-up of other ranks) do not count."""
+    """Measures steps per second of training time. Evaluations and checkpoints are excluded, and so
+    are the first steps, in which memory is allocated and kernels are chosen."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -28,15 +28,15 @@ class Pace:
         return time.perf_counter()
 
     def pause(self) -> None:
-        """Stop the clock."""
+        """Stop the clock, before something that is not training."""
         self._pending += self._now() - self._mark
 
     def resume(self) -> None:
-        """Let the clock go on."""
+        """Start the clock again."""
         self._mark = self._now()
 
     def lap(self, steps: int) -> float:
-        """Steps per second since the last lap, of which `steps` were made."""
+        """Steps per second since the last call, in which time `steps` were made."""
         now = self._now()
         seconds = self._pending + (now - self._mark)
         self._mark, self._pending = now, 0.0
@@ -49,7 +49,7 @@ class Pace:
 
     @property
     def steps_per_second(self) -> float:
-        """Mean over the run so far. The first lap counts only while there is no other."""
+        """The mean of the run so far. The first lap only counts if there is no other."""
         if not self._counted_seconds:
             return self._first
         return self._counted_steps / self._counted_seconds

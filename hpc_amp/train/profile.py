@@ -1,7 +1,7 @@
-"""A profile of some steps: a trace for each chosen rank, and where the time goes (`train.profile`).
+"""A profile of some steps (`train.profile`): a trace of each chosen rank, and where the time goes.
 
 attempts/N/profile/rank-00000.json.gz   trace of torch's profiler, for ui.perfetto.dev
-attempts/N/profile/summary.txt          the parts of a step; also in the log
+attempts/N/profile/summary.txt          the parts of a step, as in the log
 attempts/N/profile/summary.json         the same for programs, in seconds
 """
 
@@ -20,22 +20,22 @@ from torch.profiler import ProfilerActivity, profile
 from hpc_amp.config.schema import Profile, Train
 from hpc_amp.distributed.collect import gather_on_main
 from hpc_amp.distributed.world import World
+from hpc_amp.train.errors import SettingError
 from hpc_amp.train.marks import Marks
 from hpc_amp.train.observer import Observer, Training
 from hpc_amp.train.rundir import RunDirectory, replace_text, write_json
-from hpc_amp.train.settings import SettingError
 from hpc_amp.train.trace import PARTS, NoSteps, break_down
 
 
 def profilers(train: Train, world: World, run: RunDirectory) -> tuple[Observer, ...]:
-    """The observer that profiles as `train.profile` says; none where it says nothing. Raises
-    SettingError for a rank that does not exist."""
+    """The observer for `train.profile`; empty if nothing is to be profiled. Raises SettingError if
+    it names a rank that does not exist."""
     return () if train.profile is None else (Profiler(train.profile, world, run),)
 
 
 class Profiler(Observer):
-    """Records the steps that `config` names. Every rank has one, since all give their summaries to
-    rank 0. A training that is not profiled, or not any more, does nothing for it."""
+    """Profiles the steps that `config` names. Every rank needs one, because all ranks send their
+    summaries to rank 0. Before and after these steps, it costs nothing."""
 
     def __init__(self, config: Profile, world: World, run: RunDirectory) -> None:
         missing = [rank for rank in config.ranks if rank >= world.size]
@@ -51,20 +51,20 @@ class Profiler(Observer):
         self._profile: profile | None = None
 
     def begin(self, engine: Training) -> None:
-        """Wait for the first step; a resume may have passed it by."""
+        """Wait for the first step to profile, unless a resume begins after it."""
         if engine.step >= self._first:
-            engine.tracker.say(f"profile: step {self._first} is over, so there is none")
+            engine.tracker.say(f"no profile: step {self._first} was done before this attempt")
             return
         self._marks = Marks(engine, lambda: self._between_steps(engine))
         self._between_steps(engine)
 
     def evaluated(self, engine: Training) -> None:
-        """An evaluation belongs to no step."""
+        """Begin a new step: an evaluation belongs to no step."""
         if self._marks is not None:
             self._marks.begin_step()
 
     def end(self, engine: Training) -> None:
-        """Say so where the training was too short."""
+        """Say so if training ended before the last step to profile."""
         if self._marks is not None and engine.step < self._last:
             engine.tracker.say(f"profile: the training ended before step {self._last}")
             self._marks.remove()
@@ -89,14 +89,14 @@ class Profiler(Observer):
             activities.append(ProfilerActivity.CUDA)
             torch.cuda.synchronize(engine.device)
         else:
-            # It would complain of the GPU that is not there.
+            # torch's profiler would warn that there is no GPU.
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         self._profile = profile(activities=activities)
         self._profile.start()
         marks.are_on = True
 
     def _finish(self, engine: Training) -> None:
-        """Write the trace of this rank, and on rank 0 the summary of all."""
+        """Write the trace of this rank, and on rank 0 the summary of all ranks."""
         own = None
         if self._profile is not None:
             if engine.device.type == "cuda":
@@ -124,7 +124,7 @@ class Profiler(Observer):
             print(f"WARNING: the profile's summary cannot be written: {error}", flush=True)
 
     def _write_trace(self, stopped: profile) -> dict[str, Any]:
-        """Returns this rank's line of the summary."""
+        """Write the trace of this rank. Returns its part of the summary."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"rank-{self._world.rank:05d}.json.gz"
         plain = path.with_name(f".{path.name}.{os.getpid()}")
@@ -141,7 +141,7 @@ class Profiler(Observer):
 
 
 def _table(steps: Sequence[int], summaries: Sequence[dict[str, Any]]) -> list[str]:
-    """The parts of a step on each rank, for people."""
+    """The parts of a step on each rank, as a table for people."""
     heads = [f"rank {summary['rank']} on {summary['host']}" for summary in summaries]
     widths = [max(len(head), 16) for head in heads]
     lines = [

@@ -1,4 +1,4 @@
-"""How a program that trains ends. Nothing here imports torch before the program does."""
+"""How a training program ends. This module does not import torch before the program does."""
 
 from __future__ import annotations
 
@@ -12,46 +12,47 @@ from pathlib import Path
 from typing import NoReturn
 
 from hpc_amp.distributed.ending import end_process
-from hpc_amp.distributed.world import World, resolve
+from hpc_amp.distributed.world import World, WorldError, resolve
 from hpc_amp.train.outcome import write_first_outcome
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.stopping import StopReason
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """One that says what is wrong in one line."""
+    """An ArgumentParser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with 2."""
+        """Print the message, and exit with 2."""
         self.exit(2, f"{self.prog}: {message}; see --help\n")
 
 
 def run_program(main: Callable[[], int]) -> NoReturn:
-    """Run a program's `main`, which returns the exit status, and end the process: an error for the
-    user is one line, and the status 2 where the input is wrong."""
+    """Run `main`, which returns the exit status, and end the process.
+
+    If `main` raises an error whose message is for the user, only the message is printed. The exit
+    status is 2 if the input is wrong, and 1 for any other error.
+    """
     try:
         status = main()
     except SystemExit as end:
-        status = _status_of(end)
+        if isinstance(end.code, int) or end.code is None:
+            status = end.code or 0
+        else:
+            print(end.code, file=sys.stderr, flush=True)
+            status = 1
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
     except BaseException as error:
-        status = _tell_failure(error)
+        status = _report_failure(error)
     end_process(status)
 
 
-def _status_of(end: SystemExit) -> int:
-    if isinstance(end.code, int) or end.code is None:
-        return end.code or 0
-    print(end.code, file=sys.stderr, flush=True)
-    return 1
-
-
-def _tell_failure(error: BaseException) -> int:
+def _report_failure(error: BaseException) -> int:
+    """Print why a program failed, and in a job write it down. Returns the exit status."""
     try:
         world = resolve(os.environ)
-    except RuntimeError:
-        world = World()  # which is the error itself, then
+    except WorldError:
+        world = World()  # `error` is the same error then
     if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):
         print(f"hpc-amp: {sys.executable} has no {error.name}", file=sys.stderr, flush=True)
         return 2
@@ -69,7 +70,7 @@ def _tell_failure(error: BaseException) -> int:
 
 
 def job_of_program() -> RunDirectory | None:
-    """The run directory of the job whose `run` this program is."""
+    """The run directory of the job that runs this program, or None outside of a job."""
     outcome = os.environ.get("HPC_AMP_OUTCOME_FILE")
     if not outcome:
         return None

@@ -1,4 +1,4 @@
-"""The state of every random generator of every rank, as tensors that load with weights_only."""
+"""Random generators: seeding, and their state as tensors that load with weights_only."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from hpc_amp.distributed.world import World
 
 
 def seed_everything(seed: int, rank: int = 0) -> None:
-    """Seed Python's and torch's generators on all devices, differently for each rank."""
+    """Seed the generators of Python, and of torch on all devices.
+
+    Each `rank` has another stream of random numbers. The engine uses 0 for what is equal on all
+    ranks, such as initial weights, and 1 + rank for the rest.
+    """
     mixed = (seed * 1_000_003 + rank * 7_919 + 12_345) % 2**63
     random.seed(mixed)
     torch.manual_seed(mixed)
 
 
 def own_state(device: torch.device) -> dict[str, Tensor]:
-    """The states of this rank's generators."""
+    """The state of this rank's generators."""
     version, internal, gauss = random.getstate()
     state = {
         "python": torch.tensor([version, *internal], dtype=torch.int64),
@@ -31,7 +35,7 @@ def own_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_own_state(state: dict[str, Tensor], device: torch.device) -> None:
-    """Put this rank's generators back to what `own_state` returned."""
+    """Restore the state that `own_state` returned."""
     version, *internal = state["python"].tolist()
     gauss = state["python_gauss"].tolist()
     random.setstate((version, tuple(internal), gauss[0] if gauss else None))
@@ -41,8 +45,9 @@ def set_own_state(state: dict[str, Tensor], device: torch.device) -> None:
 
 
 def restore(states: list[dict[str, Tensor]], world: World, device: torch.device, seed: int) -> bool:
-    """Put this rank's generators back. With another world size than was saved the states do not
-    fit, and each rank starts a new stream; returns whether the states were restored."""
+    """Restore the state of this rank's generators. `states` has one state for each rank. If that is
+    another number of ranks than now, each rank begins a new stream. Returns whether the state was
+    restored."""
     if len(states) != world.size:
         seed_everything(seed, world.rank + world.size)
         return False

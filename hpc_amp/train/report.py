@@ -1,4 +1,4 @@
-"""What the engine tells of its progress: losses, speed and scale now and then, and a summary."""
+"""Progress reports of the engine: losses, speed and loss scale from time to time, and a summary."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ import torch.distributed as dist
 
 from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.train.errors import TrainingError
+from hpc_amp.train.losses import RecentLosses
 from hpc_amp.train.observer import Training
 from hpc_amp.train.state import weights_digest
 
 
 class ProgressReport:
-    """Reports on one engine. Every rank calls `log` after the same steps."""
+    """Reports the progress of one engine."""
 
     def __init__(self, engine: Training) -> None:
         self._engine = engine
 
     def log(self) -> None:
-        """Report the mean loss over all ranks since the last report, the speed and the scale.
-        Raises TrainingError where a loss is not finite and nothing scales it."""
+        """Report the mean of each loss since the last report, over all ranks, the speed and the
+        loss scale. A collective call.
+
+        Raises TrainingError if a loss is not finite, unless a loss scaler skips such steps.
+        """
         engine = self._engine
         steps = max(loss.count for update in engine.updates for loss in update.losses.values())
         means = self._mean_losses()
@@ -44,16 +48,18 @@ class ProgressReport:
         if not engine.policy.scales_loss:
             for name, value in means.items():
                 if not math.isfinite(value):
-                    self._explain_loss(name, value, steps)
+                    self._raise_not_finite(name, value, steps)
         for update in engine.updates:
             for loss in update.losses.values():
                 loss.clear()
 
     def _mean_losses(self) -> dict[str, float]:
+        """The mean of each loss since the last report, over all ranks, by name. A collective
+        call."""
         engine = self._engine
-        losses = {
-            name: loss for u in engine.updates for name, loss in u.losses.items() if loss.count
-        }
+        losses: dict[str, RecentLosses] = {}
+        for update in engine.updates:
+            losses |= {name: loss for name, loss in update.losses.items() if loss.count}
         together = torch.stack([loss.recent().mean() for loss in losses.values()])
         if engine.world.size > 1:
             dist.all_reduce(together)
@@ -61,15 +67,18 @@ class ProgressReport:
         return dict(zip(losses, together.tolist(), strict=True))
 
     def _learning_rates(self) -> dict[str, float]:
-        """`lr`, and where there are several updates, one of each as `lr_NAME`, too. `lr` is that of
-        the first which ran."""
-        ran = [u for u in self._engine.updates if any(loss.count for loss in u.losses.values())]
-        rates = {u.phase.name: float(u.optimizer.param_groups[0]["lr"]) for u in ran}
-        named = {f"lr_{name}": rate for name, rate in rates.items()} if len(ran) > 1 else {}
-        return {"lr": next(iter(rates.values())), **named}
+        """The learning rates, by their names in a report: `lr`, that of the first phase, and
+        `lr_NAME` for each phase if several have run."""
+        rates: dict[str, float] = {}
+        for update in self._engine.updates:
+            if any(loss.count for loss in update.losses.values()):
+                rates[f"lr_{update.phase.name}"] = float(update.optimizer.param_groups[0]["lr"])
+        first = next(iter(rates.values()))
+        return {"lr": first, **rates} if len(rates) > 1 else {"lr": first}
 
-    def _explain_loss(self, name: str, mean: float, steps: int) -> None:
-        """Name the step in which a loss ceased to be a number, on whichever rank."""
+    def _raise_not_finite(self, name: str, mean: float, steps: int) -> None:
+        """Raise TrainingError that names the step from which on a loss is not finite, on any
+        rank."""
         engine = self._engine
         loss = next(u.losses[name] for u in engine.updates if name in u.losses)
         first = loss.first_bad()
@@ -82,6 +91,8 @@ class ProgressReport:
         )
 
     def _say_progress(self, losses: dict[str, float], rates: dict[str, float], rate: float) -> None:
+        """Log a line about the last step, and update the progress file. `rate` is in samples per
+        second."""
         engine = self._engine
         epoch = (engine.step - 1) // engine.data.steps_per_epoch + 1
         parts = [f"epoch {epoch}/{engine.train.epochs}", f"step {engine.step}/{engine.total_steps}"]
@@ -98,7 +109,7 @@ class ProgressReport:
         )  # fmt: skip
 
     def evaluation(self) -> None:
-        """Report the metrics of an evaluation."""
+        """Report the metrics of an evaluation, and tell the observers."""
         engine = self._engine
         values = {f"eval/{name}": value for name, value in engine.metrics.items()}
         engine.tracker.scalars(engine.step, values)
@@ -108,22 +119,22 @@ class ProgressReport:
             observer.evaluated(engine)
 
     def loss_scale(self) -> float | None:
-        """The smallest current loss scale, or None where the loss is not scaled."""
+        """The smallest loss scale of the present phases, or None if losses are not scaled."""
         return min((scaler.value for scaler in self._scalers().values()), default=None)
 
     def skipped_steps(self) -> int:
-        """Updates that were skipped because their gradients overflowed."""
+        """The number of updates that were skipped because gradients overflowed."""
         return sum(update.skipped for update in self._engine.updates)
 
     def _scalers(self) -> dict[str, LossScaler]:
-        """Those of the phases of the present epoch, by the names of their losses."""
+        """The scalers of the phases of the present epoch, by the names of their losses."""
         engine = self._engine
         epoch = max(0, engine.step - 1) // engine.data.steps_per_epoch
         running = [update for update in engine.updates if update.phase.runs_in(epoch)]
         return {name: s for update in running for name, s in update.scalers.items()}
 
     def _best(self) -> dict[str, Any] | None:
-        """The metric by which the task compares results, and its best value so far."""
+        """The metric by which the task compares checkpoints, and its best value so far."""
         best = self._engine.task.best
         if best is None:
             return None
@@ -134,7 +145,7 @@ class ProgressReport:
         }
 
     def summary(self) -> dict[str, Any]:
-        """The facts of the run up to here, for summary.json."""
+        """The content of summary.json so far, without outcome and name."""
         engine = self._engine
         rate = engine.pace.steps_per_second * engine.train.batch_size
         return {

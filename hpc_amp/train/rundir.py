@@ -1,4 +1,4 @@
-"""The run directory as the job sees it."""
+"""The run directory, as a job uses it."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """Paths of one run, and of the attempt that is under way."""
+    """The paths of one run and of its present attempt."""
 
     path: Path
     attempt: int
 
     @property
     def job_file(self) -> Path:
-        """The resolved job."""
+        """The job with all settings."""
         return self.path / "job.json"
 
     @property
     def attempt_path(self) -> Path:
-        """Folder of this attempt."""
+        """The folder of this attempt."""
         return self.path / "attempts" / str(self.attempt)
 
     @property
     def outcome_file(self) -> Path:
-        """How this attempt ended."""
+        """Says how this attempt ended."""
         return self.attempt_path / "outcome.json"
 
     @property
     def heartbeats(self) -> Path:
-        """Folder of the signs of life of this attempt's ranks."""
+        """The folder of the heartbeats of this attempt's ranks."""
         return self.attempt_path / "heartbeat"
 
     @property
     def timing(self) -> Path:
-        """Folder of what this attempt's ranks measured of their steps."""
+        """The folder of the step times that this attempt's ranks measured."""
         return self.attempt_path / "timing"
 
     @property
     def successor(self) -> Path:
-        """Folder of the attempt after this one. Where it exists, this one has lost the run."""
+        """The folder of the next attempt. If it exists, this attempt has lost the run."""
         return self.path / "attempts" / str(self.attempt + 1)
 
     @property
     def stop_file(self) -> Path:
-        """A file whose existence asks this attempt to save and stop."""
+        """If this file exists, this attempt saves and stops."""
         return self.attempt_path / "stop"
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old content or the new one, never a part. Of one that
-    the disk does not take nothing stays: it would take the room that is left."""
+    """Write a file atomically: a reader sees the old content or the new one. If the disk refuses
+    it, no partial file remains, and OSError is raised."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text)
@@ -67,10 +67,10 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON in the same way."""
+    """Write JSON atomically. Raises OSError."""
     replace_text(path, json_text(content))
 
 
 def json_text(content: dict[str, Any]) -> str:
-    """JSON with each key on a line of its own."""
+    """JSON with each key on its own line."""
     return json.dumps(content, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""Saving without stopping the training: the loop takes a snapshot, a thread writes it."""
+"""Saves checkpoints while training goes on: the loop copies the state, and a thread writes it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from torch import Tensor
 from hpc_amp.train.checkpoint import Checkpoint, CheckpointStore
 from hpc_amp.train.snapshot import Snapshot
 
-_FILES_OF_A_CHECKPOINT = 10
+_FILES_OF_A_CHECKPOINT = 10  # a generous estimate, for the check of free inodes
 
 
 class CheckpointSaver:
     """Writes checkpoints to a store, at most one at a time. Used by rank 0 alone.
 
-    A disk that does not take one is reported with `warn`, and training goes on; any other error of
-    the writing thread is raised where its result is looked at: in `poll`, `save` or `finish`.
+    `background`: write in a thread; otherwise `save` waits until the checkpoint is on the disk.
+    `say`: logs a published checkpoint.
+    `warn`: reports that the disk refused a checkpoint. Training goes on then. Any other error of
+    the writing thread is raised by the next `poll`, `save` or `finish`.
     """
 
     def __init__(
@@ -43,12 +45,15 @@ class CheckpointSaver:
         self._step = 0
         self._reserved: Future[None] | None = None
         self.saved_step: int | None = None
-        """The step of the newest checkpoint that was published by this process."""
+        """The step of the newest checkpoint that this process has published."""
         self.seconds = 0.0
-        """How long the writing of that took."""
+        """How long it took to write that checkpoint."""
 
     def reserve(self, tensors: Mapping[str, Any]) -> None:
-        """Get the buffers ready in the background, and look whether the disk has room."""
+        """Allocate the buffers in the background, and warn if the disk has too little room.
+
+        `tensors` is what `save` will get as `checkpoint.tensors`.
+        """
         if self._background:
             self._reserved = self._thread.submit(self._prepare, tensors)
 
@@ -57,7 +62,7 @@ class CheckpointSaver:
         try:
             there = len(self.store.steps())
         except OSError:
-            return  # the first checkpoint will tell more
+            return  # the first checkpoint will report the error
         shortage = lack_of_room(self.store.folder, size, self.store.retention.last, there)
         if shortage:
             self._warn(shortage)
@@ -65,9 +70,11 @@ class CheckpointSaver:
     def save(
         self, checkpoint: Checkpoint, own: Mapping[str, Any], changing: Iterable[Tensor] = ()
     ) -> None:
-        """Start to save. Of `checkpoint.tensors`, those in `changing` are copied before this
-        returns, the others before `settle` does; `own` are further tensors that nobody changes.
-        Waits for the checkpoint before, if that is still being written."""
+        """Begin to save a checkpoint. First waits for the previous one to be written.
+
+        `checkpoint.tensors`: those in `changing` are copied before `save` returns, the others
+        before `settle` returns. `own`: further tensors, which nothing changes.
+        """
         self.finish()
         if self.saved_step == checkpoint.step:
             return
@@ -82,14 +89,14 @@ class CheckpointSaver:
             self.finish()
 
     def settle(self) -> None:
-        """Wait until the state may change: called before an optimizer's step."""
+        """Wait until the state is copied. Called before an optimizer changes it."""
         copied, self._copied = self._copied, None
         if copied is not None:
             copied.result()
 
     def _write(self, checkpoint: Checkpoint, copied: Future[None] | None) -> Path:
         if copied is not None:
-            copied.result()  # a copy that failed, on a broken GPU for one, must not be published
+            copied.result()  # raises an error of the copying, so that nothing is published
         begun = time.monotonic()
         path = self.store.save(checkpoint)
         self.seconds = time.monotonic() - begun
@@ -97,16 +104,16 @@ class CheckpointSaver:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a checkpoint is on its way to the disk."""
+        """Whether a checkpoint is still being written."""
         return self._pending is not None and not self._pending.done()
 
     def poll(self) -> None:
-        """Report a checkpoint whose writing has ended meanwhile."""
+        """Report a checkpoint that has been written since the last call. Does not wait."""
         if self._pending is not None and self._pending.done():
             self.finish()
 
     def finish(self) -> None:
-        """Wait until nothing is being written, and report it."""
+        """Wait until no checkpoint is being written, and report the last one."""
         self.settle()
         if self._reserved is not None:
             self._reserved.result()
@@ -127,15 +134,18 @@ class CheckpointSaver:
 
 
 def lack_of_room(folder: Path, size: int, count: int, there: int = 0) -> str | None:
-    """What to tell a user whose disk has no room for `count` checkpoints of `size` bytes, of which
-    some are `there` already, and one more, since a new one is published before an old one goes;
-    None where there is. Quotas cannot be seen from here."""
+    """Describe the lack of room on a disk, or return None if there is enough.
+
+    `size` is that of a checkpoint in bytes, `count` how many are kept, `there` how many exist. One
+    more has to fit, since a new checkpoint is published before an old one is removed. Quotas cannot
+    be seen here.
+    """
     try:
         while not folder.exists():
             folder = folder.parent
         disk = os.statvfs(folder)
     except OSError:
-        return None  # the first checkpoint will tell more
+        return None  # the first checkpoint will report the error
     coming = max(0, count - there) + 1
     free, needed = disk.f_bavail * disk.f_frsize, size * coming
     if free < needed:
@@ -143,7 +153,7 @@ def lack_of_room(folder: Path, size: int, count: int, there: int = 0) -> str | N
             f"checkpoints of {_mebibytes(size)} each, {count} kept and one being written, need "
             f"{_mebibytes(needed)} more, but {folder} has {_mebibytes(free)} left"
         )
-    # File systems without a fixed number of inodes say 0.
+    # File systems without a fixed number of inodes report 0.
     if disk.f_files and disk.f_favail < _FILES_OF_A_CHECKPOINT * coming:
         return f"{folder} has only {disk.f_favail} inodes left: checkpoints may not fit"
     return None

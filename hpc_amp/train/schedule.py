@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: nothing to save, the same after every resume."""
+"""The learning rate as a function of the step. It has no state, so a resume cannot change it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from hpc_amp.config.schema import Schedule
 from hpc_amp.config.units import parse_step_interval
 
 RateFactor = Callable[[int, int], float]
-"""The learning rate of a step (from 0 on) of so many, as a part of the peak rate."""
+"""`rate(step, total_steps)`: the learning rate of a step, counted from 0, divided by the peak
+rate."""
 
 
 def rate_factor(schedule: Schedule, step: int, total_steps: int, decay_after: int = 0) -> float:
-    """The learning rate of `step` (counted from 0) as a part of the peak rate.
+    """The learning rate of `step`, counted from 0, divided by the peak rate: from 0 to 1.
 
-    Linear warm-up (Goyal et al. 2017); then cosine (Loshchilov & Hutter 2017) or linear to `final`
-    over the steps after the first `decay_after`, steps, or constant. Steps that a loss scaler skips
-    count: the rate depends on the position in the data.
+    Linear warm-up (Goyal et al., 2017), then constant, or steps by `gamma` at the `milestones`, or
+    a decay to `final`, either linear or by a cosine (Loshchilov & Hutter, 2017). The decay begins
+    after the first `decay_after` steps, or after the warm-up if that is longer. Steps that a loss
+    scaler skips count, since the rate depends on the position in the data.
     """
     warmup = round(schedule.warmup * total_steps)
     if step < warmup:
@@ -34,7 +36,7 @@ def rate_factor(schedule: Schedule, step: int, total_steps: int, decay_after: in
 
 
 def decay_after(schedule: Schedule, steps_per_epoch: int) -> int:
-    """The steps of the run before the rate begins to fall, where the schedule says so; else 0."""
+    """The number of steps before the decay begins; 0 if the schedule does not say."""
     if schedule.decay_after is None:
         return 0
     interval = parse_step_interval(schedule.decay_after)

@@ -1,10 +1,10 @@
-"""A thread beside the training that sees to it that this rank ends when it has to.
+"""The sentry: a thread beside the training that makes sure that this rank ends when it has to.
 
-It hears signals at once, even where the training waits for other ranks in a collective operation,
-in which Python's handlers do not run. It writes the heartbeat. And it ends the process by force in
-two cases: a stop that does not come to its end before the scheduler kills, and a training that does
-not move (a hung rank, or one that waits for a hung rank). It shows the stacks of all threads first.
-Nothing here imports torch.
+It notices signals at once, even while the training waits in a collective operation, where Python's
+signal handlers do not run. It writes the heartbeat. It ends the process by force in two cases: if a
+stop is not complete shortly before the scheduler kills the job, and if training makes no progress
+(this rank hangs, or waits for one that hangs). It prints the stacks of all threads first. This
+module does not import torch.
 """
 
 from __future__ import annotations
@@ -26,16 +26,26 @@ from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.stopping import StopReason, StopWatch
 
 _TICK = 0.5
+"""Seconds between two checks, at most."""
 _ASLEEP = 5.0
+"""Seconds between two checks from which on the whole process must have been suspended."""
 _SILENT = 2.0
+"""Seconds without a heartbeat from which on a rank may be called silent."""
 _HEARTBEAT = 10.0
+"""Seconds between two heartbeats, at most."""
 _LATEST_EXIT = 5.0
+"""Seconds before the scheduler kills the job when the process has to end."""
 EXIT_CHECKPOINTED = 75
 
 
 class Sentry(threading.Thread):
-    """Watches over one rank. `hang_limit` is how long a phase with a limit may take without a sign
-    of progress, `grace` how long after SIGTERM the scheduler kills, both in seconds."""
+    """Watches over one rank.
+
+    `run`: the run directory; heartbeats and outcome go there.
+    `watch`: learns of signals from the sentry, and knows the time limit.
+    `grace`: seconds from SIGTERM until the scheduler kills the job.
+    `leave`: ends the process with an exit status.
+    """
 
     def __init__(
         self,
@@ -61,50 +71,54 @@ class Sentry(threading.Thread):
     # -- called by the training -------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Begin. Signals reach this thread through a file descriptor that the C handler writes to.
-        Called by the main thread, after the handlers are installed."""
+        """Start the thread. Signals reach it through a file descriptor that Python's C handler
+        writes to. Called by the main thread, after the signal handlers are installed."""
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        # Shows all stacks without Python's help: for another rank's sentry to ask for.
+        # The sentry of another rank asks for stacks with SIGQUIT. This handler needs no GIL.
         if sys.__stderr__ is not None:
             faulthandler.register(signal.SIGQUIT, file=sys.__stderr__, all_threads=True)
-        # At once: a rank without any sign of life would not be missed.
+        # Now, because a rank that never wrote a heartbeat would not be missed.
         self._heartbeat.write(0, self.phase, time.time())
         self.start()
 
     def limit(self, seconds: float) -> None:
-        """From now on take `seconds` without progress for a hang."""
+        """From now on, `seconds` without progress count as a hang."""
         self._moved = time.monotonic()
         self.hang_limit = seconds
 
     def moved(self, step: int, phase: str) -> None:
-        """A sign of progress. Costs as much as a few assignments."""
+        """Report progress. Costs no more than a few assignments.
+
+        `step`: the number of completed steps. `phase`: what the rank is doing, for messages.
+        """
         self.step = step
         self.phase = phase
         self._moved = time.monotonic()
 
     def unlimit(self) -> None:
-        """From now on nothing is taken for a hang: what follows has limits of its own."""
+        """From now on, nothing counts as a hang: what follows has time limits of its own."""
         self.hang_limit = None
 
     def close(self) -> None:
-        """The rank is done: the thread ends, and hears no signals any more. Called by the main
-        thread."""
+        """End the thread, and stop listening to signals. Called by the main thread when the rank
+        is done."""
         self._closed = True
         if self.is_alive():
             signal.set_wakeup_fd(-1)
             faulthandler.unregister(signal.SIGQUIT)
-            with contextlib.suppress(OSError):  # it has noticed by itself
+            with contextlib.suppress(OSError):  # the thread has ended already
                 self._wake.send(b"\0")
 
     # -- the thread -------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Look around until the rank is done."""
+        """The body of the thread."""
         with self._signals, self._wake, contextlib.closing(self._heartbeat):
             self._look_around()
 
     def _look_around(self) -> None:
+        """Check signals, heartbeat, time limit and progress until the rank is done."""
         seen = beaten = time.monotonic()
         while not self._closed:
             tick = min(_TICK, (self.hang_limit or 4 * _TICK) / 4)
@@ -113,7 +127,7 @@ class Sentry(threading.Thread):
                     self.watch.note(number)
             now = time.monotonic()
             if now - seen > _ASLEEP:
-                # The whole process slept: suspended jobs are no hung jobs.
+                # The whole process was suspended, which is no hang.
                 self._moved += now - seen
             seen = now
             if now - beaten >= min(_HEARTBEAT, (self.hang_limit or 4 * _HEARTBEAT) / 4):
@@ -125,7 +139,7 @@ class Sentry(threading.Thread):
                 self._end_hang(now)
 
     def _is_late(self, now: float) -> bool:
-        """Whether the stop has to be over, since the scheduler is about to kill."""
+        """Whether the scheduler is about to kill the job, so that a stop has to be over."""
         begun, end_at, stop_at = self.watch.terminated_at, self.watch.end_at, self.watch.stop_at
         if begun is not None and now - begun >= self.grace - min(_LATEST_EXIT, self.grace / 4):
             return True
@@ -134,6 +148,7 @@ class Sentry(threading.Thread):
         return self.watch.now() > end_at - min(3 * _LATEST_EXIT, (end_at - stop_at) / 4)
 
     def _exit_by_force(self) -> None:
+        """End the process with the outcome `checkpointed`: a later attempt can go on."""
         if self._closed:
             return
         reason = (
@@ -144,37 +159,35 @@ class Sentry(threading.Thread):
         try:
             write_first_outcome(self.run_directory, "checkpointed", reason, self.step, cause)
             self._say(f"{reason}\n{stacks()}")
-        finally:  # whatever keeps it from being told: a thread that died here would end nothing
+        finally:  # whatever fails above: if this thread died, nothing would end the process
             self._leave(EXIT_CHECKPOINTED)
 
     def _end_hang(self, now: float) -> None:
-        """Show what this rank is doing, name those that are silent, and end them and this one."""
+        """Print what this rank is doing, name the ranks that are silent, and end them and this
+        process."""
         try:
-            self._tell_hang(now)
-        finally:  # as above
+            silent = self._silent_ranks()
+            reason = (
+                f"no progress for {now - self._moved:.0f} s in step {self.step or 0} "
+                f"({self.phase}), seen by rank {self.rank}"
+            )
+            if silent:
+                reason += "; silent: " + ", ".join(text for text, _ in silent)
+            write_first_outcome(self.run_directory, "failed", reason, self.step, StopReason.NONE)
+            self._say(f"{reason} (launch.timeout). Its stacks:\n{stacks()}")
+            for text, pid in silent:
+                if pid is not None:
+                    self._say(f"the stacks of {text}:")
+                    _wake_and_end(pid)
+            # The other ranks notice the hang at about the same time, and a launcher kills them as
+            # soon as this one ends. They need time to print their stacks.
+            time.sleep(AFTERMATH_SECONDS)
+        finally:  # as in _exit_by_force
             self._leave(1)
 
-    def _tell_hang(self, now: float) -> None:
-        seconds = now - self._moved
-        silent = self._silent_ranks()
-        reason = (
-            f"no progress for {seconds:.0f} s in step {self.step or 0} ({self.phase}), "
-            f"seen by rank {self.rank}"
-        )
-        if silent:
-            reason += "; silent: " + ", ".join(text for text, _ in silent)
-        write_first_outcome(self.run_directory, "failed", reason, self.step, StopReason.NONE)
-        self._say(f"{reason} (launch.timeout). Its stacks:\n{stacks()}")
-        for text, pid in silent:
-            if pid is not None:
-                self._say(f"the stacks of {text}:")
-                _wake_and_end(pid)
-        # The others notice at about the same time, and a launcher kills them when this one ends.
-        time.sleep(AFTERMATH_SECONDS)
-
     def _silent_ranks(self) -> list[tuple[str, int | None]]:
-        """The ranks that have given no sign of life for some time, in words, each with its process
-        number where it is on this machine."""
+        """Describe the ranks whose heartbeats are old. Each comes with its process number, if the
+        process is alive on this machine."""
         found: list[tuple[str, int | None]] = []
         limit = self.hang_limit or 0.0
         for beat in read_heartbeats(self.run_directory.heartbeats):
@@ -182,26 +195,27 @@ class Sentry(threading.Thread):
             if beat["rank"] == self.rank or age < max(limit / 2, _SILENT):
                 continue
             state = process_state(beat)
-            told = state if state in ("stopped", "dead") else f"since {age:.0f} s"
+            description = state if state in ("stopped", "dead") else f"since {age:.0f} s"
             pid = beat["pid"] if state in ("stopped", "running") else None
-            found.append((in_words(beat, told), pid))
+            found.append((in_words(beat, description), pid))
         return found
 
     def _say(self, text: str) -> None:
-        """Tell in one write, each line with the rank: several ranks write to one log."""
+        """Print to standard error in one write, because several ranks write to one log. Each line
+        names the rank."""
         lines = "".join(f"hpc-amp: rank {self.rank}: {line}\n" for line in text.splitlines())
         with contextlib.suppress(OSError):
             os.write(2, lines.encode())
 
 
 def stacks() -> str:
-    """The stacks of all threads of this process. Where there is no place to keep them, with too
-    many open files or in a Python for old systems, they go to standard error as they are."""
+    """The stacks of all threads of this process, as text. If they cannot be kept in memory (too
+    many open files, an old C library), they are printed to standard error instead."""
     try:
         memory = os.memfd_create("stacks")
     except (OSError, AttributeError):
         faulthandler.dump_traceback(file=2, all_threads=True)
-        return "its stacks are above"
+        return "the stacks are above"
     with open(memory, "w+b") as out:
         faulthandler.dump_traceback(file=out, all_threads=True)
         out.seek(0)
@@ -209,7 +223,7 @@ def stacks() -> str:
 
 
 def _wake_and_end(pid: int) -> None:
-    """Let a stopped process show its stacks (it has a handler in C for SIGQUIT), then kill it."""
+    """Make a process print its stacks, even if it is stopped, and kill it."""
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGQUIT)
         os.kill(pid, signal.SIGCONT)

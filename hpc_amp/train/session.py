@@ -30,12 +30,15 @@ from hpc_amp.train.stages import (
 )
 from hpc_amp.train.stopping import StopReason, StopWatch
 
-# MPI's launchers take any status but 0 for a crash: they kill the other ranks and say so at length.
+# MPI's launchers treat any exit status but 0 as a crash: they kill the other ranks and report it.
 _STARTED_BY_MPI = ("OMPI_COMM_WORLD_RANK", "PALS_RANKID", "PMI_RANK")
 
 
 def run_rank(run: RunDirectory, world: World, watch: StopWatch, sentry: Sentry) -> int:
-    """Train the job's task on this rank. Returns the exit status (see `hpc_amp.train.__main__`)."""
+    """Train the job's task on this rank. Returns the exit status (see `hpc_amp.train.__main__`).
+
+    `sentry` is listening already; it is closed here.
+    """
     run.attempt_path.mkdir(parents=True, exist_ok=True)
     try:
         job = _job_of(run)
@@ -59,8 +62,8 @@ def run_rank(run: RunDirectory, world: World, watch: StopWatch, sentry: Sentry) 
 
 
 def _job_of(run: RunDirectory) -> Job:
-    """The job of `job.json`. A task of the user's own is imported from the run's copy of the code.
-    Raises TaskError."""
+    """The job of `job.json`. A task of the user's own is imported from the copy of the code in the
+    run directory. Raises TaskError."""
     resolved = json.loads(run.job_file.read_text())
     code = None
     if resolved["job"].get("code") is not None:
@@ -70,7 +73,7 @@ def _job_of(run: RunDirectory) -> Job:
 
 
 def _end_failed(error: Exception, run: RunDirectory, world: World, sentry: Sentry) -> int:
-    """Say why this rank failed."""
+    """Report why this rank failed. Returns the exit status."""
     sentry.unlimit()
     reason, explained = explain(error, world, run.heartbeats)
     write_first_outcome(run, "failed", reason, sentry.step, StopReason.NONE)
@@ -83,6 +86,7 @@ def _end_failed(error: Exception, run: RunDirectory, world: World, sentry: Sentr
 
 
 def _start(job: Job, run: RunDirectory, world: World, watch: StopWatch, sentry: Sentry) -> Engine:
+    """Make the engine of a job, and log what it is about to run."""
     if job.train is None:
         raise TrainingError("the job has no `train` section")
     device = prepare_device(job.train, world)

@@ -1,9 +1,9 @@
-"""A copy of the training state in host memory, taken between two steps.
+"""Copies of the training state in host memory, taken between two steps.
 
-The buffers are made once and used again: new memory for each copy would cost several times as much
-as the copying (page faults). The loop does not wait for the copies either. From a GPU they go into
-pinned memory, queued in front of the next step's kernels. On a CPU another thread copies during the
-next forward and backward pass, which change nothing of what only optimizers change.
+The buffers are allocated once and reused, because page faults in new memory would take several
+times as long as the copying. The loop does not wait for the copying either. From a GPU, tensors are
+copied to pinned memory, in front of the next step's kernels in the stream. On a CPU, another thread
+copies during the next forward and backward pass, which do not change what an optimizer changes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 
 
 class Snapshot:
-    """Reused buffers for one nested state: dicts, lists and tuples of tensors and plain values."""
+    """Reused buffers for one nested state: dicts, lists and tuples of tensors and other values."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[Any, ...], Tensor] = {}
 
     def reserve(self, state: Any) -> int:
-        """Make the buffers for `state` without reading a value of it, so that another thread may
-        change the values meanwhile. Returns the bytes of all its tensors."""
+        """Allocate the buffers for `state`. Reads no values, so another thread may change them
+        meanwhile. Returns the size of all tensors in bytes."""
         sizes: list[int] = []
 
         def measure(where: tuple[Any, ...], tensor: Tensor) -> None:
@@ -35,10 +35,12 @@ class Snapshot:
 
     @torch.no_grad()
     def take(self, state: Any, changing: Iterable[Tensor] = ()) -> tuple[Any, Callable[[], None]]:
-        """The state with every tensor replaced by a buffer, valid until the next call, and a
-        function that completes the copy: it may run in another thread, and must have returned
-        before an optimizer's next step. `changing` are tensors that a forward pass may change; they
-        are copied at once."""
+        """Copy `state`. Returns the copy and a function that completes it.
+
+        The copy is `state` with a buffer in place of each tensor, valid until the next call. The
+        function may run in another thread, and must have returned before an optimizer's next step.
+        `changing` are tensors that a forward pass may change; these are copied at once.
+        """
         at_once = {tensor.data_ptr() for tensor in changing}
         later: list[tuple[Tensor, Tensor]] = []
         devices: set[torch.device] = set()
@@ -69,7 +71,7 @@ class Snapshot:
         return copied, complete
 
     def _buffer(self, where: tuple[Any, ...], tensor: Tensor) -> Tensor:
-        """The buffer for a tensor: of its shape, type and memory order."""
+        """The buffer for a tensor, of the same shape, type and memory order."""
         buffer = self._buffers.get(where)
         if (
             buffer is None
@@ -79,7 +81,7 @@ class Snapshot:
         ):
             pinned = tensor.device.type == "cuda"
             buffer = torch.empty_like(tensor, device="cpu", pin_memory=pinned, requires_grad=False)
-            # Written once, so that the pages are there when the loop waits for the copy.
+            # Written once, so that its pages exist before the loop waits for a copy.
             self._buffers[where] = buffer.zero_()
         return buffer
 
@@ -87,7 +89,7 @@ class Snapshot:
 def _walk(
     state: Any, visit: Callable[[tuple[Any, ...], Tensor], Any], where: tuple[Any, ...] = ()
 ) -> Any:
-    """The same nesting with each tensor replaced by what `visit` returns for its place and it."""
+    """The same nesting, with `visit(path, tensor)` in place of each tensor."""
     if isinstance(state, Tensor):
         return visit(where, state.detach())
     if isinstance(state, dict):

@@ -1,4 +1,4 @@
-"""One attempt of a training in a program or a notebook: what a job has a launch script for."""
+"""One attempt of a training in a program or a notebook, without a launch script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpc_amp.train.schedule import RateFactor
 from hpc_amp.train.sentry import Sentry
 from hpc_amp.train.settings import check_settings
 from hpc_amp.train.stages import TaskFactory, begin, prepare_device
-from hpc_amp.train.stopping import StopWatch
+from hpc_amp.train.stopping import StopWatch, seconds_in
 
 
 @contextlib.contextmanager
@@ -36,8 +36,12 @@ def standalone(
     timeout: float,
     attempt: int | None = None,
 ) -> Iterator[tuple[Engine, RunDirectory, str]]:
-    """An engine on this rank, its run directory and its name. It listens to signals as long as it
-    is there. Without an `attempt` it is the next one of the run."""
+    """Prepare an engine on this rank. Yields it, its run directory and its name.
+
+    Signals ask for a stop as long as the block lasts. `attempt`: the number of the attempt; without
+    it, the next one of the run. The other arguments and the errors are those of
+    `hpc_amp.train.api.fit`.
+    """
     world = resolve(os.environ)
     check_settings(train, world)
     os.environ.update(standard_variables(world, os.environ))
@@ -60,14 +64,14 @@ def standalone(
         finally:
             engine.precision.close()
             engine.tracker.close()
-            # A notebook may train many times, and an engine stays until Python looks for cycles.
+            # A notebook may train many times, and the garbage collector frees an engine late.
             engine.data.close()
         if not joined_before:
             setup.leave()
 
 
 def _claim(path: Path, train: Train) -> int:
-    """Begin the next attempt in a run directory; returns its number."""
+    """Create the folder of the next attempt. Returns its number."""
     attempts = path / "attempts"
     attempts.mkdir(parents=True, exist_ok=True)
     while True:
@@ -76,30 +80,25 @@ def _claim(path: Path, train: Train) -> int:
         try:
             (attempts / str(number)).mkdir()
         except FileExistsError:
-            continue  # another process was faster
+            continue  # another process has just created it
         write_json(path / "train.json", to_plain(train))
         return number
 
 
 def _watch(run: RunDirectory, world: World) -> StopWatch:
-    """In a job, its clock and its stop file count."""
+    """In a job, the job's time limit and stop file are observed."""
     job = job_of_program()
     return StopWatch(
-        stop_at=_number("HPC_AMP_STOP_AT"),
-        end_at=_number("HPC_AMP_END_AT"),
+        stop_at=seconds_in("HPC_AMP_STOP_AT"),
+        end_at=seconds_in("HPC_AMP_END_AT"),
         stop_file=(job or run).stop_file if world.is_main else None,
         successor=run.successor if world.is_main and run.attempt else None,
     )
 
 
-def _number(name: str) -> float | None:
-    text = os.environ.get(name)
-    return float(text) if text else None
-
-
 @contextlib.contextmanager
 def _listening(watch: StopWatch) -> Iterator[None]:
-    """Let signals ask for a stop meanwhile. Python allows that to the main thread alone."""
+    """Let signals ask for a stop in this block. Only the main thread can do that in Python."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -115,12 +114,12 @@ def _listening(watch: StopWatch) -> Iterator[None]:
 def _guarded(
     run: RunDirectory, watch: StopWatch, world: World, timeout: float
 ) -> Iterator[Sentry | None]:
-    """With a sentry, where there are several ranks: it ends a rank that hangs by force, which a
-    notebook would not survive."""
+    """A sentry, if there are several ranks. It ends a rank that hangs by force, which a notebook on
+    a single process must not suffer."""
     if world.size == 1 or threading.current_thread() is not threading.main_thread():
         yield None
         return
-    grace = _number("HPC_AMP_GRACE") or 30.0
+    grace = seconds_in("HPC_AMP_GRACE") or 30.0
     sentry = Sentry(run, watch, rank=world.rank, grace=grace)
     sentry.listen()
     sentry.limit(timeout)

@@ -1,8 +1,8 @@
-"""What a checkpoint holds of an engine, and how an engine goes on from one.
+"""What a checkpoint holds of an engine, and how an engine is restored from it.
 
-All state that matters is here: a run that is stopped anywhere and resumed gives the same weights as
-one that never stopped. Settings are no state: they are those of the job as it is now, whatever the
-checkpoint was trained with.
+The state is complete: a run that is stopped at any step and resumed gives the same weights, bit by
+bit, as a run that never stopped. Settings are not part of the state: a resumed run uses those of
+the job as it is now, whatever the checkpoint was trained with.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from hpc_amp.train.errors import TrainingError
 from hpc_amp.train.machine import environment
 from hpc_amp.train.observer import Training
 
-_TOLD = ("hpc_amp", "torch", "cuda", "python", "device")
-"""What of the environment may change results, and is told when it does."""
+_REPORTED = ("hpc_amp", "torch", "cuda", "python", "device")
+"""The parts of the environment that may change results. A resume reports those that differ."""
 
 
 def capture(engine: Training) -> Checkpoint:
-    """The present state. Its tensors are the live ones, which the next step changes."""
+    """The present state of an engine. The tensors are not copies: the next step changes them."""
     return Checkpoint(engine.step, _trainer(engine), tensors(engine), _facts(engine))
 
 
 def tensors(engine: Training) -> dict[str, Any]:
-    """Networks, their average and optimizers: what all ranks have alike."""
+    """The state that is equal on all ranks: networks, their average, optimizers. For each name, the
+    file's stem in a checkpoint, nested containers of tensors; they are not copies."""
     state: dict[str, Any] = {
         "networks": {name: network.state_dict() for name, network in engine.networks.items()},
         "optimizers": {u.phase.name: u.optimizer.state_dict() for u in engine.updates},
@@ -43,8 +44,8 @@ def tensors(engine: Training) -> dict[str, Any]:
 
 
 def own(engine: Training) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What each rank has of its own: its random states, and its losses since the last report, so
-    that the next mean is what it would have been."""
+    """The state that each rank has of its own: its random states, and its losses since the last
+    report, which go into the next one."""
     losses = {
         name: loss.recent().to("cpu", copy=True)
         for update in engine.updates
@@ -54,11 +55,12 @@ def own(engine: Training) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def is_finite(losses: list[dict[str, Tensor]]) -> bool:
-    """Whether the losses of all ranks are numbers."""
+    """Whether the losses of all ranks, as `own` returns them, are finite."""
     return all(bool(values.isfinite().all()) for own in losses for values in own.values())
 
 
 def _trainer(engine: Training) -> dict[str, Any]:
+    """The content of trainer.json."""
     return {
         "step": engine.step,
         "batch_size": engine.train.batch_size,
@@ -80,12 +82,16 @@ def _trainer(engine: Training) -> dict[str, Any]:
 
 
 def _facts(engine: Training) -> dict[str, Any]:
-    evaluated, best = engine.evaluated_step == engine.step, engine.task.best
+    """What the manifest says about a checkpoint besides its files."""
+    best = engine.task.best
+    metric = None
+    if best is not None and engine.evaluated_step == engine.step:
+        metric = engine.metrics.get(best.metric)
     return {
         "epoch": engine.step // engine.data.steps_per_epoch,
         "samples": engine.step * engine.train.batch_size,
         "world_size": engine.world.size,
-        "metric": engine.metrics.get(best.metric) if evaluated and best is not None else None,
+        "metric": metric,
         "config_sha256": config_digest(engine.train),
         "train": to_plain(engine.train),
         "environment": environment(engine.device),
@@ -93,30 +99,34 @@ def _facts(engine: Training) -> dict[str, Any]:
 
 
 def restore(engine: Training, checkpoint: Checkpoint) -> list[str]:
-    """Put the engine into the state of a checkpoint. Returns what to tell the user: where it goes
-    on, and what has changed since. Raises TrainingError where it is the state of another run."""
+    """Put an engine into the state of a checkpoint.
+
+    Returns lines for the log: the step, and what has changed since the checkpoint was saved. Raises
+    TrainingError if the checkpoint does not fit: other networks, optimizers, data or batch size.
+    """
     trainer, saved = checkpoint.trainer, checkpoint.tensors
     _refuse_other_run(engine, trainer)
     try:
         _load_networks(engine.networks, saved["networks"])
         if engine.average is not None:
-            # An average that is new begins with the weights as they are.
+            # An average that the job did not have before begins with the weights of the checkpoint.
             _load_networks(engine.average.networks, saved.get("average", saved["networks"]))
             engine.average.updates = trainer["average_updates"]
         for update in engine.updates:
             _load_optimizer(update.optimizer, saved["optimizers"][update.phase.name])
-            # None where the precision had no loss scale yet.
+            # Empty if the precision of the checkpoint had no loss scaler.
             scalers = trainer["scalers"][update.phase.name]
-            for name, scaler in update.scalers.items() if scalers else ():
-                scaler.load_state_dict(scalers[name])
-                scaler.keep_in_bounds()
-            # Older checkpoints have the overflows of single losses alone.
+            if scalers:
+                for name, scaler in update.scalers.items():
+                    scaler.load_state_dict(scalers[name])
+                    scaler.keep_in_bounds()
+            # Checkpoints of older versions only count the overflows of single losses.
             overflows = sum(scaler.skipped_steps for scaler in update.scalers.values())
             update.skipped = trainer.get("skipped_updates", {}).get(update.phase.name, overflows)
     except (KeyError, ValueError, RuntimeError) as error:
         raise TrainingError(
-            f"the checkpoint of step {checkpoint.step} is of another model or optimizer than this "
-            f"job's: {' '.join(str(error).split())[:300]}"
+            f"the checkpoint of step {checkpoint.step} belongs to another model or optimizer than "
+            f"this job's: {' '.join(str(error).split())[:300]}"
         ) from error
     engine.step = trainer["step"]
     engine.metrics = trainer["metrics"]
@@ -130,7 +140,7 @@ def restore(engine: Training, checkpoint: Checkpoint) -> list[str]:
                 loss.restore(saved["losses"][engine.world.rank][name])
     else:
         line += f" (saved by {trainer['world_size']} ranks)"
-    # Last, since everything above may draw random numbers.
+    # Last, because the code above may draw random numbers.
     randomness.restore(
         saved["random"], engine.world, engine.device, engine.train.seed + engine.step
     )
@@ -143,17 +153,23 @@ def _load_networks(networks: dict[str, nn.Module], saved: dict[str, Any]) -> Non
 
 
 def _load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
-    """Take over the state of an optimizer, but none of its settings: torch keeps the learning rate,
-    the momentum and all other options beside the state, and would set them back to what they were.
-    The options have to be there before the state: a fused optimizer keeps its steps on the GPU."""
+    """Load the state of an optimizer, but not its settings.
+
+    torch stores the learning rate, the momentum and all other options beside the state, and would
+    set them to their old values. They are passed with the state, in their present values, because
+    load_state_dict reads `fused` to decide on which device the step counts belong.
+    """
     now, before = optimizer.state_dict()["param_groups"], saved["param_groups"]
     if [len(group["params"]) for group in now] != [len(group["params"]) for group in before]:
         raise ValueError("the optimizer has other groups of weights")
-    groups = [{**group, "params": then["params"]} for group, then in zip(now, before, strict=True)]
+    groups = []
+    for group, then in zip(now, before, strict=True):
+        groups.append({**group, "params": then["params"]})
     optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
 
 
 def _refuse_other_run(engine: Training, trainer: Any) -> None:
+    """Raise TrainingError if the checkpoint was trained with other data or another batch size."""
     train = engine.train
     if trainer["batch_size"] != train.batch_size:
         raise TrainingError(
@@ -167,16 +183,16 @@ def _refuse_other_run(engine: Training, trainer: Any) -> None:
             f"{engine.task.data_name}: restore the data, or start a new run"
         )
     now = engine.data.steps_per_epoch
-    before = trainer.get("steps_per_epoch", now)  # older checkpoints do not tell
+    before = trainer.get("steps_per_epoch", now)  # not in checkpoints of older versions
     if before != now:
         raise TrainingError(
-            f"the checkpoint was trained with {before} steps an epoch, but there are {now} now: "
+            f"the checkpoint was trained with {before} steps in an epoch, but there are {now} now: "
             "the training data has changed. Restore it, or start a new run"
         )
 
 
 def _changes(engine: Training, facts: Any) -> list[str]:
-    """What is no longer as it was when the checkpoint was saved, a line each."""
+    """What differs from the time when the checkpoint was saved, in lines for the log."""
     lines = []
     if "train" in facts:
         now = json.loads(json.dumps(to_plain(engine.train)))
@@ -188,7 +204,7 @@ def _changes(engine: Training, facts: Any) -> list[str]:
     before, here = facts.get("environment", {}), environment(engine.device)
     changed = [
         f"{name} {before[name]} -> {here[name]}"
-        for name in _TOLD
+        for name in _REPORTED
         if name in before and before[name] != here[name]
     ]
     if changed:
@@ -199,37 +215,42 @@ def _changes(engine: Training, facts: Any) -> list[str]:
 
 
 def _differences(before: Any, now: Any, path: str) -> list[str]:
-    """What differs between two sections of a configuration in JSON, down to single keys. A key that
-    only one of them has is one of another version of hpc-amp."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        common = [name for name in now if name in before]
-        return [text for n in common for text in _differences(before[n], now[n], f"{path}.{n}")]
-    return [] if before == now else [f"{path} {json.dumps(before)} -> {json.dumps(now)}"]
+    """The keys that differ between two sections of a configuration as JSON, each with both values.
+    A key that only one section has belongs to another version of hpc-amp and is left out."""
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        return [] if before == now else [f"{path} {json.dumps(before)} -> {json.dumps(now)}"]
+    found = []
+    for name in now:
+        if name in before:
+            found += _differences(before[name], now[name], f"{path}.{name}")
+    return found
 
 
 def _new_length(engine: Training, trainer: Any) -> list[str]:
-    """What another number of steps means for the learning rate, which is a function of the position
-    in the whole run."""
+    """A line for the log if the total number of steps has changed: the learning rate depends on the
+    position in the whole run, so it changes as well."""
     before = trainer.get("total_steps", engine.total_steps)
     if before == engine.total_steps or engine.step >= engine.total_steps:
         return []
-    then, now = (engine.rate(min(engine.step, n - 1), n) for n in (before, engine.total_steps))
+    rate_before = engine.rate(min(engine.step, before - 1), before)
+    rate_now = engine.rate(engine.step, engine.total_steps)
     return [
-        f"the run ends at step {engine.total_steps} now, not at {before}: the learning rate of the "
-        f"next step is {now:.4g} of its peak, and was {then:.4g} in the run as it was"
+        f"the run now ends at step {engine.total_steps}, not at {before}: the learning rate of the "
+        f"next step is {rate_now:.4g} of its peak, and was {rate_before:.4g} before"
     ]
 
 
 def config_digest(train: Train) -> str:
-    """sha256 of the training configuration."""
+    """sha256 of the `train` section, as hexadecimal digits."""
     return hashlib.sha256(json.dumps(to_plain(train), sort_keys=True).encode()).hexdigest()
 
 
 def weights_digest(networks: dict[str, nn.Module]) -> str:
-    """sha256 over all parameters of all networks, in order: equal means bit-equal weights."""
+    """sha256 over all parameters of all networks, in order, as hexadecimal digits. Two runs with
+    equal digests have bit-equal weights."""
     digest = hashlib.sha256()
     for name, network in networks.items():
-        values = network.state_dict()  # at O2, those of the master weights
+        values = network.state_dict()  # at opt level O2 these are the master weights
         for key, _ in network.named_parameters():
             digest.update(f"{name}.{key}".encode())
             digest.update(memoryview(values[key].cpu().contiguous().numpy()).cast("B"))

@@ -1,15 +1,15 @@
-"""The time of single steps, for `hpc-amp bench` and `hpc-amp scale`.
+"""Measures single steps, for `hpc-amp bench` and `hpc-amp scale`.
 
 Each rank writes `attempts/N/timing/rank-00000.json` in the form that `hpc_amp.study.timing`
-describes, and rank 0 `allreduce.json` beside it. Beyond that form a rank's file holds
+describes, and rank 0 writes `allreduce.json` beside it. The file of a rank also holds
 
     device_type         text: cuda or cpu
-    peak_memory_bytes   int: on a GPU what torch had allocated at most in the measured steps; on a
-                        CPU the largest resident size of the process up to their end
+    peak_memory_bytes   int: on a GPU, the most that torch had allocated in the measured steps; on a
+                        CPU, the largest resident size of the process up to their end
     tf32                null on CPUs; else {"matmul": bool, "convolution": bool}
     channels_last       bool
-    task                text: its name
-    model               text: the network's name, or null for tasks that have one of their own
+    task                text: the name of the task
+    model               text: the name of the network, or of the task if it has no choice of one
     environment         versions and hardware
 """
 
@@ -33,14 +33,14 @@ from hpc_amp.train.exchange import ExchangeTimer, time_alone
 from hpc_amp.train.observer import Training
 from hpc_amp.train.rundir import write_json
 
-# By which the number of steps follows from `train.timing.seconds`.
+# If `train.timing.seconds` is given, their number of steps follows from the first so many.
 _PACE_STEPS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """When the step before ended, the batch was asked for and came, and this one ended; and the
-    exchanges of gradients in it."""
+    """The marks of one step: the end of the previous step, the request for the batch, its arrival,
+    the end of this step; and those of the exchanges of gradients in between."""
 
     begin: Mark
     asked: Mark
@@ -50,8 +50,11 @@ class _Step:
 
 
 class StepTimer:
-    """Takes the times of the steps of one rank. What lies between two steps belongs to the second
-    one, except evaluations and checkpoints (see `restart`). Nothing waits for the device."""
+    """Measures the steps of one rank, as `config` (`train.timing`) asks for.
+
+    The time between two steps belongs to the second one, except for evaluations and checkpoints
+    (see `restart`). Nothing waits for the device.
+    """
 
     def __init__(self, config: Timing, world: World, device: torch.device) -> None:
         self._config = config
@@ -69,20 +72,20 @@ class StepTimer:
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps that were asked for are measured."""
+        """Whether all steps that were asked for have been measured."""
         return len(self._steps) == self._wanted
 
     @property
     def ends_training(self) -> bool:
-        """Whether the training was to last only as long as is measured, and that is over."""
+        """Whether training was to last only as long as the measurement, which is over."""
         return self._config.seconds is not None and self.is_done
 
     def watch_exchange(self, network: DistributedDataParallel) -> None:
-        """Time the exchange of a network's gradients."""
+        """Measure the exchange of a network's gradients."""
         self._exchanges.watch(network)
 
     def watch(self, batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
-        """The same batches, with the time that each one is waited for."""
+        """Yield the same batches, and measure how long the engine waits for each one."""
         while not self.is_done:
             self._asked = self._clock.mark()
             batch = next(batches, None)
@@ -93,7 +96,7 @@ class StepTimer:
         yield from batches
 
     def step_done(self) -> None:
-        """The step with the last batch is over; on a GPU, it is queued."""
+        """Called when the step of the last batch is over; on a GPU, when it is queued."""
         exchanges = self._exchanges.take()
         if self.is_done:
             return
@@ -110,12 +113,12 @@ class StepTimer:
             self._wanted = self._steps_in_time(seconds)
             self.restart()
         if self.is_done:
-            # The evaluation that follows needs memory, too.
+            # Read now, because an evaluation needs memory as well.
             self._peak_memory = machine.peak_memory(self._device)
 
     def _steps_in_time(self, seconds: float) -> int:
-        """How many steps take so long, by rank 0's clock and the steps up to now. Every rank calls
-        this after the same one."""
+        """How many steps take `seconds`, by the steps so far and the clock of rank 0. A collective
+        call."""
         pace = sum(self._clock.seconds(step.begin, step.end) for step in self._steps)
         number = round(seconds / pace * len(self._steps))
         agreed = torch.tensor([max(number, len(self._steps))], device=self._device)
@@ -128,9 +131,11 @@ class StepTimer:
         self._end = None
 
     def write(self, engine: Training, folder: Path, *, hurry: bool) -> None:
-        """Write what was measured, if anything was; where all of it was, measure the exchange
-        alone, too, unless there is a `hurry`. Every rank calls this. A disk that does not take a
-        file costs that file."""
+        """Write the measurements to `folder`, if there are any. A collective call.
+
+        If all steps are measured, also measure all-reduces alone, unless there is a `hurry`. If the
+        disk refuses a file, only that file is missing.
+        """
         if not self._steps:
             return
         facts = self._facts(engine)
@@ -148,6 +153,7 @@ class StepTimer:
             _write(folder / "allreduce.json", alone)
 
     def _facts(self, engine: Training) -> dict[str, Any]:
+        """The content of this rank's file. Waits for the device."""
         train, world, device = engine.train, self._world, self._device
         learning = [p for n in engine.networks.values() for p in n.parameters() if p.requires_grad]
         seconds = self._clock.seconds

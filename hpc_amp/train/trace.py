@@ -1,21 +1,21 @@
-"""Where the time of steps goes, read from a trace of torch's profiler (Chrome's trace format).
+"""Computes where the time of a step goes, from a trace of torch's profiler (Chrome's trace format).
 
-The host's timeline has marks (`hpc_amp.train.marks`): a whole step, and in it the wait for the
-batch (data), what the engine does with it (update) and, in that, forward. What is in an update and
-not forward is backward up to the last of its gradients, which autograd marks itself, and optimizer
-after that: unscaling, clipping, the step, averages.
+The host's timeline has marks (`hpc_amp.train.marks`): a whole step; in it, the wait for the batch
+(data) and the work of the engine (update); in the update, forward. The rest of an update is
+backward, up to the last gradient, which autograd marks itself, and then optimizer: unscaling,
+clipping, the step, averages.
 
-Of each moment of a step, by what keeps the device busy:
+Each moment of a step belongs to a part, by what the device does:
 
-    forward, backward, optimizer, data   it computes or copies; which, says the place on the host
-                                         where that work was launched
-    communication                        it only communicates: this is not hidden behind compute
+    forward, backward, optimizer, data   it computes or copies. The part is the one in which the
+                                         host launched that work
+    communication                        it only communicates: computation does not hide this
     data                                 it does nothing, and the host waits for a batch
-    idle                                 it does nothing of these: the host is too slow in giving it
-                                         work, or between two steps
+    idle                                 it does nothing, and the host does something else: it
+                                         launches work too slowly, or is between two steps
 
-A GPU's work are its kernels and copies, and NCCL's kernels are communication. A CPU's work are
-torch's operators, and gloo's exchanges, in threads of their own, are communication.
+The work of a GPU consists of its kernels and copies; NCCL's kernels are communication. The work of
+a CPU consists of torch's operators; gloo's exchanges, in threads of their own, are communication.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Seconds of one step, on average over the profiled ones. `parts` has the time of each of
-    PARTS; together they are `step`. `exchange` is all communication, hidden or not."""
+    """Seconds of one step, averaged over the profiled steps. `parts` has the time of each of PARTS,
+    which add up to `step`. `exchange` is all communication, hidden or not."""
 
     steps: int
     step: float
@@ -50,14 +50,15 @@ class Breakdown:
 
 
 class NoSteps(Exception):
-    """The trace has no whole step."""
+    """The trace has no complete step."""
 
 
 def break_down(trace: dict[str, Any]) -> Breakdown:
-    """What a trace says. Raises NoSteps."""
+    """Break the profiled steps down into parts. `trace` is the content of a trace file. Raises
+    NoSteps."""
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     updates = _marked(events, UPDATE)
-    # One without an update was given up for an evaluation.
+    # A step without an update was interrupted by an evaluation.
     steps = [span for span in _marked(events, STEP) if any(_clip(updates, *span))]
     if not steps:
         raise NoSteps
@@ -80,11 +81,11 @@ def break_down(trace: dict[str, Any]) -> Breakdown:
             if part is not None:
                 work.append((span, part))
     if on_gpu:
-        # The device may still work on the last step when the host is done with it.
+        # The device may still work on the last step when the host has finished it.
         done = max([steps[-1][1], *(last for (_, last), _ in work)])
         steps[-1] = (steps[-1][0], done)
     work.sort()
-    # A trace has a million events: each step looks only at its own.
+    # A trace may have a million events, so each step only looks at its own.
     ends = list(accumulate((last for (_, last), _ in work), max))
     exchange = _union(exchange)
     seconds = dict.fromkeys(PARTS, 0.0)
@@ -107,8 +108,8 @@ def _divide(
     host: _Timeline,
     seconds: dict[str, float],
 ) -> None:
-    """Add the time of each part of a step. Where two kernels overlap, the moment belongs to the
-    earlier one."""
+    """Add the time of each part of one step to `seconds`. If two kernels overlap, the time belongs
+    to the earlier one."""
     at = step[0]
     covered = []
     for span, part in work:
@@ -126,7 +127,7 @@ def _divide(
 
 
 class _Timeline:
-    """What the host is doing when: sorted spans that do not overlap, each with its part."""
+    """What the host does at which time: sorted spans that do not overlap, each with its part."""
 
     def __init__(self, spans: Iterable[tuple[float, float, str]]) -> None:
         self._spans = sorted(spans)
@@ -134,24 +135,25 @@ class _Timeline:
         self._ends = [end for _, end, _ in self._spans]
 
     def part(self, moment: float) -> str | None:
-        """The part that a moment belongs to, if any."""
+        """The part that a moment belongs to, or None."""
         index = bisect_right(self._begins, moment) - 1
         if index < 0 or moment > self._spans[index][1]:
             return None
         return self._spans[index][2]
 
     def overlap(self, first: float, last: float, part: str) -> float:
-        """How much of a span belongs to a part."""
-        return sum(
-            max(0.0, min(last, end) - max(first, begin))
-            for begin, end, name in self._spans[
-                bisect_right(self._ends, first) : bisect_left(self._begins, last)
-            ]
-            if name == part
-        )
+        """How much of the span from `first` to `last` belongs to `part`, in microseconds."""
+        begin_index = bisect_right(self._ends, first)
+        end_index = bisect_left(self._begins, last)
+        total = 0.0
+        for begin, end, name in self._spans[begin_index:end_index]:
+            if name == part:
+                total += max(0.0, min(last, end) - max(first, begin))
+        return total
 
 
 def _host_timeline(events: Sequence[dict[str, Any]]) -> _Timeline:
+    """What the host does when, from the marks of a trace and autograd's own events."""
     spans = [(*span, "data") for span in _marked(events, DATA)]
     forwards = _marked(events, FORWARD)
     gradients = sorted(_span(event) for event in events if event["name"].startswith(_GRADIENT))
@@ -167,6 +169,7 @@ def _host_timeline(events: Sequence[dict[str, Any]]) -> _Timeline:
 
 
 def _communicates(event: dict[str, Any]) -> bool:
+    """Whether an event is an exchange of gloo or a kernel of NCCL."""
     name = event["name"].lower()
     return name.startswith("gloo:") or (event.get("cat") == "kernel" and "nccl" in name)
 
@@ -176,7 +179,7 @@ def _span(event: dict[str, Any]) -> Span:
 
 
 def _marked(events: Iterable[dict[str, Any]], name: str) -> list[Span]:
-    """The spans of an annotation on the host; a GPU's timeline repeats it."""
+    """The spans of a mark on the host, sorted. A GPU's timeline repeats the mark."""
     return sorted(
         _span(event)
         for event in events
@@ -189,6 +192,7 @@ def _length(spans: Iterable[Span]) -> float:
 
 
 def _union(spans: Iterable[Span]) -> list[Span]:
+    """The same moments as sorted spans that do not overlap."""
     merged: list[Span] = []
     for begin, end in sorted(spans):
         if merged and begin <= merged[-1][1]:
@@ -199,7 +203,7 @@ def _union(spans: Iterable[Span]) -> list[Span]:
 
 
 def _clip(spans: Iterable[Span], begin: float, end: float) -> list[Span]:
-    """The parts of spans that lie within two moments."""
+    """The parts of `spans` between two moments."""
     clipped = ((max(first, begin), min(last, end)) for first, last in spans)
     return [(first, last) for first, last in clipped if last > first]
 
@@ -211,7 +215,7 @@ def _clip_sorted(spans: Sequence[Span], begin: float, end: float) -> list[Span]:
 
 
 def _rest(whole: Span, covered: Sequence[Span]) -> list[Span]:
-    """What is left of a span."""
+    """What is left of a span without the spans in `covered`, which are sorted."""
     left = []
     at = whole[0]
     for first, last in covered:

@@ -1,4 +1,4 @@
-"""What rank 0 reports: lines for people, metrics.jsonl, trackers, and the progress file."""
+"""The reports of rank 0: lines in the log, metrics.jsonl, trackers, and the progress file."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 
 
 class Tracking:
-    """Writes on rank 0 and does nothing elsewhere.
+    """Writes reports on rank 0, and does nothing on other ranks.
 
-    `trackers` are names of `hpc_amp.trackers`. On a resume the curves go on from `start_step`:
-    lines of metrics.jsonl beyond it are cut, and trackers are told the first step that is to come,
-    so that no step stands there twice. So is an evaluation of that step, unless it is `evaluated`:
-    it is not in the checkpoint then, and will be done again.
+    `start_step`: the step that this attempt resumes from. Later lines of metrics.jsonl are removed,
+    and trackers get the first step that is to come, so that no step is reported twice.
+    `evaluated`: whether the checkpoint includes the evaluation of `start_step`. If not, that
+    evaluation is removed as well, because it will be repeated.
+    `trackers`: names of trackers (`hpc_amp.trackers`).
 
-    Attempt 0 is none: it only looks at a run, on which an attempt may be at work, and writes
-    nothing but lines for people.
+    With attempt number 0, which only looks at a run that another attempt may be working on, nothing
+    is written but lines in the log.
 
-    A disk that is full, or a tracker that fails, costs reports, not the run.
+    If the disk is full or a tracker fails, reports are incomplete and the run goes on.
     """
 
     def __init__(
@@ -72,13 +73,13 @@ class Tracking:
                 tracker.scalars(line["step"], values)
 
     def say(self, line: str) -> None:
-        """A line for people, on standard output."""
+        """Print a line to standard output, with the time."""
         if self._speaks:
             with contextlib.suppress(OSError):
                 print(f"[{time.strftime('%H:%M:%S')}] {line}", flush=True)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Points of curves at `step`: a line of metrics.jsonl, and for the trackers."""
+        """Report values of curves at `step`: as a line of metrics.jsonl, and to the trackers."""
         if not self._active:
             return
         line = {"step": step, "time": round(time.time(), 3), **values}
@@ -88,13 +89,13 @@ class Tracking:
         self._to_trackers(line)
 
     def pictures(self, step: int, images: Tensor | None) -> None:
-        """Images [N, C, H, W] from 0 to 1 made at `step`, as one picture: in
-        samples/step-XXXXXXXX.png, and for the trackers."""
+        """Report images [N, C, H, W] with values from 0 to 1, made at `step`, as one picture: in
+        samples/step-XXXXXXXX.png, and to the trackers."""
         if not self._active or images is None:
             return
         from torchvision.utils import make_grid, save_image
 
-        images = images.nan_to_num()  # a picture of lost weights is black
+        images = images.nan_to_num()  # NaN becomes black
         grid = make_grid(images, nrow=math.ceil(math.sqrt(len(images))))
         with self._unless_disk_is_full():
             folder = self._run.path / "samples"
@@ -105,8 +106,8 @@ class Tracking:
                 tracker.picture(step, "samples", grid)
 
     def progress(self, **facts: Any) -> None:
-        """Overwrite the progress file of this attempt, which `status` reads. It follows within a
-        quarter of a second of training: a file costs as much as many small steps."""
+        """Overwrite the progress file of this attempt, which `hpc-amp status` reads. It is written
+        at most four times a second, because writing a file takes as long as many small steps."""
         if self._active:
             self._progress = {"time": time.time(), **facts}
             if time.monotonic() >= self._next_progress:
@@ -131,7 +132,7 @@ class Tracking:
 
     @contextlib.contextmanager
     def _unless_it_fails(self, name: str) -> Iterator[None]:
-        """A tracker that fails is left out from then on. It may be anybody's and raise anything."""
+        """Ignore a tracker from now on if it fails. It may be anyone's, and raise anything."""
         try:
             yield
         except OSError as error:
@@ -140,12 +141,12 @@ class Tracking:
             self._trackers.pop(name, None)
             text = " ".join(str(error).split())
             self.say(
-                f"WARNING: the tracker {name} is not used: {type(error).__name__}: {text}; "
-                "training goes on"
+                f"WARNING: the tracker {name} is not used: {type(error).__name__}: "
+                f"{text}; training goes on"
             )
 
     def close(self) -> None:
-        """Flush and close everything."""
+        """Write the last progress, and close all files and trackers."""
         if not self._active:
             return
         if self._progress:
@@ -159,9 +160,9 @@ class Tracking:
 
 
 def _cut_after(path: Path, step: int, evaluated: bool) -> list[dict[str, Any]] | None:
-    """Drop the lines of a metrics file that belong to steps beyond `step`, and torn ones; the
-    evaluation of `step`, too, unless it is `evaluated`. Where there was one, returns what else
-    there is of that step."""
+    """Remove the lines of a metrics file that are incomplete or belong to steps after `step`, and
+    the evaluation of `step` unless it is `evaluated`. If that evaluation was removed, returns the
+    other lines of `step`; otherwise None."""
     if not path.exists():
         return None
     kept, rest, dropped = [], [], False

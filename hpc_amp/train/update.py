@@ -1,4 +1,8 @@
-"""One optimizer update: forward and backward over micro-batches, unscale, clip, step."""
+"""One optimizer update: forward and backward over micro-batches, unscale, clip, step.
+
+The losses of a phase come in groups. A group goes backward together, as one weighted sum, and has
+one loss scaler. `Phase.losses` says which losses form a group.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,21 @@ from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.config.schema import Optimizer, Train
 from hpc_amp.distributed.gradients import average_gradients
 from hpc_amp.tasks.base import Losses, Networks, Phase, Task
-from hpc_amp.train.errors import TrainingError
+from hpc_amp.train.errors import SettingError, TrainingError
 from hpc_amp.train.losses import RecentLosses
 from hpc_amp.train.optimizers import build_optimizer
-from hpc_amp.train.settings import SettingError
+
+Group = tuple[str, ...]
+"""The names of losses that go backward together."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Backward:
-    """A backward pass of one micro-batch: of a weighted sum of losses. After the last one of a
-    forward pass its graph is freed."""
+    """One backward pass of one micro-batch.
+
+    `loss` is the weighted sum of a group of losses. `is_last`: no other group of the same forward
+    pass follows, so autograd may free the graph.
+    """
 
     loss: Tensor
     scaler: LossScaler | None
@@ -35,11 +44,18 @@ class _Backward:
 
 
 class PhaseUpdate:
-    """Carries out one phase of a step.
+    """Carries out one phase of a step on this rank.
 
-    `networks` are those of the task, on the device; `wrap` wraps one that this phase updates in DDP
-    where there are several ranks. `losses` are those of the steps since the last report. `skipped`
-    updates overflowed, in one loss or several.
+    `networks`: all networks of the task, on the device.
+    `wrap`: wraps a network that this phase updates in DDP, if there are several ranks.
+    `precision`: how the networks compute. It must not be complete yet (`ModelPrecision.complete`).
+
+    Attributes: `optimizer`; `scalers`, by the names of their groups joined with `+`, empty if the
+    precision needs none; `losses` since the last report, by name; `skipped`, the number of updates
+    that were skipped because gradients overflowed; `rehearsed`, whether `rehearse` was called.
+
+    Raises SettingError if the optimizer cannot work at this precision, and TrainingError if several
+    ranks are to train networks that share weights.
     """
 
     def __init__(
@@ -57,51 +73,55 @@ class PhaseUpdate:
         self._clip_norm = train.clip_norm
         updated = {name: wrap(networks[name]) for name in phase.networks}
         self._networks = {**networks, **updated}
-        self._frozen = _trainable(networks.values(), besides=updated.values())
+        self._frozen = _trainable_elsewhere(networks.values(), updated.values())
         self._distributed = [n for n in updated.values() if isinstance(n, DistributedDataParallel)]
         _refuse_shared(self._distributed, phase)
         _check_eps(phase.optimizer, policy)
         self.optimizer = build_optimizer(phase.optimizer, list(updated.values()), task.device)
         self._gradients = precision.gradients(self.optimizer)
         self._parameters = list(parameters_of(self.optimizer))
-        passes = [(entry,) if isinstance(entry, str) else entry for entry in phase.losses]
+        forward_passes = [(entry,) if isinstance(entry, str) else entry for entry in phase.losses]
         separate = phase.separate_scalers and policy.scales_loss
-        self._backward_groups: dict[tuple[str, ...], list[tuple[str, ...]]] = {
-            names: [(name,) for name in names] if separate else [names] for names in passes
-        }
-        """The losses of each forward pass, and which of them go backward together."""
-        groups = [group for groups in self._backward_groups.values() for group in groups]
-        self.scalers: Mapping[str, LossScaler] = {
-            _name(group): LossScaler(train.precision, name=f"{phase.name}/{_name(group)}")
-            for group in (groups if policy.scales_loss else ())
-        }
-        # DDP exchanges gradients in the first backward pass after a forward pass only.
+        self._groups: dict[Group, list[Group]] = {}
+        """For each forward pass, given by the names of its losses, its groups."""
+        for names in forward_passes:
+            self._groups[names] = [(name,) for name in names] if separate else [names]
+        self.scalers: dict[str, LossScaler] = {}
+        if policy.scales_loss:
+            for groups in self._groups.values():
+                for group in map(_title, groups):
+                    self.scalers[group] = LossScaler(train.precision, name=f"{phase.name}/{group}")
+        # DDP exchanges gradients only in the first backward pass after a forward pass.
         self._averages_itself = separate and bool(self._distributed) and len(self.scalers) > 1
         self.skipped = 0
         self.rehearsed = False
-        """Whether `rehearse` was called in this attempt."""
         self.losses: dict[str, RecentLosses] = {
-            name: RecentLosses(train.log_every, task.device) for names in passes for name in names
+            name: RecentLosses(train.log_every, task.device)
+            for names in forward_passes
+            for name in names
         }
 
     def set_rate(self, factor: float) -> None:
-        """Set the learning rate to `factor` times each group's peak."""
+        """Set the learning rate of each parameter group to `factor` times its peak."""
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * factor
 
     def run(self, micro_batches: Sequence[Any], before_step: Callable[[], None]) -> bool:
-        """Update the phase's networks from `micro_batches`. Calls `before_step` before anything
-        changes that optimizers change. Returns whether the step was taken: an overflow under a loss
-        scaler skips it."""
+        """Update the networks of the phase.
+
+        `micro_batches` are this rank's parts of one global batch. `before_step` is called before
+        the optimizer changes weights. Returns whether the update was made: a loss scaler skips it
+        if gradients overflow. Raises ScaleFloorError if a loss scale falls to its lower limit.
+        """
         self._zero_gradients()
         for losses in self.losses.values():
             losses.begin()
         with self._others_frozen():
             if len(self.scalers) > 1:
-                taken = self._backward_several(micro_batches)
+                finite = self._backward_with_scalers(micro_batches)
             else:
-                taken = self._backward_one(micro_batches)
-        if not taken:
+                finite = self._backward(micro_batches)
+        if not finite:
             self.skipped += 1
             self._gradients.drop_master_gradients()
             return False
@@ -118,7 +138,7 @@ class PhaseUpdate:
 
     @contextlib.contextmanager
     def _others_frozen(self) -> Iterator[None]:
-        """The networks that this phase does not update get no gradient."""
+        """Compute no gradients for the networks that this phase does not update."""
         for parameter in self._frozen:
             parameter.requires_grad = False
         try:
@@ -128,7 +148,8 @@ class PhaseUpdate:
                 parameter.requires_grad = True
 
     def rehearse(self, micro_batches: Sequence[Any]) -> None:
-        """Forward and backward, without an update of anything: for DDP, where that is used."""
+        """Run forward and backward once without changing losses, gradients or weights. DDP then has
+        its final order of buckets (see `Engine._rehearse`)."""
         self.rehearsed = True
         if self._averages_itself:
             return
@@ -141,30 +162,33 @@ class PhaseUpdate:
             losses.forget_step()
         self._zero_gradients()
 
-    def _backward_one(self, micro_batches: Sequence[Any]) -> bool:
-        """Accumulate gradients at one scale; ranks exchange them with the last micro-batch. Returns
-        whether they can be used."""
+    def _backward(self, micro_batches: Sequence[Any]) -> bool:
+        """Accumulate gradients under at most one loss scaler. DDP exchanges them with the last
+        micro-batch. Returns whether they are finite."""
         if self.scalers:
             self._gradients.set_aside()
         *first, last = micro_batches
         with self._no_exchange() if first else contextlib.nullcontext():
             for batch in first:
-                self._backward(batch, len(micro_batches))
-        self._backward(last, len(micro_batches))
+                self._backward_batch(batch, len(micro_batches))
+        self._backward_batch(last, len(micro_batches))
         for scaler in self.scalers.values():
             overflow = bool(self._gradients.unscale(scaler))
             scaler.update(overflow)
             return not overflow
         return True
 
-    def _backward(self, batch: Any, parts: int) -> None:
+    def _backward_batch(self, batch: Any, parts: int) -> None:
         for backward in self._backwards(batch, parts):
-            loss, scaler = backward.loss, backward.scaler
-            (scaler.scale(loss) if scaler else loss).backward()
+            loss = backward.loss
+            if backward.scaler is not None:
+                loss = backward.scaler.scale(loss)
+            loss.backward()
 
-    def _backward_several(self, micro_batches: Sequence[Any]) -> bool:
-        """Losses with scales of their own: each backward's gradients are alone when they are
-        unscaled, then added to what the others left. Ranks exchange at every backward."""
+    def _backward_with_scalers(self, micro_batches: Sequence[Any]) -> bool:
+        """Accumulate gradients under several loss scalers. The gradients of each backward pass are
+        kept apart until they are unscaled, and are then added to the others; the ranks exchange
+        them at every backward pass. Returns whether all are finite."""
         overflows = dict.fromkeys(self.scalers.values(), False)
         with self._no_exchange() if self._averages_itself else contextlib.nullcontext():
             for batch in micro_batches:
@@ -182,16 +206,17 @@ class PhaseUpdate:
 
     @contextlib.contextmanager
     def _no_exchange(self) -> Iterator[None]:
-        """DDP leaves the gradients of these forward and backward passes on their rank."""
+        """Keep DDP from exchanging gradients in the backward passes of this block."""
         with contextlib.ExitStack() as stack:
             for network in self._distributed:
                 stack.enter_context(network.no_sync())
             yield
 
     def _backwards(self, batch: Any, parts: int) -> Iterator[_Backward]:
-        """The backward passes of one micro-batch, their losses divided by the number of
-        micro-batches. Raises TrainingError where the task yields others than the phase has."""
-        missing = list(self._backward_groups)
+        """Run the task on one micro-batch, and yield a backward pass for each group of losses. The
+        losses are divided by `parts`, the number of micro-batches. Raises TrainingError if the task
+        does not yield the losses that its phase declares."""
+        missing = list(self._groups)
         losses = self._task.losses(self.phase.name, batch, self._networks)
         while True:
             with self._policy.autocast():
@@ -200,70 +225,75 @@ class PhaseUpdate:
                     break
                 if not isinstance(entry, Mapping):
                     raise self._other_losses(f"a {type(entry).__name__}, which is not a dictionary")
-                names = self._names(entry)
+                names = self._in_order(entry)
                 if names not in missing:
-                    raise self._other_losses(f"`{_name(tuple(entry))}`")
+                    raise self._other_losses(f"`{_title(tuple(entry))}`")
                 missing.remove(names)
                 parted = {name: entry[name] / parts if parts > 1 else entry[name] for name in names}
                 for name, loss in parted.items():
                     self.losses[name].add(loss)
-                groups = self._backward_groups[names]
+                groups = self._groups[names]
                 sums = [self._weighted_sum(parted, group) for group in groups]
             for group, loss in zip(groups, sums, strict=True):
-                scaler = self.scalers.get(_name(group))
+                scaler = self.scalers.get(_title(group))
                 yield _Backward(loss, scaler, is_last=group is groups[-1])
         if missing:
             raise self._other_losses("fewer")
 
-    def _names(self, entry: Losses) -> tuple[str, ...]:
-        """The names of a forward pass in the phase's order: sums depend on it."""
-        found = (names for names in self._backward_groups if set(names) == set(entry))
-        return next(found, tuple(entry))
+    def _in_order(self, entry: Losses) -> Group:
+        """The names of the losses of a forward pass in the order of the phase: the rounding of
+        their sum depends on it. A forward pass that the phase does not declare stays as it is."""
+        for names in self._groups:
+            if set(names) == set(entry):
+                return names
+        return tuple(entry)
 
-    def _weighted_sum(self, losses: Losses, names: tuple[str, ...]) -> Tensor:
-        """In fp32 where it is one of several: a sum of half-precision losses may overflow."""
+    def _weighted_sum(self, losses: Losses, names: Group) -> Tensor:
+        """The sum of `names`, each times its weight. A sum is computed in fp32, because a sum of
+        half-precision losses may overflow."""
         weights = self.phase.weights
         if len(names) == 1 and names[0] not in weights:
             return losses[names[0]]
         return torch.stack([losses[n].float() * weights.get(n, 1.0) for n in names]).sum()
 
     def _other_losses(self, what: str) -> TrainingError:
-        wanted = ", ".join(map(_name, self._backward_groups))
+        wanted = ", ".join(map(_title, self._groups))
         return TrainingError(
             f"task {self._task.name}: phase `{self.phase.name}` declares the losses {wanted}, each "
             f"once a micro-batch, but `losses` yields {what}"
         )
 
 
-def _name(losses: tuple[str, ...]) -> str:
-    """What losses that go backward together are called."""
+def _title(losses: Group) -> str:
     return "+".join(losses)
 
 
 def _refuse_shared(networks: Sequence[nn.Module], phase: Phase) -> None:
-    """Raise TrainingError where networks have weights in common: each has a DDP of its own, which
-    would exchange the gradients of its own part alone."""
+    """Raise TrainingError if networks share weights: each is wrapped in a DDP of its own, which
+    would only exchange the gradients of its own backward passes."""
     seen: set[nn.Parameter] = set()
     for network in networks:
         parameters = set(network.parameters())
         if seen & parameters:
             raise TrainingError(
-                f"phase `{phase.name}`: its networks share weights, which several ranks cannot "
-                "train; make them one network"
+                f"phase `{phase.name}` updates networks that share weights, which several ranks "
+                "cannot train; make them one network"
             )
         seen |= parameters
 
 
-def _trainable(networks: Iterable[nn.Module], besides: Iterable[nn.Module]) -> list[nn.Parameter]:
-    """The parameters that are trained somewhere, without those of the networks `besides`."""
-    left_out = {parameter for network in besides for parameter in network.parameters()}
+def _trainable_elsewhere(
+    networks: Iterable[nn.Module], updated: Iterable[nn.Module]
+) -> list[nn.Parameter]:
+    """The trainable parameters of `networks` that none of the `updated` networks has."""
+    left_out = {parameter for network in updated for parameter in network.parameters()}
     found = {p: None for network in networks for p in network.parameters() if p.requires_grad}
     return [parameter for parameter in found if parameter not in left_out]
 
 
 def _check_eps(config: Optimizer, policy: PrecisionPolicy) -> None:
-    """Raise SettingError where Adam would divide by 0: the square of a small gradient is 0 in half
-    precision, and so may `eps` be."""
+    """Raise SettingError if `eps` is 0 in the precision of the weights. Adam would divide by 0,
+    because the square of a small gradient is 0 there, too."""
     if config.name == "sgd" or policy.weight_dtype is None or policy.master_weights:
         return
     if torch.tensor(config.eps, dtype=policy.weight_dtype) == 0:

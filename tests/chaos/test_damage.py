@@ -155,6 +155,6 @@ def test_a_run_goes_on_from_the_one_before(made: Run, tmp_path: Path) -> None:
     assert attempt.wait() == [0]
     said = attempt.said()
     assert "WARNING: checkpoint" in said
-    assert "step-00000010 is not used: optimizers.pt is not what was written" in said
+    assert "step-00000010 is not used: optimizers.pt differs from what was written" in said
     assert "at step 5" in said
     assert run.summary["weights_sha256"] == made.summary["weights_sha256"]

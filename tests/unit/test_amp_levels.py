@@ -165,10 +165,10 @@ def test_what_comes_back_looks_like_what_went_in(enabled: bool) -> None:
 @pytest.mark.parametrize(
     ("models", "optimizers", "words"),
     [
-        ("model", None, "models is one or a list; it has a str"),
-        ((nn.Linear(1, 1), nn.Linear(1, 1)), None, "it has a tuple"),
-        (nn.Linear(1, 1), "sgd", "optimizers is one or a list; it has a str"),
-        (nn.Linear(1, 1), [None], "it has a NoneType"),
+        ("model", None, "models must be one or a list, but there is a str"),
+        ((nn.Linear(1, 1), nn.Linear(1, 1)), None, "there is a tuple"),
+        (nn.Linear(1, 1), "sgd", "optimizers must be one or a list, but there is a str"),
+        (nn.Linear(1, 1), [None], "there is a NoneType"),
     ],
 )
 def test_things_of_another_type_are_refused(models: Any, optimizers: Any, words: str) -> None:
@@ -207,7 +207,7 @@ def test_an_optimizer_twice_in_the_list_is_refused() -> None:
 def test_an_optimizer_that_scales_by_itself_is_refused() -> None:
     model, _ = pair()
     kind = type("FP16_Optimizer", (torch.optim.SGD,), {})
-    with pytest.raises(RuntimeError, match="pass the optimizer in it"):
+    with pytest.raises(RuntimeError, match="pass the optimizer that it wraps"):
         amp.initialize(model, kind(model.parameters(), lr=0.1))
 
 
@@ -286,7 +286,7 @@ def test_it_says_what_was_set_and_which_steps_were_skipped(
     said = capsys.readouterr().out
     assert "amp: opt_level=O2, cast_model_type=torch.float16" in said
     assert "keep_batchnorm_fp32=False, master_weights=True, loss_scale=dynamic" in said
-    assert "amp: gradient overflow, skipping the step; loss 0 has scale 32768 now" in said
+    assert "amp: gradients overflowed, the step is skipped; loss 0 now has scale 32768" in said
 
 
 def test_verbosity_0_is_silent(capsys: pytest.CaptureFixture[str]) -> None:

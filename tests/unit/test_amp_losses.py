@@ -511,7 +511,7 @@ def _loss_of(model: nn.Module, optimizer: Any, gradient: float) -> Tensor:
 def test_an_optimizer_made_later_is_unknown() -> None:
     model, _ = single()
     later = torch.optim.SGD(model.parameters(), lr=LR)
-    with pytest.raises(RuntimeError, match="was not given this SGD"):
+    with pytest.raises(RuntimeError, match="did not get this SGD"):
         backward(model, later)
     later.step()
     assert amp.stepped(later)

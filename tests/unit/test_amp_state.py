@@ -78,7 +78,7 @@ def test_another_number_of_losses_is_told_and_the_rest_loaded(
 
 def test_other_keys_are_refused_after_the_rest_was_loaded() -> None:
     start()
-    with pytest.raises(RuntimeError, match=r"no loss scalers: \['epoch', 'model'\]"):
+    with pytest.raises(RuntimeError, match=r"no loss scaler: \['epoch', 'model'\]"):
         amp.load_state_dict({"model": 1, "loss_scaler0": entry(4.0, 1), "epoch": 2})
     assert amp.loss_scale() == 4
 
@@ -87,14 +87,14 @@ def test_a_static_scale_stays_and_says_so(capsys: pytest.CaptureFixture[str]) ->
     start(loss_scale=128.0, verbosity=1)
     amp.load_state_dict({"loss_scaler0": entry(65536.0, 7)})
     assert amp.state_dict() == {"loss_scaler0": entry(128.0, 7)}
-    assert "loss 0 keeps its static scale 128; the state has 65536" in capsys.readouterr().out
+    assert "loss 0 keeps its static scale 128, but the state has 65536" in capsys.readouterr().out
 
 
 def test_a_scale_below_the_floor_is_raised_to_it(capsys: pytest.CaptureFixture[str]) -> None:
     amp.initialize(nn.Linear(1, 1), min_loss_scale=0.25)
     amp.load_state_dict({"loss_scaler0": {"loss_scale": 0.0, "unskipped": 3}})
     assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 0.25, "unskipped": 3}
-    assert "loss 0 has its least scale, 0.25; the state has 0" in capsys.readouterr().out
+    assert "loss 0 has its lowest scale, 0.25, but the state has 0" in capsys.readouterr().out
 
 
 def test_the_scale_goes_on_where_it_was() -> None:

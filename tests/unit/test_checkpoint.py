@@ -308,10 +308,10 @@ def flip_bit(path: Path) -> None:
         ("[]", "cannot be read"),
         ("null", "cannot be read"),
         ("{}", "cannot be read"),
-        ('{"format": 1}', "format 1 is not 2"),
-        ('{"format": 3, "sealed": "otherwise"}', "format 3 is not 2"),
-        ('{"format": 2, "step": 2, "files": {}}', "not what was written"),
-        ('{"format": 2, "step": 2, "files": {}, "sha256": "0"}', "not what was written"),
+        ('{"format": 1}', "has format 1, but"),
+        ('{"format": 3, "sealed": "otherwise"}', "has format 3, but"),
+        ('{"format": 2, "step": 2, "files": {}}', "differs from what was written"),
+        ('{"format": 2, "step": 2, "files": {}, "sha256": "0"}', "differs from what was written"),
     ],
 )
 def test_a_manifest_that_means_nothing(store: Store, manifest: str, said: str) -> None:
@@ -327,7 +327,7 @@ def test_a_manifest_that_somebody_edited_is_not_believed(store: Store) -> None:
     edited = {**json.loads(file.read_text()), "run": "another"}
     file.write_text(json.dumps(edited, indent=1))
     assert store.newest() == 1
-    assert f"{MANIFEST} is not what was written (sha256 differs)" in store.warnings[0]
+    assert f"{MANIFEST} differs from what was written (sha256)" in store.warnings[0]
 
 
 def test_a_file_that_is_none_of_ours_is_not_used(store: Store) -> None:
@@ -346,7 +346,7 @@ def test_a_copy_under_another_number_is_not_used(store: Store) -> None:
     store.put(1)
     shutil.copytree(store.path(1), store.path(2))
     assert store.newest() == 1
-    assert "is of step 1" in store.warnings[0]
+    assert "belongs to step 1" in store.warnings[0]
 
 
 def test_a_file_in_the_place_of_a_folder(store: Store) -> None:
@@ -422,7 +422,9 @@ def test_a_malicious_pickle_with_a_fitting_manifest_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     store.save(Checkpoint(1, {}, {"networks": {"w": Malicious()}}))
-    with pytest.raises(DamagedCheckpoint, match=r"networks.pt holds more than tensors: \w+\.\w+$"):
+    with pytest.raises(
+        DamagedCheckpoint, match=r"networks.pt holds other objects than tensors: \w+\.\w+$"
+    ):
         store.load(1)
     assert not (tmp_path / "owned").exists()
 
@@ -436,7 +438,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_malicious_one(
     (tmp_path / "checkpoints" / "step-00000010").rename(tmp_path / "put away")
     made.store.save(Checkpoint(10, {"step": 10}, {"networks": {"w": Malicious()}}))
     assert engine(tmp_path, attempt=2).step == 5
-    assert "networks.pt holds more than tensors" in capsys.readouterr().out
+    assert "networks.pt holds other objects than tensors" in capsys.readouterr().out
     assert not (tmp_path / "owned").exists()
 
 
@@ -521,7 +523,7 @@ def test_a_full_disk_lets_those_go_early_that_are_about_to_go(
     assert store.steps() == [2, 3, 4]
     (warning,) = store.warnings
     assert os.strerror(code) in warning
-    assert "older checkpoints than retention asks for went, to make room" in warning
+    assert "older checkpoints were removed early, to make room" in warning
 
 
 def test_where_that_is_not_enough_the_newest_ones_stay(

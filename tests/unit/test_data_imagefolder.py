@@ -67,7 +67,7 @@ def test_images_are_brought_to_the_size_asked_for(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"in_memory": True}, "set data.image_size"),
-        ({"probe": 1}, r"odd.png has 9 x 9 pixels and others 12 x 10: set data.image_size"),
+        ({"probe": 1}, r"odd.png has 9 x 9 pixels, but others have 12 x 10: set data.image_size"),
     ],
 )
 def test_images_of_different_sizes(

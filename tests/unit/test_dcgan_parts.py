@@ -110,9 +110,9 @@ def test_a_training_starts_with_given_weights(tmp_path: Path) -> None:
         (None, "cannot be read: .*No such file"),
         (b"", "cannot be read"),
         (b"no weights", "cannot be read"),
-        ([1, 2], "holds no weights, but a list"),
-        ({"main.0.weight": torch.zeros(1)}, "are of another generator: .*size mismatch"),
-        ({"main.0.weight": "text"}, "are of another generator"),
+        ([1, 2], "holds a list instead of weights"),
+        ({"main.0.weight": torch.zeros(1)}, "belong to another generator: .*size mismatch"),
+        ({"main.0.weight": "text"}, "belong to another generator"),
     ],
 )
 def test_weights_that_do_not_fit_are_one_line(content: Any, message: str, tmp_path: Path) -> None:

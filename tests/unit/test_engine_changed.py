@@ -104,8 +104,8 @@ def test_a_longer_run_has_the_schedule_of_its_whole_length(
     was = 0.5 * (1 + math.cos(math.pi * 9 / 10))
     assert "changed since the checkpoint: train.epochs 2 -> 4" in said
     assert (
-        "the run ends at step 20 now, not at 10: the learning rate of the next step is "
-        f"{now:.4g} of its peak, and was {was:.4g} in the run as it was"
+        "the run now ends at step 20, not at 10: the learning rate of the next step is "
+        f"{now:.4g} of its peak, and was {was:.4g} before"
     ) in said
     longer, whole = (curve(tmp_path / run, "train/lr") for run in ("a", "b"))
     assert [step for step, _ in longer] == list(range(1, 21))
@@ -171,7 +171,9 @@ def test_data_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     trained(tmp_path, 3)
     monkeypatch.setattr("support.training.STEPS_PER_EPOCH", 7)
 
-    with pytest.raises(TrainingError, match="trained with 5 steps an epoch, but there are 7 now"):
+    with pytest.raises(
+        TrainingError, match="trained with 5 steps in an epoch, but there are 7 now"
+    ):
         engine(tmp_path, attempt=2)
 
 
@@ -242,7 +244,7 @@ def test_a_run_does_not_begin_with_random_weights_instead(
         return list(again(self, chosen))
 
     monkeypatch.setattr(Engine, "_resume", without_checkpoints)
-    with pytest.raises(TrainingError, match="none of the run's checkpoints can be read"):
+    with pytest.raises(TrainingError, match="no checkpoint of the run can be read"):
         engine(tmp_path / "second", Tuned, attempt=2)
 
 
@@ -253,5 +255,5 @@ def test_weights_of_another_network_are_refused(
         def build_networks(self) -> dict[str, nn.Module]:
             return {"model": nn.Linear(6, 1)}
 
-    with pytest.raises(ModelError, match="are of another model"):
+    with pytest.raises(ModelError, match="belong to another model"):
         engine(tmp_path / "second", Wider)

@@ -203,7 +203,7 @@ def test_ranks_without_a_meeting_point() -> None:
 
     assert result.returncode == 2
     assert result.stderr == (
-        "hpc-amp: MASTER_ADDR and MASTER_PORT not set, and 2 ranks have to meet\n"
+        "hpc-amp: MASTER_ADDR and MASTER_PORT not set, but 2 ranks have to find each other\n"
     )
 
 

@@ -244,7 +244,7 @@ def test_whole_numbers_may_stand_for_numbers_and_none_where_it_is_a_value() -> N
 
 def test_a_batch_has_to_divide_among_the_ranks() -> None:
     train = replace(ClassificationConfig(), batch_size=100, accumulate=2)
-    with pytest.raises(SettingError, match="100 does not divide by 3 ranks x 2 parts; 96 or 102"):
+    with pytest.raises(SettingError, match="100 is not divisible by 3 ranks x 2 parts; 96 or 102"):
         check_settings(train, World(size=3, local_size=3))
 
 

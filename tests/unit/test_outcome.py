@@ -74,3 +74,30 @@ def test_a_disk_that_refuses_is_no_error(tmp_path: Path) -> None:
 )
 def test_lost_contact_is_told_from_an_error_of_ones_own(error: Exception, aftermath: bool) -> None:
     assert is_aftermath(error) is aftermath
+
+
+def test_an_error_for_the_user_is_not_taken_for_lost_contact() -> None:
+    from hpc_amp.data.errors import DataError
+    from hpc_amp.distributed.world import World
+    from hpc_amp.train.stages import explain, failure_status
+
+    error = DataError("MNIST is not in data, and the download failed: Connection refused")
+
+    assert is_aftermath(error), "the words are those of lost contact"
+    assert explain(error, World(1, 2)) == (f"rank 1: {error}", True)
+    assert failure_status(error) == 2
+
+
+def test_an_error_of_a_task_from_another_package_is_one_line() -> None:
+    from hpc_amp.distributed.world import World
+    from hpc_amp.errors import InputError, JobError
+    from hpc_amp.train.stages import explain, failure_status
+
+    class NoMasks(InputError):
+        """Of somebody's task."""
+
+    assert explain(NoMasks("the masks are missing"), World()) == ("the masks are missing", True)
+    assert failure_status(NoMasks("the masks are missing")) == 2
+    assert failure_status(JobError("the server has gone")) == 1
+    assert failure_status(KeyError("masks")) == 1
+    assert explain(KeyError("masks"), World()) == ("KeyError: 'masks'", False)

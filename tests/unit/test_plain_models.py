@@ -63,8 +63,8 @@ def test_a_model_of_several_outputs_gives_one() -> None:
 @pytest.mark.parametrize(
     ("name", "more", "message"),
     [
-        ("small_vgg11", {"image_size": 28}, "small_vgg11 wants images of 32 pixels or more"),
-        ("conv6", {"image_size": 8}, "conv6 wants images of 16 pixels or more"),
+        ("small_vgg11", {"image_size": 28}, "small_vgg11 needs images of 32 pixels or more"),
+        ("conv6", {"image_size": 8}, "conv6 needs images of 16 pixels or more"),
         ("fc", {"norm": "group"}, "model.norm: fc is plain and has no such setting"),
         ("lenet", {}, "there is no model 'lenet'; did you mean lenet5"),
     ],

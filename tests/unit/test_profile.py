@@ -293,7 +293,7 @@ def test_a_resume_behind_the_first_step(
     fit_until(engine(tmp_path, made, profile={"steps": (1, 2)}), 3)
     assert (tmp_path / "attempts" / "1" / "profile" / "summary.json").exists()
     engine(tmp_path, made, attempt=2, profile={"steps": (1, 2)}).fit()
-    assert "profile: step 1 is over, so there is none\n" in capsys.readouterr().out
+    assert "no profile: step 1 was done before this attempt\n" in capsys.readouterr().out
     assert not (tmp_path / "attempts" / "2" / "profile").exists()
 
 

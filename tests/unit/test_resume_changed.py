@@ -469,7 +469,7 @@ def test_a_finished_training_trains_longer(here: StubHost) -> None:
     assert (
         "changed since the checkpoint: train.epochs 3 -> 4, train.optimizer.lr 0.1 -> 0.02" in log
     )
-    assert "the run ends at step 16 now, not at 12" in log
+    assert "the run now ends at step 16, not at 12" in log
     summary = json.loads((run_dir / "summary.json").read_text())
     assert (summary["steps"], summary["total_steps"]) == (16, 16)
 

@@ -200,7 +200,7 @@ class Twice(TinyGan):
 
 
 def test_two_losses_of_one_name_are_a_defect_of_the_task(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="two losses of one name"):
+    with pytest.raises(ValueError, match="two losses of the same name"):
         engine(tmp_path, Twice)
 
 
@@ -318,7 +318,7 @@ def test_other_losses_than_the_phase_declares_are_an_error(
     [
         ({"begins": 1}, "no phase in epoch 0"),
         ({"ends": 1}, "no phase in epoch 1"),
-        ({"weights": {"los": 2.0}}, "weights for no loss: los"),
+        ({"weights": {"los": 2.0}}, "no loss of the name los"),
     ],
 )
 def test_phases_that_cannot_be_are_a_defect_of_the_task(

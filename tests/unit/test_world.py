@@ -240,9 +240,12 @@ def test_the_standard_variables() -> None:
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({}, "MASTER_ADDR and MASTER_PORT not set, and 8 ranks have to meet"),
-        ({"MASTER_ADDR": "n1"}, "MASTER_PORT not set, and 8 ranks have to meet"),
-        ({"MASTER_PORT": "1", "MASTER_ADDR": ""}, "MASTER_ADDR not set, and 8 ranks have to meet"),
+        ({}, "MASTER_ADDR and MASTER_PORT not set, but 8 ranks have to find each other"),
+        ({"MASTER_ADDR": "n1"}, "MASTER_PORT not set, but 8 ranks have to find each other"),
+        (
+            {"MASTER_PORT": "1", "MASTER_ADDR": ""},
+            "MASTER_ADDR not set, but 8 ranks have to find each other",
+        ),
     ],
 )
 def test_ranks_have_to_know_where_to_meet(environ: dict[str, str], message: str) -> None:

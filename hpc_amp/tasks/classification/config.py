@@ -1,4 +1,4 @@
-"""The keys of `train` that a classification adds. Standard library only."""
+"""The keys that classification adds to `train`. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Model:
     width: Count | None = None
     """Channels of the first stage of the ResNets above. Default: 16 for resnet8/20/56, else 64."""
     weights: WeightsFile | None = None
-    """File of weights that the run begins with, such as those of another run: `networks.pt` or
-    `average.pt` of a checkpoint, or a state dict. It must be of this very network. Default: random
+    """File with the initial weights of the run, such as those of another run: `networks.pt` or
+    `average.pt` of a checkpoint, or a state dict. They have to fit this network. Default: random
     weights."""
 
 

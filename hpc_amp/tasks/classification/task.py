@@ -17,7 +17,7 @@ from hpc_amp.tasks.classification.config import ClassificationConfig
 
 
 class Classification(Task):
-    """One network, one optimizer, cross entropy. A batch is images [B, C, H, W], labels [B]."""
+    """One network, one optimizer, cross entropy. A batch is images [B, C, H, W] and labels [B]."""
 
     name: ClassVar[str] = "classification"
     best: ClassVar[Best] = Best("accuracy", "highest")
@@ -30,7 +30,7 @@ class Classification(Task):
         return self.train.model.name
 
     def prepare_data(self) -> TrainingData:
-        """Find, download or make the images."""
+        """Find, download or generate the images."""
         self.data = prepare(self.train, self.world, self.device)
         self.data_name = self.data.name
         self.synthetic = self.data.synthetic
@@ -48,12 +48,12 @@ class Classification(Task):
         return {"model": model}
 
     def first_weights(self) -> dict[str, str]:
-        """Those of the model, where the job names a file."""
+        """The weights of the model, if the job names a file."""
         file = self.train.model.weights
         return {} if file is None else {"model": file}
 
     def phases(self) -> tuple[Phase, ...]:
-        """One update."""
+        """A single update."""
         return (Phase("train", ("model",), ("loss",), self.train.optimizer),)
 
     def losses(self, phase: str, batch: Batch, networks: Networks) -> Iterator[Losses]:
@@ -68,7 +68,7 @@ class Classification(Task):
         return self.data.evaluation()
 
     def evaluate(self, batch: Batch, networks: Networks) -> dict[str, Tensor]:
-        """`correct` and `count` (int64), and `loss` (float64), the cross entropy summed up."""
+        """`correct` and `count` (int64), and `loss` (float64), the sum of the cross entropies."""
         images, labels = batch
         logits = networks["model"](images).float()
         return {

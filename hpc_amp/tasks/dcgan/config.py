@@ -1,4 +1,4 @@
-"""The keys of `train` that a DCGAN adds. Standard library only."""
+"""The keys that DCGAN adds to `train`. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Gan:
     """The two networks, and how Adam updates them."""
 
     image_size: Annotated[int, image_side, NETWORK] = 64
-    """Side of the images in pixels: 16, 32, 64, ... Images of another size are scaled to it; of
-    `data.augment`, `flip` alone counts."""
+    """Side of the images in pixels: 16, 32, 64, ... Images of another size are scaled to it. Of
+    `data.augment`, only `flip` has an effect."""
     latent: Annotated[Count, NETWORK] = 100
-    """Length of the random vectors that the generator makes images from."""
+    """Length of the latent vectors, from which the generator generates images."""
     generator_width: Annotated[Count, NETWORK] = 64
-    """Channels of the generator before its last layer; each layer before has twice as many."""
+    """Channels of the generator before its last layer. Each earlier layer has twice as many."""
     discriminator_width: Annotated[Count, NETWORK] = 64
-    """Channels of the discriminator after its first layer; each further layer has twice as many."""
+    """Channels of the discriminator after its first layer. Each further layer has twice as many."""
     norm: Annotated[Literal["batch", "group"], NETWORK] = "batch"
     """Normalisation of both networks. `group` makes the result independent of how a batch is
     divided among ranks."""
@@ -40,11 +40,11 @@ class Gan:
     eps: NonNegative = 1e-8
     """Adam's term for numerical stability. Precision `O3` needs a larger one, such as 1e-4."""
     pictures: Count = 64
-    """Generated images in the picture that is written after each evaluation."""
+    """Number of generated images in the picture that is written after each evaluation."""
     evaluation_images: Annotated[int, at_least(2)] = 10_000
-    """Generated images that an evaluation compares with the test images."""
+    """Number of generated images that an evaluation compares with the test images."""
     generator_weights: WeightsFile | None = None
-    """File of weights that the generator begins with: `networks.pt` or `average.pt` of a
+    """File with the initial weights of the generator: `networks.pt` or `average.pt` of a
     checkpoint, or a state dict. Default: random weights."""
     discriminator_weights: WeightsFile | None = None
     """The same for the discriminator."""

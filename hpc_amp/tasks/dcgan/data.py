@@ -1,9 +1,9 @@
-"""Data for a GAN: images without labels, from -1 to 1 and of one size, each with the latent vector
-of a generated image beside it.
+"""Data for a GAN: images without labels, of one size, with values from -1 to 1. With each image
+comes the latent vector of a generated image.
 
-Latent vectors are drawn per (seed, epoch, step) for the global batch and divided among ranks and
-micro-batches as the images are. So they depend neither on the number of ranks nor on where a run
-was resumed.
+Latent vectors are drawn for the global batch of (seed, epoch, step), and are divided among ranks
+and micro-batches in the same way as the images. So they do not depend on the number of ranks, or on
+where a run was resumed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ Batch = tuple[Tensor, Tensor]
 
 
 def prepare_unlabelled(train: DcganConfig, world: World, device: torch.device) -> PreparedData:
-    """The data that `train.data` names, for images of `train.gan.image_size`. Images may be
-    mirrored, but are neither cropped nor blanked: the generator would learn the borders. Raises
-    DataError as `prepare` does."""
+    """Prepare the data that `train.data` names, as images of `train.gan.image_size`.
+
+    Images may be mirrored, but are not cropped or blanked, because the generator would learn the
+    borders. Arguments and errors are those of `hpc_amp.data.prepare.prepare`.
+    """
     data = train.data
     changed = dataclasses.replace(data.augment, crop=0, cutout=0)
     data = dataclasses.replace(data, augment=changed, image_size=train.gan.image_size)
@@ -38,7 +40,7 @@ def prepare_unlabelled(train: DcganConfig, world: World, device: torch.device) -
 
 
 class GanTraining(TrainingData):
-    """Batches of `labelled` images, with latent vectors in place of labels."""
+    """Batches of the images of `labelled`, with latent vectors instead of labels."""
 
     def __init__(
         self,
@@ -67,13 +69,13 @@ class GanTraining(TrainingData):
             ]
 
     def close(self) -> None:
-        """The same for the labelled images."""
+        """Close the data with labels."""
         self.labelled.close()
 
 
 def signed_images(images: Tensor, normalization: Normalization, train: DcganConfig) -> Tensor:
-    """`images` that came through `normalization`, as float32 from -1 to 1 of `train.gan.image_size`
-    pixels. Rounding makes the step back to pixel values exact."""
+    """Convert normalised images [B, C, H, W] to float32 from -1 to 1, of `train.gan.image_size`
+    pixels. `normalization` is reverted, and rounding makes the pixel values exact."""
     mean, std = (value[:, None, None] for value in (normalization.mean, normalization.std))
     pixels = images.mul(std).add_(mean).round_()
     side = train.gan.image_size
@@ -83,7 +85,7 @@ def signed_images(images: Tensor, normalization: Normalization, train: DcganConf
 
 
 def evaluation_latents(train: DcganConfig, world: World, device: torch.device) -> Iterator[Tensor]:
-    """This rank's part of the latent vectors of an evaluation, in batches. They are the same in
+    """This rank's share of the latent vectors of an evaluation, in batches. They are the same in
     every evaluation."""
     latents = fixed_latents(train, "evaluation", train.gan.evaluation_images)
     first, last = (len(latents) * rank // world.size for rank in (world.rank, world.rank + 1))
@@ -93,6 +95,6 @@ def evaluation_latents(train: DcganConfig, world: World, device: torch.device) -
 
 
 def fixed_latents(train: DcganConfig, purpose: str, count: int) -> Tensor:
-    """Latent vectors [count, latent] that depend on the seed and the purpose alone."""
+    """Latent vectors [count, latent] that only depend on the seed and on `purpose`."""
     stream = generator(train.seed, "latent vectors", purpose)
     return torch.randn(count, train.gan.latent, generator=stream)

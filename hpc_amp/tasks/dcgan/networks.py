@@ -1,9 +1,9 @@
-"""The two networks of DCGAN (Radford, Metz & Chintala, 2016), for square images of 16 pixels and up
-by powers of two.
+"""The two networks of DCGAN (Radford, Metz & Chintala, 2016), for square images whose side is a
+power of two of at least 16 pixels.
 
-Layers stand in one sequence, `main`, in the order of PyTorch's DCGAN example, so that weights
-trained with that example or with apex's fit. The discriminator gives logits: the sigmoid belongs to
-the loss, where it is safe under autocast.
+The layers are in one sequence, `main`, in the order of PyTorch's DCGAN example, so weights trained
+with that example or with apex's can be loaded. The discriminator returns logits. The sigmoid
+belongs to the loss, where it is safe under autocast.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from hpc_amp.models.resnet import group_norm
 
 Norm = Callable[[int], nn.Module]
 SMALLEST = 4
-"""Side in pixels of the smallest feature map."""
+"""The side of the smallest feature map in pixels."""
 
 
 class Generator(nn.Module):
-    """Latent vectors [N, latent] to images [N, channels, image_size, image_size] within -1 and 1.
+    """Maps latent vectors [N, latent] to images [N, channels, image_size, image_size] with values
+    from -1 to 1.
 
-    `width` is the number of channels before the last layer; each layer before has twice as many.
+    `width`: the number of channels before the last layer. Each earlier layer has twice as many.
+    `norm`: `batch` or `group`.
     """
 
     def __init__(
@@ -56,9 +58,11 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """Images [N, channels, image_size, image_size] to logits [N]: above 0 for what looks real.
+    """Maps images [N, channels, image_size, image_size] to logits [N], which are above 0 for images
+    that look real.
 
-    `width` is the number of channels after the first layer; each further layer has twice as many.
+    `width`: the number of channels after the first layer. Each further layer has twice as many.
+    `norm`: `batch` or `group`.
     """
 
     def __init__(self, *, channels: int, width: int, image_size: int, norm: str = "batch") -> None:
@@ -86,7 +90,7 @@ class Discriminator(nn.Module):
 
 
 def _doublings(image_size: int) -> int:
-    """How often the number of channels doubles between `width` and the smallest feature map."""
+    """How often the number of channels doubles from `width` to the smallest feature map."""
     return (image_size // (2 * SMALLEST)).bit_length() - 1
 
 
@@ -95,7 +99,7 @@ def _norm(name: str) -> Norm:
 
 
 def _initialise(layer: nn.Module) -> None:
-    """Weights from N(0, 0.02), those of a norm from N(1, 0.02), as in the paper."""
+    """Draw weights from N(0, 0.02), and those of norms from N(1, 0.02), as in the paper."""
     if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)):
         nn.init.normal_(layer.weight, 0.0, 0.02)
     elif isinstance(layer, (nn.BatchNorm2d, nn.GroupNorm)):

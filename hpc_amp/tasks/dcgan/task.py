@@ -1,5 +1,4 @@
-"""DCGAN (Radford, Metz & Chintala, 2016): a generator of images and a discriminator that judges
-them."""
+"""The DCGAN task: the training of a generator and a discriminator."""
 
 from __future__ import annotations
 
@@ -29,11 +28,12 @@ REAL, MADE = "real", "made"
 
 
 class Dcgan(Task):
-    """Two networks, two optimizers, three losses: the discriminator's for real and for generated
-    images, and the generator's, for being found out. All are binary cross entropies of logits.
+    """Two networks, two optimizers, three losses.
 
-    A batch is images [B, C, S, S] and latent vectors [B, latent]. Both phases of a step make images
-    from the same latent vectors.
+    The discriminator has a loss for real images and one for generated images. The generator has a
+    loss for generated images that the discriminator recognises. All are binary cross entropies of
+    logits. A batch is images [B, C, S, S] and latent vectors [B, latent]. Both phases of a step
+    generate images from the same latent vectors.
     """
 
     name: ClassVar[str] = "dcgan"
@@ -41,11 +41,11 @@ class Dcgan(Task):
     train: DcganConfig
     data: PreparedData
     judged: dict[str, Tensor]
-    """What the discriminator thought of the images of the newest batch, by the name of the loss:
-    the mean probability that they are real."""
+    """For each loss of the newest batch, by name, what the discriminator judged of its images: the
+    mean probability that they are real."""
 
     def prepare_data(self) -> TrainingData:
-        """Find, download or make the images."""
+        """Find, download or generate the images."""
         self.data = prepare_unlabelled(self.train, self.world, self.device)
         self.data_name = self.data.name
         self.synthetic = self.data.synthetic
@@ -55,7 +55,7 @@ class Dcgan(Task):
         return GanTraining(self.data.training, self.normalization, self.train, self.world)
 
     def build_networks(self) -> dict[str, nn.Module]:
-        """Both networks, for the channels of the data."""
+        """Both networks, for the number of channels of the data."""
         gan, channels = self.train.gan, self.data.channels
         return {
             "generator": Generator(
@@ -74,13 +74,13 @@ class Dcgan(Task):
         }
 
     def first_weights(self) -> dict[str, str]:
-        """Those of either network, where the job names a file."""
+        """The weights of each network for which the job names a file."""
         gan = self.train.gan
         files = {"generator": gan.generator_weights, "discriminator": gan.discriminator_weights}
         return {name: file for name, file in files.items() if file is not None}
 
     def phases(self) -> tuple[Phase, ...]:
-        """The discriminator's update, then the generator's, both with Adam."""
+        """The update of the discriminator, then that of the generator, both with Adam."""
         gan = self.train.gan
         # AdamW without weight decay is Adam.
         adam = Optimizer(name="adamw", lr=gan.lr, betas=gan.betas, eps=gan.eps, weight_decay=0.0)
@@ -90,7 +90,7 @@ class Dcgan(Task):
         )
 
     def losses(self, phase: str, batch: Batch, networks: Networks) -> Iterator[Losses]:
-        """`d_real` and `d_fake`, or `g`, the generator's loss in the form that does not saturate
+        """`d_real` and `d_fake`, or `g`, the generator's loss in its form that does not saturate
         (Goodfellow et al., 2014, section 3)."""
         images, latents = batch
         generator, discriminator = networks["generator"], networks["discriminator"]
@@ -103,7 +103,7 @@ class Dcgan(Task):
             yield self._loss("g", discriminator(generator(latents)), 1.0)
 
     def evaluation_batches(self) -> Iterator[tuple[str, Tensor]]:
-        """This rank's share of the test images, and of the latent vectors of generated ones."""
+        """This rank's share of the test images, then of the latent vectors of generated images."""
         self._moments = {kind: self._features.no_moments() for kind in (REAL, MADE)}
         for images, _ in self.data.evaluation():
             yield REAL, signed_images(images, self.normalization, self.train)
@@ -111,8 +111,8 @@ class Dcgan(Task):
             yield MADE, latents
 
     def evaluate(self, batch: tuple[str, Tensor], networks: Networks) -> dict[str, Tensor]:
-        """The number of images by kind. The moments of their features stay here until `summarize`,
-        since they are not scalars."""
+        """The number of images by kind. The moments of their features are kept here until
+        `summarize`, because they are not scalars."""
         kind, images = batch
         if kind == MADE:
             images = networks["generator"](images)
@@ -120,20 +120,20 @@ class Dcgan(Task):
         return {name: torch.tensor(len(images) * (name == kind)) for name in (REAL, MADE)}
 
     def pictures(self, networks: Networks) -> Tensor:
-        """Generated images from always the same latent vectors."""
+        """Images generated from the same latent vectors in every evaluation."""
         latents = fixed_latents(self.train, "pictures", self.train.gan.pictures)
         images: Tensor = networks["generator"](latents.to(self.device))
         return images.float().cpu() / 2 + 0.5
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
-        """`frechet_small`: how far the generated images are from the test images, as
-        `hpc_amp.gan.frechet` measures it. A collective call."""
+        """`frechet_small`, the distance of the generated images from the test images, as measured
+        in `hpc_amp.gan.frechet`. A collective call."""
         real, made = add_over_ranks(torch.stack(list(self._moments.values())), self.world)
         return {"frechet_small": frechet_distance(real, made)}
 
     def _loss(self, name: str, logits: Tensor, label: float) -> Losses:
-        """The mean binary cross entropy of `logits` [B], in fp32, where all have the same label: 1
-        is real, 0 is generated."""
+        """The mean binary cross entropy of `logits` [B] in fp32. `label` is that of all images: 1
+        for real, 0 for generated."""
         logits = logits.float()
         self.judged[name] = logits.detach().sigmoid().mean()
         labels = torch.full_like(logits, label)
