@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from hpc_amp.config.schema import Train
-from hpc_amp.data.memory import arrange
 from hpc_amp.data.order import rank_share
 from hpc_amp.distributed.world import World
 from hpc_amp.gan.data.batches import sample_seeds
@@ -89,8 +88,9 @@ class Place:
         stacked = stacked.to(self.device, non_blocking=True)
         if stacked.ndim < 4:
             return stacked
-        images = stacked.float().div_(127.5).sub_(1.0)
-        return arrange(images, self.train.channels_last and images.ndim == 4)
+        last = self.train.channels_last and stacked.ndim == 4
+        order = torch.channels_last if last else torch.contiguous_format
+        return stacked.to(torch.float32, memory_format=order).div_(127.5).sub_(1.0)
 
 
 class GanTraining(TrainingData, Generic[Batch]):
