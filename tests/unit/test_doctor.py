@@ -770,7 +770,7 @@ def test_the_command_on_a_machine(host: StubHost) -> None:
     ("words", "message"),
     [
         (["absent.yaml"], "absent.yaml"),
-        (["--network"], "--network needs a CONFIG"),
+        (["--network"], "--network needs CONFIG"),
         (["job.yaml", "--image", "x.sif"], "Give either CONFIG or --image"),
         (["--image", "docker://x"], "docker://x is a URI"),
     ],
