@@ -69,7 +69,7 @@ def prepare_bench(
             where=loaded.where("run"),
             hint="write train: instead of run:",
         )
-    gpus = given.job.job.gpus_per_node > 0
+    gpus = given.job.resources.gpus_per_node > 0
     now = datetime.datetime.now(datetime.timezone.utc)
     folder = benches_dir.expanduser().resolve() / given.job.name / rundir.new_run_id()
     bench = Bench(

@@ -45,7 +45,7 @@ def submit_allocation(study: Study, recipe: Recipe, wanted: Sequence[Measurement
 
 def render_allocation(folder: Path, wanted: Sequence[Measurement], plans: Sequence[Plan]) -> str:
     """The script of the job: the directives of the largest run, then the launch scripts of all."""
-    largest = max(plans, key=lambda plan: plan.job.job.nodes)
+    largest = max(plans, key=lambda plan: plan.job.resources.nodes)
     runs = [
         RunInTurn(f"{one.first.kind}-n{one.first.nodes:04d}", plan.run_dir, one.first.nodes)
         for one, plan in zip(wanted, plans, strict=True)

@@ -90,7 +90,7 @@ def draft_study(
         nodes=nodes,
         repeats=options.repeats,
         created=f"{now:%Y-%m-%d %H:%M:%S} UTC",
-        shared=tuple(n for n in nodes if options.kinds == KINDS and n == job.job.nodes),
+        shared=tuple(n for n in nodes if options.kinds == KINDS and n == job.resources.nodes),
     )
     site = plan.site.name if job.site == "auto" else job.site
     recipe = Recipe(

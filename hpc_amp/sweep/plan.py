@@ -42,7 +42,9 @@ class PlannedGroup:
         # The header is that of a script in the sweep's own folder, which has a log there.
         header = self.plan.scheduler.directives(replace(self.plan, run_dir=sweep_dir))
         job = self.plan.job
-        return Group(script, tuple(header), self.points, job.job.gpus_per_node, job.cpus_per_node)
+        return Group(
+            script, tuple(header), self.points, job.resources.gpus_per_node, job.cpus_per_node
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class SweepPlan:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What the user should know, although nothing is wrong."""
-        if not any(group.plan.job.job.chain for group in self.groups):
+        if not any(group.plan.job.resources.chain for group in self.groups):
             return self.plan.remarks
         chain = "job.chain makes no chains in a sweep: `sweep continue` takes up what has stopped"
         return (*self.plan.remarks, chain)
@@ -168,7 +170,7 @@ def _what_scripts_depend_on(job: Job) -> tuple[Any, ...]:
     """Everything of a job but what only job.json carries: the training, the command and the
     environment."""
     return (
-        job.job,
+        job.resources,
         replace(job.container, env={}),
         job.launch,
         job.restarts,

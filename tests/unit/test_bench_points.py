@@ -68,7 +68,7 @@ def test_points_differ_in_their_precision_alone(host: StubHost) -> None:
         every = parse_interval(train.checkpoint.every)
         assert (every.unit, every.count) == ("steps", 11)
         assert (train.checkpoint.keep_best, train.checkpoint.keep_every) == (0, None)
-        assert plan.job.job.max_restarts == 0
+        assert plan.job.resources.max_restarts == 0
     preflights = [plan.job.launch.preflight for plan in plans]
     assert preflights == [True, False, False, False], "the nodes are the same"
 

@@ -115,7 +115,10 @@ def test_nothing_but_paths_is_expanded():
     job = load(text + "job: {setup: cd $SCRATCH, directives: [--comment=$SCRATCH]}\n").job
     assert job.run == ["sh", "-c", "echo $SCRATCH ~"]
     assert job.container.env == {"A": "$SCRATCH"}
-    assert (job.job.setup, job.job.directives) == ("cd $SCRATCH", ["--comment=$SCRATCH"])
+    assert (job.resources.setup, job.resources.directives) == (
+        "cd $SCRATCH",
+        ["--comment=$SCRATCH"],
+    )
 
 
 REFUSED = {
