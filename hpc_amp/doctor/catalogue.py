@@ -1,7 +1,7 @@
 """The list of all checks of `hpc-amp doctor` and of the preflight.
 
-    python -m hpc_amp.doctor.catalogue            # writes the table in docs/doctor.md
-    python -m hpc_amp.doctor.catalogue --check    # fails if the table is out of date
+python -m hpc_amp.doctor.catalogue            # writes the table in docs/doctor.md
+python -m hpc_amp.doctor.catalogue --check    # fails if the table is out of date
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ CATALOGUE = (
     Check("program", ("node",), "your own program exists in the container"),
     Check("cwd", ("login",), "the working directory is visible in the container"),
     Check("run.dir", ("node",), "every node sees the run directory"),
-    Check(
-        "fs", ("login", "node"), "the run directory is writable and has space for checkpoints"
-    ),
+    Check("fs", ("login", "node"), "the run directory is writable and has space for checkpoints"),
     Check("tmp", ("login", "node"), "temporary files can be written"),
     Check("shm", ("node",), "there is enough shared memory for loader processes and NCCL"),
     Check("env.leak", ("login",), "no variable of your shell disturbs the container"),
@@ -82,9 +80,7 @@ CATALOGUE = (
     Check("net.nccl", ("network",), "measures an all-reduce over all nodes: bandwidth, transport"),
     Check("code", ("node",), "every node sees the same copy of the code"),
     Check("clock", ("node",), "the nodes' clocks agree"),
-    Check(
-        "sched", ("login",), "the scheduler answers, and queue, nodes and walltime are possible"
-    ),
+    Check("sched", ("login",), "the scheduler answers, and queue, nodes and walltime are possible"),
     Check("secrets", ("login",), "no token or password in the job file"),
 )
 

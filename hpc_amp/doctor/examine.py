@@ -97,9 +97,7 @@ def examine_image(image: str, *, runtime_name: str = "auto") -> list[Finding]:
     if foreign:
         what = f"the image is for {shown.architecture}, and this machine is {machine()}"
         why = "its programs do not run on this machine"
-        fix = (
-            f"check it on a machine that is {shown.architecture}, or pull it for {machine()}"
-        )
+        fix = f"check it on a machine that is {shown.architecture}, or pull it for {machine()}"
         return [*found, Finding("img.arch", "error", what, why, fix)]
     if shown.architecture:
         found.append(Finding("img.arch", "good", f"{shown.architecture}, like this machine"))

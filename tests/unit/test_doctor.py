@@ -144,7 +144,7 @@ def test_tmp(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "status", "text"),
     [
-        ({}, "good", "nothing in this shell"),
+        ({}, "good", "no variable of this shell"),
         ({"PYTHONPATH": "/x"}, "good", "PYTHONPATH: set here"),
         ({"APPTAINERENV_LD_LIBRARY_PATH": "/x"}, "good", "APPTAINERENV_LD_LIBRARY_PATH: set here"),
         ({"LD_PRELOAD": "/x/libxalt.so"}, "warning", "LD_PRELOAD=/x/libxalt.so"),
@@ -318,9 +318,7 @@ def test_a_log_folder_that_pbs_cannot_open(tmp_path: Path, monkeypatch: pytest.M
     absent = {"job": {"directives": [f"-j oe -o {tmp_path}/absent/job.log"]}}
     found = one(job.check_log_folders(request(tmp_path, absent, site)), "fs")
     assert found.status == "error"
-    assert (
-        found.what == f"-o {tmp_path}/absent/job.log: nothing can be written in {tmp_path}/absent"
-    )
+    assert found.what == f"-o {tmp_path}/absent/job.log: {tmp_path}/absent is not writable"
     for line in (f"-o {tmp_path}/job.log", f"-o {tmp_path}", "-o job.log"):
         there = {"job": {"directives": [line]}}
         assert list(job.check_log_folders(request(tmp_path, there, site))) == []
@@ -346,7 +344,7 @@ FOLDERS = [*PICTURES, "no-test/train/cat", "no-class/train", "no-class/test", "e
             {"name": "imagefolder", "root": "absent"},
             "error",
             "warning",
-            "there is no folder {}/absent",
+            "the folder {}/absent does not exist",
         ),
         (
             {"name": "imagefolder", "root": "no-test"},
@@ -359,7 +357,7 @@ FOLDERS = [*PICTURES, "no-test/train/cat", "no-class/train", "no-class/test", "e
             {"name": "imagefolder", "root": "no-class"},
             "error",
             "warning",
-            "{}/no-class/train has no folder of a class",
+            "{}/no-class/train contains no folder of a class",
         ),
         (
             {"name": "imagefolder", "root": "job.yaml"},
@@ -379,31 +377,32 @@ FOLDERS = [*PICTURES, "no-test/train/cat", "no-class/train", "no-class/test", "e
             {"name": "cifar10", "root": "empty"},
             "good",
             "unknown",
-            "cifar10 is not in {}/empty: there is no cifar-10-batches-py: rank 0 downloads it",
+            "cifar10 is not in {}/empty: cifar-10-batches-py is missing: rank 0 will download it",
         ),
         (
             {"name": "mnist", "root": "absent"},
             "good",
             "unknown",
-            "there is no folder {}/absent: rank 0 downloads it",
+            "the folder {}/absent does not exist: rank 0 will download it",
         ),
         (
             {"name": "mnist", "root": "absent", "download": False},
             "error",
             "warning",
-            "there is no folder {}/absent",
+            "the folder {}/absent does not exist",
         ),
         (
             {"name": "mnist", "root": "absent", "if_missing": "synthetic"},
             "warning",
             "warning",
-            "there is no folder {}/absent: the job would train on synthetic images",
+            "the folder {}/absent does not exist: the job would train on synthetic images",
         ),
         (
             {"name": "mnist", "root": "/proc/sets"},
             "error",
             "warning",
-            "there is no folder /proc/sets, and /proc cannot be written to download it",
+            "the folder /proc/sets does not exist, and it cannot be downloaded because /proc is "
+            "not writable",
         ),
     ],
 )
@@ -554,7 +553,10 @@ def test_what_only_nodes_can_tell_is_said(tmp_path: Path) -> None:
 
     assert {finding.status for finding in [*on, *off]} == {"unknown"}
     assert "net.name" in {f.id for f in on} and "bind" not in {f.id for f in on}
-    assert any("launch.preflight is false: nothing checks it" in finding.what for finding in off)
+    assert any(
+        "not checked: only the nodes can do it, and launch.preflight is false" in finding.what
+        for finding in off
+    )
 
 
 def test_errors_of_the_configuration_have_their_check() -> None:
@@ -744,8 +746,8 @@ def test_text_has_why_and_fix_where_something_is_wrong() -> None:
         [
             Finding("tmp", "good", "fine", "not shown", "nor this"),
             Finding("bind", "error", "/x does not exist", "it is needed", "create it"),
-            Finding("net.if", "unknown", "only the nodes can tell"),
-            Finding("net.ib", "unknown", "only the nodes can tell"),
+            Finding("net.if", "unknown", "only the nodes can check it"),
+            Finding("net.ib", "unknown", "only the nodes can check it"),
         ]
     )
     assert text.splitlines() == [
@@ -753,7 +755,7 @@ def test_text_has_why_and_fix_where_something_is_wrong() -> None:
         "FAIL  bind    /x does not exist",
         "      it is needed",
         "      create it",
-        "?     net.if, net.ib  only the nodes can tell",
+        "?     net.if, net.ib  only the nodes can check it",
         "1 good, 0 warning(s), 1 error(s), 2 not checked here",
     ]
 

@@ -250,7 +250,7 @@ def test_a_program_beside_a_file_that_is_taken_for_a_library(place: Place) -> No
     found = place.found(node_checks.check_program)
 
     assert found["py.path"].status == "warning"
-    assert found["py.path"].what.endswith("are taken for libraries: random")
+    assert found["py.path"].what.endswith("hide libraries of the same name: random")
 
 
 # ---- environment ---------------------------------------------------------------------------------
@@ -377,9 +377,9 @@ def test_gpus_that_are_only_counted(gpu_place: Place) -> None:
 
     found = {one.id: one for one in gpu_checks.judge_gpus(shared, facts)}["gpu.count"]
     assert (found.status, found.what) == (
-        "warning", "4 GPUs can be seen, and 2 were asked for",
+        "warning", "4 GPUs are visible, but only 2 were requested",
     )  # fmt: skip
-    assert "computes on the same ones" in found.why
+    assert "may use the same GPUs" in found.why
     assert {one.id: one for one in gpu_checks.judge_gpus(own, facts)}["gpu.count"].status == "good"
 
 
@@ -390,7 +390,7 @@ def test_a_small_job_on_a_large_gpu_is_at_work_too(gpu_place: Place) -> None:
     found = judged(gpu_place, devices=devices)["gpu.alloc"]
 
     assert (found.status, found.what) == (
-        "warning", "GPU 0: 3.0 GiB of its memory are in use by somebody else",
+        "warning", "GPU 0: other processes use 3.0 GiB of its memory",
     )  # fmt: skip
     idle = [{**H100, "free": H100["total"] - 2**29}, {**H100, "index": 1}]
     assert judged(gpu_place, devices=idle)["gpu.alloc"].status == "good"
@@ -428,7 +428,7 @@ def test_too_few_gpus(gpu_place: Place) -> None:
 def test_gpus_that_are_taken_or_broken(gpu_place: Place) -> None:
     busy = judged(gpu_place, devices=[H100, {**H100, "index": 1, "free": 2**30}])["gpu.alloc"]
     assert (busy.status, busy.what) == (
-        "warning", "GPU 1: 79.0 GiB of its memory are in use by somebody else",
+        "warning", "GPU 1: other processes use 79.0 GiB of its memory",
     )  # fmt: skip
     broken = judged(gpu_place, devices=[H100, {"index": 1, "name": "x", "code": 46}])["gpu.alloc"]
     assert broken.status == "error" and "taken by another process" in broken.what
@@ -437,10 +437,10 @@ def test_gpus_that_are_taken_or_broken(gpu_place: Place) -> None:
 @pytest.mark.parametrize(
     ("facts", "id", "text"),
     [
-        ({"library": "libcuda.so.1: cannot open"}, "gpu.count", "libcuda.so.1 is not inside"),
-        ({"hangs": 60.0}, "gpu.alloc", "gives no answer"),
-        ({"init": 999}, "gpu.alloc", "fails without saying why"),
-        ({"init": 803}, "gpu.alloc", "does not fit the driver in the kernel"),
+        ({"library": "libcuda.so.1: cannot open"}, "gpu.count", "libcuda.so.1 cannot be loaded in"),
+        ({"hangs": 60.0}, "gpu.alloc", "does not answer"),
+        ({"init": 999}, "gpu.alloc", "fails with an unknown error"),
+        ({"init": 803}, "gpu.alloc", "does not match the kernel's driver"),
         ({"init": 804}, "gpu.alloc", "do not work with the image's compatibility"),
         ({"init": 100}, "gpu.alloc", "sees no GPU"),
         ({"init": 12345}, "gpu.alloc", "CUDA error 12345"),
@@ -489,7 +489,7 @@ def test_the_driver_is_really_asked(gpu_place: Place) -> None:
 
 def test_net_name(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     found = place.found(network_checks.check_names)["net.name"]
-    assert found.status == "error" and "127.0.0.1 here, which is this node itself" in found.what
+    assert found.status == "error" and "127.0.0.1, which is this node itself" in found.what
     place.environ["HPC_AMP_MASTER_ADDR"] = "10.1.2.3"
     assert place.found(network_checks.check_names)["net.name"].status == "good"
     place.environ["HPC_AMP_MASTER_ADDR"] = "no-such-node.invalid"
@@ -547,7 +547,11 @@ def test_net_ib(gpu_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (65536, 65536))
     found = gpu_place.found(network_checks.check_infiniband)["net.ib"]
     assert found.status == "warning"
-    for lack in ("/dev/infiniband is not inside", "no libibverbs", "64 KiB of memory may be"):
+    for lack in (
+        "/dev/infiniband is not in the container",
+        "no libibverbs",
+        "64 KiB of memory may be",
+    ):
         assert lack in found.what
     gpu_place.write("dev/infiniband/uverbs0")
     gpu_place.write("usr/lib/x86_64-linux-gnu/libibverbs.so.1")
@@ -607,7 +611,7 @@ class Nodes:
         return content
 
 
-GOOD = CheckResult("bind", "good", "all mounts are there")
+GOOD = CheckResult("bind", "good", "all binds are visible")
 FULL = CheckResult("tmp", "error", "/tmp is full", "why", "fix")
 
 
@@ -639,7 +643,7 @@ def test_a_node_that_is_silent(place: Place) -> None:
         lambda: nodes.meeting("n3").other([GOOD], 0.1),
     )
 
-    assert nodes.report()["failed"] == "net.reach: 1 node(s) gave no answer in 1 s: n2 on n1"
+    assert nodes.report()["failed"] == "net.reach: 1 node(s) did not answer within 1 s: n2 on n1"
 
 
 def test_a_node_whose_container_did_not_start(place: Place) -> None:
@@ -668,7 +672,7 @@ def test_a_first_node_that_cannot_be_reached(place: Place) -> None:
     nodes.meeting("n2", 0.5).other([GOOD], 0.1)
 
     assert (
-        "the first node cannot be reached at 127.0.0.1:"
+        "cannot connect to the first node at 127.0.0.1:"
         in (nodes.report("preflight-n2.json")["failed"])
     )
 
@@ -691,7 +695,7 @@ def test_a_first_node_whose_name_is_not_known(place: Place) -> None:
     nodes.meeting("n1").first([GOOD], 0.1)
 
     assert nodes.report()["failed"].startswith(
-        "net.name: MASTER_ADDR no-such-node.invalid is a name that is not known: "
+        "net.name: MASTER_ADDR no-such-node.invalid cannot be resolved: "
     )
 
 
@@ -713,7 +717,7 @@ def test_other_code_and_another_time(place: Place, monkeypatch: pytest.MonkeyPat
 
     assert found["code"].status == "error"
     assert (found["clock"].status, found["clock"].what) == (
-        "warning", "clocks differ from the first node's: n2 by -3600 s",
+        "warning", "clocks differ from that of the first node: n2 by -3600 s",
     )  # fmt: skip
 
 
@@ -788,7 +792,7 @@ def test_an_image_that_may_not_be_read(tmp_path: Path) -> None:
         ("exec /usr/bin/python3: exec format error", "img.arch"),
         ("FATAL:   mkdir /tmp/x: no space left on device", "tmp"),
         ('FATAL:   "python3": executable file not found in $PATH', "img.python"),
-        ("hpc-amp: preflight: fs: nothing can be written in /r: Read-only file system", "fs"),
+        ("hpc-amp: preflight: fs: /r is not writable: Read-only file system", "fs"),
         ("FATAL:   stat /opt/python: no such file or directory", "img.python"),
         ("hpc-amp: this is Python 3.8, and hpc-amp needs 3.10", "img.python"),
         ("FATAL:   container creation failed: mount", "rt.start"),
@@ -818,7 +822,7 @@ def test_an_error_ends_the_job_before_its_program(host: StubHost) -> None:
 
     assert events(run_dir) == ["started", "failed"]
     reason = read_events(run_dir)[-1]["reason"]
-    assert reason.startswith("preflight: program: there is no program no-such-program on ")
+    assert reason.startswith("preflight: program: the program no-such-program does not exist on ")
     assert "no rank was started" in ended.output
     assert len(host.calls("srun")) == 1
 

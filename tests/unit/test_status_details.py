@@ -275,7 +275,7 @@ def test_a_run_that_waits_to_go_on_keeps_what_it_has(host: StubHost) -> None:
     attempt(run_dir, 1, "continued", start=START, end=START + 60)
     queue(host, "4242|PENDING|BeginTime")
 
-    assert host.hpc_amp("cancel", "--save", "test").stdout.endswith(": its checkpoints stay\n")
+    assert host.hpc_amp("cancel", "--save", "test").stdout.endswith(": its checkpoints are kept\n")
     assert host.calls("scancel") == [["4242"]]
 
 
