@@ -84,7 +84,7 @@ def test_validate(newcomer: Newcomer) -> None:
     result = newcomer("validate", "job.yaml")
 
     assert result.returncode == 0, result.stderr
-    assert result.stdout.rstrip().endswith("in docker:python:3.12")
+    assert result.stdout.rstrip().endswith("container docker:python:3.12")
 
 
 @pytest.mark.parametrize(

@@ -138,15 +138,15 @@ def test_cache(tmp_path: Path) -> None:
 
 def test_tmp(tmp_path: Path) -> None:
     found = one(machine.check_tmp(tmp_path / "absent"), "tmp")
-    assert found.status == "error" and "cannot be written" in found.what
+    assert found.status == "error" and "is not writable" in found.what
 
 
 @pytest.mark.parametrize(
     ("environ", "status", "text"),
     [
         ({}, "good", "no variable of this shell"),
-        ({"PYTHONPATH": "/x"}, "good", "PYTHONPATH: set here"),
-        ({"APPTAINERENV_LD_LIBRARY_PATH": "/x"}, "good", "APPTAINERENV_LD_LIBRARY_PATH: set here"),
+        ({"PYTHONPATH": "/x"}, "good", "PYTHONPATH set in this shell"),
+        ({"APPTAINERENV_LD_LIBRARY_PATH": "/x"}, "good", "APPTAINERENV_LD_LIBRARY_PATH set in"),
         ({"LD_PRELOAD": "/x/libxalt.so"}, "warning", "LD_PRELOAD=/x/libxalt.so"),
         ({"OPAL_PREFIX": "/opt/mpi"}, "warning", "OPAL_PREFIX=/opt/mpi"),
         ({"SINGULARITYENV_PATH": "/x"}, "warning", "SINGULARITYENV_PATH set variables in every"),
@@ -444,7 +444,7 @@ def test_data_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     config = {"run": None, "train": {"data": {"root": str(tmp_path)}}}
     local = request(tmp_path, config, {"scheduler": "local"})
     found = one(data.check_data(local), "data")
-    assert (found.status, found.what) == ("error", f"{tmp_path} may not be read")
+    assert (found.status, found.what) == ("error", f"you have no permission to read {tmp_path}")
 
 
 def test_a_program_of_ones_own_has_no_data_set(tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ def test_secrets(tmp_path: Path, config: dict[str, Any], place: str | None) -> N
     found = one(job.check_secrets(request(tmp_path, config)), "secrets")
 
     assert found.status == ("warning" if place else "good")
-    assert place is None or found.what.startswith(f"{place}: ")
+    assert place is None or found.what.startswith(f"{place} looks ")
     for secret in ("x1y2", "0123abcd", TOKEN):
         assert secret not in json.dumps(found.to_plain())
 
@@ -606,11 +606,14 @@ def test_an_image_in_order() -> None:
 @pytest.mark.parametrize(
     ("facts", "text"),
     [
-        ({"python": "3.8.10"}, "needs Python 3.10, and it has 3.8.10"),
-        ({"python": None}, "it has none"),
-        ({"torch": None}, "it has no torch"),
-        ({"torch": "1.8.0a0+17f8c32"}, "it has 1.8.0a0"),
-        ({"torchvision": {"error": "undefined symbol"}}, "does not import: undefined symbol"),
+        ({"python": "3.8.10"}, "needs Python 3.10 or newer, and the image has 3.8.10"),
+        ({"python": None}, "the image has no Python"),
+        ({"torch": None}, "the image has no torch"),
+        ({"torch": "1.8.0a0+17f8c32"}, "the image has 1.8.0a0"),
+        (
+            {"torchvision": {"error": "undefined symbol"}},
+            "importing torchvision fails: undefined symbol",
+        ),
     ],
 )
 def test_img_python(facts: dict[str, Any], text: str) -> None:
@@ -651,12 +654,12 @@ def test_env_masked() -> None:
     brought = inside({"environ": environ})["env.masked"]
     assert brought.status == "warning" and "NCCL_SOCKET_IFNAME=eth0" in brought.what
     won = inside({"environ": environ}, env={"NCCL_SOCKET_IFNAME": "hsn0"})["env.masked"]
-    assert won.status == "good" and "win" in won.what
+    assert won.status == "good" and "values of the job are used" in won.what
 
 
 def test_usersite_and_py_path(tmp_path: Path) -> None:
     more = {"user_folder": str(tmp_path)}
-    assert "kept out" in inside(more=more)["usersite"].what
+    assert "Python ignores" in inside(more=more)["usersite"].what
     assert inside(more=more, env={"PYTHONNOUSERSITE": ""})["usersite"].status == "warning"
     foreign = inside({"torch_file": "/home/me/.local/lib/python3.10/site-packages/torch/x.py"})
     assert foreign["py.path"].status == "warning"

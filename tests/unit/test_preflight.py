@@ -129,7 +129,10 @@ def test_rank(place: Place, environ: dict[str, str]) -> None:
 def test_fs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", short_of(2**29))
     (found,) = node_checks.check_run_dir(place.node())
-    assert (found.id, found.status) == ("fs", "warning") and "only about 500 MiB left" in found.what
+    assert (found.id, found.status) == (
+        "fs",
+        "warning",
+    ) and "only about 500 MiB of free" in found.what
 
     monkeypatch.setattr(node_checks, "_write", full)
     (found,) = node_checks.check_run_dir(place.node())
@@ -156,7 +159,7 @@ def test_a_working_directory_that_is_not_inside(place: Place) -> None:
 
 def test_data(place: Place) -> None:
     place.more = {"train": ClassificationConfig()}
-    assert "rank 0 downloads" in place.found(node_checks.check_data)["data"].what
+    assert "rank 0 will download" in place.found(node_checks.check_data)["data"].what
     plain = to_plain(ClassificationConfig())
     for changes, status in (
         ({"name": "imagefolder"}, "error"),
@@ -178,12 +181,12 @@ def test_data(place: Place) -> None:
 def test_tmp_and_shm(place: Place, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", short_of(2**20))
     (found,) = check(place.node())
-    assert found.status == "warning" and "has only about 1 MiB left" in found.what
+    assert found.status == "warning" and "has only about 1 MiB of free" in found.what
 
     monkeypatch.setattr(node_checks, "_write", full)
     (found,) = check(place.node())
     assert found.status == "error"
-    assert found.what == "/tmp is full" or found.what.startswith("/dev/shm cannot be written")
+    assert found.what == "/tmp is full" or found.what.startswith("/dev/shm is not writable")
 
 
 # ---- Python and the program ----------------------------------------------------------------------
@@ -192,10 +195,10 @@ def test_tmp_and_shm(place: Place, check: Check, monkeypatch: pytest.MonkeyPatch
 def test_usersite(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("site.getusersitepackages", lambda: str(tmp_path / "packages"))
     assert place.found(node_checks.check_usersite)["usersite"].what == (
-        "no packages in the home folder"
+        "there are no packages in the home folder"
     )
     (tmp_path / "packages" / "torch").mkdir(parents=True)
-    assert "kept out" in place.found(node_checks.check_usersite)["usersite"].what
+    assert "Python ignores" in place.found(node_checks.check_usersite)["usersite"].what
     place.env = {"PYTHONNOUSERSITE": ""}
     found = place.found(node_checks.check_usersite)["usersite"]
     assert found.status == "warning" and found.what.endswith("replace the image's: torch")
@@ -265,7 +268,7 @@ def test_env_masked(place: Place) -> None:
     found = place.found(node_checks.check_masked)["env.masked"]
 
     assert found.status == "warning"
-    assert found.what == "NCCL_IB_HCA is mlx5 outside, and mlx4 inside"
+    assert found.what == "NCCL_IB_HCA is mlx5 outside and mlx4 in the container"
 
 
 def test_an_image_that_chooses_a_network(place: Place) -> None:
@@ -291,7 +294,7 @@ def test_env_libs(place: Place, line: str) -> None:
     place.write("opt/a/lib/libtorch.so")
     place.environ["LD_LIBRARY_PATH"] = "/host:/opt/b/lib64"
     found = place.found(node_checks.check_libraries)["env.libs"]
-    assert found.status == "warning" and found.what.endswith("own folders: /opt/a/lib")
+    assert found.status == "warning" and found.what.endswith("folders of the image: /opt/a/lib")
     place.environ["LD_LIBRARY_PATH"] = "/host:/opt/a/lib:/opt/b/lib64"
     assert place.found(node_checks.check_libraries)["env.libs"].status == "good"
 
@@ -299,7 +302,10 @@ def test_env_libs(place: Place, line: str) -> None:
 def test_cpu_affinity(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
     found = place.found(node_checks.check_cores)["cpu.affinity"]
-    assert (found.status, found.what) == ("warning", "1 core(s) for 2 rank(s) that want 1 each")
+    assert (found.status, found.what) == (
+        "warning",
+        "1 core(s) are available for 2 rank(s) with 1 requested for each",
+    )
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
     assert place.found(node_checks.check_cores)["cpu.affinity"].status == "good"
 
@@ -358,12 +364,12 @@ def test_only_with_a_container_something_has_to_be_bound(
     found = place.found(check)[id]
     assert found.status == "error"
     assert "bound" not in found.fix
-    assert "inside" not in found.what + found.fix
+    assert "in the container" not in found.what + found.fix
 
     place.binds = ["/scratch"]
     found = place.found(check)[id]
-    assert found.fix.endswith("has to be bound")
-    assert found.what.endswith(" inside")
+    assert "must be bound" in found.fix
+    assert found.what.endswith(" in the container")
 
 
 def test_gpus_that_are_only_counted(gpu_place: Place) -> None:
@@ -494,7 +500,7 @@ def test_net_name(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     assert place.found(network_checks.check_names)["net.name"].status == "good"
     place.environ["HPC_AMP_MASTER_ADDR"] = "no-such-node.invalid"
     found = place.found(network_checks.check_names)["net.name"]
-    assert found.status == "error" and "has no address inside" in found.what
+    assert found.status == "error" and "cannot be resolved in the container" in found.what
     place.resources["nodes"] = 1
     assert place.found(network_checks.check_names) == {}
 
