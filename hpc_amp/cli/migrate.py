@@ -64,7 +64,7 @@ def migrate(
     and 2 if a file cannot be read or is not valid Python. docs/migrate.md explains all rules.
     """
     from hpc_amp.errors import UsageError
-    from hpc_amp.migrate.files import Wish, python_files, require_libcst, scan_file
+    from hpc_amp.migrate.files import ScanOptions, python_files, require_libcst, scan_file
     from hpc_amp.migrate.rules import RULES
 
     if as_json and as_diff:
@@ -72,7 +72,7 @@ def migrate(
     for rule in ignored:
         if rule not in RULES:
             raise UsageError(f"there is no rule {rule!r}", hint="docs/migrate.md lists all rules")
-    wish = Wish(target, _version(torch), ignored)
+    options = ScanOptions(target, _version(torch), ignored)
     require_libcst()
     scanned: list[Scanned] = []
     refused: list[str] = []
@@ -84,7 +84,7 @@ def migrate(
 
     for path in python_files(paths, refuse):
         try:
-            one = scan_file(path, wish)
+            one = scan_file(path, options)
             if write:
                 one.write()
             scanned.append(one)

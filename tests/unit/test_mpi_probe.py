@@ -204,7 +204,7 @@ def test_a_newer_open_mpi_on_the_host_is_explained_with_both_versions(tmp_path: 
         ("slurm 24.05.1", NEW_IMAGE, "hybrid", {"PMIX_RANK": "0"}, ["PMIX_MCA_psec=^munge"]),
         ("slurm 24.05.1", MPICH_IMAGE, "hybrid", {"PMI_RANK": "0"}, ["a newer library"]),
         ("", OLD_IMAGE, "hybrid", {"OMPI_VERSION": "5.0.11"}, [
-            "Open MPI v4.1.4 cannot talk to the host's mpirun (Open MPI) 5.0.11: the host's "]),
+            "Open MPI v4.1.4 cannot talk to the host's mpirun (Open MPI) 5.0.11: its major "]),
         ("", OLD_IMAGE, "hybrid", {}, [
             "cannot talk to the host's launcher (HPC_AMP_HOST_MPI does not say which), although"]),
     ],

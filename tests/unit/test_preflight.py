@@ -201,7 +201,7 @@ def test_usersite(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "Python ignores" in place.found(node_checks.check_usersite)["usersite"].what
     place.env = {"PYTHONNOUSERSITE": ""}
     found = place.found(node_checks.check_usersite)["usersite"]
-    assert found.status == "warning" and found.what.endswith("replace the image's: torch")
+    assert found.status == "warning" and found.what.endswith("replace those of the image: torch")
 
 
 def test_py_path(place: Place, tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ def test_no_uvm(gpu_place: Place) -> None:
 
 def test_too_few_gpus(gpu_place: Place) -> None:
     found = judged(gpu_place, devices=[H100])["gpu.count"]
-    assert found.status == "error" and "1 of the 2 GPUs" in found.what
+    assert found.status == "error" and "1 of the 2 requested GPUs" in found.what
     node = gpu_place.node()
     node.job["launch"]["args"] = ["--gpus-per-task=1"]
     facts = {"init": 0, "cuda": 12040, "devices": [H100]}
@@ -437,7 +437,7 @@ def test_gpus_that_are_taken_or_broken(gpu_place: Place) -> None:
         "warning", "GPU 1: other processes use 79.0 GiB of its memory",
     )  # fmt: skip
     broken = judged(gpu_place, devices=[H100, {"index": 1, "name": "x", "code": 46}])["gpu.alloc"]
-    assert broken.status == "error" and "taken by another process" in broken.what
+    assert broken.status == "error" and "another process has exclusive use" in broken.what
 
 
 @pytest.mark.parametrize(
