@@ -346,7 +346,7 @@ LEFT = {
         "def f():\n    with autocast(): ...\n",
         "`__all__` exports it to other files",
     ),
-    "not used": ("from torch.cuda.amp import autocast\n", "nothing here uses it"),
+    "not used": ("from torch.cuda.amp import autocast\n", "this file does not use it"),
     "one use is not clear": (
         "from torch.cuda import amp\ns = amp.GradScaler()\nmake = amp.autocast\n",
         "line 3: `amp.autocast` is used without being called",
