@@ -89,11 +89,11 @@ class NetworkMeasurement:
                     f"{row['bytes']:>12.0f}  {row['microseconds']:>9.1f} us  "
                     f"{row['bus_gigabytes_per_second']:>11.3f} GB/s"
                 )
-        return "\n".join([*lines, to_text([self.finding]).splitlines()[0], *self._more()])
-
-    def _more(self) -> list[str]:
-        texts = (self.finding.why, self.finding.fix) if self.finding.status != "good" else ()
-        return [f"      {text}" for text in texts if text] + [f"run directory {self.run_dir}"]
+        lines.append(to_text([self.finding]).splitlines()[0])
+        if self.finding.status != "good":
+            lines += [f"      {text}" for text in (self.finding.why, self.finding.fix) if text]
+        lines.append(f"run directory {self.run_dir}")
+        return "\n".join(lines)
 
 
 def measure(

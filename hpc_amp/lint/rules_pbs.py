@@ -198,7 +198,10 @@ def _values(resources: list[tuple[str, str | None, Option]], report: FileFinding
     """Check the values of resources. If one is given twice, qsub only reads the first."""
     names = [name for name, *_ in resources]
     for index, (name, value, option) in enumerate(resources):
-        if name in names[:index] or (value is not None and _says_nothing(value)):
+        if name in names[:index]:
+            continue
+        # qsub does not read after a blank, and a placeholder is not a value.
+        if value is not None and (is_placeholder(value) or re.search(r"\s", value)):
             continue
         if name == "select":
             _select(value or "", option, report)
@@ -214,11 +217,6 @@ def _values(resources: list[tuple[str, str | None, Option]], report: FileFinding
                 _resource(name, value, option, report)
         elif name in _SIZES | _COUNTS:
             _resource(name, value, option, report)
-
-
-def _says_nothing(value: str) -> bool:
-    """Whether a value is a placeholder, or has blanks, after which qsub does not read."""
-    return is_placeholder(value) or re.search(r"\s", value) is not None
 
 
 def _resource(name: str, value: str | None, option: Option, report: FileFindings) -> None:

@@ -6,7 +6,7 @@ import re
 
 from hpc_amp.lint.findings import FileFindings, shown
 from hpc_amp.lint.job import LaunchLine, LintedJob, option_in
-from hpc_amp.lint.shell import Command, ShellWord
+from hpc_amp.lint.shell import ShellWord
 from hpc_amp.schedulers.grammar import number
 
 
@@ -62,7 +62,8 @@ def _ports(job: LintedJob, report: FileFindings) -> None:
                     found(word.line, str(port))
             elif variable.upper() == "RDZV_ENDPOINT" and (match := _ENDS_IN_PORT.search(value)):
                 found(word.line, match[1])
-        pieces = [*command.words[len(command.words) - len(program) :], *_arrays(command)]
+        items = [item for word in command.words for item in word.items]  # of arrays
+        pieces = [*command.words[len(command.words) - len(program) :], *items]
         for index, word in enumerate(pieces):
             text = word.text
             following = pieces[index + 1].text if index + 1 < len(pieces) else ""
@@ -105,10 +106,6 @@ def _has_whole_nodes(job: LintedJob) -> bool:
         return False
     alone = any(one.value not in ("user", "mcs", "topo") for one in slurm.all("exclusive"))
     return alone or (job.gpus_per_node or 0) >= 8
-
-
-def _arrays(command: Command) -> list[ShellWord]:
-    return [item for word in command.words for item in word.items]
 
 
 def _literal_port(value: str, kind: str) -> str | None:
@@ -330,7 +327,11 @@ def _first_component(job: LintedJob, report: FileFindings) -> None:
         for name, word in command.assignments:
             if not re.search(r"\bSLURM_(?:JOB_)?NODELIST\b(?!_HET)", job.expand(word.live)):
                 continue
-            users = [one for one in later if re.search(rf"\$\{{?{name}\b", _as_written(one))]
+            users = [
+                one
+                for one in later
+                if any(re.search(rf"\$\{{?{name}\b", part.text) for part in one.command.program)
+            ]
             if users:
                 report.add(
                     "first-component-address",
@@ -345,7 +346,3 @@ def _runs_without_the_first(launch: LaunchLine) -> bool:
     group = launch.options.get("het-group") or launch.options.get("pack-group") or ""
     has_other_server = re.search(r"etcd|\s:\s", launch.text) is not None
     return re.fullmatch(r"[1-9]\d*", group) is not None and not has_other_server
-
-
-def _as_written(launch: LaunchLine) -> str:
-    return " ".join(word.text for word in launch.command.program)

@@ -135,7 +135,8 @@ def check_export(
     """
     entries = value.split(",")
     for before, entry in itertools.pairwise(entries):
-        started = "=" in before or _continues(before)
+        in_quotes = before.count("'") % 2 == 1 or before.count('"') % 2 == 1
+        started = "=" in before or in_quotes
         if "=" in entry or not started or entry == "":
             continue
         if entry.upper() in _WORDS:
@@ -161,10 +162,6 @@ def check_export(
             + (", no MASTER_ADDR" if by == "srun" else ""),
             f"write --export=ALL,{shown(value, 40)}",
         )
-
-
-def _continues(entry: str) -> bool:
-    return entry.count("'") % 2 == 1 or entry.count('"') % 2 == 1
 
 
 def _time(option: Option, report: FileFindings) -> None:

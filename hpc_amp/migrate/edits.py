@@ -89,9 +89,8 @@ def _changed_from(
             module = module_of(statement)
         elif name != alias.evaluated_name:
             local = alias.evaluated_alias or alias.evaluated_name
-            alias = alias.with_changes(
-                name=cst.Name(name), asname=None if name == local else _as(local)
-            )
+            asname = None if name == local else cst.AsName(cst.Name(local))
+            alias = alias.with_changes(name=cst.Name(name), asname=asname)
         groups.setdefault(module, []).append(alias)
     if len(groups) == 1 and sum(map(len, groups.values())) == len(aliases):
         # All names now come from the same module, so the layout can be kept.
@@ -109,10 +108,6 @@ def _changed_from(
 
 def _without_last_comma(aliases: Sequence[cst.ImportAlias]) -> list[cst.ImportAlias]:
     return [*aliases[:-1], aliases[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
-
-
-def _as(name: str) -> cst.AsName:
-    return cst.AsName(cst.Name(name))
 
 
 def _dotted(name: str) -> cst.Name | cst.Attribute:

@@ -190,7 +190,9 @@ class Names:
             if isinstance(assignment, ImportAssignment):
                 found = self._by_alias.get((assignment.node, local), [])
             paths |= {binding.path for binding in found} or {None}
-        return paths.pop() if len(paths) == 1 else (None if paths else "")
+        if not paths:
+            return ""
+        return paths.pop() if len(paths) == 1 else None
 
     def is_exported(self, local: str) -> bool:
         """Whether `__all__` contains a name, so that other files may import it from this one."""

@@ -34,9 +34,9 @@ _ADAM_ONLY = {
 }
 # Values of these arguments with which torch computes the same.
 _HARMLESS = {
-    "max_grad_norm": ("", "0", "0.0", "0."),
-    "eps_inside_sqrt": ("", "False"),
-    "bias_correction": ("", "True"),
+    "max_grad_norm": ("0", "0.0", "0."),
+    "eps_inside_sqrt": ("False",),
+    "bias_correction": ("True",),
 }
 _FP16_UTILS = {
     "FP16_Optimizer": (
@@ -135,24 +135,21 @@ def _adam(program: MigratedProgram, call: cst.Call | None) -> str:
         return "torch.optim.AdamW, or torch.optim.Adam if adam_w_mode=False"
     mode, decay = argument(call, "adam_w_mode", 5), argument(call, "weight_decay", 6)
     is_open = any(arg.star for arg in call.args)
-    says = program.script.code(mode) if mode is not None else ("adam_w_mode" if is_open else "True")
-    name = {"True": "torch.optim.AdamW", "False": "torch.optim.Adam"}.get(says)
-    name = name or f"torch.optim.AdamW if {says} else torch.optim.Adam"
-    amount = "0.0" if decay is None else program.script.code(decay)
+    code = program.script.code
+    is_adam_w = "adam_w_mode" if is_open else "True"
+    if mode is not None:
+        is_adam_w = code(mode)
+    name = {"True": "torch.optim.AdamW", "False": "torch.optim.Adam"}.get(is_adam_w)
+    name = name or f"torch.optim.AdamW if {is_adam_w} else torch.optim.Adam"
+    amount = "0.0" if decay is None else code(decay)
     if decay is None and is_open:
         amount = "... (default 0.0)"
-    lost = [
-        text.format(value=value)
-        for option, text in _ADAM_ONLY.items()
-        if (value := _said(program, call, option)) not in _HARMLESS[option]
-    ]
-    return "; ".join([f"{name}(..., weight_decay={amount})", *lost, "fused=True for one kernel"])
-
-
-def _said(program: MigratedProgram, call: cst.Call, option: str) -> str:
-    """The code of a keyword argument, or "" if it is not given."""
-    value = argument(call, option)
-    return "" if value is None else program.script.code(value)
+    parts = [f"{name}(..., weight_decay={amount})"]
+    for option, text in _ADAM_ONLY.items():
+        value = argument(call, option)
+        if value is not None and code(value) not in _HARMLESS[option]:
+            parts.append(text.format(value=code(value)))
+    return "; ".join([*parts, "fused=True for one kernel"])
 
 
 def _old_handles(program: MigratedProgram, report: ScriptFindings) -> None:

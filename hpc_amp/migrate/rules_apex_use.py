@@ -59,12 +59,10 @@ def _scale_loss(program: MigratedProgram, report: ScriptFindings) -> None:
             if is_step or _is_clip(program, inner):
                 report.add("apex-inside-scale-loss", inner)
             plain = method(inner) == "backward" and not any(a.keyword is None for a in inner.args)
-            if plain and scaled and scaled not in _names_in(program, receiver(inner)):
-                report.add("apex-unscaled-backward", inner, scaled=scaled)
-
-
-def _names_in(program: MigratedProgram, node: cst.CSTNode) -> set[str]:
-    return {name.value for name in program.script.all(cst.Name, node)}
+            if plain and scaled:
+                names = {name.value for name in program.script.all(cst.Name, receiver(inner))}
+                if scaled not in names:
+                    report.add("apex-unscaled-backward", inner, scaled=scaled)
 
 
 def _is_clip(program: MigratedProgram, call: cst.Call) -> bool:

@@ -120,15 +120,12 @@ def _is_weight(program: MigratedProgram, node: cst.Name | cst.Attribute) -> bool
         for parameter in program.script.all(cst.Param, inside)
         if parameter.name.value == text and parameter.default is not None
     ]
-    return any(_is_quotient(value) or _is_small_number(value) for value in values)
-
-
-def _is_quotient(value: cst.BaseExpression) -> bool:
-    return isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Divide)
-
-
-def _is_small_number(value: cst.BaseExpression) -> bool:
-    return isinstance(value, cst.Integer | cst.Float) and value.evaluated_value < _LEAST_SCALE
+    for value in values:
+        if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Divide):
+            return True
+        if isinstance(value, cst.Integer | cst.Float) and value.evaluated_value < _LEAST_SCALE:
+            return True
+    return False
 
 
 def _is_power_of_two(node: cst.CSTNode) -> bool:

@@ -341,11 +341,13 @@ def _tell(grouped: list[CheckResult]) -> None:
 
 
 def _summary(grouped: list[CheckResult], nodes: int, seconds: float) -> str:
-    ids = {status: {f.id for f in grouped if f.status == status} for status in _ORDER}
+    ids: dict[str, set[str]] = {status: set() for status in _ORDER}
+    for finding in grouped:
+        ids[finding.status].add(finding.id)
     parts = [f"{len(ids['good'])} checks good"]
-    parts += [f"{status}: {', '.join(sorted(ids[status]))}" for status in _ORDER[:2] if ids[status]]
-    if ids["unknown"]:
-        parts.append(f"not checked: {', '.join(sorted(ids['unknown']))}")
+    for status, title in (("error", "error"), ("warning", "warning"), ("unknown", "not checked")):
+        if ids[status]:
+            parts.append(f"{title}: {', '.join(sorted(ids[status]))}")
     return f"preflight: {nodes} node(s) in {seconds:.1f} s: {'; '.join(parts)}"
 
 

@@ -140,7 +140,9 @@ def _ask(environment: Mapping[str, str], folder: str, limit: float) -> ProbeAnsw
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        return ProbeAnswer(_facts(pipe), status, _text(output))
+        output.seek(0)
+        text = output.read(2**20).decode(errors="replace")
+        return ProbeAnswer(_facts(pipe), status, text)
 
 
 def _facts(pipe: IO[bytes]) -> dict[str, Any]:
@@ -159,11 +161,6 @@ def _facts(pipe: IO[bytes]) -> dict[str, Any]:
         with contextlib.suppress(ValueError):
             facts.update(json.loads(line))
     return facts
-
-
-def _text(output: IO[bytes]) -> str:
-    output.seek(0)
-    return output.read(2**20).decode(errors="replace")
 
 
 # ---- explaining --------------------------------------------------------------------------------

@@ -278,8 +278,9 @@ def _why(setting: MpiCheck) -> str:
             f"{setting.inside}. Set OPAL_PREFIX in container.env to the folder of this MPI, or use "
             f"{_NO_MPI_NEEDED}"
         )
-    missing = _missing_folder(setting.environment)
-    if missing:
+    # PMIx needs files of its server, in a folder of the node.
+    missing = setting.environment.get("PMIX_SERVER_TMPDIR")
+    if missing and not os.path.isdir(missing):
         return (
             f"{complaint}: the launcher's folder {missing} is not visible in the container. Add a "
             f"parent of it, such as {os.path.dirname(missing)}, to container.bind, or use "
@@ -291,12 +292,6 @@ def _why(setting: MpiCheck) -> str:
         f"{complaint}, although their versions should work together. Remove --cleanenv and "
         f"--containall from container.args, use an image with the host's version, {bind_or_none}"
     )
-
-
-def _missing_folder(environment: Mapping[str, str]) -> str | None:
-    """The folder of PMIx's server files, if it is set but not visible."""
-    folder = environment.get("PMIX_SERVER_TMPDIR")
-    return folder if folder and not os.path.isdir(folder) else None
 
 
 def _why_slurm(setting: MpiCheck) -> str:
