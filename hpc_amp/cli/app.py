@@ -83,7 +83,7 @@ def init(path: Path) -> None:
 @overrides_argument
 @json_option
 def validate(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Check a job file without submitting it."""
+    """Check a job file (CONFIG) without submitting it."""
     from hpc_amp.jobs.render import render
     from hpc_amp.jobs.submit import prepare
 
@@ -141,7 +141,7 @@ def lint(scripts: tuple[str, ...], strict: bool, as_json: bool) -> None:
 @overrides_argument
 @run_id_option
 def render(config: Path, overrides: tuple[str, ...], run_id: str | None) -> None:
-    """Print the launch script."""
+    """Print the launch script of a job file (CONFIG)."""
     _print_script(config, overrides, run_id)
 
 
@@ -169,7 +169,7 @@ def submit(
     as_json: bool,
     run_id: str | None,
 ) -> None:
-    """Submit a job; print its job id and run directory.
+    """Submit a job file (CONFIG); print job id and run directory.
 
     KEY=VALUE replaces a value of the job file: job.nodes=4 train.optimizer.lr=0.2
     """
@@ -213,7 +213,7 @@ def _report_submission(
 @config_argument
 @overrides_argument
 def run(config: Path, overrides: tuple[str, ...]) -> None:
-    """Run a job on this machine and wait for it.
+    """Run a job file (CONFIG) on this machine and wait for it.
 
     Ctrl-C saves a checkpoint and stops the job.
     """
@@ -341,7 +341,7 @@ def _say_that_ranks_save() -> None:
 @runs_dir_option
 @json_option
 def cancel(targets: tuple[str, ...], save: bool, runs_dir: Path, as_json: bool) -> None:
-    """End runs.
+    """Cancel runs.
 
     The ranks save a checkpoint if the scheduler gives them enough time between its signal and the
     kill. With --save they have as much time as they need. `hpc-amp resume` continues the run.

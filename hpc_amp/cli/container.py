@@ -128,7 +128,7 @@ def ngc(
     output: Path | None,
     force: bool,
 ) -> None:
-    """NVIDIA's PyTorch image with additional packages."""
+    """Define NVIDIA's PyTorch image with additional packages."""
     from hpc_amp.containers.apptainer import definition as definitions
     from hpc_amp.containers.ngc import OLDEST_TORCH, table
 
@@ -183,7 +183,7 @@ def debian(
     output: Path | None,
     force: bool,
 ) -> None:
-    """A small image for CPUs, made from Debian packages."""
+    """Define a small image for CPUs from Debian packages."""
     from hpc_amp.containers.apptainer import definition as definitions
 
     words = ["debian"]

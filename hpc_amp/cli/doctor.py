@@ -18,7 +18,8 @@ from hpc_amp.cli.options import json_option
 @click.option(
     "--network",
     is_flag=True,
-    help="Submit a small job that measures the network between as many nodes as CONFIG uses.",
+    help="Submit a small job that measures the network between the nodes. It uses as many nodes as "
+    "CONFIG.",
 )
 @json_option
 def doctor(

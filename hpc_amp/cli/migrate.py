@@ -55,7 +55,7 @@ def migrate(
     ignored: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Update scripts that use apex.amp, old torch.cuda.amp or manual fp16.
+    """Update scripts with apex.amp, torch.cuda.amp or manual fp16.
 
     FILE is a Python file, a notebook (reported but not changed) or a folder. Without --write, no
     file is changed. With --write, the mechanical changes are made, and the others are reported.

@@ -59,7 +59,7 @@ def shell(
       hpc-amp shell my_run -- python -m hpc_amp.train
                                                  run one command, like a rank of the batch job
 
-    The shell has the environment and the resources of the job. It asks for one node, or uses the
+    The shell has the environment and the resources of the job. It requests one node, or uses the
     allocation that it is started in. The exit status is that of the shell or the command. RUN is a
     run directory, a job id, or the name of a job (its newest run).
     """
