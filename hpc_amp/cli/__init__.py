@@ -1,5 +1,8 @@
-"""The command line. Every command imports what it needs when it runs: `hpc-amp --help` answers in a
-blink, and nothing here ever imports torch."""
+"""The command line.
+
+Every command imports what it needs when it runs, so that `hpc-amp --help` starts quickly. Nothing
+here imports torch.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,25 @@ from typing import NoReturn
 
 
 def main() -> None:
-    """Entry point of `hpc-amp`."""
+    """Entry point of the `hpc-amp` program.
+
+    An error that the user can correct is printed as one line on standard error. The exit status is
+    then the error's `exit_code`, 2 for wrong arguments, or 130 after Ctrl-C.
+    """
     import click
 
     from hpc_amp.cli.app import app
     from hpc_amp.errors import HpcAmpError
     from hpc_amp.registry import RegistryError
 
-    # `hpc-amp logs ... | head`: a reader that has what it wanted ends this, without a word.
+    # `hpc-amp logs ... | head`: when the reader closes the pipe, end without an error message.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    # A terminal that cannot show a letter shows a substitute.
+    # Print a substitute for characters that the terminal's encoding does not have.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         os.getcwd()
     except OSError:
-        _fail("the working directory does not exist any more; change to another one", 2)
+        _fail("the working directory no longer exists; change to another one", 2)
     try:
         sys.exit(app(sys.argv[1:] or ["--help"], prog_name="hpc-amp", standalone_mode=False))
     except HpcAmpError as error:
@@ -32,7 +39,7 @@ def main() -> None:
     except RegistryError as error:
         _fail(str(error), 2)
     except click.ClickException as error:
-        # Where it is known which command was meant, its help is the hint.
+        # Refer to the help of the command that was called, if click knows which one it was.
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "hpc-amp"
         _fail(f"{error.format_message()} See {command} --help", 2)

@@ -32,17 +32,20 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 config_argument = click.argument("config", type=click.Path(path_type=Path))
 overrides_argument = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 run_id_option = click.option(
-    "--run-id", metavar="ID", help="Use this run id (form 20261127-223455-kqzf), not a new one."
+    "--run-id", metavar="ID", help="Use this run id, for example 20261127-223455-kqzf."
 )
 
 
 @click.group(context_settings=_SETTINGS)
 @click.version_option(__version__, message="hpc-amp %(version)s")
 def app() -> None:
-    """One YAML file in, a multi-node mixed-precision PyTorch run out.
+    """Run multi-node mixed-precision PyTorch jobs from one YAML file.
 
-    Start with `hpc-amp init`, look at what would run with `hpc-amp render job.yaml`, then
-    `hpc-amp submit job.yaml`. RUN is a run directory, a run's name (its newest run) or a job id.
+    `hpc-amp init` writes a job file. `hpc-amp render job.yaml` prints the launch script, and
+    `hpc-amp submit job.yaml` submits it.
+
+    CONFIG is a job file. KEY=VALUE replaces one value of it. RUN is a run directory, a job id, or
+    the name of a job (its newest run).
     """
 
 
@@ -60,7 +63,7 @@ app.add_command(sweep)
 @app.command()
 @click.argument("path", type=click.Path(path_type=Path), default=Path("job.yaml"))
 def init(path: Path) -> None:
-    """Write a commented job file to start from."""
+    """Write a job file with comments, as a starting point."""
     from hpc_amp.errors import UsageError
     from hpc_amp.resources import resource_folder
 
@@ -69,7 +72,7 @@ def init(path: Path) -> None:
         with path.open("x") as out:
             out.write(text)
     except FileExistsError:
-        raise UsageError(f"{path} exists already", hint="name another file") from None
+        raise UsageError(f"{path} already exists", hint="choose another file name") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
     click.echo(f"wrote {path}; next: hpc-amp validate {path}")
@@ -80,7 +83,7 @@ def init(path: Path) -> None:
 @overrides_argument
 @json_option
 def validate(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Check a job file, with its site, without running anything."""
+    """Check a job file (CONFIG) without submitting it."""
     from hpc_amp.config.checks import find_data
     from hpc_amp.jobs.render import render
     from hpc_amp.jobs.submit import prepare
@@ -108,10 +111,10 @@ def validate(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
         click.echo(json.dumps(facts))
         return
     where = f"site {facts['site']}, {facts['scheduler']}, {facts['launcher']}"
-    inside = f"in {facts['container']}" if facts["container"] else "no container"
+    container = f"container {facts['container']}" if facts["container"] else "no container"
     click.echo(
-        f"{config}: good; {facts['name']}: {facts['world_size']} rank(s) on {facts['nodes']} "
-        f"node(s), {where}, {inside}"
+        f"{config} is valid: {facts['name']}, {facts['world_size']} rank(s) on {facts['nodes']} "
+        f"node(s), {where}, {container}"
     )
     for found in data:
         if found.usable:
@@ -120,12 +123,14 @@ def validate(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
 @app.command()
 @click.argument("scripts", nargs=-1, required=True, metavar="SCRIPT...")
-@click.option("--strict", is_flag=True, help="Exit with 1 at warnings, too.")
+@click.option("--strict", is_flag=True, help="Exit with status 1 for warnings too.")
 @json_option
 def lint(scripts: tuple[str, ...], strict: bool, as_json: bool) -> None:
-    """Check launch scripts by what the schedulers really read in them: your own, too.
+    """Check launch scripts for common errors.
 
-    `-` is the standard input. Exits with 1 if there is an error; docs/lint.md explains all rules.
+    SCRIPT is any job script, also one that hpc-amp did not write; `-` is standard input. lint reads
+    the directives as the scheduler reads them. The exit status is 1 if there is an error.
+    docs/lint.md explains all rules.
     """
     from hpc_amp.lint.files import check_files, summary
 
@@ -146,7 +151,7 @@ def lint(scripts: tuple[str, ...], strict: bool, as_json: bool) -> None:
 @overrides_argument
 @run_id_option
 def render(config: Path, overrides: tuple[str, ...], run_id: str | None) -> None:
-    """Print the launch script."""
+    """Print the launch script of a job file (CONFIG)."""
     _print_script(config, overrides, run_id)
 
 
@@ -155,15 +160,15 @@ def _print_script(config: Path, overrides: tuple[str, ...], run_id: str | None) 
     from hpc_amp.jobs.submit import prepare
 
     plan, _ = prepare(config, overrides, run_id=run_id)
-    # As bytes: they are the script's, whatever the terminal's encoding.
+    # As bytes: the output is the script byte for byte, whatever the terminal's encoding.
     click.echo(render_plan(plan).encode(), nl=False)
 
 
 @app.command()
 @config_argument
 @overrides_argument
-@click.option("--dry-run", is_flag=True, help="Print the script that would be submitted, and stop.")
-@click.option("--follow", is_flag=True, help="Show the log until the run ends, then a summary.")
+@click.option("--dry-run", is_flag=True, help="Print the launch script and submit nothing.")
+@click.option("--follow", is_flag=True, help="Print the log until the run ends, then a summary.")
 @json_option
 @run_id_option
 def submit(
@@ -174,9 +179,9 @@ def submit(
     as_json: bool,
     run_id: str | None,
 ) -> None:
-    """Submit a job and return its id and run directory.
+    """Submit a job file (CONFIG); print job id and run directory.
 
-    Any key of the job file can be set behind it: job.nodes=4 train.optimizer.lr=0.2
+    KEY=VALUE replaces a value of the job file: job.nodes=4 train.optimizer.lr=0.2
     """
     if dry_run:
         _print_script(config, overrides, run_id)
@@ -218,7 +223,10 @@ def _report_submission(
 @config_argument
 @overrides_argument
 def run(config: Path, overrides: tuple[str, ...]) -> None:
-    """Run a job here and now, and wait for it. Ctrl-C saves a checkpoint and stops it."""
+    """Run a job file (CONFIG) on this machine and wait for it.
+
+    Ctrl-C saves a checkpoint and stops the job.
+    """
     from hpc_amp.config.sites import HERE
     from hpc_amp.jobs.submit import prepare
     from hpc_amp.jobs.submit import submit as submit_plan
@@ -235,7 +243,9 @@ def _wait_here(plan: Plan) -> None:
     try:
         _follow(plan.run_dir, as_json=False)
     except KeyboardInterrupt:
-        click.echo("\nstopping at a checkpoint; Ctrl-C again leaves it to finish that alone")
+        click.echo(
+            "\nstopping at a checkpoint; press Ctrl-C again to return without waiting for it"
+        )
         from hpc_amp.jobs.control import cancel as cancel_run
 
         cancel_run(plan.run_dir)
@@ -339,7 +349,7 @@ def generate(
 
 
 def _follow(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:
-    """Show the log and the summary; exits with 1 unless the run finished."""
+    """Print the log until the run ends, then a summary; exit with 1 unless the run finished."""
     from hpc_amp.jobs.follow import follow as follow_run
     from hpc_amp.jobs.summary import describe, read_summary
 
@@ -361,20 +371,20 @@ def _follow(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:
 
 
 def _follow_until_interrupted(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:
-    """Like `_follow`; Ctrl-C ends the following, not the run."""
+    """Like `_follow`, but Ctrl-C only ends this command; the run continues."""
     try:
         _follow(run_dir, as_json=as_json, from_end=from_end)
     except KeyboardInterrupt:
         click.echo(
-            f"\nno longer following; the run goes on. Follow: hpc-amp logs -f {run_dir}   "
-            f"End it: hpc-amp cancel {run_dir}",
+            f"\nthe run continues. To print its log: hpc-amp logs -f {run_dir}   "
+            f"To end it: hpc-amp cancel {run_dir}",
             err=True,
         )
         raise SystemExit(130) from None
 
 
 class _Waiting:
-    """Says once why a job waits in the queue, whenever the reason changes."""
+    """Prints why a job waits in the queue, and prints it again only when the reason changes."""
 
     def __init__(self) -> None:
         self._said = ""
@@ -388,11 +398,15 @@ class _Waiting:
 
 @app.command()
 @click.argument("target", metavar="RUN")
-@click.option("-f", "--follow", "following", is_flag=True, help="Go on until the run ends.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last lines.")
+@click.option(
+    "-f", "--follow", "following", is_flag=True, help="Print new lines until the run ends."
+)
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Print only the last N lines."
+)
 @runs_dir_option
 def logs(target: str, following: bool, lines: int | None, runs_dir: Path) -> None:
-    """Print a run's log."""
+    """Print the log of a run."""
     from hpc_amp.jobs import rundir
     from hpc_amp.jobs.follow import follow as follow_run
 
@@ -424,8 +438,8 @@ def _say_that_ranks_save() -> None:
     from hpc_amp.jobs.control import SAVE_SECONDS
 
     click.echo(
-        f"asked the ranks to save; the job is deleted once they have, or in {SAVE_SECONDS} s "
-        "(Ctrl-C: now)",
+        f"asked the ranks to save a checkpoint; the job is cancelled when they have saved, at the "
+        f"latest in {SAVE_SECONDS} s (Ctrl-C cancels it now)",
         err=True,
     )
 
@@ -433,15 +447,15 @@ def _say_that_ranks_save() -> None:
 @app.command()
 @click.argument("targets", nargs=-1, required=True, metavar="RUN...")
 @click.option(
-    "--save", is_flag=True, help="Let them save a checkpoint and stop by themselves; kill nothing."
+    "--save", is_flag=True, help="Wait until the ranks have saved a checkpoint and stopped."
 )
 @runs_dir_option
 @json_option
 def cancel(targets: tuple[str, ...], save: bool, runs_dir: Path, as_json: bool) -> None:
-    """End runs for good; `resume` takes them up again.
+    """Cancel runs.
 
-    The ranks save first, as far as the scheduler's grace allows; with --save they have the time
-    they need.
+    The ranks save a checkpoint if the scheduler gives them enough time between its signal and the
+    kill. With --save they have as much time as they need. `hpc-amp resume` continues the run.
     """
     from hpc_amp.jobs import rundir
 
@@ -457,7 +471,7 @@ def cancel(targets: tuple[str, ...], save: bool, runs_dir: Path, as_json: bool) 
 
 
 def _cancel(run_dir: Path) -> tuple[RunStatus, str]:
-    """End a run; returns its status before and a line about it."""
+    """End a run; return its previous status and a line for the user."""
     from hpc_amp.jobs.attempts import Orphan
     from hpc_amp.jobs.control import cancel as cancel_run
 
@@ -466,65 +480,65 @@ def _cancel(run_dir: Path) -> tuple[RunStatus, str]:
     for orphan in found:
         by_hand = f"ssh {orphan.host} kill {orphan.pid}"
         return before, (
-            f"asked {run_dir} to stop: {orphan}. If it goes on (a program of your own may not look "
-            f"for the stop file): {by_hand}"
+            f"asked {run_dir} to stop: {orphan}. If it does not stop (your own program may ignore "
+            f"the stop file): {by_hand}"
         )
     if before.state not in ("pending", "running", "unknown"):
-        return before, f"{run_dir} has ended already ({before.state})"
+        return before, f"{run_dir} has already ended ({before.state})"
     return before, f"cancelled job {before.job_id} of {run_dir}"
 
 
 def _save(run_dir: Path) -> tuple[RunStatus, str]:
-    """Let a run save and stop; returns its status before and a line about it."""
+    """Let a run save a checkpoint and stop; return its previous status and a line for the user."""
     from hpc_amp.jobs.control import save_and_stop
 
     def say_that_it_was_asked(status: RunStatus) -> None:
         click.echo(
-            f"asked job {status.job_id} to save and stop; it will not go on by itself (Ctrl-C: do "
-            "not wait for that)",
+            f"asked job {status.job_id} to save and stop; it will not restart by itself (Ctrl-C "
+            "returns without waiting)",
             err=True,
         )
 
     try:
         stopped = save_and_stop(run_dir, on_wait=say_that_it_was_asked)
     except KeyboardInterrupt:
-        click.echo(f"no longer waiting; see: hpc-amp status {run_dir}", err=True)
+        click.echo(f"not waiting any more; see hpc-amp status {run_dir}", err=True)
         raise SystemExit(130) from None
     before, after = stopped.before, stopped.after
     if stopped.how == "ended before":
-        return before, f"{run_dir} has ended already ({before.state})"
+        return before, f"{run_dir} has already ended ({before.state})"
     if stopped.how == "cancelled":
-        saved = "its checkpoints stay" if before.attempt else "there was nothing to save"
+        saved = "its checkpoints are kept" if before.attempt else "there was nothing to save"
         return before, f"cancelled job {before.job_id} of {run_dir}, which was not running: {saved}"
     if stopped.how == "asked":
         return before, (
-            f"{run_dir} runs a program of your own: it stops when it looks for attempts/"
-            f"{before.attempt}/stop, or when its time is up, and does not go on then"
+            f"{run_dir} runs your own program: it stops when it sees the file attempts/"
+            f"{before.attempt}/stop, or at its time limit, and does not restart after that"
         )
     step = f" at step {after.step}" if after.step is not None else ""
     return before, f"{run_dir} is {after.state}{step}: {after.reason}"
 
 
 def _without_secret(override: str) -> str:
-    """An override as it may stand in a log: a variable of the environment may be a password."""
+    """The override for a log: without its value if that may contain a password."""
     key = override.partition("=")[0]
-    may_hold_one = key == "container" or key.startswith("container.env")
-    return f"{key}=..." if may_hold_one else override
+    may_be_secret = key == "container" or key.startswith("container.env")
+    return f"{key}=..." if may_be_secret else override
 
 
 @app.command()
 @click.argument("target", metavar="RUN")
 @overrides_argument
-@click.option("--follow", is_flag=True, help="Show the log until the run ends, then a summary.")
+@click.option("--follow", is_flag=True, help="Print the log until the run ends, then a summary.")
 @runs_dir_option
 @json_option
 def resume(
     target: str, overrides: tuple[str, ...], follow: bool, runs_dir: Path, as_json: bool
 ) -> None:
-    """Submit a run again; it goes on from its newest checkpoint.
+    """Submit a run again; it continues from its newest checkpoint.
 
-    Keys of its job can be set behind it: train.epochs=20 job.walltime=4h. A run that has finished
-    goes on, too, where that gives it more steps. docs/reliability.md says what cannot change.
+    KEY=VALUE changes a value of its job: train.epochs=20 job.walltime=4h. A finished run continues
+    if the change gives it more steps. docs/reliability.md lists the keys that cannot change.
     """
     from hpc_amp.jobs import rundir
     from hpc_amp.jobs.submit import Resumed

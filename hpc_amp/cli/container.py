@@ -1,4 +1,4 @@
-"""`hpc-amp container`: getting an image, and knowing what is in it."""
+"""`hpc-amp container`: get images and inspect them."""
 
 from __future__ import annotations
 
@@ -21,27 +21,30 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 output_option = click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write this file. Default: print it."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write to this file. Default: print to standard output.",
 )
-force_option = click.option("--force", is_flag=True, help="Replace what is there.")
+force_option = click.option("--force", is_flag=True, help="Replace an existing file.")
 bind_point_option = click.option(
     "--bind-point",
     "bind_points",
     multiple=True,
     metavar="PATH",
-    help="Make this folder in the image, to bind a file system to. May be repeated; replaces the "
-    "default ones.",
+    help="Create this folder in the image, so that a file system can be bound there. May be "
+    "repeated; replaces the default list.",
 )
 base_option = click.option(
     "--base",
     metavar="URI|PATH",
-    help="Start from this image: docker://..., docker-archive://FILE, oras://..., or a .sif file "
-    "or sandbox folder that is here.",
+    help="Start from this image: docker://..., docker-archive://FILE, oras://..., a local .sif "
+    "file or a sandbox folder.",
 )
 
 
 def _making_options(command: F) -> F:
-    """Options of everything that makes an image, and whose site it is made for."""
+    """Add the options of the commands that make an image."""
     folder = click.Path(path_type=Path)
     for option in (
         click.option(
@@ -49,23 +52,26 @@ def _making_options(command: F) -> F:
             "args",
             multiple=True,
             metavar="OPTION",
-            help="One more option for the runtime: --arg=--no-https. May be repeated.",
+            help="Pass this option to the container runtime: --arg=--no-https. May be repeated.",
         ),
         click.option(
             "--size",
             metavar="SIZE",
-            help="Size of the finished image, such as 12GiB, for checking the free space.",
+            help="Expected size of the image, such as 12GiB; used to check the free space.",
         ),
-        click.option("--cache-dir", type=folder, help="Keep downloads here for the next time."),
+        click.option("--cache-dir", type=folder, help="Keep downloads in this folder."),
         click.option(
-            "--tmp-dir", type=folder, help="Temporary files. Default: beside the image to be made."
+            "--tmp-dir",
+            type=folder,
+            help="Folder for temporary files. Default: the folder of the new image.",
         ),
         click.option(
             "--site",
             "site_name",
             default="auto",
             metavar="NAME",
-            help="Take proxies, --fakeroot and the runtime from this site. Default: the one here.",
+            help="Use proxies, --fakeroot and the container runtime of this site. Default: the "
+            "site of this machine.",
         ),
     ):
         command = option(command)
@@ -74,10 +80,10 @@ def _making_options(command: F) -> F:
 
 @click.group(no_args_is_help=False)
 def container() -> None:
-    """Get an image to run in, and see what is in it.
+    """Pull, build and inspect container images.
 
     \b
-    The shortest way to NVIDIA's PyTorch:
+    To get NVIDIA's PyTorch image:
       hpc-amp container pull docker://nvcr.io/nvidia/pytorch:25.06-py3
       hpc-amp container inspect pytorch_25.06-py3.sif
     """
@@ -88,7 +94,7 @@ def container() -> None:
 
 @container.group("def")
 def definition() -> None:
-    """Write a definition file, with every value filled in."""
+    """Write a definition file for `container build`."""
 
 
 @definition.command()
@@ -96,17 +102,18 @@ def definition() -> None:
     "--tag",
     default="25.06-py3",
     show_default=True,
-    help="Which release: see hpc-amp container list. 25.06 is the last with CUDA 12.",
+    help="Release of the image: see hpc-amp container list. 25.06 is the last one with CUDA 12.",
 )
-@click.option("--digest", metavar="sha256:...", help="Exactly this build of the release.")
+@click.option("--digest", metavar="sha256:...", help="Use exactly this build of the release.")
 @base_option
-@click.option("--mpi4py", is_flag=True, help="Add mpi4py, for programs of your own that use MPI.")
+@click.option("--mpi4py", is_flag=True, help="Add mpi4py, for your own programs that use MPI.")
 @click.option(
     "--pip",
     "packages",
     multiple=True,
     metavar="PACKAGE",
-    help="Add a package. NVIDIA's torch stays as it is, or the build fails. May be repeated.",
+    help="Install this Python package. If it would replace NVIDIA's torch, the build fails. May be "
+    "repeated.",
 )
 @bind_point_option
 @output_option
@@ -121,7 +128,7 @@ def ngc(
     output: Path | None,
     force: bool,
 ) -> None:
-    """NVIDIA's PyTorch image, and more packages on top."""
+    """Define NVIDIA's PyTorch image with additional packages."""
     from hpc_amp.containers.apptainer import definition as definitions
     from hpc_amp.containers.ngc import OLDEST_TORCH, table
 
@@ -152,11 +159,17 @@ def ngc(
 @definition.command()
 @base_option
 @click.option(
-    "--mirror", metavar="URL", help="Debian archive to install from. Default: the base image's."
+    "--mirror",
+    metavar="URL",
+    help="Install from this Debian mirror. Default: the mirror of the base image.",
 )
-@click.option("--mpi4py", is_flag=True, help="Add mpi4py and Open MPI's library.")
+@click.option("--mpi4py", is_flag=True, help="Add mpi4py and the library of Open MPI.")
 @click.option(
-    "--apt", "packages", multiple=True, metavar="PACKAGE", help="Add a package. May be repeated."
+    "--apt",
+    "packages",
+    multiple=True,
+    metavar="PACKAGE",
+    help="Install this Debian package. May be repeated.",
 )
 @bind_point_option
 @output_option
@@ -170,7 +183,7 @@ def debian(
     output: Path | None,
     force: bool,
 ) -> None:
-    """A small image for CPUs, all from Debian's packages."""
+    """Define a small image for CPUs from Debian packages."""
     from hpc_amp.containers.apptainer import definition as definitions
 
     words = ["debian"]
@@ -208,7 +221,7 @@ def _write(text: str, output: Path | None, *, force: bool) -> None:
         with output.open("w" if force else "x") as out:
             out.write(text)
     except FileExistsError:
-        raise UsageError(f"{output} exists already", hint="use --force to replace it") from None
+        raise UsageError(f"{output} already exists", hint="use --force to replace it") from None
     except OSError as error:
         raise UsageError(f"{output} cannot be written: {error.strerror}") from None
     click.echo(f"wrote {output}; next: hpc-amp container build {output} {output.stem}.sif")
@@ -223,7 +236,7 @@ def _write(text: str, output: Path | None, *, force: bool) -> None:
 @click.option(
     "--fakeroot/--no-fakeroot",
     default=None,
-    help="Build as if root. Default: where the site's container_args say it.",
+    help="Build with --fakeroot. Default: only if container_args of the site contain it.",
 )
 @force_option
 @_making_options
@@ -232,8 +245,8 @@ def build(
 ) -> None:
     """Build IMAGE from a definition file.
 
-    Temporary files and caches stay off your home folder and out of memory; the space is checked
-    first; IMAGE appears when it is whole.
+    The free space is checked first. Temporary files and caches are kept out of your home folder and
+    out of file systems in memory. IMAGE appears only when it is complete.
     """
     making |= {"size": _bytes(making["size"]), "fakeroot": fakeroot}
     making |= {"definition": definition_file, "image": image}
@@ -245,14 +258,18 @@ def build(
 @container.command()
 @click.argument("uri")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--arch", help="For nodes of another architecture than this machine's: arm64.")
+@click.option(
+    "--arch",
+    help="Architecture of the nodes, such as arm64. Default: the architecture of this machine.",
+)
 @force_option
 @_making_options
 def pull(uri: str, file: Path | None, arch: str | None, site_name: str, **making: Any) -> None:
-    """Pull an image once: docker://, oras://, library://, https://.
+    """Pull an image from docker://, oras://, library:// or https://.
 
-    NVIDIA's public images need no login. For private ones set NGC_API_KEY; for other registries
-    APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD. They are written nowhere.
+    NVIDIA's public images need no login. Set NGC_API_KEY for NVIDIA's private images, and
+    APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD for other registries. hpc-amp does not
+    store these values.
     """
     making |= {"size": _bytes(making["size"]), "architecture": _architecture(arch)}
     making |= {"uri": uri, "image": file}
@@ -266,7 +283,7 @@ def _done(image: Path) -> None:
 
 
 def _architecture(name: str | None) -> str | None:
-    """As the runtimes call it, whatever `uname -m` does."""
+    """The name that container runtimes use; `name` may be in the form of `uname -m`."""
     from hpc_amp.errors import UsageError
 
     names = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -316,7 +333,7 @@ def _say(text: str) -> None:
 @click.argument("image")
 @json_option
 def inspect(image: str, as_json: bool) -> None:
-    """Show what is in an image, and what it lacks for hpc-amp."""
+    """Show what an image contains and what it lacks."""
     from hpc_amp.config.sites import find_site
     from hpc_amp.containers import image_runtime
     from hpc_amp.containers.inspect import inspect_image
@@ -342,7 +359,7 @@ def _describe(report: ImageFacts) -> str:
         driver = "-"
         if report.driver_floor:
             native = report.driver_native or "unknown"
-            driver = f"made for {native}, works from {report.driver_floor} on"
+            driver = f"made for {native}, works with {report.driver_floor} or newer"
         here = report.driver_here or "no NVIDIA driver, as on most login nodes"
         if report.driver_support:
             here += f": it runs {SUPPORT[report.driver_support]}"
@@ -367,11 +384,11 @@ def _describe(report: ImageFacts) -> str:
     if report.masks:
         lines.append("sets itself   " + " ".join(report.masks))
         lines.append(
-            "              what a site exports does not change these; container.env of a job does"
+            "              container.env of a job can change these variables; env of a site cannot"
         )
     lines += [f"{name:<13} {text}" for name, text in report.traps.items()]
     for lack in report.lacks:
-        title = "lacks" if lack.needed else "does without"
+        title = "lacks" if lack.needed else "not included"
         lines.append(f"{title:<13} {lack.what}: {lack.why}")
     verdict = {True: "hpc-amp can train in it", False: "hpc-amp cannot train in it"}
     if report.usable is not None:
@@ -383,13 +400,18 @@ def _describe(report: ImageFacts) -> str:
 
 
 @container.command("list")
-@click.option("--torch", metavar="VERSION", help="Only this version of torch, such as 2.6.")
 @click.option(
-    "--driver", metavar="VERSION", help="Say how a driver runs each: 535, or what nvidia-smi shows."
+    "--torch", metavar="VERSION", help="Show only images with this version of torch, such as 2.6."
+)
+@click.option(
+    "--driver",
+    metavar="VERSION",
+    help="Show how well this NVIDIA driver supports each image: 535, or the version that "
+    "nvidia-smi prints.",
 )
 @json_option
 def list_releases(torch: str | None, driver: str | None, as_json: bool) -> None:
-    """Show NVIDIA's PyTorch images: release, torch, CUDA, driver."""
+    """List NVIDIA's PyTorch images with torch, CUDA and driver."""
     from dataclasses import asdict
 
     from hpc_amp.containers import ngc as releases
@@ -407,37 +429,41 @@ def list_releases(torch: str | None, driver: str | None, as_json: bool) -> None:
         facts = {"date": table.date, "sources": table.sources, "releases": rows}
         click.echo(json.dumps(facts, indent=1))
         return
-    click.echo(_table(rows, with_support=driver is not None))
+    click.echo(_release_table(rows, with_support=driver is not None))
     click.echo(
-        f"\nAs of {table.date}. made for: the driver that the image was made for. from: oldest "
-        "driver by minor-version compatibility.\n? not confirmed. - not known. * torch is older "
-        "than what built-in training needs (2.1).\nSources:"
+        f"\nAs of {table.date}.\nmade for: the driver version that the image was made for\n"
+        "from: the oldest driver version that works, by CUDA's minor-version compatibility\n"
+        "?: not confirmed, -: not known, *: this torch is too old for built-in training (2.1)\n"
+        "Sources:"
     )
     for source in table.sources:
         click.echo(f"  {source}")
     if driver is not None:
         click.echo(
-            "native, minor-version: runs. forward: data-centre GPUs only, through the image's own "
-            "libraries.\ntoo-old: does not run. unknown: no source says which older drivers work."
+            "native, minor-version: the image works with this driver\n"
+            "forward: it works on data-centre GPUs only, with the driver libraries in the image\n"
+            "too-old: it does not work\n"
+            "unknown: no source says which older drivers work"
         )
 
 
-def _table(rows: list[dict[str, Any]], *, with_support: bool) -> str:
-    header = ["release", "torch", "cuda", "made for", "from", "open mpi", "source"]
+def _release_table(rows: list[dict[str, Any]], *, with_support: bool) -> str:
+    from hpc_amp.campaigns.tables import Table, as_text
+
+    titles = ["release", "torch", "cuda", "made for", "from", "open mpi", "source"]
     keys = ["release", "torch", "cuda", "driver", "floor", "openmpi", "source"]
     if with_support:
-        header.insert(5, "support")
+        titles.insert(5, "support")
         keys.insert(5, "support")
-    cells = [header]
+    cells = []
     for row in rows:
-        line = [
-            f"{row[key] or '-'}{'?' if key in row['unverified'] else ''}"
-            f"{'*' if key == 'torch' and not row['trains'] else ''}"
-            for key in keys
-        ]
-        cells.append(line)
-    widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    )
+        line = []
+        for key in keys:
+            cell = str(row[key] or "-")
+            if key in row["unverified"]:
+                cell += "?"
+            if key == "torch" and not row["trains"]:
+                cell += "*"
+            line.append(cell)
+        cells.append(tuple(line))
+    return "\n".join(as_text(Table(tuple(titles), tuple(cells), words=frozenset(titles))))

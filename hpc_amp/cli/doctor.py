@@ -1,4 +1,4 @@
-"""`hpc-amp doctor`: what would go wrong, before it does."""
+"""`hpc-amp doctor`: check a machine, a job and an image before the job is submitted."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from hpc_amp.cli.options import json_option
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path), required=False)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--image", metavar="IMAGE", help="Look into this image, whatever the job.")
-@click.option("--quick", is_flag=True, help="Leave out the look into the image.")
+@click.option("--image", metavar="IMAGE", help="Check only this image.")
+@click.option("--quick", is_flag=True, help="Skip the checks inside the image.")
 @click.option(
     "--network",
     is_flag=True,
-    help="Submit a small job on the nodes of CONFIG that measures the network between them.",
+    help="Submit a small job that measures the network between the nodes. It uses as many nodes as "
+    "CONFIG.",
 )
 @json_option
 def doctor(
@@ -29,24 +30,24 @@ def doctor(
     network: bool,
     as_json: bool,
 ) -> None:
-    """Look for what would keep a job from running: on this machine, in the job file, in its image.
+    """Check this machine, a job and its image for problems.
 
-    Without CONFIG it looks at this machine alone. The nodes are looked at in the first seconds of
-    every job (launch.preflight). Exits with 1 if there is an error; what cannot be checked here is
-    marked with `?`. docs/doctor.md has all checks.
+    Without CONFIG, only this machine is checked. The compute nodes are checked at the start of
+    every job (launch.preflight). `?` marks what cannot be checked here. The exit status is 1 if
+    there is an error. docs/doctor.md lists all checks.
     """
     from hpc_amp.doctor import examine
     from hpc_amp.finding import has_error, to_text
 
     if network:
         if config is None or image is not None:
-            raise click.UsageError("--network needs a CONFIG, and nothing else.")
+            raise click.UsageError("--network needs CONFIG and does not work with --image.")
         _network(config, overrides, as_json)
         return
     if image is not None:
         if config is not None:
             raise click.UsageError(
-                "Give either CONFIG or --image; CONFIG's image is looked at too."
+                "Give either CONFIG or --image; with CONFIG, the image of the job is checked too."
             )
         found = examine.examine_image(image)
     elif config is not None:

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("target", metavar="LOG|RUN", required=False)
-@click.option("--list", "as_list", is_flag=True, help="Print all failures that are known.")
+@click.option("--list", "as_list", is_flag=True, help="Print all known failures.")
 @runs_dir_option
 @json_option
 def explain(target: str | None, as_list: bool, runs_dir: Path, as_json: bool) -> None:
-    """Say why a job failed: one cause, the line that shows it, and one fix.
+    """Explain why a job failed.
 
-    LOG is any log of a job, `-` is standard input. RUN is a run directory, a run's name or a job
-    id. Exits with 0 where a cause is named, with 1 where none that is known fits: then it shows the
-    first error.
+    Prints the cause, the line of the log that shows it, and how to fix it. LOG is a log of any job,
+    `-` is standard input. RUN is a run directory, a job id, or the name of a job (its newest run).
+    The exit status is 0 if the cause is found. Otherwise it is 1, and the first error is printed.
     """
     if as_list:
         _print_list(as_json)

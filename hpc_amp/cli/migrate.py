@@ -1,4 +1,4 @@
-"""`hpc-amp migrate`: scripts with apex.amp, old torch.cuda.amp or hand-made fp16."""
+"""`hpc-amp migrate`: update scripts that use apex.amp, old torch.cuda.amp or manual fp16."""
 
 from __future__ import annotations
 
@@ -20,25 +20,30 @@ if TYPE_CHECKING:
 @click.argument(
     "paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path)
 )
-@click.option("--write", is_flag=True, help="Change what is mechanical, in place.")
-@click.option("--diff", "as_diff", is_flag=True, help="Show what --write changes.")
+@click.option("--write", is_flag=True, help="Make the mechanical changes in the files.")
+@click.option("--diff", "as_diff", is_flag=True, help="Print the changes of --write as a diff.")
 @click.option(
     "--to",
     "target",
     type=click.Choice(["drop-in", "native"]),
     default="drop-in",
     show_default=True,
-    help="Where apex.amp goes: to hpc_amp.amp, or to torch.amp, which is explained, not written.",
+    help="What replaces apex.amp: hpc_amp.amp (drop-in) or torch.amp (native). For native, the "
+    "changes are explained but not written.",
 )
 @click.option(
     "--torch",
     metavar="VERSION",
     default="2.4",
     show_default=True,
-    help="The oldest torch that the script has to run with.",
+    help="The oldest version of torch that the script must support.",
 )
 @click.option(
-    "--ignore", "ignored", multiple=True, metavar="RULE", help="Do not report what RULE leaves."
+    "--ignore",
+    "ignored",
+    multiple=True,
+    metavar="RULE",
+    help="Do not report findings of RULE that need manual work. May be repeated.",
 )
 @json_option
 def migrate(
@@ -50,35 +55,36 @@ def migrate(
     ignored: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Find apex.amp, old torch.cuda.amp and hand-made fp16 in scripts, and say what to write.
+    """Update scripts with apex.amp, torch.cuda.amp or manual fp16.
 
-    FILE is a Python file, a notebook (reported, not changed) or a folder. Nothing is changed
-    without --write, and with it only what the text of the script decides. Exits with 0 if nothing
-    is left to do or to look at, with 1 if something is, with 2 if a file cannot be read or is not
-    valid Python. docs/migrate.md has all rules.
+    FILE is a Python file, a notebook (reported but not changed) or a folder. Without --write, no
+    file is changed. With --write, the mechanical changes are made, and the others are reported.
+
+    The exit status is 0 if there is nothing to do, 1 if something is left to change or to check,
+    and 2 if a file cannot be read or is not valid Python. docs/migrate.md explains all rules.
     """
     from hpc_amp.errors import UsageError
-    from hpc_amp.migrate.files import Wish, python_files, require_libcst, scan_file
+    from hpc_amp.migrate.files import ScanOptions, python_files, require_libcst, scan_file
     from hpc_amp.migrate.rules import RULES
 
     if as_json and as_diff:
         raise click.UsageError("Give either --json or --diff.")
     for rule in ignored:
         if rule not in RULES:
-            raise UsageError(f"there is no rule {rule!r}", hint="docs/migrate.md has all")
-    wish = Wish(target, _version(torch), ignored)
+            raise UsageError(f"there is no rule {rule!r}", hint="docs/migrate.md lists all rules")
+    options = ScanOptions(target, _version(torch), ignored)
     require_libcst()
     scanned: list[Scanned] = []
     refused: list[str] = []
 
     def refuse(why: str) -> None:
-        # The others can still be looked at.
+        # Go on with the other files.
         refused.append(why)
         click.echo(f"hpc-amp: {why}", err=True)
 
     for path in python_files(paths, refuse):
         try:
-            one = scan_file(path, wish)
+            one = scan_file(path, options)
             if write:
                 one.write()
             scanned.append(one)
@@ -87,7 +93,7 @@ def migrate(
         except UsageError as error:
             refuse(str(error))
         except Exception as error:
-            # A defect of a rule: the files before it are changed already, so go on, and tell.
+            # A defect of a rule. Earlier files may be changed already: report it and go on.
             refuse(_defect(path, error))
     _tell(scanned, write=write, as_diff=as_diff, as_json=as_json)
     if refused:
@@ -107,11 +113,11 @@ def _version(text: str) -> tuple[int, int]:
 
 
 def _defect(path: Path, error: Exception) -> str:
-    """What went wrong in hpc-amp itself, and where, in one line."""
+    """Describe an internal error of hpc-amp, with its place, in one line."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     what = " ".join(f"{type(error).__name__}: {error}".split())
     return (
-        f"{path} was left alone, because hpc-amp failed at it ({what}, in "
+        f"{path} was not changed, because hpc-amp has a defect ({what}, in "
         f"{Path(last.filename).name}:{last.lineno}); please report this"
     )
 
@@ -131,7 +137,7 @@ def _tell(scanned: Sequence[Scanned], *, write: bool, as_diff: bool, as_json: bo
 
 
 def _summary(scanned: Sequence[Scanned], *, write: bool) -> str:
-    """What was found, and how much of it is for a person to do, in one line."""
+    """One line: how many places were found, and how many of them need manual work."""
     found = sum(len(one.findings) for one in scanned)
     left = sum(len(one.left) for one in scanned)
     if not found:

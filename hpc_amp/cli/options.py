@@ -1,4 +1,4 @@
-"""What several commands have in common."""
+"""Options and classes that several commands share."""
 
 from __future__ import annotations
 
@@ -6,29 +6,33 @@ from pathlib import Path
 
 import click
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print facts as JSON.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 runs_dir_option = click.option(
     "--runs-dir",
     type=click.Path(path_type=Path),
     default=Path("runs"),
     envvar="HPC_AMP_RUNS",
     show_default=True,
-    help="Folder of all runs.",
+    help="Folder that contains the runs.",
 )
 
 
 class DefaultGroup(click.Group):
-    """A group in which words that are none of its commands are the arguments of the command that is
-    named `default`, where it has that one: `scale job.yaml` beside `scale report my_study`."""
+    """A group of commands with a default command.
+
+    If the first argument is not the name of a command, all arguments go to the command named by
+    `default`. So `scale job.yaml` means `scale start job.yaml`, and `scale report my_study` still
+    calls `report`.
+    """
 
     default = "start"
-    # They may be the default command's: `scale --dry-run job.yaml`.
+    # Options of the default command may come first: `scale --dry-run job.yaml`.
     ignore_unknown_options = True
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the words ask for, its name, and its arguments."""
+        """Return the name of the command to call, the command, and its arguments."""
         default = self.get_command(ctx, self.default)
         if default is not None and self.get_command(ctx, args[0]) is None:
             return self.default, default, args
@@ -36,7 +40,8 @@ class DefaultGroup(click.Group):
 
 
 def say_that_it_waits() -> None:
-    """Of the command that found a submission without an end."""
+    """Tell the user that this command waits for the outcome of an interrupted submission."""
     click.echo(
-        "a submission was interrupted: waiting until it is known what became of it", err=True
+        "a submission was interrupted: waiting until the scheduler shows whether it took the job",
+        err=True,
     )

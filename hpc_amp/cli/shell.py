@@ -18,7 +18,7 @@ _DEFAULT_CONFIG = Path("job.yaml")
 
 
 class _WithCommand(click.Command):
-    """Everything behind the first `--` is a command, with its own options and any words."""
+    """Takes all words after the first `--` as a command, including its options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -33,12 +33,12 @@ class _WithCommand(click.Command):
 
 @click.command(cls=_WithCommand)
 @click.argument("words", nargs=-1, metavar="[CONFIG|RUN] [KEY=VALUE]...")
-@click.option("--here", is_flag=True, help="On this machine, without asking a scheduler.")
+@click.option("--here", is_flag=True, help="Use this machine, without a scheduler.")
 @click.option(
     "--print",
     "only_print",
     is_flag=True,
-    help="Print the container's command line for copying, and stop.",
+    help="Print the command lines instead of running them.",
 )
 @click.option("--image", metavar="PATH", help="Short for container.image=PATH.")
 @runs_dir_option
@@ -51,21 +51,23 @@ def shell(
     image: str | None,
     runs_dir: Path,
 ) -> None:
-    """Open a shell on a compute node, in the job's container, with its environment and resources.
+    """Open a shell in the job's container on a compute node.
 
     \b
-      hpc-amp shell                        the job of job.yaml, if there is one here
-      hpc-amp shell job.yaml job.walltime=30m
-      hpc-amp shell my_run -- python -m hpc_amp.train    one command, as the batch job's rank
+      hpc-amp shell                              use job.yaml, if it exists
+      hpc-amp shell job.yaml job.walltime=30m    change a value of the job file
+      hpc-amp shell my_run -- python -m hpc_amp.train
+                                                 run one command, like a rank of the batch job
 
-    It asks for one node. Inside an allocation it uses that. The exit code is the shell's or the
-    command's. RUN is a run directory, a run's name (its newest run) or a job id.
+    The shell has the environment and the resources of the job. It requests one node, or uses the
+    allocation that it is started in. The exit status is that of the shell or the command. RUN is a
+    run directory, a job id, or the name of a job (its newest run).
     """
     from hpc_amp.jobs.session import lines_to_copy, start
 
     command: list[str] | None = ctx.meta.get(_COMMAND)
     if command is not None and not command:
-        raise click.UsageError("No command behind '--'.")
+        raise click.UsageError("There is no command after '--'.")
     if image is not None:
         words = (*words, f"container.image={image}")
     session = _session(words, runs_dir, command or [])
@@ -88,7 +90,7 @@ def _note_if_under_way(run_dir: Path) -> None:
     (status,) = run_statuses([run_dir])
     if status.state in ("pending", "running"):
         click.echo(
-            f"note: {run_dir} is {status.state} as job {status.job_id}: a training of this shell "
+            f"note: {run_dir} is {status.state} as job {status.job_id}: training in this shell "
             "would write to the same files",
             err=True,
         )
@@ -104,7 +106,9 @@ def _session(words: tuple[str, ...], runs_dir: Path, command: list[str]) -> Sess
         target, words = words[0], words[1:]
     for word in words:
         if "=" not in word:
-            raise UsageError(f"{word!r} is not a KEY=VALUE", hint="put a command behind `--`")
+            raise UsageError(
+                f"{word!r} does not have the form KEY=VALUE", hint="put a command after `--`"
+            )
     if target is None:
         config = _DEFAULT_CONFIG if _DEFAULT_CONFIG.is_file() else None
         return of_config(config, words, command)

@@ -1,4 +1,4 @@
-"""`hpc-amp status`: a line for each run, or all about those named."""
+"""`hpc-amp status`: a line for each run, or the details of named runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 @runs_dir_option
 @json_option
 def status(targets: tuple[str, ...], runs_dir: Path, as_json: bool) -> None:
-    """Show where runs stand: a line for each, or those named with all their attempts."""
+    """Show the state of runs.
+
+    Without RUN, one line for each run is printed. With RUN, its details and all its attempts are
+    printed.
+    """
     from hpc_amp.jobs import rundir
 
     if targets:
@@ -56,7 +60,7 @@ def _overview(statuses: list[RunStatus]) -> str:
         rows.append(
             (entry.name, entry.state, step, str(entry.attempt), entry.job_id or "-", str(here))
         )
-    first, *lines = _table(rows)
+    first, *lines = _columns(rows)
     text = [first]
     for entry, line in zip(statuses, lines, strict=True):
         text.append(line)
@@ -72,27 +76,27 @@ def _details(found: RunDetails) -> str:
     if entry.step is not None and entry.total_steps:
         text = f"step {entry.step} of {entry.total_steps} ({entry.step / entry.total_steps:.0%})"
         if found.seconds_to_go is not None:
-            text += f", about {_duration(found.seconds_to_go)} to go"
+            text += f", about {_duration(found.seconds_to_go)} left"
         rows.append(("progress", text))
     if found.time_left is not None:
-        rows.append(("time left", f"{_duration(found.time_left)} to the job's limit"))
+        rows.append(("time left", f"{_duration(found.time_left)} until the job's time limit"))
     if (beat := found.heartbeat) is not None:
         ranks = f"{beat.ranks} rank{'s' * (beat.ranks != 1)}"
         oldest = f"rank {beat.rank} on {beat.host}, step {beat.step}, {beat.phase}"
         rows.append(
-            ("alive", f"{ranks}, the last sign of life {beat.age} s ago or less ({oldest})")
+            ("alive", f"{ranks}, each reported within the last {beat.age} s (oldest: {oldest})")
         )
     lines = [f"{entry.name}: {entry.state}{reason}"]
     lines += [f"  {name:<9}  {value}" for name, value in rows]
     if found.attempts:
         header = ("ATTEMPT", "JOB", "HOST", "STARTED", "TOOK", "STEPS", "ENDED")
         table = [header, *(_attempt(attempt) for attempt in found.attempts)]
-        lines += ["", *(f"  {line}" for line in _table(table))]
+        lines += ["", *(f"  {line}" for line in _columns(table))]
     if found.changes:
         lines += ["", "  CHANGED"]
     for change in found.changes:
-        told = ", ".join(map(str, change.changed))
-        lines.append(f"  {_date(change.time)}  {told}  ({change.command})")
+        changed = ", ".join(map(str, change.changed))
+        lines.append(f"  {_date(change.time)}  {changed}  ({change.command})")
     return "\n".join(lines)
 
 
@@ -111,15 +115,12 @@ def _attempt(attempt: Attempt) -> tuple[str, ...]:
     )
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns of the width of their widest cell; the last one is as long as it likes."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    return [
-        "  ".join(
-            [*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]
-        ).rstrip()
-        for row in rows
-    ]
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """The rows as aligned lines. The first row has the titles."""
+    from hpc_amp.campaigns.tables import Table, as_text
+
+    titles = rows[0]
+    return as_text(Table(titles, tuple(rows[1:]), words=frozenset(titles)))
 
 
 def _date(seconds: int) -> str:

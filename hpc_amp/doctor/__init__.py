@@ -1,2 +1,4 @@
-"""`hpc-amp doctor`: what can be known before a job runs. The rest is the job's own preflight
-(`hpc_amp.preflight`)."""
+"""`hpc-amp doctor`: checks that are made before a job is submitted.
+
+The job's preflight (`hpc_amp.preflight`) makes the other checks, on the compute nodes.
+"""

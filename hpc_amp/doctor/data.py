@@ -1,4 +1,4 @@
-"""The data set of a built-in task, as this machine sees it."""
+"""Check the data set of a built-in task from this machine."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from hpc_amp.containers.storage import IN_MEMORY, file_system
 from hpc_amp.doctor.job import CheckedRequest, own_place
 from hpc_amp.finding import Finding, Findings
 
-# What the job looks for below the root, any of them (`hpc_amp.data.sources`), and what it may be
-# called itself.
+# The files that the job looks for below `train.data.root` (`hpc_amp.data.sources`). One of them is
+# enough. `root` may also be the first of them itself.
 PUBLIC_FILES = {
     "cifar10": ("cifar-10-batches-py",),
     "cifar100": ("cifar-100-python",),
     "fashion_mnist": ("FashionMNIST/raw/train-images-idx3-ubyte*", "train-images-idx3-ubyte*"),
     "mnist": ("MNIST/raw/train-images-idx3-ubyte*", "train-images-idx3-ubyte*"),
 }
-_WHY = "every rank reads its images there"
+_WHY = "every rank reads its images from it"
 
 
 def check_data(request: CheckedRequest) -> Findings:
-    """Whether the roots of the data have what the job will look for. The nodes may see file systems
-    that this machine does not, so what is missing is an error only where the job runs here."""
+    """Check that the folders of the data contain what the job needs.
+
+    The compute nodes may see other file systems than this machine. So missing data is an error only
+    if the job runs on this machine, and a warning otherwise.
+    """
     train = request.job.train
     for found in find_data(train):
         if found.usable:
@@ -39,7 +42,7 @@ def check_data(request: CheckedRequest) -> Findings:
         return
     obstacle = _obstacle(root)
     if obstacle is not None:
-        yield _wrong(request, obstacle, "check train.data.root, and its permissions with ls -ld")
+        yield _wrong(request, obstacle, "check train.data.root and its permissions (ls -ld)")
         return
     missing = _missing(data, root)
     if missing is None:
@@ -47,7 +50,7 @@ def check_data(request: CheckedRequest) -> Findings:
     elif data.if_missing == "synthetic":
         what = f"{missing}: the job would train on synthetic images"
         why = "train.data.if_missing is synthetic"
-        yield Finding("data", "warning", what, why, "check train.data.root, if it shall not")
+        yield Finding("data", "warning", what, why, "check train.data.root")
     elif data.download and data.name != "imagefolder":
         yield _download(request, root, missing)
     else:
@@ -55,21 +58,25 @@ def check_data(request: CheckedRequest) -> Findings:
 
 
 def _obstacle(root: Path) -> str | None:
-    """Why nothing below the root can be looked at, although there is something of its name."""
+    """Why `root` exists but cannot be read as a folder."""
     if root.is_dir():
-        return None if os.access(root, os.R_OK | os.X_OK) else f"{root} may not be read"
-    return f"{root} is not a folder" if os.path.lexists(root) else None
+        if os.access(root, os.R_OK | os.X_OK):
+            return None
+        return f"you have no permission to read {root}"
+    if os.path.lexists(root):
+        return f"{root} is not a folder"
+    return None
 
 
 def _missing(data: Data, root: Path) -> str | None:
-    """What of the data set is not there, in words."""
+    """Describe the part of the data set that is missing, or return None if nothing is."""
     if not root.is_dir():
-        return f"there is no folder {root}"
+        return f"the folder {root} does not exist"
     if data.name != "imagefolder":
         names = PUBLIC_FILES[data.name]
         if root.name == names[0] or any(any(root.glob(name)) for name in names):
             return None
-        return f"{data.name} is not in {root}: there is no {names[0].removesuffix('*')}"
+        return f"{data.name} is not in {root}: {names[0].removesuffix('*')} is missing"
     tests = [name for name in ("test", "val") if (root / name).is_dir()]
     if not (root / "train").is_dir() or not tests:
         return (
@@ -77,14 +84,14 @@ def _missing(data: Data, root: Path) -> str | None:
         )
     for folder in (root / "train", root / tests[0]):
         if not os.access(folder, os.R_OK | os.X_OK):
-            return f"{folder} may not be read"
+            return f"you have no permission to read {folder}"
         if not any(entry.is_dir() for entry in folder.iterdir()):
-            return f"{folder} has no folder of a class"
+            return f"{folder} contains no folder of a class"
     return None
 
 
 def _found(request: CheckedRequest, name: str, root: Path) -> Finding:
-    """That it is there, unless it lies where other machines do not see it."""
+    """The data set was found. Warn if it is in a place that other machines do not see."""
     kind = file_system(root)
     if not request.here and (kind in IN_MEMORY or root.is_relative_to("/tmp")):
         return own_place("data", root, kind, "copy it to a file system that the nodes see")
@@ -92,17 +99,18 @@ def _found(request: CheckedRequest, name: str, root: Path) -> Finding:
 
 
 def _download(request: CheckedRequest, root: Path, missing: str) -> Finding:
-    """That rank 0 will download it, where it can make the folder."""
+    """The data set is missing, and rank 0 will download it if it can write the folder."""
     above = next(path for path in (root, *root.parents) if path.exists())
     if not os.access(above, os.W_OK | os.X_OK):
-        what = f"{missing}, and {above} cannot be written to download it"
-        return _wrong(request, what, "check train.data.root, or choose a folder of yours")
+        what = f"{missing}, and it cannot be downloaded because {above} is not writable"
+        return _wrong(request, what, "check train.data.root, or choose a folder that you can write")
     if request.here:
-        return Finding("data", "good", f"{missing}: rank 0 downloads it")
-    return Finding("data", "unknown", f"{missing}: rank 0 downloads it, if its node can")
+        return Finding("data", "good", f"{missing}: rank 0 will download it")
+    what = f"{missing}: rank 0 will download it, if its node has access to the internet"
+    return Finding("data", "unknown", what)
 
 
 def _wrong(request: CheckedRequest, what: str, fix: str) -> Finding:
     if request.here:
         return Finding("data", "error", what, _WHY, fix)
-    return Finding("data", "warning", f"{what} on this machine", f"{_WHY}, on the nodes", fix)
+    return Finding("data", "warning", f"{what} (on this machine)", f"{_WHY}, on the nodes", fix)

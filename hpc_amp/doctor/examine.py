@@ -1,4 +1,4 @@
-"""All checks that can be made now, in order."""
+"""`hpc-amp doctor` for a machine, a job or an image: which checks are made, in which order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hpc_amp.jobs.render import render
 
 
 def examine_machine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """This machine and the site that it is taken for."""
+    """Check this machine and find its site."""
     found: list[Finding] = []
     try:
         site = find_site()
@@ -54,7 +54,12 @@ def examine_job(
     quick: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> list[Finding]:
-    """A job before it is submitted. Raises ConfigError for a file that cannot be read as one."""
+    """Check a job before it is submitted.
+
+    `overrides` are KEY=VALUE words. With `quick`, nothing is started in the image. The last
+    findings, of status `unknown`, name the checks that only the nodes can make. Raises ConfigError
+    if the job file cannot be read; errors in its values become findings.
+    """
     loaded, site = load_for_site(config, overrides)
     request = CheckedRequest(loaded, site, environ)
     found = [Finding("site", "good", f"{site.name} ({site.scheduler})")]
@@ -81,18 +86,18 @@ def examine_job(
 
 
 def examine_image(image: str, *, runtime_name: str = "auto") -> list[Finding]:
-    """An image by itself, inside. Raises UsageError for what is none."""
+    """Check an image, also inside. Raises UsageError if `image` is not an image file."""
     container = CONTAINERS.get(runtime_name)()
     shown = container.read_image(image)
     if shown is None:
-        raise UsageError(f"{image} is not a file that could be looked into")
+        raise UsageError(f"{image} is not an image file, so it cannot be checked")
     text = f"{shown.path} ({shown.kind})"
     found = [Finding("img.local", "good", text)]
     foreign = shown.architecture not in (None, machine())
     if foreign:
         what = f"the image is for {shown.architecture}, and this machine is {machine()}"
-        why = "nothing in it runs here"
-        fix = "look at it on a node of its architecture, or pull it for this one"
+        why = "its programs do not run on this machine"
+        fix = f"check it on a machine that is {shown.architecture}, or pull it for {machine()}"
         return [*found, Finding("img.arch", "error", what, why, fix)]
     if shown.architecture:
         found.append(Finding("img.arch", "good", f"{shown.architecture}, like this machine"))
@@ -100,7 +105,7 @@ def examine_image(image: str, *, runtime_name: str = "auto") -> list[Finding]:
 
 
 def _plan(request: CheckedRequest) -> tuple[Plan | None, list[Finding]]:
-    """The plan of the job, or what stands in its way."""
+    """Make the plan of the job. Errors of the configuration are returned as findings."""
     found = []
     try:
         check_job(request.loaded, request.site)
@@ -118,8 +123,10 @@ def _plan(request: CheckedRequest) -> tuple[Plan | None, list[Finding]]:
 
 
 def _without_repetitions(found: list[Finding]) -> list[Finding]:
-    """An error of the configuration once, although two checks see it: what the job file's own check
-    says has the line."""
+    """Report an error of the configuration only once, although two checks find it.
+
+    The first finding is kept, because it names the line of the job file.
+    """
     first: dict[str, Finding] = {}
     for finding in found:
         if finding.status == "error":
@@ -134,7 +141,7 @@ def _without_repetitions(found: list[Finding]) -> list[Finding]:
 
 
 def _inside(request: CheckedRequest, plan: Plan | None) -> list[Finding]:
-    """A look inside the image, where this machine can have one."""
+    """The checks inside the image, if this machine can start it."""
     container, why_not = request.container, ""
     try:
         image = container.read_image(str(request.image))
@@ -148,7 +155,8 @@ def _inside(request: CheckedRequest, plan: Plan | None) -> list[Finding]:
         why_not = error.message
     if why_not:
         ids = ("img.python", "img.meta", "usersite", "env.masked")
-        return [Finding(id, "unknown", f"inside the image: {why_not}", where="image") for id in ids]
+        what = f"the image cannot be checked inside: {why_not}"
+        return [Finding(id, "unknown", what, where="image") for id in ids]
     job = request.job
     env = {**request.site.env, **job.container.env}
     if plan is not None:

@@ -1,4 +1,4 @@
-"""A look inside an image, with this machine's devices: what a rank would find."""
+"""Start an image on this machine and check what a rank would find in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpc_amp.resources import resource_folder
 
 _TIMEOUT = 600
 _FACTS, _MORE = "hpc-amp-facts ", "hpc-amp-doctor "
-_TELLING = (
+_NETWORK_VARIABLES = (
     "NCCL_SOCKET_IFNAME",
     "GLOO_SOCKET_IFNAME",
     "NCCL_NET",
@@ -26,7 +26,7 @@ _TELLING = (
     "NCCL_IB_HCA",
 )
 
-# Behind the probe of `hpc-amp container inspect`, whose modules are loaded by now.
+# Appended to the probe of `hpc-amp container inspect`, which has imported `json` and `sys`.
 _ASK_MORE = """
 import site
 more = {"usersite": bool(site.ENABLE_USER_SITE), "user_folder": site.getusersitepackages()}
@@ -60,8 +60,12 @@ def look_inside(
     trains: bool = True,
     gpus: int = 0,
 ) -> Findings:
-    """What runs in it, and with which packages. `binds` and `python` are the job's, `env` is what
-    the job sets inside, `gpus` how many the job wants on a node."""
+    """Start the image, run a probe in it, and judge the answers.
+
+    `python` and `binds` are those of the job, `env` has the variables that the job sets in the
+    container, `trains` says whether the job uses built-in training, and `gpus` is the number of
+    GPUs that the job uses on each node.
+    """
     driver = driver_here()
     try:
         words = container.words_here(image, binds=binds, gpu=driver is not None)
@@ -80,18 +84,18 @@ def look_inside(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        what = f"nothing came back from the image in {_TIMEOUT} s"
-        fix = "its file system may be slow: copy it to a faster one"
-        yield _finding("rt.start", "error", what, "every rank starts it", fix)
+        what = f"Python in the image did not answer within {_TIMEOUT} s"
+        fix = "the file system of the image may be slow: copy the image to a faster one"
+        yield _finding("rt.start", "error", what, "every rank starts the image", fix)
         return
     facts, more = _lines(ended.stdout)
     if not facts:
         said, cause = container.explain(
             (ended.stderr + b"\n" + ended.stdout).decode(errors="replace")
         )
-        what = f"nothing runs in the image (status {ended.returncode}): {said}"
+        what = f"Python does not run in the image (status {ended.returncode}): {said}"
         arch = "architecture" in said or "exec format error" in said
-        why = "every rank would end like this"
+        why = "every rank would fail in the same way"
         yield _finding("img.arch" if arch else "rt.start", "error", what, why, cause or "")
         return
     yield _finding("rt.start", "good", "the container starts")
@@ -99,9 +103,9 @@ def look_inside(
 
 
 def _plain(environ: Mapping[str, str], container: Container) -> dict[str, str]:
-    """As the launch script has it."""
-    gone = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "LC_ALL", *container.handled}
-    return {name: value for name, value in environ.items() if name not in gone}
+    """The environment without the variables that the launch script removes."""
+    removed = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "LC_ALL", *container.handled}
+    return {name: value for name, value in environ.items() if name not in removed}
 
 
 def _lines(output: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -124,7 +128,11 @@ def judge(
     gpus: int,
     driver: str | None,
 ) -> Findings:
-    """What the image's answers mean."""
+    """Judge the answers of the probe.
+
+    `facts` and `more` are the answers of the two parts of the probe, `env` has the variables that
+    the job sets, and `driver` is the version of the NVIDIA driver, or None without one.
+    """
     environ: dict[str, str] = facts["environ"]
     yield from _judge_python(facts, trains=trains)
     cuda = environ.get("CUDA_VERSION") or facts.get("torch_cuda")
@@ -142,19 +150,19 @@ def _judge_python(facts: Mapping[str, Any], *, trains: bool) -> Findings:
     oldest = ".".join(map(str, OLDEST_PYTHON))
     lacks = []
     if not python or version(python)[:2] < OLDEST_PYTHON:
-        lacks.append(f"hpc-amp needs Python {oldest}, and it has {python or 'none'}")
+        has = f"the image has {python}" if python else "the image has no Python"
+        lacks.append(f"hpc-amp needs Python {oldest} or newer, and {has}")
     for name in ("torch", "torchvision") if trains else ():
         found = facts.get(name)
         if found is None:
-            lacks.append(f"it has no {name}")
+            lacks.append(f"the image has no {name}")
         elif isinstance(found, dict):
-            lacks.append(f"its {name} does not import: {found.get('error')}")
+            lacks.append(f"importing {name} fails: {found.get('error')}")
     if trains and isinstance(torch, str) and version(torch)[:2] < OLDEST_TORCH:
-        lacks.append(
-            f"hpc-amp trains with torch {'.'.join(map(str, OLDEST_TORCH))}, it has {torch}"
-        )
+        needed = ".".join(map(str, OLDEST_TORCH))
+        lacks.append(f"training needs torch {needed} or newer, and the image has {torch}")
     if lacks:
-        fix = "use another image (hpc-amp container list), or name its Python in container.python"
+        fix = "use another image (hpc-amp container list), or set container.python to another one"
         yield _finding("img.python", "error", "; ".join(lacks), "the ranks would not start", fix)
     else:
         yield _finding("img.python", "good", f"Python {python}")
@@ -166,42 +174,44 @@ def _judge_paths(
     off = env.get("PYTHONNOUSERSITE", "1")
     folder = more.get("user_folder", "")
     if off == "" and folder and Path(folder).is_dir():
-        what = f"packages in {folder} come before the image's"
-        fix = "do not set PYTHONNOUSERSITE to nothing in container.env"
-        why = "they were made for another Python or torch"
+        what = f"packages in {folder} are imported before those of the image"
+        fix = "do not set PYTHONNOUSERSITE to an empty value in container.env"
+        why = "they were installed for another Python or torch"
         yield _finding("usersite", "warning", what, why, fix)
     else:
-        kept = folder and Path(folder).is_dir()
-        text = (
-            f"the packages in {folder} are kept out" if kept else "no packages in the home folder"
-        )
+        text = "there are no packages in the home folder"
+        if folder and Path(folder).is_dir():
+            text = f"Python ignores the packages in {folder}"
         yield _finding("usersite", "good", text)
     file = facts.get("torch_file") or ""
     prefixes = [*more.get("prefix", []), "/usr/lib", "/usr/local", "/opt"]
     if file and not any(file.startswith(prefix.rstrip("/") + "/") for prefix in prefixes):
-        what = f"torch comes from {file}, outside of the image's Python"
-        fix = "see PYTHONPATH of the image, and what is bound"
-        why = "it was made for another Python, or another CUDA"
+        what = f"torch is imported from {file}, which does not belong to the image's Python"
+        fix = "check PYTHONPATH of the image and the binds"
+        why = "it may be built for another Python or CUDA"
         yield _finding("py.path", "warning", what, why, fix)
     elif file:
-        yield _finding("py.path", "good", f"torch comes from {file}")
+        yield _finding("py.path", "good", f"torch is imported from {file}")
 
 
 def _judge_masks(environ: Mapping[str, str], env: Mapping[str, str]) -> Findings:
-    won = [name for name, value in env.items() if environ.get(name, value) != value]
-    brought = [f"{n}={environ[n]}" for n in _TELLING if environ.get(n) and n not in env]
-    if brought:
-        what = f"the image itself sets {', '.join(brought)}"
-        why = "what fits the machine that it was made on need not fit this one"
-        fix = "if it does not fit, give another value, or an empty one, in container.env"
+    set_by_both = [name for name, value in env.items() if environ.get(name, value) != value]
+    set_by_image = [
+        f"{name}={environ[name]}"
+        for name in _NETWORK_VARIABLES
+        if environ.get(name) and name not in env
+    ]
+    if set_by_image:
+        what = f"the image itself sets {', '.join(set_by_image)}"
+        why = "the value is for the network of another machine and may be wrong here"
+        fix = "set the variable in container.env, to the right value or to an empty one"
         yield _finding("env.masked", "warning", what, why, fix)
-    elif won:
-        what = (
-            f"the image sets {', '.join(sorted(won))}, too; the job's values are set inside and win"
-        )
+    elif set_by_both:
+        names = ", ".join(sorted(set_by_both))
+        what = f"the image also sets {names}; the values of the job are used"
         yield _finding("env.masked", "good", what)
     else:
-        yield _finding("env.masked", "good", "the image sets nothing that the job sets")
+        yield _finding("env.masked", "good", "the image sets no variable that the job sets")
 
 
 def _judge_gpus(
@@ -220,22 +230,23 @@ def _judge_gpus(
     yield _judge_driver(facts, driver, cuda)
     count = int(more.get("count", 0))
     if count == 0:
-        why = "the ranks would compute on CPUs, or end"
-        fix = "see whether torch was built with CUDA, and nvidia-smi on this machine"
+        why = "the ranks would use the CPU, or fail"
+        fix = "check that torch is built with CUDA, and that nvidia-smi works on this machine"
         yield _finding("gpu.count", "error", "torch sees no GPU of this machine", why, fix)
         return
     if gpus and count < gpus:
-        what = f"torch sees {count} GPU(s) here, and the job wants {gpus} on each node"
+        what = f"torch sees {count} GPU(s) here, and the job uses {gpus} on each node"
         yield _finding("gpu.count", "unknown", f"{what}: the nodes may have more")
     else:
         yield _finding("gpu.count", "good", f"torch sees {count} GPU(s)")
     broken = [entry for entry in more["devices"] if "error" in entry]
     if broken:
         what = f"{broken[0]['name']}: {broken[0]['error']}"
-        fix = "`no kernel image` means a torch that was not built for this GPU: use another image"
-        yield _finding("gpu.alloc", "error", what, "nothing can be computed on it", fix)
+        fix = "`no kernel image` means that torch is not built for this GPU: use another image"
+        yield _finding("gpu.alloc", "error", what, "this GPU cannot be used", fix)
     else:
-        yield _finding("gpu.alloc", "good", "products in fp32, bf16 and fp16 on every GPU")
+        what = "every GPU computes a matrix product in fp32, bf16 and fp16"
+        yield _finding("gpu.alloc", "good", what)
 
 
 def _judge_driver(facts: Mapping[str, Any], driver: str, cuda: str | None) -> Finding:
@@ -243,7 +254,8 @@ def _judge_driver(facts: Mapping[str, Any], driver: str, cuda: str | None) -> Fi
     row = table().find(environ.get("NVIDIA_PYTORCH_VERSION", ""))
     floor = table().floor(cuda) if cuda else None
     if floor is None:
-        return _finding("gpu.driver", "unknown", f"driver {driver}; the image's CUDA is not known")
+        what = f"the driver is {driver}, but the CUDA version of the image is not known"
+        return _finding("gpu.driver", "unknown", what)
     made_for = environ.get("CUDA_DRIVER_VERSION") or (row.driver if row else None)
     how = support(driver, made_for, floor, row.compat if row else None)
     what = f"driver {driver} runs CUDA {cuda} {SUPPORT[how]}"
@@ -251,7 +263,7 @@ def _judge_driver(facts: Mapping[str, Any], driver: str, cuda: str | None) -> Fi
         return _finding("gpu.driver", "good", what)
     fix = "use an image with an older CUDA: hpc-amp container list --driver " + driver
     status: Status = "error" if how == "too-old" else "warning"
-    return _finding("gpu.driver", status, what, f"it is older than {floor}", fix)
+    return _finding("gpu.driver", status, what, f"the driver is older than {floor}", fix)
 
 
 def _finding(

@@ -1,4 +1,4 @@
-"""A job on its site, as far as this machine can tell."""
+"""Check a job and its site, as far as this machine can."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hpc_amp.schedulers import Scheduler, get_scheduler
 
 _GIB = 2**30
 _OWN_DISK = ("ext2", "ext3", "ext4", "xfs", "btrfs", "overlay", "zfs")
-# Folders that the image has itself, and that the plan therefore never binds.
+# Every image has these folders, so the plan never binds them.
 _SYSTEM = (
     *("/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/mnt", "/opt", "/proc"),
     *("/root", "/run", "/sbin", "/sys", "/usr", "/var"),
@@ -33,7 +33,7 @@ _SYSTEM = (
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """A job and where it shall run."""
+    """The job to check, its site, and the environment of this process."""
 
     loaded: LoadedJob
     site: Site
@@ -46,12 +46,12 @@ class CheckedRequest:
 
     @property
     def here(self) -> bool:
-        """Whether the job runs on this machine."""
+        """Whether the job will run on this machine."""
         return self.scheduler.one_machine
 
     @property
     def scheduler(self) -> Scheduler:
-        """Who gives out the nodes."""
+        """The scheduler of the site."""
         return get_scheduler(self.site.scheduler)
 
     @property
@@ -61,12 +61,12 @@ class CheckedRequest:
 
     @property
     def image(self) -> str | None:
-        """The image, if the job runs in one."""
+        """The image reference, or None if the job runs without an image."""
         return self.job.container.image if self.container.uses_image else None
 
     @property
     def options(self) -> list[str]:
-        """Options for the runtime that site and job add."""
+        """Options for the container runtime from the site and the job."""
         return [*self.site.container_args, *self.job.container.args]
 
 
@@ -74,11 +74,11 @@ class CheckedRequest:
 
 
 def from_config_error(error: ConfigError) -> Finding:
-    """An error of a job file as the check that it belongs to."""
+    """Turn an error of the configuration into a finding of the check that it belongs to."""
     text = f"{error.where}: {error.message}" if error.where else error.message
     for key, id, why in (
-        ("container.image:", "img.local", "every node starts the image by itself"),
-        ("container.bind:", "bind", "a container does not start where a source is missing"),
+        ("container.image:", "img.local", "every node starts the image"),
+        ("container.bind:", "bind", "the container does not start if a source is missing"),
     ):
         if error.message.startswith(key):
             return Finding(id, "error", text, why, error.hint or "")
@@ -89,18 +89,18 @@ def from_config_error(error: ConfigError) -> Finding:
 
 
 def check_image(request: CheckedRequest) -> Findings:
-    """Whether it is a whole image, on a file system that all nodes see."""
+    """Check that the image is complete and on a file system that all nodes see."""
     if request.image is None:
         return
     try:
         image = request.container.read_image(request.image)
     except UsageError as error:
-        why = "every node starts the image by itself"
+        why = "every node starts the image"
         yield Finding("img.local", "error", error.message, why, error.hint or "")
         return
     if image is None:
         title = request.container.title
-        what = f"{request.image} is not a file: whether {title} gets it, only the nodes can tell"
+        what = f"{request.image} is not a file: only the nodes can check that {title} can pull it"
         yield Finding("img.local", "unknown", what)
         return
     path = image.path
@@ -113,7 +113,7 @@ def check_image(request: CheckedRequest) -> Findings:
         fix = "copy it to a file system that the compute nodes see"
         yield own_place("img.local", path, kind, fix)
     elif kind in _OWN_DISK:
-        what = f"{shown} lies on {kind}: whether the nodes see it, only they can tell"
+        what = f"{shown} is on {kind}: only the nodes can check that they see it"
         yield Finding("img.local", "unknown", what)
     else:
         yield Finding("img.local", "good", shown)
@@ -121,37 +121,41 @@ def check_image(request: CheckedRequest) -> Findings:
 
 
 def own_place(id: str, path: Path, kind: str, fix: str) -> Finding:
-    """A place that other machines do not see: for certain, or as is usual."""
+    """A finding for a path that other machines cannot see (error) or probably cannot (warning).
+
+    `kind` is the type of the path's file system.
+    """
     if kind in IN_MEMORY:
         what = f"{path} is in the memory of this machine ({kind})"
         return Finding(id, "error", what, "the nodes do not see it", fix)
-    what = f"{path} is in a folder for temporary files, of which most machines have their own"
+    what = f"{path} is in a folder for temporary files, which most machines do not share"
     return Finding(id, "warning", what, "the nodes may not see it", fix)
 
 
 def check_architecture(request: CheckedRequest, architecture: str | None) -> Findings:
-    """The image's architecture against the nodes', where somebody knows it."""
+    """Compare the architecture of the image with that of the nodes, if the scheduler knows it."""
     if architecture is None:
-        yield Finding("img.arch", "unknown", "the image does not say its architecture")
+        yield Finding("img.arch", "unknown", "the architecture of the image is not known")
         return
     nodes = {machine()} if request.here else request.scheduler.node_architectures(request.job)
     nodes = {go_name(name) for name in nodes}
-    why = "programs of one architecture do not run on another"
-    fix = "pull or build it for theirs: hpc-amp container pull --arch"
+    why = "programs for one architecture do not run on another"
+    fix = "pull or build the image for the nodes: hpc-amp container pull --arch"
     if not nodes:
         here = machine()
         if architecture == here:
             yield Finding("img.arch", "good", f"{architecture}, like this machine")
         else:
             what = f"the image is for {architecture}, and this machine is {here}"
-            fix = f"good only where the compute nodes are {architecture}; else {fix}"
+            fix = f"if the compute nodes are not {architecture} either, {fix}"
             yield Finding("img.arch", "warning", what, why, fix)
     elif architecture not in nodes:
         what = f"the image is for {architecture}, and the nodes are {', '.join(sorted(nodes))}"
         yield Finding("img.arch", "error", what, why, fix)
     elif len(nodes) > 1:
-        what = f"{architecture}: only some of the nodes are ({', '.join(sorted(nodes))})"
-        yield Finding("img.arch", "warning", what, why, "choose a queue or constraint of theirs")
+        what = f"only some of the nodes are {architecture} ({', '.join(sorted(nodes))})"
+        fix = f"choose a queue or a constraint whose nodes are {architecture}"
+        yield Finding("img.arch", "warning", what, why, fix)
     else:
         yield Finding("img.arch", "good", f"{architecture}, like the nodes")
 
@@ -160,7 +164,7 @@ def check_architecture(request: CheckedRequest, architecture: str | None) -> Fin
 
 
 def check_folders(request: CheckedRequest) -> Findings:
-    """Binds, working directory and run directory."""
+    """Check the binds, the working directory, the run directory and the folders of logs."""
     if request.image is not None:
         yield from _check_binds(request)
         yield from _check_workdir(request)
@@ -171,22 +175,22 @@ def check_folders(request: CheckedRequest) -> Findings:
 def _check_binds(request: CheckedRequest) -> Findings:
     job, site = request.job, request.site
     missing = [bind for bind in job.container.bind if not os.path.exists(_source(bind))]
-    # The site's may exist on its compute nodes alone.
+    # Binds of the site may exist only on its compute nodes.
     elsewhere = [bind for bind in site.bind if not os.path.exists(_source(bind))]
-    why = "a container does not start where a source is missing"
+    why = "the container does not start if a source is missing"
     if missing:
         what = f"{', '.join(map(_source, missing))} does not exist"
         fix = "check the paths in container.bind"
         yield Finding("bind", "error", what, why, fix)
     elif elsewhere:
-        what = f"{', '.join(map(_source, elsewhere))} of the site is not on this machine"
+        what = f"{', '.join(map(_source, elsewhere))} in the site's bind is not on this machine"
         if request.here:
-            yield Finding("bind", "error", what, why, "take it out of the site's bind")
+            yield Finding("bind", "error", what, why, "remove it from bind in the site file")
         else:
-            yield Finding("bind", "unknown", f"{what}: only the nodes can tell")
+            yield Finding("bind", "unknown", f"{what}: only the nodes can check it")
     else:
         count = len(job.container.bind) + len(site.bind)
-        yield Finding("bind", "good", f"{count} bind(s) of job and site are here")
+        yield Finding("bind", "good", f"{count} bind(s) of job and site exist")
 
 
 def _source(bind: str) -> str:
@@ -197,43 +201,45 @@ def _check_workdir(request: CheckedRequest) -> Findings:
     workdir = str(Path.cwd().resolve())
     home = request.environ.get("HOME", "")
     if workdir in _SYSTEM:
-        what = f"the working directory {workdir} is not mounted: the image has its own"
-        why = "relative paths would lead into the image"
+        what = f"the working directory {workdir} is not mounted: the image has a folder of its own"
+        why = "relative paths would refer to files of the image"
         yield Finding("cwd", "error", what, why, "submit from another folder")
     elif "--no-home" in request.options and workdir == home:
-        what = "--no-home with your home folder as working directory mounts it all the same"
+        what = "your home folder is the working directory, so --no-home does not keep it out"
         fix = "submit from another folder"
-        yield Finding("cwd", "warning", what, "files in it reach into the container", fix)
+        yield Finding("cwd", "warning", what, "its files are visible in the container", fix)
     else:
         yield Finding("cwd", "good", f"{workdir} can be mounted")
 
 
 def check_log_folders(request: CheckedRequest) -> Findings:
-    """Whether the folders exist of the logs that directives of site and job name, where the nodes
-    open a log before the job starts."""
+    """Check the folders of the log files that directives of site and job name.
+
+    Some schedulers open the log on the node before the job starts, and fail if they cannot.
+    """
     scheduler = request.scheduler
     directives = (*request.site.directives, *request.job.resources.directives)
     for written, path in scheduler.log_files(directives):
         folder = path if path.is_dir() else path.parent
         if path.is_absolute() and not os.access(folder, os.W_OK | os.X_OK):
-            what = f"{written}: nothing can be written in {folder}"
-            fix = "make the folder, or leave the option out: the run directory has a log"
+            what = f"{written}: {folder} is not writable"
+            fix = "create the folder, or remove the directive: the run directory has a log"
             yield Finding("fs", "error", what, scheduler.lost_log, fix)
 
 
 def check_run_folder(request: CheckedRequest) -> Findings:
-    """Whether a run directory can be made and filled."""
+    """Check that a run directory can be created, with space for checkpoints."""
     wanted = Path(os.path.abspath(request.job.runs_dir))
     folder = next(path for path in (wanted, *wanted.parents) if path.exists())
-    why = "code, log and checkpoints of every run go there"
+    why = "the code, the log and the checkpoints of every run are written there"
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(2**20))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        what = f"nothing can be written in {folder}: {error.strerror}"
-        yield Finding("fs", "error", what, why, "make room, or choose another runs_dir")
+        what = f"{folder} is not writable: {error.strerror}"
+        yield Finding("fs", "error", what, why, "free some space, or choose another runs_dir")
         return
     kind, found = file_system(folder), os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
@@ -241,13 +247,14 @@ def check_run_folder(request: CheckedRequest) -> Findings:
         fix = "work on a file system that the compute nodes see"
         yield own_place("fs", folder, kind, fix)
     elif request.scheduler.lost_log and kind in _OWN_DISK:
-        what = f"{folder} lies on {kind}: whether the nodes see it, only they can tell"
-        yield Finding("fs", "unknown", what, request.scheduler.lost_log, "see `df` of it on a node")
+        what = f"{folder} is on {kind}: only the nodes can check that they see it"
+        fix = f"run `df {folder}` on a node"
+        yield Finding("fs", "unknown", what, request.scheduler.lost_log, fix)
     elif free < _GIB:
-        what = f"{folder} has only {gib(free)} left"
-        yield Finding("fs", "warning", what, why, "make room, or choose another runs_dir")
+        what = f"{folder} has only {gib(free)} of free space"
+        yield Finding("fs", "warning", what, why, "free some space, or choose another runs_dir")
     else:
-        yield Finding("fs", "good", f"{folder} has {gib(free)} left")
+        yield Finding("fs", "good", f"{folder} has {gib(free)} of free space")
 
 
 # ---- the scheduler -------------------------------------------------------------------------------
@@ -256,29 +263,35 @@ def check_run_folder(request: CheckedRequest) -> Findings:
 def check_scheduler(
     request: CheckedRequest, which: Callable[[str], str | None] = shutil.which
 ) -> Findings:
-    """Whether it is there, answers, and has what is asked for."""
+    """Check that the scheduler answers and that its limits allow the job.
+
+    `which` finds a program on PATH, or returns None.
+    """
     scheduler = request.scheduler
     if request.here:
         yield Finding("sched", "good", "no scheduler: the job runs on this machine")
         return
-    why = "jobs are submitted with it"
+    why = "jobs cannot be submitted without it"
     if scheduler.command and which(scheduler.command) is None:
         what = f"{scheduler.command} is not on this machine's PATH"
-        fix = "submit from a login node, or say site=local to run here"
+        fix = "submit from a login node, or use site=local to run on this machine"
         yield Finding("sched", "error", what, why, fix)
         return
     try:
         scheduler.query([scheduler.absent_job])
     except HpcAmpError as error:
-        fix = "try again; the site's status page may say more"
+        fix = "try again later; the site's status page may name a problem"
         yield Finding("sched", "error", error.message, why, error.hint or fix)
         return
     found = list(scheduler.check_limits(request.job, request.site))
     margin = parse_duration(request.job.resources.stop_margin)
     if request.job.train is not None and margin < 30:
         what = f"job.stop_margin is {format_duration(margin)}"
-        why = "a checkpoint has to be written in it; some schedulers are late by half a minute"
-        found.append(Finding("sched", "warning", what, why, "1m or more is safer"))
+        why = (
+            "the checkpoint must be written in this time, and some schedulers send their signal "
+            "up to 30 s late"
+        )
+        found.append(Finding("sched", "warning", what, why, "set it to 1m or more"))
     if not found:
         found = [Finding("sched", "good", f"{scheduler.title} answers")]
     yield from found
@@ -299,7 +312,7 @@ _NO_SECRET = re.compile(r"|[\d.]+|true|false|none|~?[./][^\s]*|\$\{?\w+\}?", re.
 
 
 def check_secrets(request: CheckedRequest) -> Findings:
-    """Tokens and passwords. Never shows one."""
+    """Look for tokens and passwords in the job and its site. Their values are never printed."""
     job, site = request.job, request.site
     places = []
     for where, values in (("container.env", job.container.env), ("the site's env", site.env)):
@@ -319,30 +332,34 @@ def check_secrets(request: CheckedRequest) -> Findings:
     }
     places += [where for where, text in texts.items() if _SECRET_VALUE.search(text)]
     if places:
-        what = f"{', '.join(places)}: this looks like a password or a token"
-        why = "it is written into the script and job.json, which others may read"
-        fix = "keep it in a file that only you may read, and let your program read that"
+        what = f"{', '.join(places)} looks like a password or a token"
+        why = "it is written to the script and to job.json, which others may be able to read"
+        fix = "store it in a file that only you can read, and let your program read the file"
         yield Finding("secrets", "warning", what, why, fix)
     else:
-        yield Finding("secrets", "good", "no token or password in sight")
+        yield Finding("secrets", "good", "no token or password found")
 
 
-# ---- what only the nodes can tell ----------------------------------------------------------------
+# ---- what only the nodes can check ---------------------------------------------------------------
 
 
 def check_elsewhere(request: CheckedRequest, made: set[str]) -> Findings:
-    """The checks of the catalogue that were not made here."""
+    """Findings of status `unknown` for the checks that this machine cannot make.
+
+    `made` has the ids of the checks that were made.
+    """
     on = request.job.launch.preflight
     for check in CATALOGUE:
         if check.id in made:
             continue
         if "node" in check.places and check.id != "mpi":
-            what = "only the nodes can tell: the job itself checks it before any rank starts"
-            off = "only the nodes can tell, and launch.preflight is false: nothing checks it"
-            yield Finding(check.id, "unknown", what if on else off)
+            what = "checked on the nodes when the job starts"
+            if not on:
+                what = "not checked: only the nodes can do it, and launch.preflight is false"
+            yield Finding(check.id, "unknown", what)
         elif check.id == "net.nccl":
-            what = "only a job can tell: hpc-amp doctor CONFIG --network submits one"
+            what = "only a job can measure it: hpc-amp doctor CONFIG --network submits one"
             yield Finding(check.id, "unknown", what)
         elif check.id == "mpi" and request.job.launch.mpi != "none":
-            what = "only the nodes can tell: the job tries MPI before its program starts"
+            what = "checked on the nodes before the program starts"
             yield Finding(check.id, "unknown", what)

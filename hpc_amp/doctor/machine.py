@@ -1,4 +1,4 @@
-"""This machine, whatever the job: its folders, its environment."""
+"""Checks of this machine that do not depend on a job: temporary files and the environment."""
 
 from __future__ import annotations
 
@@ -15,49 +15,55 @@ _GIB = 2**30
 
 
 def check_tmp(folder: Path | None = None) -> Findings:
-    """Temporary files of this machine: pulling and building use them."""
+    """Check that temporary files can be written, which pulling and building images need.
+
+    `folder` is /tmp by default.
+    """
     folder = folder or Path("/tmp")
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(2**20))
             file.flush()
     except OSError as error:
-        what = f"{folder} cannot be written: {error.strerror}"
-        why = "the runtime, compilers and this program need temporary files"
-        yield Finding("tmp", "error", what, why, f"remove old files there: ls -la {folder}")
+        what = f"{folder} is not writable: {error.strerror}"
+        why = "the container runtime, compilers and hpc-amp need temporary files"
+        yield Finding("tmp", "error", what, why, f"remove old files from it: ls -la {folder}")
         return
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
     if free < _GIB:
-        what = f"{folder} has only {gib(free)} left"
-        why = "the runtime and compilers put their temporary files there"
-        yield Finding("tmp", "warning", what, why, f"remove old files there: ls -la {folder}")
+        what = f"{folder} has only {gib(free)} of free space"
+        why = "the container runtime and compilers write their temporary files there"
+        yield Finding("tmp", "warning", what, why, f"remove old files from it: ls -la {folder}")
     else:
-        yield Finding("tmp", "good", f"{folder} has {gib(free)}")
+        yield Finding("tmp", "good", f"{folder} has {gib(free)} of free space")
 
 
-# What the launch script and submission take care of, and what they cannot.
+# Variables that the launch script removes before the container starts.
 _HANDLED = ("PYTHONPATH", "PYTHONHOME", "LC_ALL", "CONDA_PREFIX")
 
 
 def check_leaks(container: Container, environ: Mapping[str, str] = os.environ) -> Findings:
-    """Variables of this shell. Submission leaves them behind, but shell start-up files may set them
-    on the nodes again."""
-    why = "a shell start-up file or a module that sets it does so on the nodes, too"
+    """Check for variables of this shell that would disturb programs in the container.
+
+    They are not submitted with the job, but shell start-up files may set them on the nodes again.
+    """
+    why = "a shell start-up file or module that sets it here may also set it on the nodes"
     found = []
     if environ.get("LD_PRELOAD"):
         what = f"LD_PRELOAD={environ['LD_PRELOAD']}"
-        fix = "its library is not in the image: unload the module that sets it (XALT, Darshan)"
+        fix = "the image does not have this library: unload the module that sets it (XALT, Darshan)"
         found.append(Finding("env.leak", "warning", what, why, fix))
     if environ.get("OPAL_PREFIX"):
         what = f"OPAL_PREFIX={environ['OPAL_PREFIX']}"
-        fix = "the image's Open MPI would look for its files there: unset it in job.setup"
+        fix = "unset it in job.setup: Open MPI in the image would look for its files there"
         found.append(Finding("env.leak", "warning", what, why, fix))
     found += container.check_leaks(environ)
     yield from found
     handled = [name for name in (*_HANDLED, *container.handled) if environ.get(name)]
     if handled:
-        what = f"{', '.join(handled)}: set here; the launch script keeps them from the ranks"
+        what = f"{', '.join(handled)} set in this shell; the launch script removes them"
         yield Finding("env.leak", "good", what)
     elif not found:
-        yield Finding("env.leak", "good", "nothing in this shell that would reach into a container")
+        what = "no variable of this shell would disturb a container"
+        yield Finding("env.leak", "good", what)

@@ -1,4 +1,4 @@
-"""The network between the nodes of a job, measured by a small job of its own."""
+"""`hpc-amp doctor --network`: a small job that measures the network between nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpc_amp.jobs.submit import submit
 _RESULT = "bandwidth.json"
 _LOGS = "nccl"
 
-# What NCCL writes at NCCL_DEBUG=INFO about the network it took, and about the way of each channel.
+# Lines of NCCL at NCCL_DEBUG=INFO: the network that it chose, and the transport of each channel.
 _USING = re.compile(
     r"NCCL INFO (?:Using network|Assigned NET plugin) (?P<name>.+?)(?: to comm)?\s*$"
     r"|NCCL INFO (?P<short>NET/\S+) : Using"
@@ -34,20 +34,23 @@ _CARD = re.compile(r"/sys/class/infiniband|mlx5_|hsn\d")
 
 @dataclass(frozen=True, slots=True)
 class NetworkMeasurement:
-    """What came out."""
+    """The result of the job and its finding."""
 
     facts: dict[str, Any]
-    """bandwidth.json of the job; empty where it did not get that far."""
+    """The contents of bandwidth.json; empty if the job did not write it."""
     network: str | None
-    """What NCCL says that it uses between nodes."""
+    """The network between nodes that NCCL reports, or None."""
     ways: list[str]
-    """How NCCL's channels go: P2P, SHM, NET/IB/0/GDRDMA, ..."""
+    """The transports of NCCL's channels: P2P, SHM, NET/IB/0/GDRDMA, ..."""
     finding: Finding
     run_dir: Path
 
     @property
     def rows(self) -> list[dict[str, float]]:
-        """Sizes with time and bus bandwidth: what every link carries, whatever their number."""
+        """Time (µs) and bus bandwidth (GB/s) of an all-reduce for each message size (bytes).
+
+        The bus bandwidth is the rate on each link: it does not depend on the number of ranks.
+        """
         ranks = int(self.facts.get("ranks", 1))
         factor = 2 * (ranks - 1) / ranks
         return [
@@ -72,13 +75,13 @@ class NetworkMeasurement:
         }
 
     def to_text(self) -> str:
-        """A table, then the finding."""
+        """For people: a table, the finding, and the run directory."""
         lines = []
         if self.facts:
             f = self.facts
             lines.append(
                 f"{f['ranks']} ranks on {f['nodes']} nodes, {f['device']}, {f['backend']}; "
-                f"they met in {f['join_seconds']:.1f} s"
+                f"they connected in {f['join_seconds']:.1f} s"
             )
             lines.append(f"{'bytes':>12}  {'time':>12}  {'bus bandwidth':>16}")
             for row in self.rows:
@@ -86,18 +89,20 @@ class NetworkMeasurement:
                     f"{row['bytes']:>12.0f}  {row['microseconds']:>9.1f} us  "
                     f"{row['bus_gigabytes_per_second']:>11.3f} GB/s"
                 )
-        return "\n".join([*lines, to_text([self.finding]).splitlines()[0], *self._more()])
-
-    def _more(self) -> list[str]:
-        texts = (self.finding.why, self.finding.fix) if self.finding.status != "good" else ()
-        return [f"      {text}" for text in texts if text] + [f"run directory {self.run_dir}"]
+        lines.append(to_text([self.finding]).splitlines()[0])
+        if self.finding.status != "good":
+            lines += [f"      {text}" for text in (self.finding.why, self.finding.fix) if text]
+        lines.append(f"run directory {self.run_dir}")
+        return "\n".join(lines)
 
 
 def measure(
     config: Path, overrides: Sequence[str], say: Callable[[str], object]
 ) -> NetworkMeasurement:
-    """Submit the job, wait for it, read what came out. Raises HpcAmpError where it cannot be
-    submitted."""
+    """Submit the job, wait until it ends, and read its result.
+
+    `say` receives lines about the progress. Raises HpcAmpError if the job cannot be submitted.
+    """
     loaded, site = load_for_site(config, overrides)
     check_job(loaded, site)
     runs = Path(loaded.job.runs_dir).resolve()
@@ -112,11 +117,12 @@ def measure(
 
 
 def _small(job: Job, name: str, run_dir: Path) -> Job:
-    """The same nodes, ranks and container; ten minutes; another program."""
+    """The job with the same nodes, ranks and container, ten minutes of walltime, and the program
+    that measures the network."""
     resources = dataclasses.replace(
         job.resources, walltime="10m", stop_margin="1m", max_restarts=0, chain=0
     )
-    # Files for NCCL's words: in one log they would run into each other's lines.
+    # Each rank's NCCL writes to a file of its own: in one log, lines would be mixed.
     env = {
         **job.container.env,
         "NCCL_DEBUG": "INFO",
@@ -137,7 +143,7 @@ def _small(job: Job, name: str, run_dir: Path) -> Job:
 
 
 class _Waiting:
-    """Says once why a job waits."""
+    """Reports why a job waits in the queue, and again only when the reason changes."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say, self._said = say, ""
@@ -150,7 +156,7 @@ class _Waiting:
 
 
 def read(run_dir: Path, status: RunStatus) -> NetworkMeasurement:
-    """What a finished job left."""
+    """Read the result of a job that has ended, from its run directory."""
     try:
         facts: dict[str, Any] = json.loads((run_dir / _RESULT).read_text())
     except (OSError, ValueError):
@@ -163,7 +169,7 @@ def read(run_dir: Path, status: RunStatus) -> NetworkMeasurement:
 
 
 def transport(lines: Iterable[str]) -> tuple[str | None, list[str]]:
-    """The network that NCCL uses between nodes, and the ways of its channels, by its own words."""
+    """The network between nodes and the transports of all channels, from NCCL's log lines."""
     network: str | None = None
     ways: set[str] = set()
     for line in lines:
@@ -180,12 +186,11 @@ def _judge(
     facts: dict[str, Any], status: RunStatus, network: str | None, lines: list[str]
 ) -> Finding:
     if not facts:
-        what = f"the job came to no result: {status.state}"
+        what = f"the job gave no result: {status.state}"
         what += f" ({status.reason})" if status.reason else ""
+        why = "the ranks may not reach each other"
         fix = f"hpc-amp explain {status.run_dir}"
-        return Finding(
-            "net.nccl", "error", what, "the ranks do not reach each other", fix, "network"
-        )
+        return Finding("net.nccl", "error", what, why, fix, "network")
     if facts["device"] != "cuda":
         what = f"an all-reduce over {facts['nodes']} node(s) through {facts['backend']} works"
         if facts["nodes"] > 1:
@@ -195,14 +200,14 @@ def _judge(
         return Finding("net.nccl", "good", "all-reduce on one node works", where="network")
     slow = network is not None and re.fullmatch(r"(NET/)?Socket", network) is not None
     if slow and any(_CARD.search(line) for line in lines):
-        what = "NCCL goes through TCP (NET/Socket), although the nodes have a faster network"
-        why = "an all-reduce takes many times as long as it could"
-        fix = "see launch.fabric, /dev/infiniband and the provider's libraries inside (net.ib)"
+        what = "NCCL uses TCP (NET/Socket), although the nodes have a faster network"
+        why = "an all-reduce is many times slower than it could be"
+        fix = "see launch.fabric; the container also needs /dev/infiniband and the fabric's library"
         return Finding("net.nccl", "warning", what, why, fix, "network")
     if slow:
-        what = "NCCL goes through TCP (NET/Socket)"
-        why = "that is slow, unless the nodes have no other network"
-        fix = "see launch.fabric: ib and slingshot have faster ways"
+        what = "NCCL uses TCP (NET/Socket)"
+        why = "TCP is slow; this is correct only if the nodes have no faster network"
+        fix = "if they have InfiniBand or Slingshot, set launch.fabric"
         return Finding("net.nccl", "warning", what, why, fix, "network")
     return Finding(
         "net.nccl", "good", f"NCCL uses {network or 'a network it does not name'}", where="network"

@@ -1,1 +1,1 @@
-"""Why a job failed: known failures, told from the lines of its log."""
+"""`hpc-amp explain`: finds known failures in the log of a job."""

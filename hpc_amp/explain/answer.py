@@ -1,4 +1,4 @@
-"""What `hpc-amp explain` says, as text and as JSON."""
+"""The answer of `hpc-amp explain`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from hpc_amp.explain.lines import Line
 from hpc_amp.explain.match import Match, Verdict
 
 _SHOWN = 240
-_CONSEQUENCE = "a consequence, and no entry knows of what: look at what was written before it"
+_CONSEQUENCE = "this follows from an error that is not known: look at the lines before it"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The explanation of one log or run. `subject` is what was explained."""
+    """The explanation of a log or a run."""
 
     subject: str
+    """The path of the log or of the run directory."""
     verdict: Verdict
     remarks: tuple[str, ...] = field(default=())
 
     @property
     def named(self) -> bool:
-        """Whether a known failure fits."""
+        """Whether a known failure was found."""
         return self.verdict.finding is not None
 
     @property
     def confidence(self) -> str | None:
-        """How sure the cause is: what is only a consequence is never sure."""
+        """How certain the cause is: `high`, `medium` or `low`, or None without a cause.
+
+        A symptom is always `low`, and a likely cause is `medium` at most.
+        """
         finding = self.verdict.finding
         if finding is None:
             return None
@@ -39,7 +43,7 @@ class Answer:
         return finding.failure.confidence
 
     def to_plain(self) -> dict[str, Any]:
-        """For JSON. Without a known cause, `cause` and `fix` are null and `first_error` is not."""
+        """For JSON. Without a known cause, `cause` and `fix` are null and `first_error` is set."""
         finding = self.verdict.finding
         return {
             "subject": self.subject,
@@ -81,16 +85,16 @@ class Answer:
                 rows.append(("why", finding.failure.why))
             rows.append(("confidence", self.confidence or ""))
         elif self.verdict.ended_well:
-            rows.append(("cause", "nothing failed: this log ends well"))
+            rows.append(("cause", "nothing failed: the job ended normally"))
         elif error is not None:
-            rows += [("cause", "none that is known fits"), ("first error", _shown(error))]
+            rows += [("cause", "not known"), ("first error", _shown(error))]
             if self.verdict.led_to is not None:
                 rows.append(("led to", _shown(self.verdict.led_to)))
         elif self.verdict.sign is not None:
-            rows.append(("cause", "none that is known fits; no line of this log says more than"))
+            rows.append(("cause", "not known; the log only says that something failed"))
             rows.append(("a failure", _shown(self.verdict.sign)))
         else:
-            rows.append(("cause", "none that is known fits, and no line of this log is an error"))
+            rows.append(("cause", "not known; the log contains no error"))
         rows += [
             ("also seen", f"{_cause(other)} ({_shown(other.line)}). {_fix(other)}")
             for other in self.verdict.noticed[:3]
@@ -100,7 +104,7 @@ class Answer:
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
 
     def in_short(self) -> list[tuple[str, str]]:
-        """Rows for the summary of a run: the cause and the fix, or the first error."""
+        """Rows for the summary of a run: the cause and the fix, else the first error."""
         finding, error = self.verdict.finding, self.verdict.error
         if finding is not None:
             sure = "" if self.confidence == "high" else f" (confidence: {self.confidence})"

@@ -1,7 +1,7 @@
-"""The table of all known failures in `docs/explain.md`, made from the entries.
+"""Generates the tables of known failures in `docs/explain.md`.
 
-python -m hpc_amp.explain.document            # writes it
-python -m hpc_amp.explain.document --check    # exits 1 where it is out of date
+python -m hpc_amp.explain.document            # writes them
+python -m hpc_amp.explain.document --check    # exits with 1 if they are out of date
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _TITLES = {
 
 
 def without_braces(text: str) -> str:
-    """A cause or a fix where nothing was captured: `{path}` is shown as PATH."""
+    """Replace the placeholders of a cause or a fix: `{path}` becomes PATH."""
     shown = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), text)
     return shown.replace("{{", "{").replace("}}", "}")
 
 
 def table() -> str:
-    """The known failures in sections, as Markdown."""
+    """Return the known failures as Markdown tables, one for each area."""
     sections: dict[str, list[Failure]] = {}
     for failure in known_failures():
         if failure.level != "noise":
@@ -58,7 +58,7 @@ def _cell(text: str) -> str:
 
 
 def with_table(document: str) -> str:
-    """A document with the part between its marks replaced. Raises ValueError without marks."""
+    """Replace the tables between the marks in a document. Raises ValueError without marks."""
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -67,7 +67,7 @@ def with_table(document: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the document of this checkout, or check it."""
+    """Write docs/explain.md, or with `--check` compare it. Returns the exit status."""
     path = Path(__file__).resolve().parents[2] / "docs" / "explain.md"
     old = path.read_text()
     new = with_table(old)

@@ -1,8 +1,8 @@
-"""Errors that no entry explains: which lines of a log are errors at all, and whose.
+"""Finds the errors in a log, so that the first one that no entry explains can be shown.
 
-A traceback is one error, and so are tracebacks that Python chains, and those of a group of
-exceptions. What an entry says about any of its lines explains all of it. Where none does, the root
-is shown: the exception that caused the others, not the last one that was made of it.
+A traceback is one error. Chained tracebacks and the tracebacks of an exception group are also one
+error. If an entry knows one of its lines, the whole error is explained. If none does, its root is
+shown: the exception that caused the others.
 """
 
 from __future__ import annotations
@@ -12,53 +12,53 @@ from dataclasses import dataclass, field
 
 from hpc_amp.explain.lines import Line
 
-# Something may stand before it: a logger's words, or a line of another rank that had no end yet.
+# The text of a logger, or an unfinished line of another rank, may come before it.
 _HEADER = re.compile(
     r"^(?:Exception Group )?Traceback \(most recent call last\)"
     r"|Traceback \(most recent call last\):$"
 )
-# A traceback in a frame, as rich draws it: source code all of it, and the exception below.
+# A traceback in a box, as rich draws it. The box contains source code; the exception follows it.
 _BOX = re.compile(r"^\W[\W_]*Traceback \(most recent call last\) ?[\W_]*$")
 _BOX_END = re.compile(r"^[╰└+][─-]+[╯┘+]$")
-# A progress bar that an error was written behind.
+# A progress bar with an error after it on the same line.
 _BAR = re.compile(r"^[^|]*\|[^|]*\|.{0,80}?\[\d+:\d\d[^\]]*\]")
-# Of an exception that was made of another: what it was made of stands below, not above.
+# An exception that was raised again in another process: the original follows, not precedes.
 _ORIGINAL = re.compile(r"^Original Traceback \(most recent call last\):")
 _ANNOUNCES = re.compile(r"\b(?:trace(?:back)?|error|exception)s?:$", re.IGNORECASE)
 _SOON = 4
 _CAUSED = re.compile(r"^\W*The above exception was the direct cause of the following exception:")
 _HANDLED = re.compile(r"^\W*During handling of the above exception, another exception occurred:")
-# Between the exceptions of a group. A group says how many it has, they say why.
+# Between the exceptions of a group. The group only has their number, they have the reasons.
 _PART = re.compile(r"^\s*\+[+-]+ (?:\d+|\.\.\.) -+$")
 _GROUP = re.compile(r"^(?:\w+\.)*\w+: .*\(\d+ sub-exceptions?\)$")
-# Programs look for things in one place and, where they are not there, in another: such an exception
-# that was being handled is not a root.
+# Programs often search in one place, catch the exception, and search in another. Such an exception
+# that was being handled is not the root of an error.
 _LOOKED_UP = re.compile(
     r"^(?:\w+\.)*(?:KeyError|IndexError|AttributeError|StopIteration|ImportError"
     r"|ModuleNotFoundError|FileNotFoundError|Empty)\b"
 )
-# Python and torch show these tracebacks and go on.
+# Python and torch print these tracebacks and continue.
 _HARMLESS = re.compile(
     r"^Exception ignored in|^--- Logging error ---|^Error in atexit\.|^Exception in atexit"
     r"|^Exception ignored from cffi"
 )
-# The last line of a traceback that is known to be open, and the same where its head is missing.
+# The last line of a traceback whose first line was seen (_LAST), or was not seen (_ALONE).
 _LAST = re.compile(
     r"^(?:(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Expired|Warning"
     r"|Failure|Failed|NotFound|Killed|ExceptionGroup|error|timeout)|(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?::(?:\s|$)|$)"
 )
-# The same for a class of the program's own, such as `Diverged: ...`. Other lines look like it:
-# it counts where a traceback has no other last line.
+# The same for a class of the program, such as `Diverged: ...`. Many lines look like this, so it
+# only counts if the traceback has no other last line.
 _NAMED = re.compile(r"^_?[A-Z]+[a-z]\w*(?::\s|$)")
 _ALONE = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?::\s|$)")
 _OTHER = re.compile(
-    # The stacks that hpc-amp shows of a rank that stands still are not errors of their own.
+    # The stacks that hpc-amp prints for a rank that hangs are not errors.
     r"^FATAL:\s|^hpc-amp: (?!rank \d+:(?:  |$| (?:Current t|T)hread 0x))"
     r"|^Fatal Python error: |\bSegmentation fault\b|^Bus error\b|^\s*what\(\):\s"
     r"|^Illegal instruction\b|: symbol lookup error: "
     r"|^(?:sbatch|salloc|srun|slurmstepd): fatal: |^(?:sbatch|salloc): error: "
 )
-# Endings that somebody else brought about.
+# Exceptions that something else requested.
 _ASKED_FOR = re.compile(r"^(?:KeyboardInterrupt|SystemExit|GeneratorExit)\b")
 _WORDS = re.compile(
     r"\b(?:errors?|fatal|failed|failure|exception|abort(?:ed|ing)?|panic|cannot|could not"
@@ -71,41 +71,45 @@ _NO_ERROR = re.compile(
     r"|\b(?:warn(?:ing)?|info|debug|deprecat\w*)\b|\b(?:test_|tests?/)|%",
     re.IGNORECASE,
 )
-# A message may go on for some lines below the line that names the exception: indented ones, or any
-# where the line says so.
+# A message may continue after the line with the exception: in indented lines, or in any lines if
+# the first line ends like _GOES_ON.
 _TAIL = 12
 _LAUNCHER = re.compile(r"^(?:srun|slurmstepd\S*|mpirun|mpiexec): |^=>> ")
 _GOES_ON = re.compile(r":$|NCCL error|CUDA error")
-# A traceback has a last line; where it got lost among others, the wait for it ends.
+# After so many lines, a traceback is closed although its last line was not seen.
 _LONGEST_TRACEBACK = 500
 _KEPT = 200
 
 
 @dataclass(slots=True)
 class Error:
-    """One error: a traceback with all that belongs to it, or a line of its own. `line` is its root,
-    `last` what the program died of; of most errors they are the same."""
+    """An error: a traceback with everything that belongs to it, or a single line."""
 
     line: Line | None = None
+    """The root: the exception that caused the others."""
     last: Line | None = None
+    """The exception that ended the program. It is often the same as `line`."""
     perhaps: Line | None = None
-    """What may be the line, where no other comes."""
+    """The line to use if no better one follows."""
     explained: bool = False
+    """Whether an entry knows one of its lines."""
     harmless: bool = False
+    """Whether the program continues after it."""
     order: int = 0
+    """The number of its first line."""
 
 
 @dataclass(slots=True)
 class _Speaker:
-    """What one rank is about to say. Without labels all ranks are one speaker."""
+    """The state of one source of lines, usually a rank. Without labels there is only one."""
 
     open: int = 0
     link: re.Pattern[str] | None = None
-    """What joins the next traceback to the one before."""
+    """The line that chains the next traceback to the previous one."""
     harmless_next: bool = False
     boxed: bool = False
     framed: bool = False
-    """Whether the line before was source code of a traceback."""
+    """Whether the previous line was source code of a traceback."""
     error: Error | None = None
     opened: int = 0
     last: int = -_TAIL - 1
@@ -118,13 +122,16 @@ class Errors:
 
     found: list[Error] = field(default_factory=list)
     first_words: Line | None = None
-    """A line that merely sounds like an error: shown where there is nothing better."""
+    """The first line with a word such as `error`: shown if there is nothing better."""
     _speakers: dict[str | None, _Speaker] = field(default_factory=dict)
     _count: int = 0
 
     def look(self, line: Line, order: int) -> tuple[Error | None, bool]:
-        """Take the next line, the `order`th. Returns the error it belongs to, if any, and whether
-        entries may look at it: they may not where it is source code in a traceback."""
+        """Read the next line, whose number is `order`.
+
+        Returns the error that the line belongs to, or None, and whether entries may match the line.
+        They may not if the line is source code in a traceback.
+        """
         self._count = order
         text = _BAR.sub("", line.text) if "<" in line.text else line.text
         speaker = self._speakers.setdefault(line.speaker, _Speaker())
@@ -171,7 +178,7 @@ class Errors:
                 return None, True
         near = order - speaker.last <= _TAIL
         if speaker.link is _PART and _LAST.match(text):
-            # An exception in a group that was never raised has no traceback.
+            # An exception in a group has no traceback if it was never raised.
             speaker.last = order
             return self._keep(speaker, line), True
         alone = _ALONE.match(text) or _OTHER.search(text)
@@ -191,7 +198,7 @@ class Errors:
         return None, True
 
     def unexplained(self) -> Error | None:
-        """The first error that nothing explains."""
+        """Return the first error that no entry explains, or None."""
         for error in self.found:
             error.line = error.line or error.perhaps
             if error.line and not error.explained:
@@ -199,13 +206,13 @@ class Errors:
         return None
 
     def forget(self) -> None:
-        """What came before does not count any more."""
+        """Forget all errors so far."""
         self.found.clear()
         self._speakers.clear()
         self.first_words = None
 
     def _tells_more(self, speaker: _Speaker, header: str) -> bool:
-        """Whether the traceback that begins here is what the exception before was made of."""
+        """Whether the traceback that begins here is the original of the previous exception."""
         last = speaker.error.last if speaker.error is not None else None
         if last is None or self._count - speaker.last > _SOON:
             return False
@@ -222,7 +229,7 @@ class Errors:
 
     def _remember(self, error: Error) -> None:
         if len(self.found) >= _KEPT:
-            # Which came first matters; the many that were explained do not.
+            # Drop explained errors. The first unexplained one must be kept.
             self.found = [old for old in self.found if not old.explained][: _KEPT - 1]
         self.found.append(error)
 
@@ -232,7 +239,7 @@ class Errors:
         if error is None:
             return None
         if error.line is not None and link is None:
-            # Two ranks without labels: their tracebacks began both, and this is the second to end.
+            # The tracebacks of two ranks without labels overlap, and this is the end of the second.
             error = speaker.error = Error(order=error.order, harmless=error.harmless)
             self._remember(error)
         if error.harmless:
@@ -245,7 +252,7 @@ class Errors:
 
 
 def _link(text: str) -> re.Pattern[str] | None:
-    """What joins the tracebacks before and after this line, if this line does."""
+    """The pattern of a line that chains two tracebacks, or None if the line does not."""
     for link in (_CAUSED, _HANDLED, _PART):
         if link.match(text):
             return link
@@ -253,7 +260,7 @@ def _link(text: str) -> re.Pattern[str] | None:
 
 
 def _gives_way(root: str, link: re.Pattern[str]) -> bool:
-    """Whether the next exception is nearer to the root than what was taken for it."""
+    """Whether the next exception is nearer to the root than `root`."""
     if link is _PART:
         return _GROUP.match(root) is not None
     if link is _HANDLED:

@@ -1,4 +1,4 @@
-"""The known failures: one entry each in `failures/*.yaml`, checked when they are read."""
+"""Reads and checks the known failures, which are the entries in `failures/*.yaml`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hpc_amp.errors import HpcAmpError
 FOLDER = Path(__file__).resolve().parent / "failures"
 
 LEVELS = ("cause", "likely", "symptom", "hint", "noise")
-"""What a match means.
+"""The meaning of a match.
 
-cause      it ends a run, and nothing else had to happen before
-likely     it ends a run, but says only in part why; named where nothing in the log says more
-symptom    the consequence of something else; named as such where the log has no more
-hint       worth knowing, but no failure by itself: never named as the cause
-noise      what launchers say about any failure: a sign that something failed, nothing more
+cause      it ends a run, and it is the first thing that failed
+likely     it ends a run, but explains it only in part; named if the log has no cause
+symptom    it follows from something else; named as a symptom if the log has nothing better
+hint       it is useful to know, but it is not a failure; never named as the cause
+noise      launchers print it after any failure; it only shows that something failed
 """
 CONFIDENCES = ("high", "medium", "low")
 _KEYS = {
@@ -34,12 +34,12 @@ _NEEDED = ("id", "cause", "fix", "any", "samples")
 
 
 class FailureFileError(HpcAmpError):
-    """An entry is not as it has to be."""
+    """An entry in a file of failures is not valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One known failure. See docs/explain.md for the meaning of each field."""
+    """A known failure. docs/explain.md explains each field."""
 
     id: str
     area: str
@@ -59,7 +59,10 @@ class Failure:
     otherwise: bool
 
     def match(self, text: str) -> re.Match[str] | None:
-        """The match of the first pattern that this line fits."""
+        """Return the match of the first pattern that fits a line, or None.
+
+        Also returns None if one of the `excluded` patterns fits the line.
+        """
         for pattern in self.patterns:
             found = pattern.search(text)
             if found:
@@ -70,13 +73,16 @@ class Failure:
 
 
 def fill(text: str, captured: dict[str, str]) -> str:
-    """A cause or a fix with what its pattern captured."""
+    """Replace the placeholders of a cause or a fix by the groups that its pattern captured."""
     return text.format_map(captured)
 
 
 @functools.lru_cache(maxsize=1)
 def known_failures() -> tuple[Failure, ...]:
-    """All entries, by file and in the order of the file. Raises FailureFileError."""
+    """Return all entries, sorted by file and by their order in it.
+
+    Raises FailureFileError if an entry is not valid or if two have the same id.
+    """
     found: list[Failure] = []
     for path in sorted(FOLDER.glob("*.yaml")):
         found += read_failures(path)
@@ -91,8 +97,11 @@ def known_failures() -> tuple[Failure, ...]:
 
 
 def read_failures(path: Path) -> list[Failure]:
-    """The entries of one file. Raises FailureFileError, which names file, entry and key."""
-    # The C half of PyYAML reads in a tenth of the time, where it is there.
+    """Return the entries of one file.
+
+    Raises FailureFileError with the file, the entry and the key if an entry is not valid.
+    """
+    # PyYAML's C loader is ten times faster, but not always installed.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         entries = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
@@ -104,7 +113,7 @@ def read_failures(path: Path) -> list[Failure]:
 
 
 class _Entry:
-    """One entry while it is being checked."""
+    """Checks one entry and builds its Failure."""
 
     def __init__(self, path: Path, number: int, content: Any) -> None:
         self.path = path
@@ -123,7 +132,7 @@ class _Entry:
         if missing:
             raise self.wrong(f"the key {missing[0]!r} is missing or empty")
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.text("id")):
-            raise self.wrong("an id is made of small letters, digits and single dashes")
+            raise self.wrong("an id consists of small letters, digits and single dashes")
         patterns = self.patterns("any")
         for key in ("cause", "fix"):
             self.check_placeholders(key, patterns)
@@ -164,19 +173,19 @@ class _Entry:
     def choice(self, key: str, choices: tuple[str, ...]) -> str:
         value = self.content.get(key, choices[0])
         if value not in choices:
-            raise self.wrong(f"{key} is {value!r}; it is one of {', '.join(choices)}")
+            raise self.wrong(f"{key} is {value!r}; it must be one of {', '.join(choices)}")
         return str(value)
 
     def flag(self, key: str) -> bool:
         value = self.content.get(key, False)
         if not isinstance(value, bool):
-            raise self.wrong(f"{key} is {value!r}; it is true or false")
+            raise self.wrong(f"{key} is {value!r}; it must be true or false")
         return value
 
     def times(self) -> int:
         value = self.content.get("times", 1)
         if not isinstance(value, int) or not 1 <= value <= 9:
-            raise self.wrong(f"times is {value!r}; it is a number from 1 to 9")
+            raise self.wrong(f"times is {value!r}; it must be a number from 1 to 9")
         return value
 
     def patterns(self, key: str) -> tuple[re.Pattern[str], ...]:
@@ -196,7 +205,9 @@ class _Entry:
         for name in sorted(names):
             for pattern in patterns:
                 if name not in pattern.groupindex:
-                    raise self.wrong(f"{key} uses {{{name}}}, which {pattern.pattern!r} has not")
+                    raise self.wrong(
+                        f"{key} uses {{{name}}}, but {pattern.pattern!r} has no such group"
+                    )
 
 
 def _placeholders(text: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A log as lines: whatever its size, its encoding and what a launcher wrote before each line."""
+"""Reads a log of any size and encoding as lines, and removes the prefixes that launchers add."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import BinaryIO
 
 BLOCK = 2**18
 LONGEST = 4096
-"""Characters of a line that are looked at. What matters stands at its beginning."""
+"""The number of characters at the beginning of a line that are examined."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-# What launchers put before a line, the rank as `rank` where they call it so. torchrun's `default`
-# and srun's number beside it are not ranks of the program: the one counts on its node, the other
-# counts nodes. What torch calls a rank is one, whatever stands before it.
+# Prefixes of launchers. The group `rank` is the rank, if the prefix has one. A rank in torch's own
+# prefix is always right. The number in torchrun's `default` counts the processes of a node; beside
+# it, the number of srun counts nodes. So neither is a rank if both are present.
 _TORCH = re.compile(r"\[rank(?P<rank>\d{1,6})\]:\s?")
 _LOCAL = re.compile(r"\[(?:default|trainer|worker|train)(?P<rank>\d{1,6})\]:\s?")
 _OTHER_LABELS = tuple(
@@ -32,10 +32,10 @@ _OTHER_LABELS = tuple(
 _LABELS = (_TORCH, _LOCAL, *_OTHER_LABELS)
 _TIME = re.compile(
     r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?:?\s+(?:-\s+)?"
-    # A logger that puts place and time before each line of a traceback.
+    # A logger that writes place and time before each line of a traceback.
     r"|(?:ERROR|CRITICAL|FATAL) \d\d-\d\d \d\d:\d\d:\d\d \[?\S+:\d+\] ?"
 )
-# What Python puts before the tracebacks in a group of exceptions.
+# The margin before the tracebacks in an exception group.
 _MARGIN = re.compile(r"\s{2,60}(?:\|(?: |$)|\+ (?=Exception Group Traceback ))")
 _PIECES = 6
 _RANK_IN_TEXT = re.compile(r"\[Rank (\d{1,6})\]|\brank[ :=]{1,2}(\d{1,6})\b", re.IGNORECASE)
@@ -43,8 +43,11 @@ _RANK_IN_TEXT = re.compile(r"\[Rank (\d{1,6})\]|\brank[ :=]{1,2}(\d{1,6})\b", re
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line. `text` is what was said, without what a launcher put before it; `shown` is the line
-    as a reader sees it. `number` is None where only the end of a log was read."""
+    """A line of a log.
+
+    `source` is the name of the log, `text` the line without the prefixes of launchers, and `shown`
+    the line as a reader sees it. `number` is None if only the end of the log was read.
+    """
 
     source: str
     number: int | None
@@ -52,16 +55,16 @@ class Line:
     shown: str
     rank: int | None
     speaker: str | None = None
-    """All that launchers put before the line: lines of one speaker belong together."""
+    """The prefix of the line. Lines with the same prefix belong together."""
 
     @property
     def place(self) -> str:
-        """`file:line`, as far as it is known."""
+        """`file:line`, or `file` if the number is not known."""
         return self.source if self.number is None else f"{self.source}:{self.number}"
 
 
 def make_line(source: str, number: int | None, raw: bytes) -> Line:
-    """A line of a log from its bytes."""
+    """Make a line from its bytes."""
     shown = raw[: 4 * LONGEST].decode("utf-8", errors="replace")[:LONGEST]
     if "\x1b" in shown:
         shown = _ESCAPES.sub("", shown)
@@ -74,7 +77,7 @@ def make_line(source: str, number: int | None, raw: bytes) -> Line:
 
 
 def _without_prefixes(text: str) -> tuple[str, str | None, int | None]:
-    """What was said, who said it, and the rank."""
+    """Split a line into its text, its prefix (or None) and its rank (or None)."""
     speaker = ""
     ranks: dict[re.Pattern[str], int] = {}
     position = 0
@@ -103,7 +106,7 @@ def _rank_of(ranks: dict[re.Pattern[str], int]) -> int | None:
 
 
 def blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """A stream in pieces that end where a line ends. A line without end is cut."""
+    """Read a stream in pieces that end with a line. A line that is too long is cut."""
     rest = b""
     while True:
         data = stream.read(BLOCK)
@@ -112,7 +115,7 @@ def blocks(stream: BinaryIO) -> Iterator[bytes]:
         data = rest + data
         end = data.rfind(b"\n") + 1
         if not end and len(data) > 4 * BLOCK:
-            # Gigabytes without a line feed are no log; what is kept of them stays bounded.
+            # This is hardly a log. Keep only the beginning, to limit the memory.
             rest = data[: 4 * LONGEST]
             continue
         if end:
@@ -123,8 +126,7 @@ def blocks(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def split_lines(block: bytes) -> list[bytes]:
-    """The lines of a block. A progress bar repaints its line: what was last on it counts, and what
-    an error may have left in front of it."""
+    """Split a block into its lines."""
     lines = block.split(b"\n")
     if lines and not lines[-1]:
         lines.pop()
@@ -132,7 +134,7 @@ def split_lines(block: bytes) -> list[bytes]:
 
 
 def repaints(raw: bytes) -> list[bytes]:
-    """The states of a line that carriage returns painted over; most lines have one."""
+    """Split a line at carriage returns, with which progress bars overwrite a line."""
     if b"\r" not in raw:
         return [raw]
     return [part for part in raw.split(b"\r") if part.strip()] or [b""]

@@ -1,13 +1,13 @@
-"""Reads a log once and tells what failed first.
+"""Reads a log once and finds what failed first.
 
-A rank that fails takes the others with it, and each of them says so: the first line that sounds
-like an error is seldom the one that matters. Entries therefore have levels (see
-`failures.LEVELS`), and the order is: the earliest cause or unexplained error; else what is likely;
-else a symptom, named as one; else the first line that sounds like an error. An error after which
-training goes on was survived, and a new attempt makes a new start.
+When a rank fails, the other ranks fail too, and each of them prints errors. So the first line that
+looks like an error is often not the important one. Entries have levels (`failures.LEVELS`). The
+verdict is, in this order: the earliest cause or unexplained error, else a likely cause, else a
+symptom, else the first line that looks like an error. An error does not count if training continues
+after it, or if a new attempt begins.
 
-Some entries only repeat what a program said of its failure (`otherwise`): they look at lines that
-no other entry knows, and an entry of the same level that knows its line counts before them.
+Some entries only repeat the message of a program (`otherwise`). They are tried on lines that no
+other entry matches, and other entries of the same level are preferred.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _PROGRESS = re.compile(
     re.IGNORECASE,
 )
 _FRAME = re.compile(r"\s+File \"")
-# So many lines of progress after an error show that the program went on.
+# After so many lines of progress following an error, the program has survived the error.
 _SURVIVED = 3
-# A warning tells of something that need not be the end.
+# A warning may not end the run.
 _WARNING = re.compile(r"\b\w*Warning: |^\[?W\d{3,4} |^\[W ?\d|^WARNING\b|\bWARNING: ")
-# Lines that differ only in such numbers are of one shape. A long log has few shapes, and what no
-# entry knows once, none knows the second time. Small whole numbers stay: an exit status counts.
-# A number that fell to 0.0 tells something, and so does an address of this machine (127.0.0.1).
+# Lines that differ only in these numbers have the same shape. If no entry matches a shape, it is
+# not examined again, which makes long logs fast. Not included are small whole numbers (an exit
+# status), a value of 0.0, and addresses of this machine (127.0.0.1), because they matter.
 _NUMBERS = re.compile(
     rb"^\s*\d{1,6}(?=: )|\[rank\d+\]|\[\d+,\d+\]"
     rb"|(?<![\d.])(?!0\.0+\b|127\.)\d+(?:[.,:/]\d+)+%?|\d{4,}|\d+%"
 )
 _SHAPES = 8192
-# torch gives NCCL's own words on a line of their own, below this one. Where nothing follows, this
-# does, or the next error.
+# torch prints the message of NCCL on the next line after this one. The next line may also be
+# missing, or be this line again or another error.
 _ANNOUNCED = "Last error:"
 _NO_WORDS = re.compile(
     r"^(?:\s|$|Last error:|Exception raised from |C\+\+ |nccl\w+: |\S*Error: )|Traceback"
@@ -52,7 +52,7 @@ _NO_WORDS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A line that an entry knows."""
+    """A line that an entry matches, and the groups that its pattern captured."""
 
     failure: Failure
     line: Line
@@ -63,22 +63,24 @@ class Match:
 
 @dataclass(slots=True)
 class Verdict:
-    """What a log says: a finding, or the first error that nothing explains, or neither."""
+    """The result for a log: a known failure, or the first unexplained error, or neither."""
 
     finding: Match | None = None
     error: Line | None = None
     led_to: Line | None = None
-    """What the program died of in the end, where that is another exception than `error`."""
+    """The exception that ended the program, if it is not `error`."""
     words: Line | None = None
-    """Beside a symptom: the first line that sounds like an error and that nothing knows."""
+    """With a symptom: the first line that looks like an error and that no entry matches."""
     sign: Line | None = None
-    """What a launcher said of the failure, where nobody said more."""
+    """The line of a launcher that reports the failure, if nothing else does."""
     noticed: list[Match] = field(default_factory=list)
+    """Other matches that may help."""
     ended_well: bool = False
+    """Whether the job ended normally."""
 
 
 class Scan:
-    """Looks for the known failures in the lines of one log."""
+    """Searches for known failures in the lines of one log."""
 
     def __init__(self, failures: Iterable[Failure]) -> None:
         failures = tuple(failures)
@@ -102,7 +104,11 @@ class Scan:
     # ---- reading -------------------------------------------------------------------------------
 
     def read(self, stream: BinaryIO, source: str, *, first_number: int | None = 1) -> None:
-        """Take all lines of a stream. `first_number` is None where it does not begin the file."""
+        """Read all lines of a stream.
+
+        `source` is the name of the log. `first_number` is the number of the first line, or None if
+        the stream does not start at the beginning of the file.
+        """
         number = first_number
         for block in blocks(stream):
             for raw in split_lines(block):
@@ -123,11 +129,11 @@ class Scan:
 
     @property
     def _pending(self) -> bool:
-        """Whether there is an error that progress would show to have been survived."""
+        """Whether there is an error so far, which lines of progress would cancel."""
         return bool(self._active or self._errors.found)
 
     def take(self, line: Line) -> bool:
-        """Take one line; returns whether it said anything."""
+        """Read one line. Returns whether it changed anything."""
         text = line.text
         self._order += 1
         if _ATTEMPT.match(text):
@@ -156,7 +162,7 @@ class Scan:
         return self._match(line, error) or error is not None
 
     def _match(self, line: Line, error: Error | None) -> bool:
-        """Let all entries look at a line. Returns whether one learned anything new."""
+        """Match a line with all entries. Returns whether that changed anything."""
         news = self._note_conditions(line.text)
         fitting = _fitting(self._failures, line) or _fitting(self._otherwise, line)
         if fitting and self._errors.first_words is line:
@@ -174,11 +180,11 @@ class Scan:
             surer = bool(kept) and level == "cause" != kept[-1].level
             if len(kept) < failure.times or surer:
                 captured = {key: value or "" for key, value in found.groupdict().items()}
-                # A chained traceback is one event: what explains a part counts from its start.
+                # A chained traceback is one error: a match in it has the order of its first line.
                 order = self._order if error is None else error.order
                 finding = Match(failure, line, captured, level, order)
                 if surer:
-                    # What was a warning before is an error now.
+                    # The same match was only a warning before.
                     kept[-1] = finding
                 else:
                     kept.append(finding)
@@ -186,8 +192,11 @@ class Scan:
         return news
 
     def _note_conditions(self, text: str) -> bool:
-        """Note which conditions of entries on other lines of the log this line fulfils: of each
-        entry one, so that a condition that an entry has twice needs two lines."""
+        """Note the conditions (`also`, `without`) of entries that this line fulfils.
+
+        A line fulfils only one `also` condition of an entry. So an entry with the same condition
+        twice needs two lines. Returns whether anything changed.
+        """
         news = False
         for failure in self._conditions:
             for index, pattern in enumerate(failure.also):
@@ -201,7 +210,7 @@ class Scan:
         return news
 
     def _note_sign(self, line: Line) -> bool:
-        """A launcher says that something failed."""
+        """Note the line of a launcher that reports a failure. Returns whether it is the first."""
         if self._first_sign is not None:
             return False
         self._first_sign = line
@@ -242,7 +251,7 @@ class Scan:
     # ---- judging -------------------------------------------------------------------------------
 
     def verdict(self) -> Verdict:
-        """What the lines so far say."""
+        """Return the verdict for the lines so far."""
         active = self._complete(self._active)
         survived = [f for f in self._survived.values() if self._holds(f.failure)]
         if self._ended_well:
@@ -252,8 +261,8 @@ class Scan:
         if verdict.finding is not None and verdict.finding.level == "symptom":
             verdict.words = self._errors.first_words
         if verdict.finding is None and verdict.error is None and self._first_sign:
-            # Something failed, and all that was said came before lines of progress: they may have
-            # waited in a buffer.
+            # Something failed, but all errors came before lines of progress. The lines of progress
+            # may have been delayed in a buffer.
             verdict = _judge(survived, None)
             if verdict.finding is None:
                 verdict.error = self._survived_error
@@ -261,18 +270,17 @@ class Scan:
             verdict.error = self._errors.first_words
             verdict.sign = self._first_sign
         if unexplained is not None and verdict.finding is None:
-            # What came before an error that no entry knows may have led to it, and what came after
-            # may be its consequence: told, not named.
-            verdict.noticed = [
-                found
-                for found in sorted(active, key=_when)
-                if found.level == ("likely" if found.order < unexplained.order else "cause")
-            ]
+            # Likely causes before an unknown error may have led to it, and causes after it may
+            # follow from it. They are shown, but not named as the cause.
+            for found in sorted(active, key=_when):
+                level = "likely" if found.order < unexplained.order else "cause"
+                if found.level == level:
+                    verdict.noticed.append(found)
         elif verdict.finding is None or verdict.finding.level == "symptom":
             verdict.noticed = sorted(self._complete(self._hints), key=_when)
         elif verdict.finding.level == "cause":
-            # What led to it may have said more: a module that is not there, before the line of
-            # job.setup that loads it.
+            # Earlier likely causes may explain it: a module that does not exist, before the failure
+            # of the line in job.setup that loads it.
             verdict.noticed = [
                 found
                 for found in sorted(active, key=_when)
@@ -281,7 +289,7 @@ class Scan:
         return verdict
 
     def _complete(self, found: dict[str, list[Match]]) -> list[Match]:
-        """Those that fit as often as they have to, and whose conditions hold."""
+        """The matches of entries that matched often enough and whose conditions hold."""
         return [
             kept[0]
             for kept in found.values()
@@ -311,11 +319,11 @@ def _judge(findings: list[Match], unexplained: Error | None) -> Verdict:
 
 
 def _rank(finding: Match) -> tuple[bool, int, bool]:
-    """Of entries that know the same line, one that knows other lines of the log too comes first."""
+    """Sort key of matches. For the same line, an entry with conditions on other lines is first."""
     return finding.failure.otherwise, finding.order, not finding.failure.also
 
 
 def _fitting(failures: Iterable[Failure], line: Line) -> list[tuple[Failure, re.Match[str]]]:
-    """The entries that know a line, each with what it found."""
+    """The entries that match a line, each with its match."""
     matches = ((failure, failure.match(line.text)) for failure in failures)
     return [(failure, found) for failure, found in matches if found is not None]

@@ -1,4 +1,4 @@
-"""Explaining a log, or a run: its log, and what its files and the scheduler say of its end."""
+"""Explain a log, or a run from its log and its state."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from hpc_amp.explain.failures import known_failures
 from hpc_amp.explain.match import Scan
 from hpc_amp.jobs.status import RunStatus
 
-# How much of a log a summary looks at: it must not be late.
+# The parts of a large log that the summary of a run reads, in bytes. A summary must be fast.
 _HEAD = 2 * 2**20
 _TAIL = 4 * 2**20
 _FAILED = ("failed", "lost")
 
 
 def explain_stream(stream: BinaryIO, name: str) -> Answer:
-    """What a log says, read once and to its end."""
+    """Explain a log, which is read to its end. `name` is shown as its name."""
     scan = Scan(known_failures())
     scan.read(stream, name)
     return Answer(name, scan.verdict())
 
 
 def explain_log(path: Path | None) -> Answer:
-    """What a file says, or standard input. Raises UsageError where it cannot be read."""
+    """Explain a file, or standard input if `path` is None.
+
+    Raises UsageError if the file cannot be read.
+    """
     if path is None:
         return explain_stream(sys.stdin.buffer, "stdin")
     try:
@@ -38,7 +41,7 @@ def explain_log(path: Path | None) -> Answer:
 
 
 def explain_run(status: RunStatus, *, bounded: bool = False) -> Answer:
-    """What became of a run. `bounded` looks at the beginning and the end of a large log."""
+    """Explain a run. With `bounded`, only the beginning and the end of a large log are read."""
     scan = Scan(known_failures())
     log = Path(status.run_dir) / "logs" / "job.log"
     remarks = []
@@ -48,7 +51,7 @@ def explain_run(status: RunStatus, *, bounded: bool = False) -> Answer:
     except OSError as error:
         remarks.append(f"{log} cannot be read: {error.strerror}")
     if status.state in _FAILED or (status.state == "pending" and status.reason):
-        # As a line like any other: entries know it, also why a job that waits can never start.
+        # Entries match the reason as a line, also the reason why a queued job can never start.
         words = f"hpc-amp status: {status.state}: {' '.join(status.reason.split())}\n"
         scan.read(io.BytesIO(words.encode()), "status", first_number=None)
     verdict = scan.verdict()

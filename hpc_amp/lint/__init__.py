@@ -1,10 +1,10 @@
-"""Checks launch scripts by the schedulers' real rules, ours and hand-written ones.
+"""`hpc-amp lint`: checks launch scripts, both generated and written by hand.
 
-script.py             what is in the file; what each scheduler reads of it, its `Grammar` knows
-                      (hpc_amp.schedulers.grammar)
-shell.py, job.py      the body: commands, variables, srun and mpirun
-starts.py             what the script runs by itself, and whether it starts work elsewhere
-rules_*.py            the rules, which tell a report what they find
-findings.py           findings, and the list of all rules
-header.py, linter.py  all rules about a header; all rules
+script.py             reads a file; the scheduler's `Grammar` (hpc_amp.schedulers.grammar) reads the
+                      directives in it
+shell.py, job.py      read the body: commands, variables, srun and mpirun
+starts.py             finds programs that run on the first node only
+rules_*.py            the rules, which add findings to a report
+findings.py           the findings, and the list of all rules
+header.py, linter.py  apply the rules about the header, and all rules
 """

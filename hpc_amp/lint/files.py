@@ -1,4 +1,4 @@
-"""Reading the scripts that `hpc-amp lint` is given, and telling what was found in them."""
+"""Read the scripts that `hpc-amp lint` checks, and summarise the findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ STDIN = "-"
 
 
 def check_files(paths: Sequence[str]) -> list[Checked]:
-    """Check each file; `-` is the standard input. All are read before any is checked."""
+    """Check each file; `-` is the standard input.
+
+    All files are read before the first one is checked. Raises UsageError if a file cannot be read
+    or is not text.
+    """
     texts = [(("<stdin>" if path == STDIN else path), _read(path)) for path in paths]
     return [check(text, name) for name, text in texts]
 
@@ -24,12 +28,12 @@ def _read(path: str) -> bytes:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     if b"\0" in text:
-        raise UsageError(f"{path} is not a script, but binary")
+        raise UsageError(f"{path} is a binary file, not a script")
     return text
 
 
 def summary(checked: Sequence[Checked]) -> str:
-    """How much was found, in one line."""
+    """The numbers of errors, warnings and scripts, in one line."""
     findings = [finding for one in checked for finding in one.findings]
     errors = sum(finding.severity == "error" for finding in findings)
     parts = [_count(errors, "error"), _count(len(findings) - errors, "warning")]

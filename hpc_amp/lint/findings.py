@@ -1,4 +1,4 @@
-"""What the linter says: findings, and the rules that they belong to."""
+"""The findings of the linter, and the list of its rules."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Literal
 
 Severity = Literal["error", "warning"]
 
-# Every rule with its severity: `error` where the script will not do what it says, `warning` where
-# it often goes wrong but may be meant. The ids are stable; docs/lint.md explains each.
+# All rules with their severity. `error`: the script does not do what it says. `warning`: this often
+# goes wrong, but it may be intended. The ids do not change; docs/lint.md explains each rule.
 RULES: dict[str, Severity] = {
     # The file as a whole
     "byte-order-mark": "error",
@@ -91,7 +91,7 @@ RULES: dict[str, Severity] = {
 
 @dataclass(frozen=True, order=True)
 class LintFinding:
-    """One thing that is wrong with a script, and what to do about it."""
+    """A problem in a script: where it is, what is wrong, and how to fix it."""
 
     file: str
     line: int
@@ -117,23 +117,23 @@ class LintFinding:
 
 
 class FileFindings:
-    """Collects the findings of one file; the same thing is said once."""
+    """Collects the findings of one file. Equal findings are kept once."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self._found: dict[tuple[int, str, str], LintFinding] = {}
 
     def add(self, rule: str, line: int, message: str, fix: str) -> None:
-        """Note a finding of `rule` at `line`."""
+        """Add a finding of `rule`, a key of RULES, at `line`, which counts from 1."""
         finding = LintFinding(self._file, line, RULES[rule], rule, message, fix)
         self._found.setdefault((line, rule, message), finding)
 
     def findings(self) -> list[LintFinding]:
-        """All of them, in the order of the lines."""
+        """Return all findings, sorted by line."""
         return sorted(self._found.values(), key=lambda one: (one.line, one.rule, one.message))
 
 
 def shown(text: str, limit: int = 60) -> str:
-    """A piece of a script in a message: on one line, printable, and not too long."""
+    """A piece of a script for a message: one line, printable, at most `limit` characters."""
     clean = "".join(char if char.isprintable() else "?" for char in text.replace("\t", " "))
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"

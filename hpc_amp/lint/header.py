@@ -1,4 +1,4 @@
-"""The rules about the header of a script: what its scheduler makes of the directives."""
+"""Apply the rules about the header of a script, which is what its scheduler reads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from hpc_amp.schedulers.grammar import Grammar, Options
 
 
 def header_errors(text: bytes | str, grammar: Grammar, name: str = "") -> list[LintFinding]:
-    """The errors in the header of a script as the scheduler of `grammar` reads it, and nothing
-    about its body. `name` is the file's, for messages."""
+    """Return the errors in the header of a script, read with the scheduler's `grammar`.
+
+    `name` is the file name for messages. The body of the script is not checked.
+    """
     script = read_script(text.encode() if isinstance(text, str) else text, name)
     report = FileFindings(name)
     check_file(script, [grammar], report)
@@ -28,7 +30,7 @@ def header_errors(text: bytes | str, grammar: Grammar, name: str = "") -> list[L
 def check_header(
     script: LintedScript, grammar: Grammar, job: LintedJob, report: FileFindings
 ) -> None:
-    """Report all findings in the header that the scheduler of `grammar` reads."""
+    """Report all findings in the header, read with the scheduler's `grammar`."""
     header = grammar.read(script.lines)
     options = job.options.get(grammar.name) or Options()
     given = {option.name for option in options.options}

@@ -1,4 +1,4 @@
-"""What a launch script asks for and starts: nodes, tasks, GPUs, and its srun or mpirun commands."""
+"""Read what a launch script requests (nodes, tasks, GPUs) and what it starts with a launcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpc_amp.schedulers.options import OptionTable
 _MPI_LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "prterun"}
 _OTHER_LAUNCHERS = {"aprun", "ibrun", "jsrun", "pdsh", "clush", "pbsdsh"}
 LAUNCHERS = {"srun"} | _MPI_LAUNCHERS | _OTHER_LAUNCHERS
-# Programs that start the program behind them.
+# Programs that start the program in their arguments.
 _WRAPPERS = {"time", "exec", "nohup", "command", "env", "eval", "stdbuf", "unbuffer", "timeout"}
 
 _AGENT = re.compile(
@@ -32,8 +32,11 @@ _TORCH = re.compile(
 
 @dataclass
 class LaunchLine:
-    """A command that starts tasks. `argv` has simple variables filled in; `payload` is the program
-    with its arguments, as far as it can be told from the launcher's options."""
+    """A command that starts tasks with a launcher.
+
+    `kind` is the name of the launcher, `argv` its command line with simple variables expanded,
+    `options` the launcher's options, and `payload` the program that it starts, with arguments.
+    """
 
     kind: str
     command: Command
@@ -55,13 +58,16 @@ class LaunchLine:
 
     @property
     def agent(self) -> str | None:
-        """torchrun or the like, which starts the ranks of a node and numbers them itself."""
+        """The agent (torchrun or similar) that the tasks run, or None. It starts the ranks."""
         match = _AGENT.search(self.text)
         return match[0].strip(" \t\n/'\";&") if match else None
 
 
 def option_in(text: str, *names: str) -> str | None:
-    """The last value of any of the long options in a command line, without quotes."""
+    """Return the last value of a long option in a command line, without quotes.
+
+    `names` are tried in order, without the leading dashes. `-` and `_` are equal in a name.
+    """
     for name in names:
         pattern = name.replace("-", "[-_]")
         found = re.findall(rf"(?<!\S)['\"]?--?{pattern}(?:=|\s+)(\S+)", text)
@@ -72,18 +78,20 @@ def option_in(text: str, *names: str) -> str | None:
 
 @dataclass
 class LintedJob:
-    """A script with its headers and its body read. `options` has the options of each scheduler
-    that the script has directives for, by its name."""
+    """A script whose headers and body have been read.
+
+    `options` has the options of each scheduler for which the script has directives, by name.
+    """
 
     script: LintedScript
     grammars: Sequence[Grammar]
     options: dict[str, Options]
-    layout: Shell | None  # None where the body is not a shell script of any kind
+    layout: Shell | None  # None if the body is not a shell script
     variables: dict[str, ShellWord] = field(default_factory=dict)
 
     @property
     def shell(self) -> Shell | None:
-        """The body, where its commands can be understood."""
+        """The body, or None if a shell runs it whose commands are not understood."""
         return self.layout if self.script.is_posix_shell else None
 
     @cached_property
@@ -101,23 +109,23 @@ class LintedJob:
 
     @cached_property
     def is_distributed(self) -> bool:
-        """Whether the script has to do with torch and its ranks."""
+        """Whether the script seems to start distributed training with torch."""
         return _TORCH.search(self.body) is not None
 
     @cached_property
     def exported(self) -> set[str]:
-        """All variables that the script exports."""
+        """The names of the variables that the script exports."""
         return {name for command in self.commands for name in command.exported}
 
     @property
     def is_batch(self) -> bool:
-        """Whether it runs once, and not once a task."""
+        """Whether the script is a batch script, not one that every task runs."""
         return bool(self.options) or bool(self.launches)
 
     # ---- resources -------------------------------------------------------------------------------
     @cached_property
     def requests(self) -> list[Requested]:
-        """What each of the headers asks for."""
+        """The resources that each header requests."""
         return [
             one.requested(self.options[one.name])
             for one in self.grammars
@@ -126,48 +134,48 @@ class LintedJob:
 
     @property
     def grammar(self) -> Grammar:
-        """That of the scheduler that the script is for, as far as its header tells."""
+        """The grammar of the first scheduler for which the script has directives."""
         return next((one for one in self.grammars if one.name in self.options), self.grammars[0])
 
     @property
     def request(self) -> Requested:
-        """What the header of that scheduler asks for."""
+        """The resources that the header for this scheduler requests."""
         return self.requests[0] if self.requests else Requested()
 
     @property
     def nodes(self) -> int | None:
-        """The number of nodes where the header says it plainly."""
+        """The number of nodes, or None if the header does not give a plain number."""
         return self.request.nodes
 
     @property
     def is_heterogeneous(self) -> bool:
-        """Whether a header is that of several jobs in one."""
+        """Whether a header describes a heterogeneous job."""
         return any(options.alone for options in self.options.values())
 
     @property
     def places(self) -> int | None:
-        """Nodes, or chunks where it is not said that each is on a node of its own."""
+        """The number of nodes, or of chunks if several chunks may share a node."""
         if self.nodes is None and len(self.options) == 1:
             return self.request.chunks
         return self.nodes
 
     @property
     def place_name(self) -> str:
-        """What `places` counts."""
+        """What `places` counts: `nodes` or `chunks`."""
         return "nodes" if self.nodes is not None else "chunks"
 
     @property
     def ntasks(self) -> int | None:
-        """All tasks that the header asks for."""
+        """The total number of tasks that the header requests."""
         return self.request.tasks
 
     @property
     def tasks_per_node(self) -> int | None:
-        """Tasks on each node by the header; None if it depends."""
+        """The number of tasks on each node from the header, or None if it is not fixed."""
         return self.request.tasks_per_node
 
     def tasks_per_node_of(self, launch: LaunchLine) -> int | None:
-        """Tasks on each node of one srun or mpirun; None if it depends."""
+        """The number of tasks on each node of a launch, or None if it is not fixed."""
         if launch.kind == "srun":
             per_node, tasks = launch.options.get("ntasks-per-node"), launch.options.get("ntasks")
             nodes_text = launch.options.get("nodes")
@@ -185,7 +193,7 @@ class LintedJob:
         return None
 
     def starts_many(self, launch: LaunchLine) -> bool:
-        """False only for a launch that surely starts a single task."""
+        """Whether a launch starts several tasks. False only if it certainly starts one."""
         if launch.kind == "srun":
             tasks, nodes = launch.options.get("ntasks"), launch.options.get("nodes")
             if tasks == "1":
@@ -200,14 +208,14 @@ class LintedJob:
 
     @cached_property
     def has_many_tasks(self) -> bool:
-        """Whether several tasks are started, as far as it is known."""
+        """Whether the script seems to start several tasks."""
         if self.launches:
             return any(self.starts_many(launch) for launch in self.launches)
         return (self.nodes or 1) > 1 or (self.tasks_per_node or self.ntasks or 1) > 1
 
     @property
     def gpus_per_node(self) -> int | None:
-        """GPUs on each node by the header."""
+        """The number of GPUs on each node from the header, or None if it is not known."""
         return self.request.gpus_per_node
 
     @property
@@ -216,7 +224,7 @@ class LintedJob:
 
     # ---- variables -------------------------------------------------------------------------------
     def expand(self, text: str, depth: int = 0) -> str:
-        """`text` with the values of variables that the script sets to something simple."""
+        """Replace variables in `text` by their values, if the script sets them."""
         if depth > 4 or "$" not in text:
             return text
 
@@ -238,8 +246,10 @@ class LintedJob:
         return re.sub(pattern, value, text)[:20000]
 
     def argv(self, words: list[ShellWord]) -> list[str]:
-        """The words of a command with variables filled in; those in the place of whole words may
-        become several, unless quotes or a substitution keep them together."""
+        """The words of a command with variables expanded.
+
+        An unquoted variable that is a whole word may become several words.
+        """
         found: list[str] = []
         for word in words:
             text = self.expand(word.text)
@@ -271,7 +281,10 @@ class LintedJob:
 
 
 def launch_options(argv: list[str], table: OptionTable) -> tuple[dict[str, str | None], list[str]]:
-    """A launcher's own options, and its program. Variables in the place of options are skipped."""
+    """Split the arguments of a launcher into its own options and the program with its arguments.
+
+    Variables among the options are skipped.
+    """
     options: dict[str, str | None] = {}
     at = 0
     while at < len(argv):
@@ -309,13 +322,13 @@ def launch_options(argv: list[str], table: OptionTable) -> tuple[dict[str, str |
 
 
 def read_job(script: LintedScript, grammars: Sequence[Grammar]) -> LintedJob:
-    """Read the headers of these schedulers and, where it is a POSIX shell's, the body."""
+    """Read the headers for the schedulers of `grammars`, and the body if it is a shell script."""
     options: dict[str, Options] = {}
     for grammar in grammars:
         header = grammar.read(script.lines)
         if grammar.is_meant(header):
             options[grammar.name] = grammar.parse(header)
-    # csh has another grammar, but the same comments and here-documents.
+    # csh has another grammar, but its comments and here-documents are the same.
     is_shell = script.is_posix_shell or script.interpreter in ("csh", "tcsh")
     layout = read_shell(script.text.removeprefix("\ufeff")) if is_shell else None
     job = LintedJob(script, grammars, options, layout)

@@ -1,4 +1,4 @@
-"""All rules, on one script."""
+"""Apply all rules to one script."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ _BODY_CHECKS = (
 
 @dataclass(frozen=True)
 class Checked:
-    """One script and its findings; `schedulers` are those whose directives it has, well or
-    badly written."""
+    """One script and its findings. `schedulers` are those for which it has directives."""
 
     name: str
     schedulers: tuple[str, ...]
@@ -45,7 +44,7 @@ class Checked:
 
 
 def check(text: bytes, name: str) -> Checked:
-    """Check a script; `name` is the file's, for messages."""
+    """Check a script. `name` is the file name for messages."""
     script = read_script(text, name)
     job = read_job(script, grammars())
     meant = [one for one in job.grammars if has_header(script, one, job.layout)]
@@ -60,5 +59,5 @@ def check(text: bytes, name: str) -> Checked:
 
 
 def lint(text: bytes, name: str) -> list[LintFinding]:
-    """All findings about a script, in the order of its lines."""
+    """Return all findings in a script, sorted by line."""
     return list(check(text, name).findings)

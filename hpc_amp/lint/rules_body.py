@@ -1,4 +1,4 @@
-"""Rules about the body of a batch script: log files, working directory, arrays, steps of srun."""
+"""Rules about the body of a batch script: log files, working directory, arrays and --export."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpc_amp.schedulers.pbs.grammar import resources as pbs_resources
 
 
 def check_body(job: LintedJob, report: FileFindings) -> None:
-    """All rules of this module."""
+    """Apply the rules of this module."""
     if not job.options:
         return
     _log_directory(job, report)
@@ -39,7 +39,7 @@ def _log_directory(job: LintedJob, report: FileFindings) -> None:
         command.program and command.program[0].text in ("sbatch", "qsub")
         for command in job.commands
     )
-    if resubmits:  # it makes the folder first and submits itself then
+    if resubmits:  # the script creates the folder first, and then submits itself
         return
     for command in job.commands:
         program = [job.expand(word.text) for word in command.program]
@@ -55,14 +55,14 @@ def _log_directory(job: LintedJob, report: FileFindings) -> None:
             report.add(
                 "log-directory-too-late",
                 option.line,
-                f"{scheduler} opens `{shown(option.value or '')}` before line {line} makes the "
-                "folder: without it the job fails, and leaves no log",
-                f"make it before you submit: mkdir -p {shown(folder)}",
+                f"{scheduler} opens `{shown(option.value or '')}` before line {line} creates the "
+                "folder: if it does not exist, the job fails without a log",
+                f"create it before you submit: mkdir -p {shown(folder)}",
             )
 
 
 def _working_directory(job: LintedJob, report: FileFindings) -> None:
-    """A PBS job starts in $HOME."""
+    """A PBS job starts in $HOME, so relative paths refer to $HOME."""
     if set(job.options) != {"pbs"} or not job.commands:
         return
     options = job.options["pbs"]
@@ -87,13 +87,13 @@ def _working_directory(job: LintedJob, report: FileFindings) -> None:
                 report.add(
                     "no-cd",
                     command.line,
-                    f"a PBS job starts in $HOME: `{shown(text)}` is looked for there",
-                    'begin with: cd "$PBS_O_WORKDIR"',
+                    f"a PBS job starts in $HOME, so `{shown(text)}` is searched there",
+                    'add at the beginning: cd "$PBS_O_WORKDIR"',
                 )
                 return
 
 
-# What is done to a job by its number, and what becomes of an array then.
+# Commands that take a job id, and what they do to every task of an array.
 _BY_NUMBER = {
     "requeue": "requeues",
     "requeuehold": "requeues",
@@ -104,8 +104,7 @@ _BY_NUMBER = {
 
 
 def _array(job: LintedJob, report: FileFindings) -> None:
-    """One task of an array has the array's number for its SLURM_JOB_ID, and Slurm means all tasks
-    by it."""
+    """In one task of an array, SLURM_JOB_ID is the id of the whole array."""
     array = job.options["slurm"].last("array") if "slurm" in job.options else None
     if not array or re.fullmatch(r"\d+(?:%\d+)?", array) or "SLURM_ARRAY_JOB_ID" in job.body:
         return
@@ -117,7 +116,7 @@ def _array(job: LintedJob, report: FileFindings) -> None:
             report.add(
                 "array-by-job-id",
                 command.line,
-                f"in one task of an array SLURM_JOB_ID is the number of the whole array: this "
+                f"in one task of an array, SLURM_JOB_ID is the id of the whole array: this command "
                 f"{_BY_NUMBER[verb]} every task",
-                'name the task: "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"',
+                'use the id of the task: "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"',
             )

@@ -1,4 +1,4 @@
-"""Rules about what Cobalt's options mean together."""
+"""Rules about Cobalt's options."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ _TIME_FORMS = "give minutes, HH:MM:SS or DD:HH:MM:SS"
 
 
 def check_cobalt(header: Header, options: Options, report: FileFindings) -> None:
-    """--attrs and --env given twice, values that qsub refuses or that come to harm later, and
-    options with which it submits no job."""
+    """Check the options for Cobalt.
+
+    The rules find --attrs and --env given twice, values that qsub refuses or that cause a failure
+    later, and options with which qsub submits no job.
+    """
     for directive in header.directives:
         _non_ascii(directive, report)
     for option in options.options:
@@ -23,7 +26,7 @@ def check_cobalt(header: Header, options: Options, report: FileFindings) -> None
         report.add(
             "attrs-twice",
             option.line,
-            "Cobalt refuses a second --attrs, also one on the command line",
+            "Cobalt refuses a second --attrs, also on the command line",
             f"join them: --attrs {shown(attrs[0].value or 'A=1')}:{shown(option.value or '')}",
         )
     _env(options.all("env"), report)
@@ -33,19 +36,19 @@ def check_cobalt(header: Header, options: Options, report: FileFindings) -> None
         for item in (option.value or "").split(":"):
             if item.count("=") > 1:
                 _bad(option, "a list of NAME=VALUE", report, "give each name one value")
-    for name, what in (("nodecount", "a number of nodes"), ("proccount", "a number above 0")):
+    for name, what in (("nodecount", "a number of nodes"), ("proccount", "a positive number")):
         for option in options.all(name):
             _count(option, what, report)
     for option in options.all("umask"):
         if not re.fullmatch(r"(0o)?[0-7]+", option.value or "") and not _is_open(option):
-            _bad(option, "an octal number", report, "write 022, or another one")
+            _bad(option, "an octal number", report, "write an octal number, such as 022")
     for option in options.all("geometry"):
         if not re.fullmatch(r"\d+(x\d+){3}x[12]", option.value or "") and not _is_open(option):
-            _bad(option, "AxBxCxDxE", report, "take it out: only a Blue Gene has a geometry")
+            _bad(option, "AxBxCxDxE", report, "remove it: only Blue Gene systems have a geometry")
     for option in options.all("cwd"):
         value = option.value or ""
         if value and "/" not in value and not value.startswith("~") and not _is_open(option):
-            _bad(option, "a folder that it looks for", report, "give the whole path")
+            _bad(option, "a folder that it can find", report, "give the absolute path")
     for option in options.all("mode"):
         if option.value != "script":
             report.add(
@@ -53,7 +56,7 @@ def check_cobalt(header: Header, options: Options, report: FileFindings) -> None
                 option.line,
                 "a script with a header runs in mode script: Cobalt refuses "
                 f"`--mode {shown(option.value or '')}` (Mode already set)",
-                "take it out",
+                "remove the option",
             )
     for option in options.all("dependencies"):
         _dependencies(option, report)
@@ -67,27 +70,27 @@ def _non_ascii(directive: Directive, report: FileFindings) -> None:
             "non-ascii",
             directive.line,
             f"`{shown(found)}` is not ASCII: qstat fails for all users while the job is queued",
-            "write it with ASCII letters only",
+            "use only ASCII letters",
         )
 
 
 def _flags(header: Header, option: Option, report: FileFindings) -> None:
-    """Options that take no value, and those that belong to no batch script."""
+    """Check options that take no value, and options that make no sense in a batch script."""
     if option.name in header.grammar.options.flags.values() and option.value is not None:
         _bad(option, "an option that takes a value", report, f"write `{option.spelling}`")
     elif option.name in ("help", "version"):
         report.add(
             "submits-nothing",
             option.line,
-            f"with `{option.spelling}` qsub prints a text and ends with status 0: there is no job",
-            "take it out",
+            f"with `{option.spelling}`, qsub only prints a text, exits with 0 and submits no job",
+            "remove the option",
         )
     elif option.name == "interactive":
         report.add(
             "conflicting-options",
             option.line,
             f"Cobalt refuses `{option.spelling}` in a script (Mode already set)",
-            "take it out, or call qsub -I without a script",
+            "remove the option, or call qsub -I without a script",
         )
 
 
@@ -96,7 +99,7 @@ def _is_open(option: Option) -> bool:
 
 
 def _count(option: Option, what: str, report: FileFindings) -> None:
-    """qsub's parser takes a leading 0 for an octal number and 0x for a hexadecimal one."""
+    """Check a number. qsub reads a number with a leading 0 as octal, and with 0x as hexadecimal."""
     value = option.value or ""
     octal = re.fullmatch(r"0+([0-7]+)", value)
     if octal and int(octal[1], 8) > 7:
@@ -104,7 +107,7 @@ def _count(option: Option, what: str, report: FileFindings) -> None:
         report.add(
             "bad-value",
             option.line,
-            f"a 0 in front makes a number octal: `{shown(option.shown)}` means {number}",
+            f"a leading 0 makes a number octal: `{shown(option.shown)}` means {number}",
             f"write {value.lstrip('0')} or {number}",
         )
     elif not re.fullmatch(r"\+?[1-9]\d*|0+[1-7]|0[xX][0-9a-fA-F]+", value) and not _is_open(option):
@@ -119,15 +122,15 @@ def _dependencies(option: Option, report: FileFindings) -> None:
         report.add(
             "bad-value",
             option.line,
-            "`:` parts the jobs of --dependencies; with a comma the job is held for ever",
+            "--dependencies separates jobs with `:`; with a comma, the job is held forever",
             f"write {shown(value.replace(',', ':'))}",
         )
     elif not re.fullmatch(r"\d+(:\d+)*", value):
         report.add(
             "bad-value",
             option.line,
-            f"`{shown(option.shown)}` names no job: Cobalt warns only, and holds the job for ever",
-            "give job ids, parted by `:`",
+            f"`{shown(option.shown)}` names no job: Cobalt only warns, and holds the job forever",
+            "give job ids, separated by `:`",
         )
 
 
@@ -144,8 +147,8 @@ def _env(given: list[Option], report: FileFindings) -> None:
         report.add(
             "env-not-merged",
             with_equals[-1].line,
-            f"--env=… does not join other --env: `{shown(lost.value or '')}` is lost",
-            "write `--env A=1:B=2` once, or each as `--env A=1` with a blank",
+            f"--env=… is not merged with other --env options: `{shown(lost.value or '')}` is lost",
+            "write `--env A=1:B=2` once, or each `--env A=1` with a blank instead of `=`",
         )
     for option in given:
         value = re.sub(r"\$\{?(?:COBALT_JOBID|jobid)\b\}?", "", option.value or "")
@@ -161,7 +164,7 @@ def _env(given: list[Option], report: FileFindings) -> None:
             report.add(
                 "env-value",
                 option.line,
-                f"the value goes through a remote shell, which acts on `{shown(found[0])}`",
+                f"a remote shell evaluates the value: `{shown(found[0])}` has a meaning to it",
                 "export the variable in the script instead",
             )
 
@@ -176,7 +179,7 @@ def _time(option: Option, report: FileFindings) -> None:
         return
     numbers = [int(part) for part in parts]
     if len(numbers) > 2 and numbers[-1] > 59:
-        _bad(option, "a time (seconds go to 59)", report, _TIME_FORMS)
+        _bad(option, "a time (seconds are at most 59)", report, _TIME_FORMS)
         return
     if len(numbers) == 1:
         minutes = numbers[0]
@@ -188,13 +191,13 @@ def _time(option: Option, report: FileFindings) -> None:
         report.add(
             "bad-value",
             option.line,
-            f"cluster systems refuse less than 5 minutes: `{shown(value)}` is {minutes} min",
-            "ask for 5 minutes or more",
+            f"Cobalt on clusters refuses less than 5 minutes: `{shown(value)}` is {minutes} min",
+            "request 5 minutes or more",
         )
     elif len(numbers) == 2 and numbers[0] >= 5:
         report.add(
             "hours-not-minutes",
             option.line,
             f"`{shown(value)}` is {numbers[0]} hours {numbers[1]} minutes (HH:MM), not minutes",
-            f"write {value}:00 if hours are meant, {numbers[0]} if minutes are",
+            f"write {value}:00 for hours, or {numbers[0]} for minutes",
         )

@@ -9,7 +9,7 @@ from hpc_amp.lint.job import LaunchLine, LintedJob
 
 
 def check_containers(job: LintedJob, report: FileFindings) -> None:
-    """All rules of this module."""
+    """Apply the rules of this module."""
     for launch in job.launches:
         _containers(job, launch, report)
 
@@ -18,7 +18,7 @@ _RUNTIME = r"(?:apptainer|singularity)"
 
 
 def _containers(job: LintedJob, launch: LaunchLine, report: FileFindings) -> None:
-    """What goes wrong with Apptainer under a launcher."""
+    """Check one launch that starts Apptainer or Singularity."""
     text = launch.text
     if not re.search(rf"{_RUNTIME}\S*\s+(?:-\S+\s+)*(?:exec|run)\b|\bexec\b|\brun\b", text):
         return
@@ -28,7 +28,7 @@ def _containers(job: LintedJob, launch: LaunchLine, report: FileFindings) -> Non
         report.add(
             "image-per-rank",
             launch.line,
-            f"every rank pulls and converts {shown(image[1])}: they race for the cache",
+            f"every rank pulls and converts {shown(image[1])}, all at the same time",
             "pull it once, before the job: apptainer pull image.sif URI",
         )
     if re.search(rf"{_RUNTIME}\S*\s+(?:exec|run)\b", text):
@@ -40,8 +40,8 @@ def _containers(job: LintedJob, launch: LaunchLine, report: FileFindings) -> Non
                 report.add(
                     "scontrol-in-container",
                     word.line,
-                    "scontrol runs inside the container here, where it does not exist",
-                    "run it in the batch script, and pass on the result in MASTER_ADDR",
+                    "scontrol is called in the container, where it does not exist",
+                    "call it in the batch script, and pass the result in MASTER_ADDR",
                 )
     cut = [flag for flag in _runtime_flags(launch) if flag in _CUTTING]
     if cut and many:
@@ -56,7 +56,7 @@ _WITH_VALUE = {
 
 
 def _runtime_flags(launch: LaunchLine) -> list[str]:
-    """The flags between `apptainer exec` and the image."""
+    """The options between `apptainer exec` and the image."""
     argv = launch.argv
     start = next(
         (
@@ -84,6 +84,6 @@ def _cut_off(job: LintedJob, launch: LaunchLine, flag: str, report: FileFindings
     report.add(
         "ranks-cut-off",
         launch.line,
-        f"{flag} takes SLURM_*, OMPI_* and PMI_* away: every process believes to be rank 0 of 1",
-        "leave it out, or pass the variables on with --env",
+        f"{flag} removes SLURM_*, OMPI_* and PMI_*: every process becomes rank 0 of 1",
+        "remove the option, or pass the variables with --env",
     )

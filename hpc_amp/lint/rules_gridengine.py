@@ -1,4 +1,4 @@
-"""Rules about what Grid Engine's options mean. Verdicts are those of Son of Grid Engine 8.1.9."""
+"""Rules about Grid Engine's options, as Son of Grid Engine 8.1.9 reads them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hpc_amp.lint.findings import FileFindings, shown
 from hpc_amp.lint.rules_options import is_placeholder
 from hpc_amp.schedulers.grammar import Directive, Header, Option, Options
 
-# Resources of other schedulers' `-l`, which Grid Engine does not have.
+# Resources of `-l` of other schedulers, and what Grid Engine has instead.
 _OF_OTHERS = {"walltime": "h_rt", "nodes": "-pe", "select": "-pe", "ncpus": "-pe", "mem": "h_vmem"}
 _FORMS = {
-    "t": (r"[1-9]\d*(-[1-9]\d*(:[1-9]\d*)?)?", "tasks count from 1: write 1-N, or 1-N:STEP"),
+    "t": (r"[1-9]\d*(-[1-9]\d*(:[1-9]\d*)?)?", "write 1-N or 1-N:STEP; task numbers start at 1"),
     "tc": (r"\d+", "give a plain number"),
     "p": (r"-?\d{1,4}", "give a number from -1023 to 1024"),
     "j": (r"y|yes|n|no", "write y or n"),
@@ -19,17 +19,17 @@ _FORMS = {
     "R": (r"y|yes|n|no", "write y or n"),
     "N": (
         r"(?!(?i:none|all|template)$)[A-Za-z._+=-][A-Za-z0-9._+=,%-]*",
-        "use letters, digits and ._- without a digit in front",
+        "use letters, digits and ._- and do not start with a digit",
     ),
     "pe": (
         r"\S+ ([1-9]\d*(-\d*)?|-[1-9]\d*)(,.*)?",
-        "give the environment's name and a number of slots: -pe mpi 16",
+        "give the name of the parallel environment and a number of slots: -pe mpi 16",
     ),
 }
 
 
 def check_gridengine(header: Header, options: Options, report: FileFindings) -> None:
-    """Words behind a quote, values that qsub refuses, and options with which it submits no job."""
+    """Check for words after a quote, values that qsub refuses, and options that submit no job."""
     swallowed = {one.line for one in header.directives if _behind_a_quote(one, report)}
     for option in options.options:
         if option.line in swallowed or is_placeholder(option.value or ""):
@@ -44,13 +44,13 @@ def check_gridengine(header: Header, options: Options, report: FileFindings) -> 
             report.add(
                 "submits-nothing",
                 option.line,
-                f"with `{option.spelling}` qsub prints a text: there is no job",
-                "take it out",
+                f"with `{option.spelling}`, qsub only prints a text and submits no job",
+                "remove the option",
             )
 
 
 def _behind_a_quote(directive: Directive, report: FileFindings) -> bool:
-    """Whether words stand behind a quote."""
+    """Whether words follow a quote on the same line; reports it."""
     text = directive.text.partition("#")[0]
     if not re.search(r"([\"'])[^\"']*\1\S*\s+\S", text):
         return False
@@ -58,9 +58,9 @@ def _behind_a_quote(directive: Directive, report: FileFindings) -> bool:
     report.add(
         "quote-takes-the-rest",
         directive.line,
-        "behind a quote, blanks do not part words any more: qsub takes "
-        f"`{shown(word.text)}` for one word",
-        "put an option with quotes behind all others, or on a line of its own",
+        "after a quote, qsub no longer splits words at blanks: it reads "
+        f"`{shown(word.text)}` as one word",
+        "write an option with quotes last, or on a separate line",
     )
     return True
 
@@ -68,12 +68,12 @@ def _behind_a_quote(directive: Directive, report: FileFindings) -> bool:
 def _resource(option: Option, name: str, text: str, report: FileFindings) -> None:
     value = text.partition("=")[2]
     if name in _OF_OTHERS:
-        fix = f"Grid Engine has {_OF_OTHERS[name]} for it"
+        fix = f"use {_OF_OTHERS[name]} of Grid Engine instead"
         _bad(option, f"-l {text}", fix, report)
     elif name in ("h_rt", "s_rt") and not re.fullmatch(r"\d+|\d+:\d+:\d+|(?i:infinity)", value):
         _bad(option, f"-l {text}", "give seconds or HH:MM:SS", report)
 
 
 def _bad(option: Option, text: str, fix: str, report: FileFindings) -> None:
-    what = "Grid Engine refuses `{}`, or understands something else"
+    what = "Grid Engine refuses `{}`, or reads it differently"
     report.add("bad-value", option.line, what.format(shown(text)), fix)

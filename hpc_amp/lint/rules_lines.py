@@ -1,4 +1,4 @@
-"""Rules about lines: the file as a whole, and which lines are directives and which are not."""
+"""Rules about the file as a whole, and about which lines are directives."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from hpc_amp.schedulers.grammar import Directive, Grammar, Header
 from hpc_amp.schedulers.options import one_edit_apart
 from hpc_amp.schedulers.words import BLANKS
 
-# An option behind a marker: without one a comment is only a comment.
+# An option after a marker. A line without an option is an ordinary comment.
 _OPTION = r"\s*[-\u2010-\u2015\u2212]{1,2}[A-Za-z]"
 
 
-# Other schedulers' markers: a line with one is not misspelt.
+# Markers of schedulers. A line with one of them is not a misspelt marker.
 _MARKERS = ("SBATCH", "PBS", "COBALT", "BSUB", "FLUX", "OAR")
 
 
 def check_file(script: LintedScript, grammars: list[Grammar], report: FileFindings) -> None:
-    """What makes a scheduler refuse the whole file, or ignore it."""
+    """Check for problems that make a scheduler refuse or ignore the whole file."""
     if script.has_bom:
         report.add(
             "byte-order-mark",
             1,
-            "the file begins with an invisible byte order mark: Slurm refuses it, PBS and Cobalt "
-            "silently ignore every directive",
+            "the file begins with an invisible byte order mark: Slurm refuses the file, PBS and "
+            "Cobalt ignore all directives without a message",
             "save it as UTF-8 without BOM: sed -i '1s/^\\xEF\\xBB\\xBF//' FILE",
         )
     if script.first_crlf is not None:
@@ -35,22 +35,22 @@ def check_file(script: LintedScript, grammars: list[Grammar], report: FileFindin
         report.add(
             "crlf",
             script.first_crlf,
-            f"DOS line ends (CRLF): {refused if names else ''}the shell takes the carriage return "
-            "for part of the last word",
+            f"DOS line ends (CRLF): {refused if names else ''}the shell reads the carriage return "
+            "as part of the last word",
             "convert it: sed -i 's/\\r$//' FILE",
         )
-    minds = [one.without_shebang for one in grammars if one.without_shebang]
-    if minds and not script.has_shebang and not script.has_bom:
+    objections = [one.without_shebang for one in grammars if one.without_shebang]
+    if objections and not script.has_shebang and not script.has_bom:
         report.add(
             "missing-shebang",
             1,
-            f"{' and '.join(minds)} whose first line does not begin with `#!`",
-            "make `#!/bin/bash` the very first line, with nothing before it",
+            f"{' and '.join(objections)} whose first line does not begin with `#!`",
+            "make `#!/bin/bash` the first line, with nothing before it",
         )
 
 
 def has_header(script: LintedScript, grammar: Grammar, shell: Shell | None) -> bool:
-    """Whether a script means to talk to a scheduler, be it in vain."""
+    """Whether a script has directives for a scheduler, or lines that look like them."""
     header = grammar.read(script.lines)
     if grammar.is_meant(header):
         return True
@@ -68,14 +68,18 @@ def has_header(script: LintedScript, grammar: Grammar, shell: Shell | None) -> b
 
 
 def _own_comments(shell: Shell | None) -> set[int]:
-    """Lines among the commands that are comments, and not the text of another script. What is no
-    shell script cannot be told apart so well: only its head counts."""
+    """The lines that are comments of the script itself, not of a here-document.
+
+    Empty if the script is not a shell script.
+    """
     return set() if shell is None else {one.line for one in shell.comments if one.alone}
 
 
 def _near_miss(line: str, grammar: Grammar) -> str | None:
-    """Why a line that looks like a directive is none; None for lines that do not look like one.
-    `##SBATCH`, `# #SBATCH`, `#xSBATCH` are how people switch a directive off: not reported."""
+    """Why a line that looks like a directive is not read, or None if it does not look like one.
+
+    `##SBATCH`, `# #SBATCH` and `#xSBATCH` are usual ways to disable a directive. They give None.
+    """
     marker = grammar.marker
     bare = line.strip(BLANKS)
     name = marker[1:]
@@ -88,7 +92,7 @@ def _near_miss(line: str, grammar: Grammar) -> str | None:
     if re.match(rf"#!\s*{re.escape(name)}{_OPTION}", bare):
         return f"begins with `#!`, not `{marker}`"
     if re.match(rf"{re.escape(name)}{_OPTION}", bare):
-        return "no `#`: the shell would run it as a command"
+        return "without `#`, the shell would run it as a command"
     found = re.match(rf"#(\w{{2,12}}){_OPTION}", bare)
     if found is None or found[1].upper() in _MARKERS:
         word = found[1] if found else ""
@@ -103,8 +107,10 @@ def _near_miss(line: str, grammar: Grammar) -> str | None:
 def check_lines(
     script: LintedScript, header: Header, shell: Shell | None, given: set[str], report: FileFindings
 ) -> None:
-    """Directives that are never read, and lines that only look like one. `given` are the options
-    that the scheduler does read."""
+    """Check for directives that are never read and for lines that only look like directives.
+
+    `given` has the names of the options that the scheduler does read.
+    """
     grammar = header.grammar
     marker, name = grammar.marker, grammar.title
     comments = _own_comments(shell)
@@ -130,7 +136,7 @@ def check_lines(
                 )
             continue
         if late and miss in ("commented out", "not in capital letters") and header.directives:
-            continue  # among the commands: a comment
+            continue  # probably an ordinary comment among the commands
         if miss == "commented out":
             _commented_out(number, bare, marker, header, given, report)
         elif bare.startswith(marker):
@@ -145,31 +151,30 @@ def check_lines(
                 "directive-misspelt",
                 number,
                 f"{miss}: {name} does not read `{shown(bare, 40)}`",
-                f"write `{marker}`, or `#{marker}` if it is switched off on purpose",
+                f"write `{marker}`, or `#{marker}` to disable the directive",
             )
 
 
 def _commented_out(
     number: int, bare: str, marker: str, header: Header, given: set[str], report: FileFindings
 ) -> None:
-    """`# SBATCH --x`: a slip, or switched off. It is surely no alternative if the script gives the
-    option nowhere else; and a script without any other directive asks for nothing at all."""
+    """Report `# SBATCH --x`, which is a mistake or a disabled directive.
+
+    It is not reported if the script gives the same option elsewhere, because then it is probably a
+    disabled alternative.
+    """
     option = re.search(r"(--[\w-]+|-[A-Za-z])", bare)
     canonical = header.grammar.options.canonical(option[1]) if option else None
     if canonical is None or (header.directives and canonical in given):
         return
-    if header.directives:
-        message = f"a blank behind `#` makes it a comment: `{shown(bare, 40)}` is not read"
-    else:
-        message = (
-            f"a blank behind `#` makes it a comment: `{shown(bare, 40)}` is not read, and the "
-            "script has no directive that is"
-        )
+    message = f"the blank after `#` makes this line a comment: `{shown(bare, 40)}` is not read"
+    if not header.directives:
+        message += ", and the script has no other directives"
     report.add(
         "directive-commented-out",
         number,
         message,
-        f"write `{marker} …`, or `#{marker} …` if it is switched off on purpose",
+        f"write `{marker} …`, or `#{marker} …` to disable the directive",
     )
 
 
@@ -186,8 +191,10 @@ def _why_ended(script: LintedScript, header: Header) -> str:
 
 
 def is_comment_like(directive: Directive, grammar: Grammar) -> bool:
-    """Whether a directive looks like a comment that begins with the marker's letters. Where a blank
-    has to follow the marker, there is none such."""
+    """Whether a directive seems to be a comment that happens to begin with the marker.
+
+    This cannot happen if the scheduler needs a blank after its marker.
+    """
     text = directive.text
     if grammar.needs_blank or text[:1] in ("", *BLANKS) or text.startswith("-"):
         return False
@@ -195,7 +202,7 @@ def is_comment_like(directive: Directive, grammar: Grammar) -> bool:
 
 
 def check_comments(header: Header, report: FileFindings) -> None:
-    """Comments that begin like a directive: the scheduler takes them for one."""
+    """Check for comments that the scheduler reads as directives."""
     grammar = header.grammar
     marker, name = grammar.marker, grammar.title
     for directive in header.directives:
@@ -203,11 +210,11 @@ def check_comments(header: Header, report: FileFindings) -> None:
         if not is_comment_like(directive, grammar):
             continue
         if ord(text[0]) > 127:
-            continue  # a no-break space or a long dash: reported as such
+            continue  # reported as typographic-character
         report.add(
             "comment-is-directive",
             directive.line,
-            f"{name} takes every line that begins with `{marker}` for a directive, "
-            f"`{shown(marker + text, 40)}` too, and refuses the script",
-            f"begin the comment otherwise: `# {shown((marker + text)[1:], 40)}`",
+            f"{name} reads every line that begins with `{marker}` as a directive, also "
+            f"`{shown(marker + text, 40)}`, and refuses the script",
+            f"begin the comment differently: `# {shown((marker + text)[1:], 40)}`",
         )

@@ -18,16 +18,16 @@ _TYPOGRAPHIC = {
     **dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb\u2018\u2019\u201a", "a typographic quote"),
 }
 VARIABLE = re.compile(r"\$(?:\{\w+|[A-Za-z_]\w*|\()|`")
-# What a template, or a document, leaves open.
+# Placeholders in templates and documents.
 PLACEHOLDER = re.compile(r"[<>{}\[\]]|^(?:YOUR|your|X+$|N+$|hh:mm)")
-# `<your account>`: words of a placeholder, not of an option.
+# A placeholder of several words, such as `<your account>`.
 _OPEN = re.compile(r"<[^<>]*\s[^<>]*>|\[[^\[\]]*\s[^\[\]]*\]|\{\{.*\}\}|\$\$\{")
 
 
 def check_words(
     script: LintedScript, header: Header, options: Options, report: FileFindings
 ) -> None:
-    """How the scheduler's own rules split the directives."""
+    """Check how the scheduler splits the directives into words, and the options in them."""
     grammar = header.grammar
     typographic = {d.line for d in header.directives if _typographic(d, grammar, report)}
     broken = set(typographic)
@@ -57,7 +57,7 @@ def check_words(
 
 
 def _typographic(directive: Directive, grammar: Grammar, report: FileFindings) -> bool:
-    """Characters that a text processor or a web page put in place of plain ones."""
+    """Check for dashes, quotes and blanks that a text processor or a web page has replaced."""
     text = directive.text
     if directive.split.comment:
         text = text[: len(text) - len(directive.split.comment)]
@@ -78,9 +78,9 @@ def _typographic(directive: Directive, grammar: Grammar, report: FileFindings) -
     report.add(
         "typographic-character",
         directive.line,
-        f"{what} ({shown(at_fault[0])!r}, U+{ord(at_fault[0]):04X}) is an ordinary letter to "
-        f"{grammar.title}, no option, blank or quote",
-        'type the line anew with plain `-`, `"` and blanks',
+        f"{what} ({shown(at_fault[0])!r}, U+{ord(at_fault[0]):04X}): {grammar.title} does not read "
+        "it as a dash, a quote or a blank",
+        'type the line again with plain `-`, `"` and blanks',
     )
     return True
 
@@ -93,16 +93,16 @@ def _lost(directive: Directive, grammar: Grammar, report: FileFindings) -> None:
             directive.line,
             f"`#` begins a comment even in the middle of a word: the value ends as "
             f"`{shown(split.words[-1].text)}`",
-            "put the value in quotes, or a backslash before `#`"
+            "write the value in quotes, or a backslash before `#`"
             if grammar.quotes_keep_hash
-            else f"give the option on {grammar.command}'s command line: no quotes keep the `#`",
+            else f"use the option on {grammar.command}'s command line: quotes do not protect `#`",
         )
     for word in split.words:
         if word.lost:
             report.add(
                 "backslash-lost",
                 directive.line,
-                f"{grammar.command} takes backslashes away inside quotes too: the value is "
+                f"{grammar.command} removes backslashes also inside quotes: the value is "
                 f"`{shown(word.text)}`",
                 "double each backslash",
             )
@@ -111,9 +111,9 @@ def _lost(directive: Directive, grammar: Grammar, report: FileFindings) -> None:
 def _continuation(
     script: LintedScript, directive: Directive, grammar: Grammar, report: FileFindings
 ) -> bool:
-    """A backslash at the end of a directive. Returns whether it does harm."""
+    """Check for a backslash at the end of a directive. Returns whether it is an error."""
     following = script.lines[directive.line : directive.line + 1]
-    # Where what follows has been joined, the line itself still shows the backslash.
+    # If the next line has been joined, the directive no longer ends with the backslash.
     joins = grammar.backslash == "joins"
     own = script.lines[directive.line - 1] if joins else directive.text
     if not grammar.ends_with_backslash(own):
@@ -124,25 +124,25 @@ def _continuation(
         if not following or not following[0].strip(BLANKS):
             return False
         message = (
-            f"{grammar.command} knows no continued lines: the next line is not read as an option"
+            f"{grammar.command} has no continuation lines: the next line is not read as an option"
         )
     elif grammar.backslash == "joins":
         if not following or not following[0].strip(BLANKS).startswith("#"):
-            return False  # it goes on there, and what is not an option is reported as such
+            return False  # the directive continues there; stray words are reported elsewhere
         message = (
-            f"{grammar.command} joins the next line as it stands, `{grammar.marker}` and all: a "
-            "directive error"
+            f"{grammar.command} joins the next line including its `{grammar.marker}`, and refuses "
+            "the directive"
         )
     else:
         message = (
-            f"{grammar.title} knows no continued lines: the backslash is a word of its own, and a "
-            "stray"
+            f"{grammar.title} has no continuation lines: the backslash is a separate word that "
+            "belongs to no option"
         )
     report.add(
         "line-continuation",
         directive.line,
         message,
-        f"begin the next line with `{grammar.marker} ` and leave the backslash out",
+        f"begin the next line with `{grammar.marker} ` and remove the backslash",
     )
     return True
 
@@ -153,7 +153,7 @@ def _quotes(header: Header, report: FileFindings) -> None:
         for word in words:
             if word.text.startswith("#"):
                 break
-            # At the end of a line it is reported as a continuation.
+            # A backslash at the end of the line is reported as a continuation.
             text = word.text.rstrip("\\") if word is words[-1] else word.text
             if "'" in text or '"' in text or "\\" in text:
                 if re.search(r"\\[:=]", word.text) and not re.search("['\"]", word.text):
@@ -161,15 +161,15 @@ def _quotes(header: Header, report: FileFindings) -> None:
                 report.add(
                     "quotes-kept",
                     directive.line,
-                    f"{header.grammar.title} knows neither quotes nor backslashes: they stay part "
-                    f"of `{shown(word.text)}`, and a blank still parts words",
-                    "leave them out; a value cannot hold a blank",
+                    f"{header.grammar.title} has neither quotes nor backslashes: they remain part "
+                    f"of `{shown(word.text)}`, and a blank still separates words",
+                    "remove them; a value cannot contain a blank",
                 )
                 break
 
 
 def _strays(header: Header, options: Options, broken: set[int], report: FileFindings) -> None:
-    """Words that belong to no option, and comments where there are none."""
+    """Check for words that belong to no option, and for comments after directives."""
     grammar = header.grammar
     texts = {directive.line: directive for directive in header.directives}
     for word in options.strays:
@@ -177,9 +177,9 @@ def _strays(header: Header, options: Options, broken: set[int], report: FileFind
             continue
         rest = texts[word.line].text
         if not grammar.has_quotes and re.search(r"['\"\\]", rest.partition(" #")[0]):
-            continue  # the other half of a quoted value, reported already
+            continue  # the second half of a quoted value, which is reported already
         what = (
-            "every option behind it is ignored, also those of later lines and of the command line"
+            "all options after it are ignored, also on later lines and on the command line"
             if grammar.stops_at_stray
             else "the script is refused"
         )
@@ -187,35 +187,32 @@ def _strays(header: Header, options: Options, broken: set[int], report: FileFind
             report.add(
                 "trailing-comment",
                 word.line,
-                f"{grammar.title} has no comments behind directives: `{shown(word.text)}` is a "
-                f"word, and {what}",
-                "put the comment below the directives"
+                f"{grammar.title} does not allow comments after directives: `{shown(word.text)}` "
+                f"is read as a word, and {what}",
+                "move the comment below the directives"
                 if grammar.stops_at_stray
-                else "put the comment on a line of its own",
+                else "move the comment to a separate line",
             )
         else:
             report.add(
                 "stray-word",
                 word.line,
                 f"`{shown(word.text)}` belongs to no option: {what}",
-                "quote a value that has blanks"
+                "put a value with blanks in quotes"
                 if grammar.has_quotes
-                else "take it out: no value can hold a blank",
+                else "remove it: a value cannot contain a blank",
             )
 
 
 def _no_value(header: Header, option: Option, report: FileFindings) -> None:
-    swallows = option.value
-    what = (
-        f"it takes `{shown(swallows)}` of the next line for its value"
-        if swallows
-        else f"{header.grammar.title} refuses the script"
-    )
+    what = f"{header.grammar.title} refuses the script"
+    if option.value:
+        what = f"it reads `{shown(option.value)}` of the next line as its value"
     report.add(
         "missing-value",
         option.line,
         f"`{option.spelling}` needs a value: {what}",
-        "give the value, or take the option out",
+        "give the value, or remove the option",
     )
 
 
@@ -231,7 +228,7 @@ def _check_option(
         report.add(
             "short-option-equals",
             option.line,
-            f"a letter takes no `=`: the value of {option.spelling} is `{shown(value)}`",
+            f"a short option has no `=`: the value of {option.spelling} is `{shown(value)}`",
             f"write `{option.spelling} {shown(value[1:])}`",
         )
     if VARIABLE.search(value) and "$$" not in value:
@@ -240,14 +237,14 @@ def _check_option(
         report.add(
             "tilde-in-path",
             option.line,
-            f"{grammar.title} does not expand `~`: the path is `{shown(value)}`, in a directory "
+            f"{grammar.title} does not expand `~`: the path is `{shown(value)}`, in a folder "
             "called `~`",
-            "write the path out",
+            "write the full path",
         )
 
 
 def _unknown(header: Header, option: Option, report: FileFindings) -> None:
-    """Where plug-ins add options, what looks like none may be one."""
+    """Report an unknown option, unless a plug-in of the scheduler may have added it."""
     grammar = header.grammar
     is_refused = grammar.complete and not is_placeholder(option.spelling)
     if option.related or not (is_refused or option.spelling.startswith("--")):
@@ -269,39 +266,39 @@ def _unknown(header: Header, option: Option, report: FileFindings) -> None:
             "unknown-option",
             option.line,
             f"{grammar.title} has no option `{option.spelling}`, and refuses the script",
-            f"take it out; `man {grammar.command}` lists the options",
+            f"remove it; `man {grammar.command}` lists the options",
         )
 
 
 def _variable(header: Header, option: Option, report: FileFindings) -> None:
-    """A directive is a comment to the shell: nothing in it is expanded."""
+    """Check for variables. The shell does not expand them, because a directive is a comment."""
     grammar = header.grammar
     value = grammar.without_own_variables(option)
     found = VARIABLE.search(value)
     if found is None:
         return
-    # Cobalt gives these to the ranks through a remote shell.
+    # Cobalt passes these values to the ranks through a remote shell.
     is_env_of_cobalt = grammar.name == "cobalt" and option.name == "env"
     where = ", though the remote shell may" if is_env_of_cobalt else ""
     report.add(
         "variable-in-directive",
         option.line,
         f"{grammar.title} does not expand `{shown(value[found.start() :], 30)}` in a directive"
-        f"{where}: {option.spelling} gets it literally",
+        f"{where}: {option.spelling} gets this text",
         grammar.instead_of_variables,
     )
 
 
 def same_value_twice(options: list[Option]) -> list[Option]:
-    """Those options of a name that differ from the one before."""
+    """The options whose value differs from that of the option before. All have the same name."""
     return [two for one, two in itertools.pairwise(options) if one.value != two.value]
 
 
 def is_typographic(text: str) -> bool:
-    """Whether a text processor's dash, quote or blank is in it."""
+    """Whether a text contains a typographic dash, quote or blank."""
     return any(letter in _TYPOGRAPHIC for letter in text)
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether a value is left open, as in a document's example or a template."""
+    """Whether a value is a placeholder of a template or an example."""
     return PLACEHOLDER.search(value) is not None or "$" in value or "%" in value

@@ -1,4 +1,4 @@
-"""The rules about one scheduler, which are imported when a script has directives for it."""
+"""The rules that belong to one scheduler. They are imported if a script has its directives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHECKS = {
 
 
 def check_own(header: Header, options: Options, report: FileFindings) -> None:
-    """The rules about the scheduler of a header, where it has any of its own."""
+    """Apply the rules of the header's scheduler, if it has its own."""
     place = _CHECKS.get(header.grammar.name)
     if place is not None:
         load(place)(header, options, report)

@@ -1,4 +1,4 @@
-"""Rules about what PBS Pro's options mean together."""
+"""Rules about PBS Pro's options."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from hpc_amp.lint.rules_slurm import comma_in_quotes
 from hpc_amp.schedulers.grammar import Header, Option, Options
 from hpc_amp.schedulers.pbs.grammar import resource_list
 
-# Resources of a host: they belong into the chunks of a select.
+# Resources of a host, which belong in the chunks of select.
 _HOST_LEVEL = {"ncpus", "mem", "vmem", "ngpus", "mpiprocs", "ompthreads", "naccelerators", "arch"}
-# What qsub takes, and what to give. Each was tried on OpenPBS 23.06 (tests/unit/test_lint_pbs.py).
+# The values that qsub accepts, as a pattern and as text. Verified with OpenPBS 23.06
+# (tests/unit/test_lint_pbs.py).
 _VALUES = {
     "a": (r"(?:\d\d){0,4}(?:[01]\d|2[0-3])[0-5]\d(?:\.[0-5]\d)?", "[[[[CC]YY]MM]DD]hhmm[.SS]"),
     "c": (r"[nscw]|[cw]=\d+", "n, s, c, w, c=MINUTES or w=MINUTES"),
@@ -26,7 +27,7 @@ _VALUES = {
     "R": (r"[oe]+", "o, e or both"),
     "S": (
         r"/[^,@\s]*(?:@[^,@\s]+)?(?:,/[^,@\s]*(?:@[^,@\s]+)?)*",
-        "the whole path of a shell, or PATH@HOST with commas between",
+        "the absolute path of a shell, or a list of PATH@HOST separated by commas",
     ),
 }
 _TIMES = {"walltime", "cput", "pcput", "min_walltime", "max_walltime", "soft_walltime"}
@@ -36,8 +37,8 @@ _ARRANGEMENTS = {"free", "pack", "scatter", "vscatter"}
 _SHARING = {"excl", "exclhost", "shared"}
 _SWITCH = r"(?i:true|false|t|f|y|n|1|0)"
 _JOB = r"\d+(?:\[\d*\])?(?:\.[\w.-]+)?(?:@[\w.-]+)?"
-# What -W can set, and to what. Of `x`, which is Torque's and Moab's, nothing is said, nor of those
-# with a capital letter (`-W Priority=5`), which most attributes have.
+# The attributes that -W can set, and the patterns of their values. Not checked are `x`, which is an
+# attribute of Torque and Moab, and attributes with a capital letter (`-W Priority=5`).
 _ATTRIBUTES = {
     **dict.fromkeys(("stageout", "project", "pwd", "cred", "x"), ".*"),
     **dict.fromkeys(("block", "interactive", "create_resv_from_job", "no_stdio_sockets"), _SWITCH),
@@ -54,7 +55,7 @@ _ATTRIBUTES = {
 
 
 def check_pbs(header: Header, options: Options, report: FileFindings) -> None:
-    """Resources given twice, select with the old syntax, -v, -N and other values."""
+    """Check the options for PBS: resources given twice, select, -v, -N and other values."""
     resources = [
         (name, value, option)
         for option in options.all("l")
@@ -96,9 +97,9 @@ def _variable_in_log_path(option: Option, report: FileFindings) -> None:
         report.add(
             "variable-in-log-path",
             option.line,
-            f"OpenPBS takes `{shown(value[found.start() :], 30)}` literally as a file name; "
-            "Torque, and some sites, expand it",
-            "give a directory: PBS names the file by the job itself",
+            f"OpenPBS uses `{shown(value[found.start() :], 30)}` as the file name without "
+            "expanding it; Torque and some sites expand it",
+            "give a folder: PBS then names the file after the job",
         )
 
 
@@ -107,37 +108,37 @@ def _refused(option: Option, what: str, fix: str, report: FileFindings) -> None:
 
 
 def _attributes(option: Option, report: FileFindings) -> None:
-    """-W NAME=VALUE[,NAME=VALUE...]: a value may have commas of its own."""
+    """Check -W NAME=VALUE[,NAME=VALUE...]. A value may contain commas."""
     value = option.value or ""
     if is_placeholder(value) or re.search(r"[\s'\"]", value):
         return
     for name, given in re.findall(r"(?:^|,)([a-z][a-z_]*)(=[^,]*)?(?=,|$)", value):
         if name not in _ATTRIBUTES:
-            fix = "leave it out, or write the attribute as qsub's manual does"
+            fix = "remove it, or write the attribute as in qsub's manual"
             _refused(option, f"-W {name}", fix, report)
         elif not given or not re.fullmatch(_ATTRIBUTES[name], given[1:]):
             _refused(option, f"-W {name}{given}", "see `-W` in qsub's manual", report)
 
 
 def _arrays(options: Options, report: FileFindings) -> None:
-    """A range that is none, and options that do not go with an array."""
+    """Check the range of -J, and options that cannot be combined with an array."""
     for option in options.all("J"):
         found = re.fullmatch(r"(\d+)-(\d+)(?::(\d+))?(?:%\d+)?", option.value or "")
         if found is None:
             continue
         if int(found[2]) <= int(found[1]):
-            fix = "let LAST be larger than FIRST; a single job is not an array"
+            fix = "make LAST larger than FIRST; a single job is not an array"
             _refused(option, option.shown, fix, report)
         elif found[3] is not None and int(found[3]) == 0:
-            _refused(option, option.shown, "let STEP be 1 or more", report)
+            _refused(option, option.shown, "make STEP 1 or more", report)
     is_array = bool(options.all("J"))
     for option in options.all("r"):
         if is_array and option.value == "n":
-            fix = "leave -r n out: jobs of an array can always run again"
+            fix = "remove -r n: the jobs of an array can always be rerun"
             _refused(option, "-r n with -J", fix, report)
     for option in options.all("m"):
         if not is_array and re.fullmatch(r"[abej]*j[abej]*", option.value or ""):
-            _refused(option, f"{option.shown} without -J", "leave j out", report)
+            _refused(option, f"{option.shown} without -J", "remove j", report)
 
 
 def _numbers(options: Options, report: FileFindings) -> None:
@@ -162,8 +163,8 @@ def _resources(resources: list[tuple[str, str | None, Option]], report: FileFind
             report.add(
                 "first-resource-wins",
                 option.line,
-                f"PBS keeps the first -l {name}: {shown(kept or '')} of line {line} counts, "
-                f"{shown(value or '')} does not",
+                f"PBS uses the first -l {name}, {shown(kept or '')} of line {line}, and ignores "
+                f"{shown(value or '')}",
                 "keep one of them"
                 if name != "select"
                 else "join chunks with `+` in one select, or keep one of them",
@@ -187,17 +188,20 @@ def _resources(resources: list[tuple[str, str | None, Option]], report: FileFind
                 "conflicting-options",
                 option.line,
                 f"qsub refuses -l {name} together with -l select",
-                "put it into the chunk: select=N:…"
+                "move it into the chunk: select=N:…"
                 if name != "nodes"
-                else "keep select: select=N:ncpus=…:mpiprocs=…",
+                else "use only select: select=N:ncpus=…:mpiprocs=…",
             )
 
 
 def _values(resources: list[tuple[str, str | None, Option]], report: FileFindings) -> None:
-    """Values of resources. Of one that is given twice qsub looks at the first only."""
+    """Check the values of resources. If one is given twice, qsub only reads the first."""
     names = [name for name, *_ in resources]
     for index, (name, value, option) in enumerate(resources):
-        if name in names[:index] or (value is not None and _says_nothing(value)):
+        if name in names[:index]:
+            continue
+        # qsub does not read after a blank, and a placeholder is not a value.
+        if value is not None and (is_placeholder(value) or re.search(r"\s", value)):
             continue
         if name == "select":
             _select(value or "", option, report)
@@ -207,7 +211,7 @@ def _values(resources: list[tuple[str, str | None, Option]], report: FileFinding
             if re.match(r"0+(?::|$)", value or "") or re.search(r":ppn=(?!\d+)", value or ""):
                 _refused(option, f"nodes={value}", "give whole numbers, nodes=N:ppn=M", report)
         elif name in _TIMES:
-            # Torque takes days before the hours; it has no select.
+            # Torque allows days before the hours. It has no select.
             may_be_torque = "nodes" in names and re.fullmatch(r"(?:\d+:){3}\d+", value or "")
             if not may_be_torque:
                 _resource(name, value, option, report)
@@ -215,20 +219,15 @@ def _values(resources: list[tuple[str, str | None, Option]], report: FileFinding
             _resource(name, value, option, report)
 
 
-def _says_nothing(value: str) -> bool:
-    """Whether a value is left open, or has blanks, behind which qsub does not look."""
-    return is_placeholder(value) or re.search(r"\s", value) is not None
-
-
 def _resource(name: str, value: str | None, option: Option, report: FileFindings) -> None:
-    """Whether a resource has a value of its kind."""
+    """Check that the value of a resource has the form that its name needs."""
     if name in _TIMES:
-        # A name alone, and a colon or a dot at the end, are taken.
+        # qsub accepts a name without a value, and a colon or a dot at the end.
         good = re.fullmatch(r"(?:\d+(?::\d*){0,2}(?:\.\d*)?)?", value or "")
-        fix = "give seconds or HH:MM:SS; days and letters for units are not known"
+        fix = "give seconds or HH:MM:SS, without days or letters for units"
     elif name in _SIZES:
         good = re.fullmatch(r"\d+[kmgtp]?[bw]?", value or "", re.IGNORECASE)
-        fix = "give a whole number and b, kb, mb, gb or tb"
+        fix = "give a whole number with b, kb, mb, gb or tb"
     elif name in _COUNTS:
         good = re.fullmatch(r"\d+", value or "")
         fix = "give a whole number"
@@ -239,7 +238,7 @@ def _resource(name: str, value: str | None, option: Option, report: FileFindings
 
 
 def _select(value: str, option: Option, report: FileFindings) -> None:
-    """[N:]NAME=VALUE[:NAME=VALUE...][+...]"""
+    """Check a select: [N:]NAME=VALUE[:NAME=VALUE...][+...]."""
     for chunk in re.findall(r"""(?:[^+'"]|'[^']*'|"[^"]*")+""", value) or [""]:
         count, *parts = re.findall(r"""(?:[^:'"]|'[^']*'|"[^"]*")+""", chunk) or [""]
         if "=" in count:
@@ -259,18 +258,22 @@ def _select(value: str, option: Option, report: FileFindings) -> None:
                 return
             _resource(name, given, option, report)
     if value.endswith((":", "+")) or value.startswith(("+", ":")) or re.search(r"[:+]{2}", value):
-        fix = "leave out the `+` or `:` that parts nothing"
+        fix = "remove the extra `+` or `:`"
         _refused(option, f"select={value}", fix, report)
 
 
 def _place(value: str, option: Option, report: FileFindings) -> None:
-    """An arrangement, a sharing and group=RESOURCE, each once at most, in any order."""
-    words = value.lower().split(":")
-    kinds = [
-        "group" if word.startswith("group=") else "arrangement" if word in _ARRANGEMENTS else word
-        for word in words
-    ]
-    kinds = ["sharing" if kind in _SHARING else kind for kind in kinds]
+    """Check a place: an arrangement, a sharing and group=RESOURCE, each at most once."""
+    kinds = []
+    for word in value.lower().split(":"):
+        if word.startswith("group="):
+            kinds.append("group")
+        elif word in _ARRANGEMENTS:
+            kinds.append("arrangement")
+        elif word in _SHARING:
+            kinds.append("sharing")
+        else:
+            kinds.append(word)
     if set(kinds) - {"group", "arrangement", "sharing"} or len(set(kinds)) < len(kinds):
         fix = "give free, pack, scatter or vscatter, then excl, exclhost or shared"
         _refused(option, f"place={value}", fix, report)
@@ -284,22 +287,22 @@ def _torque(options: Options, resources: set[str], report: FileFindings) -> None
         if not option.related:
             continue
         if option.spelling == "-t":
-            fix = "PBS Pro's job arrays are -J FIRST-LAST, and $PBS_ARRAY_INDEX"
+            fix = "use -J FIRST-LAST and $PBS_ARRAY_INDEX of PBS Pro"
         elif option.spelling in ("-d", "-w"):
             fix = "change the directory in the script: cd $PBS_O_WORKDIR"
         else:
-            fix = "leave it out"
+            fix = "remove it"
         also = ", and this script is written for PBS Pro" if is_pro else ""
         report.add(
             "torque-option",
             option.line,
-            f"only Torque's qsub knows {option.spelling}; PBS Pro refuses the script{also}",
+            f"only Torque's qsub has {option.spelling}; PBS Pro refuses the script{also}",
             fix,
         )
 
 
 def _variables(option: Option, report: FileFindings) -> None:
-    """-v NAME[=VALUE],…: PBS parses the list once more, after the quotes are off."""
+    """Check -v NAME[=VALUE],…. PBS parses the list a second time, without the quotes."""
     value = option.value or ""
     if "\\" in value.replace("\\,", ""):
         report.add(
@@ -314,7 +317,7 @@ def _variables(option: Option, report: FileFindings) -> None:
         report.add(
             "env-value",
             option.line,
-            "-v cannot carry a quote in a value: qsub refuses the script",
+            "a value of -v cannot contain a quote: qsub refuses the script",
             "export the variable in the script instead",
         )
         return
@@ -326,7 +329,7 @@ def _variables(option: Option, report: FileFindings) -> None:
             report.add(
                 "env-value",
                 option.line,
-                f"-v parts variables at commas: `{shown(entry, 30)}` is taken for another one",
+                f"-v separates variables at commas: `{shown(entry, 30)}` is read as another one",
                 "export the variable in the script instead, or quote twice: \"A='x,y'\"",
             )
             return
@@ -337,7 +340,7 @@ def _job_name(option: Option, report: FileFindings) -> None:
     if option.attached and value.startswith("="):
         return  # short-option-equals
     bad = re.sub(r"[A-Za-z0-9._+-]", "", value)
-    # `%` is sbatch's and `[` an array's: neither leaves the name open, unless brackets hold all.
+    # `%` (used by sbatch) and `[` (used for arrays) do not make the name a placeholder.
     left_open = re.sub(r"%|(?<=.)\[|\](?=.)|(?<=\w)\]$", "", value)
     if is_placeholder(left_open):
         return
@@ -351,5 +354,8 @@ def _job_name(option: Option, report: FileFindings) -> None:
         )
     elif len(value) > 230:
         report.add(
-            "bad-value", option.line, "qsub refuses a job name of over 230 letters", "shorten it"
+            "bad-value",
+            option.line,
+            "qsub refuses a job name of more than 230 characters",
+            "shorten it",
         )

@@ -1,4 +1,4 @@
-"""Rules about who numbers the ranks: RANK and the like, set or expanded once for all tasks."""
+"""Rules about rank variables: RANK and similar, which every task must set for itself."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hpc_amp.lint.shell import ShellWord
 from hpc_amp.schedulers.grammar import number
 from hpc_amp.schedulers.pbs.grammar import resources as pbs_resources
 
-# Variables that differ from task to task. In the batch script they are those of its own process,
-# or not set at all.
+# Variables that differ between tasks. In the batch script they have the values of its own process,
+# or they are not set.
 _OF_TASKS = {
     *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
     *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK"),
@@ -24,7 +24,7 @@ _RANK_NAMES = {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "GLOBAL_RANK"}
 
 
 def check_ranks(job: LintedJob, report: FileFindings) -> None:
-    """All rules of this module."""
+    """Apply the rules of this module."""
     if not job.is_batch:
         return
     frozen = _rank_in_batch_shell(job, report)
@@ -35,11 +35,13 @@ def check_ranks(job: LintedJob, report: FileFindings) -> None:
 
 
 def _rank_in_batch_shell(job: LintedJob, report: FileFindings) -> set[str]:
-    """RANK and the like set once, for all tasks. The names of all variables that hold such a value
-    are returned."""
+    """Check for RANK and similar variables that are set once for all tasks.
+
+    Returns the names of all variables that hold such a value.
+    """
     frozen: set[str] = set()
     exported = job.exported
-    # A function that tasks run has their variables.
+    # A function that is exported runs in the tasks, with their variables.
     ranked = any(launch.agent is None for launch in job.launches) or not job.launches
     functions_travel = re.search(r"\bexport -f\b|\bdeclare -f", job.body) is not None
     for command in job.commands:
@@ -57,8 +59,8 @@ def _rank_in_batch_shell(job: LintedJob, report: FileFindings) -> set[str]:
                 report.add(
                     "rank-in-batch-shell",
                     word.line,
-                    f"{name} is set once, in the batch script, where ${match[1]} is that of its "
-                    "own process: every task gets the same value",
+                    f"{name} is set once, in the batch script, where ${match[1]} has the value of "
+                    "the script's own process: every task gets the same value",
                     f"set it in each task: srun bash -c 'export {name}=${match[1]}; exec …', or "
                     "read it in Python",
                 )
@@ -76,14 +78,14 @@ def _rank_in_batch_shell(job: LintedJob, report: FileFindings) -> set[str]:
                 report.add(
                     "rank-in-batch-shell",
                     word.line,
-                    f"{name}={literal} is exported to every task: all believe to be the same rank",
-                    f"leave it out; set {name} from SLURM_PROCID or the like in each task",
+                    f"{name}={literal} is exported to every task: all tasks get the same rank",
+                    f"remove it; set {name} in each task from SLURM_PROCID or a similar variable",
                 )
     return frozen
 
 
 def _rank_expanded_early(job: LintedJob, frozen: set[str], report: FileFindings) -> None:
-    """A task's number in a word that the batch shell expands before srun starts."""
+    """Check for rank variables that the batch shell expands before the tasks start."""
     names = "|".join(sorted(_OF_TASKS | frozen))
     pattern = re.compile(rf"\$\{{?({names})\b")
     for launch in job.launches:
@@ -101,8 +103,8 @@ def _rank_expanded_early(job: LintedJob, frozen: set[str], report: FileFindings)
                 word.line,
                 f"the batch shell expands ${match[1]} before {launch.kind} starts any task: all "
                 "tasks get the same value",
-                f"let each task expand it: {launch.kind} bash -c '… ${match[1]} …', in single "
-                "quotes",
+                f"let each task expand it, with single quotes: {launch.kind} bash -c "
+                f"'… ${match[1]} …'",
             )
             break
         for heredoc in launch.command.heredocs:
@@ -113,7 +115,7 @@ def _rank_expanded_early(job: LintedJob, frozen: set[str], report: FileFindings)
                     heredoc.line + heredoc.text.count("\n", 0, match.start()),
                     f"the batch shell expands ${match[1]} in this here-document before "
                     f"{launch.kind} starts any task",
-                    "quote the end word: <<'EOF'",
+                    "quote the delimiter: <<'EOF'",
                 )
 
 
@@ -126,7 +128,7 @@ def _after_launcher(launch: LaunchLine) -> list[ShellWord]:
 
 
 def _variables_in(job: LintedJob, launch: LaunchLine) -> list[ShellWord]:
-    """The words of variables that the launch uses, such as CMD="… $SLURM_PROCID"."""
+    """The values of the variables that the launch uses, such as CMD="… $SLURM_PROCID"."""
     found = []
     for word in launch.command.program:
         for name in re.findall(r"\$\{?([A-Za-z_]\w*)", word.live):
@@ -140,8 +142,11 @@ def _variables_in(job: LintedJob, launch: LaunchLine) -> list[ShellWord]:
 
 
 def _node_rank_unused(launch: LaunchLine) -> bool:
-    """torchrun needs no --node_rank with the c10d rendezvous, which numbers the nodes itself, and
-    accelerate passes it on in the same way."""
+    """Whether the launch ignores --node_rank.
+
+    With one node or with the c10d rendezvous, torchrun numbers the nodes itself. So does
+    accelerate.
+    """
     text = launch.text
     if option_in(text, "nnodes") in ("1", "1:1"):
         return True
@@ -154,7 +159,7 @@ def _node_rank_unused(launch: LaunchLine) -> bool:
 
 
 def _written_scripts(job: LintedJob, report: FileFindings) -> None:
-    """`cat > run.sh <<EOF` with the task's number in it: it is expanded while it is written."""
+    """Check for `cat > run.sh <<EOF` with a rank variable, which is expanded at once."""
     for command in job.commands:
         program = [word.text for word in command.program]
         if program[:1] not in (["cat"], ["tee"]) or not (command.redirects or len(program) > 1):
@@ -168,14 +173,14 @@ def _written_scripts(job: LintedJob, report: FileFindings) -> None:
                     report.add(
                         "rank-expanded-early",
                         heredoc.line + offset,
-                        f"${match[1]} is expanded while this file is written, once for all tasks",
-                        f"quote the end word (<<'EOF'), or write \\${match[1]}",
+                        f"${match[1]} is expanded when this file is written, once for all tasks",
+                        f"quote the delimiter (<<'EOF'), or write \\${match[1]}",
                     )
                     break
 
 
 def _sizes(job: LintedJob, report: FileFindings) -> None:
-    """SLURM_TASKS_PER_NODE is `4(x2)` on several nodes."""
+    """Check for arithmetic with SLURM_TASKS_PER_NODE, which may be `4(x2)`."""
     if (job.nodes or 1) < 2:
         return
     for command in job.commands:
@@ -184,10 +189,10 @@ def _sizes(job: LintedJob, report: FileFindings) -> None:
                 report.add(
                     "tasks-per-node-list",
                     word.line,
-                    "SLURM_TASKS_PER_NODE is a list such as `4(x2)` on several nodes: no number to "
-                    "reckon with",
-                    "use SLURM_NTASKS for the product, or SLURM_NTASKS_PER_NODE with "
-                    "--ntasks-per-node given",
+                    "on several nodes, SLURM_TASKS_PER_NODE is a list such as `4(x2)`, not a "
+                    "number",
+                    "use SLURM_NTASKS for the total, or give --ntasks-per-node and use "
+                    "SLURM_NTASKS_PER_NODE",
                 )
                 return
 
@@ -197,7 +202,7 @@ _NAMES_NODES = re.compile(r"(?:NUM_?|N_?)?(?:NODES|MACHINES|HOSTS)(?:_?COUNT)?",
 
 
 def _node_file(job: LintedJob, report: FileFindings) -> None:
-    """PBS writes a line for each MPI process, not for each node."""
+    """Check for nodes counted as lines of PBS_NODEFILE, which has a line for each MPI process."""
     if "pbs" not in job.options:
         return
     resources = pbs_resources(job.options["pbs"])

@@ -1,5 +1,4 @@
-"""Rules about how the ranks find each other: address, port, network interface, and whether the
-launcher tells the other nodes."""
+"""Rules about how the ranks find each other: address, port, interface, and exported variables."""
 
 from __future__ import annotations
 
@@ -7,12 +6,12 @@ import re
 
 from hpc_amp.lint.findings import FileFindings, shown
 from hpc_amp.lint.job import LaunchLine, LintedJob, option_in
-from hpc_amp.lint.shell import Command, ShellWord
+from hpc_amp.lint.shell import ShellWord
 from hpc_amp.schedulers.grammar import number
 
 
 def check_rendezvous(job: LintedJob, report: FileFindings) -> None:
-    """All rules of this module."""
+    """Apply the rules of this module."""
     _ports(job, report)
     if job.is_batch and job.is_distributed:
         _addresses(job, report)
@@ -37,7 +36,7 @@ _ADDRESS_AND_PORT = re.compile(
 
 
 def _ports(job: LintedJob, report: FileFindings) -> None:
-    """The same port for every job. On nodes of one's own it does no harm."""
+    """Check for a port that is the same in every job. This is safe if the job has whole nodes."""
     if _has_whole_nodes(job):
         return
     fix = f"derive it from the job: MASTER_PORT=$((61000 + {job.grammar.job_number} % 4536))"
@@ -46,7 +45,7 @@ def _ports(job: LintedJob, report: FileFindings) -> None:
         report.add(
             "fixed-port",
             line,
-            f"port {port} is the same for every job: two on one node cannot both have it",
+            f"port {port} is the same in every job: two jobs on one node cannot both use it",
             fix,
         )
 
@@ -63,7 +62,8 @@ def _ports(job: LintedJob, report: FileFindings) -> None:
                     found(word.line, str(port))
             elif variable.upper() == "RDZV_ENDPOINT" and (match := _ENDS_IN_PORT.search(value)):
                 found(word.line, match[1])
-        pieces = [*command.words[len(command.words) - len(program) :], *_arrays(command)]
+        items = [item for word in command.words for item in word.items]  # of arrays
+        pieces = [*command.words[len(command.words) - len(program) :], *items]
         for index, word in enumerate(pieces):
             text = word.text
             following = pieces[index + 1].text if index + 1 < len(pieces) else ""
@@ -97,17 +97,15 @@ def _ports(job: LintedJob, report: FileFindings) -> None:
 
 
 def _has_whole_nodes(job: LintedJob) -> bool:
-    """Whether no other job with GPUs can be on the nodes: they are asked for as a whole, or with
-    the eight GPUs that make a whole one."""
+    """Whether no other job with GPUs can use the nodes.
+
+    This is so if the job is exclusive, or if it requests eight GPUs, which is a whole node.
+    """
     slurm = job.options.get("slurm")
     if slurm is None:
         return False
     alone = any(one.value not in ("user", "mcs", "topo") for one in slurm.all("exclusive"))
     return alone or (job.gpus_per_node or 0) >= 8
-
-
-def _arrays(command: Command) -> list[ShellWord]:
-    return [item for word in command.words for item in word.items]
 
 
 def _literal_port(value: str, kind: str) -> str | None:
@@ -117,7 +115,7 @@ def _literal_port(value: str, kind: str) -> str | None:
 
 
 def _said(literal: str) -> bool:
-    """Whether the port comes from a variable whose assignment is reported already."""
+    """Whether the port comes from a variable whose assignment is already reported."""
     names = re.findall(r"\$\{?([A-Za-z_]\w*)", literal)
     return any(
         _PORT_NAME.fullmatch(name) or re.fullmatch("RDZV_ENDPOINT", name, re.IGNORECASE)
@@ -129,11 +127,11 @@ _ADDRESS_NAME = re.compile(r"master|head|rdzv|main|addr|(?:^|_)ip(?:$|_)|endpoin
 
 
 def _addresses(job: LintedJob, report: FileFindings) -> None:
-    """The address of the node of rank 0."""
+    """Check the address of the first node, where rank 0 runs."""
     starts_ray = "ray start" in job.body
     for command in job.commands:
         for name, word in command.assignments:
-            # A Ray cluster's head is found by its address, and its examples sort out several.
+            # The address of the head of a Ray cluster; scripts for Ray choose one of several.
             of_ray = starts_ray and "MASTER" not in name.upper()
             if of_ray or not _ADDRESS_NAME.search(name):
                 continue
@@ -161,30 +159,29 @@ def _address(job: LintedJob, name: str, word: ShellWord, report: FileFindings) -
         report.add(
             "hostname-address",
             word.line,
-            f"`hostname {found[1]}` may give 127.0.1.1, several addresses, or one of another "
-            "network than the nodes'",
-            f"use the host's name: {fix}",
+            f"`hostname {found[1]}` may print 127.0.1.1, several addresses, or an address of "
+            "another network",
+            f"use the host name: {fix}",
         )
     elif "SLURM_LAUNCH_NODE_IPADDR" in value:
         report.add(
             "launch-node-address",
             word.line,
-            "SLURM_LAUNCH_NODE_IPADDR is where srun was started, which need not be the node of "
-            "rank 0",
+            "SLURM_LAUNCH_NODE_IPADDR is the node on which srun was started, which may not be the "
+            "node of rank 0",
             fix,
         )
     elif name.upper() == "MASTER_ADDR" and job.nodes != 1 and _cuts_node_list(value):
         report.add(
             "node-list-cut",
             word.line,
-            "a list of nodes is short for several names, such as `n[01-04]-ib`: it cannot be cut "
-            "by hand",
+            "a node list may be compressed, such as `n[01-04]-ib`: text tools cannot split it",
             fix,
         )
 
 
 def _cuts_node_list(value: str) -> bool:
-    """Whether an address is taken out of a list of nodes by text tools."""
+    """Whether text tools take the address from a node list."""
     if not re.search(r"SLURM_(?:JOB_|STEP_)?NODELIST\b", value):
         return False
     return not re.search(r"scontrol|hostlist|nodeset|nodels|srun|expand", value)
@@ -194,14 +191,14 @@ _LOCALHOST = r"(?:localhost|127\.0\.0\.1)"
 
 
 def _localhost(job: LintedJob, report: FileFindings) -> None:
-    """A rendezvous at localhost with several nodes: each waits for itself."""
+    """Check for a rendezvous at localhost in a job with several nodes."""
     if (job.nodes or 1) < 2:
         return
     texts = [" ".join(job.argv(command.program)) for command in job.commands]
     if any(option_in(text, "nnodes") in ("1", "1:1") or "--standalone" in text for text in texts):
         return
     if any(launch.kind == "srun" and launch.options.get("nodes") == "1" for launch in job.launches):
-        return  # runs of one node each
+        return  # separate runs on one node each
     if not job.launches:
         return
     for command in job.commands:
@@ -222,8 +219,8 @@ def _localhost(job: LintedJob, report: FileFindings) -> None:
                 report.add(
                     "localhost-on-many-nodes",
                     word.line,
-                    f"localhost is another machine on each of the {job.nodes} nodes: they never "
-                    "meet",
+                    f"on each of the {job.nodes} nodes, localhost is the node itself: the ranks "
+                    "cannot connect",
                     "use the name of the first node",
                 )
                 return
@@ -231,7 +228,7 @@ def _localhost(job: LintedJob, report: FileFindings) -> None:
 
 
 def _interface(job: LintedJob, report: FileFindings) -> None:
-    """NCCL_SOCKET_IFNAME=^docker0 replaces NCCL's own list, which leaves lo out."""
+    """Check NCCL_SOCKET_IFNAME=^docker0, which replaces NCCL's default that excludes lo."""
     for command in job.commands:
         for name, word in command.assignments:
             value = word.text.partition("=")[2]
@@ -240,8 +237,8 @@ def _interface(job: LintedJob, report: FileFindings) -> None:
                 report.add(
                     "interface-excluded",
                     word.line,
-                    f"`{shown(value)}` excludes only that: NCCL may choose lo now, where no other "
-                    "node is",
+                    f"`{shown(value)}` replaces the default, which excludes lo: NCCL may now "
+                    "choose lo, which reaches no other node",
                     f"write NCCL_SOCKET_IFNAME={shown(value)},lo, or name the interface to use",
                 )
 
@@ -253,7 +250,7 @@ _OPEN_MPI = re.compile(
 
 
 def _env_not_sent(job: LintedJob, launch: LaunchLine, report: FileFindings) -> None:
-    """Open MPI starts remote ranks without the variables of the script, unless told by -x."""
+    """Check for variables that Open MPI does not pass to other nodes without -x."""
     if not launch.is_mpi or "slurm" in job.options or not _OPEN_MPI.search(launch.text):
         return
     nodes = job.nodes
@@ -268,12 +265,12 @@ def _env_not_sent(job: LintedJob, launch: LaunchLine, report: FileFindings) -> N
         report.add(
             "env-not-sent",
             launch.line,
-            f"Open MPI's {launch.kind} does not pass {' and '.join(uses)} on to other nodes",
+            f"{launch.kind} of Open MPI does not pass {' and '.join(uses)} to other nodes",
             "add " + " ".join(f"-x {name}" for name in uses),
         )
 
 
-# What gives another number in each process that asks for it.
+# Expressions that give a different number in each process.
 _DRAWN = (
     r"(?:\$\(\([^)]*\bRANDOM\b[^)]*\)\)|\$\{?RANDOM\b\}?|\$\$|\$\((?:[^()]|\([^()]*\))*"
     r"(?:shuf|random|%N|getsockname|RANDOM)(?:[^()]|\([^()]*\))*\))"
@@ -286,7 +283,7 @@ _DRAWN_SEED = re.compile(rf"(?:\bSEED=|--seed[=\s]+)[\"']?{_DRAWN}")
 
 
 def _drawn_per_task(job: LintedJob, launch: LaunchLine, report: FileFindings) -> None:
-    """A number that each task draws for itself, where all need the same."""
+    """Check for random ports and seeds that each task draws separately."""
     if not job.starts_many(launch):
         return
     pieces = [(word.text, word.live, word.line) for word in launch.command.program]
@@ -298,20 +295,22 @@ def _drawn_per_task(job: LintedJob, launch: LaunchLine, report: FileFindings) ->
         for rule, pattern in (("port-per-task", _DRAWN_PORT), ("seed-per-task", _DRAWN_SEED)):
             match = pattern.search(text)
             if match is None or match[0] in live:
-                continue  # drawn once, by the batch shell
+                continue  # the batch shell evaluates it once
             what = "port" if rule == "port-per-task" else "seed"
+            effect = ", so they cannot connect" if what == "port" else ""
             report.add(
                 rule,
                 line + text.count("\n", 0, match.start()),
-                f"each task draws its own {what}: `{shown(match[0], 40)}` is evaluated in every one"
-                + (" of them, and they never meet" if what == "port" else ""),
-                f"draw the {what} once, in the batch script, and export it",
+                f"every task evaluates `{shown(match[0], 40)}` and gets a different {what}{effect}",
+                f"choose the {what} once, in the batch script, and export it",
             )
 
 
 def _is_one_world(launch: LaunchLine, text: str) -> bool:
-    """Whether the tasks that run `text` are surely ranks, or agents, of one run. A task that tells
-    rank 0 from the others may draw the number for all."""
+    """Whether the tasks that run `text` certainly are ranks or agents of one run.
+
+    It is not certain if the text tests for rank 0, which may choose the number for all.
+    """
     if re.search(r"(?:-eq|==?)\s*[\"']?0\b", text):
         return False
     if launch.agent is not None or re.search(r"\btorchrun\b", text):
@@ -320,7 +319,7 @@ def _is_one_world(launch: LaunchLine, text: str) -> bool:
 
 
 def _first_component(job: LintedJob, report: FileFindings) -> None:
-    """In a heterogeneous job SLURM_JOB_NODELIST is that of component 0."""
+    """Check SLURM_JOB_NODELIST in a heterogeneous job: it only has the nodes of component 0."""
     if not job.is_heterogeneous:
         return
     later = [one for one in job.launches if _runs_without_the_first(one) and one.agent]
@@ -328,13 +327,17 @@ def _first_component(job: LintedJob, report: FileFindings) -> None:
         for name, word in command.assignments:
             if not re.search(r"\bSLURM_(?:JOB_)?NODELIST\b(?!_HET)", job.expand(word.live)):
                 continue
-            users = [one for one in later if re.search(rf"\$\{{?{name}\b", _as_written(one))]
+            users = [
+                one
+                for one in later
+                if any(re.search(rf"\$\{{?{name}\b", part.text) for part in one.command.program)
+            ]
             if users:
                 report.add(
                     "first-component-address",
                     word.line,
-                    "SLURM_JOB_NODELIST holds the nodes of component 0 only: none of the ranks of "
-                    f"line {users[0].line} is there",
+                    "SLURM_JOB_NODELIST only has the nodes of component 0: the ranks of line "
+                    f"{users[0].line} do not run there",
                     f"write SLURM_JOB_NODELIST_HET_GROUP_{users[0].options.get('het-group')}",
                 )
 
@@ -343,7 +346,3 @@ def _runs_without_the_first(launch: LaunchLine) -> bool:
     group = launch.options.get("het-group") or launch.options.get("pack-group") or ""
     has_other_server = re.search(r"etcd|\s:\s", launch.text) is not None
     return re.fullmatch(r"[1-9]\d*", group) is not None and not has_other_server
-
-
-def _as_written(launch: LaunchLine) -> str:
-    return " ".join(word.text for word in launch.command.program)

@@ -1,4 +1,4 @@
-"""Rules about what each rank gets: GPUs, cores, and not too many ranks of its own."""
+"""Rules about the resources of each rank: GPUs and cores, and how many ranks are started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpc_amp.schedulers.grammar import number
 
 
 def check_resources(job: LintedJob, report: FileFindings) -> None:
-    """All rules of this module."""
+    """Apply the rules of this module."""
     if job.is_batch and job.is_distributed:
         _gpus_per_task(job, report)
         _cpus_per_task(job, report)
@@ -28,7 +28,7 @@ def _several_on_a_node(job: LintedJob, launch: LaunchLine) -> bool:
 
 
 def _gpus_per_task(job: LintedJob, report: FileFindings) -> None:
-    """Each task sees its own GPU only, so NCCL cannot use peer-to-peer copies between them."""
+    """Check for --gpus-per-task: each task only sees one GPU, so NCCL cannot copy peer-to-peer."""
     options = job.options.get("slurm")
     header = options.all("gpus-per-task")[-1:] if options else []
     bound = [options.last(name) for name in ("gpu-bind", "tres-bind")] if options else []
@@ -40,7 +40,7 @@ def _gpus_per_task(job: LintedJob, report: FileFindings) -> None:
     if any(re.search(r"none|closest|map_gpu|mask_gpu", one) for one in bound if one):
         return
     message = (
-        "with --gpus-per-task each task sees only its own GPU: NCCL loses the direct path between "
+        "with --gpus-per-task, each task only sees its own GPU: NCCL cannot copy directly between "
         "the GPUs of a node, and cuda:LOCAL_RANK does not exist"
     )
     fix = "use --gpus-per-node=N with --ntasks-per-node=N, or add --gpu-bind=none"
@@ -58,7 +58,7 @@ def _gpus_per_task(job: LintedJob, report: FileFindings) -> None:
 
 
 def _cpus_per_task(job: LintedJob, report: FileFindings) -> None:
-    """One core for each rank, unless more are asked for."""
+    """Check that the script requests cores: by default each task gets one."""
     if "slurm" not in job.options or not job.asks_for_gpus:
         return
     options = job.options["slurm"]
@@ -77,7 +77,7 @@ def _cpus_per_task(job: LintedJob, report: FileFindings) -> None:
             report.add(
                 "missing-cpus-per-task",
                 line,
-                "the script requests no CPUs: each task gets one core, for its rank and all its "
+                "the script requests no CPUs: each task gets one core for its rank and all its "
                 "data loaders",
                 "add #SBATCH --cpus-per-task=N, and --cpus-per-task=N to srun",
             )
@@ -92,8 +92,8 @@ def _cpus_per_task(job: LintedJob, report: FileFindings) -> None:
             report.add(
                 "missing-cpus-per-task",
                 launch.line,
-                "Slurm 22.05 to 23.02: srun does not take over --cpus-per-task of the header, so "
-                "each task gets one core",
+                "with Slurm 22.05 to 23.02, srun ignores --cpus-per-task of the header: each task "
+                "gets one core",
                 'add --cpus-per-task="$SLURM_CPUS_PER_TASK" to srun',
             )
             return
@@ -118,7 +118,7 @@ _AGENT_ALONE = re.compile(
 
 
 def _multi_rank_lines(job: LintedJob, launches: list[LaunchLine]) -> list[int]:
-    """Where several ranks on a node are started."""
+    """The lines that start several ranks on a node."""
     found = [
         launch.line
         for launch in launches
@@ -133,7 +133,7 @@ def _multi_rank_lines(job: LintedJob, launches: list[LaunchLine]) -> list[int]:
 
 
 def _agent_ranks(job: LintedJob, text: str) -> int | None:
-    """Ranks that a torchrun starts: its --nproc_per_node; 2 stands for several."""
+    """The number of ranks that torchrun starts (--nproc_per_node); 2 means several."""
     value = option_in(text, "nproc-per-node")
     if value is None:
         return None
@@ -146,13 +146,13 @@ def _agent_ranks(job: LintedJob, text: str) -> int | None:
     return None
 
 
-# Each task is a rank, rather than the one that looks after a node.
+# Shows that each task is a rank, not one process for a whole node.
 _RANK_OF_ITS_OWN = re.compile(r"SLURM_(?:PROCID|LOCALID)\b|WORLD_SIZE=\S*SLURM_N")
 _NODE_RANK = re.compile(
     r"(?:node|machine|group)[-_]?rank[=\s]+[\"']?\\?\$\{?SLURM_PROCID\}?", re.IGNORECASE
 )
-# A task that starts processes for the GPUs of its node by itself: a server, or a program with an
-# option that says how many.
+# Shows that a task starts the processes for the GPUs of its node: a server, or a program with an
+# option for their number.
 _STARTS_PROCESSES = re.compile(
     r"launch|\bserve|sglang|vllm|trtllm|tensorrt_llm|\bray\b|spawn|multiprocessing|torchrun"
     r"|--?(?:n?proc|num[-_]?(?:proc|gpu|worker)|n?gpus?|gpus[-_]per|tp|tensor[-_]parallel|devices)",
@@ -161,17 +161,17 @@ _STARTS_PROCESSES = re.compile(
 
 
 def _is_rank(launch: LaunchLine) -> bool:
-    """Whether the tasks of a srun look like ranks that train, and do not start others."""
+    """Whether the tasks of srun seem to be ranks that train and start no other processes."""
     if launch.agent or not re.search(r"python", launch.text):
         return False
-    # A check, such as python -c 'import torch; ...'.
+    # Not for short checks, such as python -c 'import torch; ...'.
     if re.search(r"python[\d.]*\s+(?:-\w+\s+)*(?:-c\b|-V\b|--version)", launch.text):
         return False
     return _STARTS_PROCESSES.search(launch.text) is None
 
 
 def _ranks_and_gpus(job: LintedJob, report: FileFindings) -> None:
-    """One task for each GPU, where each task is a rank."""
+    """Check that there is one task for each GPU, if each task is a rank."""
     gpus = job.gpus_per_node
     if not gpus or "slurm" not in job.options:
         return
@@ -185,22 +185,18 @@ def _ranks_and_gpus(job: LintedJob, report: FileFindings) -> None:
         if launch.options.get("gpus-per-task") or launch.options.get("gres"):
             continue
         if per_node > gpus:
-            said = f"{per_node} tasks on each node share {gpus} GPU(s)"
+            message = f"{per_node} tasks on each node share {gpus} GPU(s)"
         elif by_rank:
-            said = f"{per_node} task(s) on each node, but {gpus} GPUs: the others stay idle"
+            message = f"{per_node} task(s) on each node with {gpus} GPUs: the other GPUs are idle"
         else:
             continue
-        report.add(
-            "ranks-and-gpus",
-            launch.line,
-            f"{said}",
-            f"ask for one task a GPU: --ntasks-per-node={gpus}",
-        )
+        fix = f"request one task for each GPU: --ntasks-per-node={gpus}"
+        report.add("ranks-and-gpus", launch.line, message, fix)
         return
 
 
 def _torchrun_per_rank(job: LintedJob, launch: LaunchLine, report: FileFindings) -> None:
-    """torchrun starts the ranks of a node: one of it is enough there."""
+    """Check for several torchruns on a node. One is enough, because it starts all ranks there."""
     if launch.agent is None:
         return
     per_node = job.tasks_per_node_of(launch)
@@ -212,7 +208,7 @@ def _torchrun_per_rank(job: LintedJob, launch: LaunchLine, report: FileFindings)
     report.add(
         "torchrun-per-rank",
         launch.line,
-        f"{per_node} tasks on each node start {launch.agent}, and each starts {ranks} ranks: "
-        f"{per_node * ranks} on a node",
-        "start one torchrun a node: --ntasks-per-node=1",
+        f"each of {per_node} tasks on a node starts {launch.agent} with {ranks} ranks: there are "
+        f"{per_node * ranks} ranks on a node",
+        "start one torchrun on each node: --ntasks-per-node=1",
     )

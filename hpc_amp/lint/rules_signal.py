@@ -1,4 +1,4 @@
-"""Rules about --signal: whom it reaches, and what it does there."""
+"""Rules about --signal of Slurm: which processes get the signal, and what they do."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hpc_amp.schedulers.grammar import Option
 
 _SIGNAL = re.compile(r"(?P<flags>(?:[BR]{1,2}:)?)(?:SIG)?(?P<name>\w+?)(?:@\d+)?")
 _NUMBERS = {"10": "USR1", "12": "USR2", "15": "TERM", "2": "INT", "1": "HUP"}
-# Signals by which nobody means to end a script, though they do where it has no trap for them.
+# Signals that end a script without a trap, although they are sent in order to be caught.
 _MEANT_TO_BE_CAUGHT = {"USR1", "USR2", "HUP", "ALRM"}
 
 
 def check_signals(job: LintedJob, report: FileFindings) -> None:
-    """--signal reaches the steps only, or with B: the batch shell only."""
+    """Check --signal, which reaches only the steps of srun, or with `B:` only the batch shell."""
     if "slurm" not in job.options:
         return
     given = job.options["slurm"].all("signal")
@@ -38,7 +38,7 @@ def check_signals(job: LintedJob, report: FileFindings) -> None:
         report.add(
             "signal-misses-script",
             option.line,
-            f"without `B:` Slurm signals the steps of srun only: the trap in line {trapped} never "
+            f"without `B:`, Slurm only signals the steps of srun: the trap in line {trapped} never "
             "runs",
             f"write --signal=B:{shown(option.value or '')}",
         )
@@ -58,28 +58,27 @@ def _trap_waits(job: LintedJob, trapped: int, report: FileFindings) -> None:
             report.add(
                 "trap-waits",
                 last.line,
-                "the shell runs the trap only after srun has ended: too late to save anything",
-                "start srun with `&` at the end, and then: wait",
+                "the shell runs the trap only after srun has ended, which is too late",
+                "start srun in the background with `&`, followed by `wait`",
             )
 
 
 def _kills_script(job: LintedJob, name: str, option: Option, report: FileFindings) -> None:
-    """A shell without a trap dies of the signal, and all that it started with it."""
+    """Report a signal that ends the script, because the script has no trap for it."""
     if not job.commands or _may_catch(job, name):
         return
     report.add(
         "signal-kills-script",
         option.line,
-        f"the signal goes to the batch script, which has no trap for {name}: it ends at once, and "
-        "the job with it",
-        f"add a trap that passes it on (trap 'kill -{name} $pid' {name}), or start the program "
-        "with exec; for the steps of srun leave `B:` out",
+        f"the signal goes to the batch script, which has no trap for {name}: the script and the "
+        "job end at once",
+        f"add a trap that forwards it (trap 'kill -{name} $pid' {name}), or start the program "
+        "with exec; to signal the steps of srun, remove `B:`",
     )
 
 
 def _may_catch(job: LintedJob, name: str) -> bool:
-    """Whether the script ignores the signal, becomes another program, or reads a file that may
-    hold a trap."""
+    """Whether the script may handle the signal: with a trap, exec, or a file that it sources."""
     for command in job.commands:
         words = [job.expand(word.text) for word in command.program]
         first = words[0] if words else ""
@@ -93,7 +92,7 @@ def _may_catch(job: LintedJob, name: str) -> bool:
 
 
 def _sets_up_only(path: str) -> bool:
-    """Whether a file that is read in belongs to an environment, and hence sets no traps."""
+    """Whether a sourced file only sets up an environment, so that it has no traps."""
     name = posixpath.basename(path)
     return (
         name
@@ -110,9 +109,9 @@ def _reaches_nobody(job: LintedJob, name: str, option: Option, report: FileFindi
     report.add(
         "signal-reaches-nobody",
         option.line,
-        f"without `B:` Slurm signals the steps of srun only, and there is none: "
+        f"without `B:`, Slurm only signals the steps of srun, and there are none: "
         f"`{shown(program.name, 40)}` in line {program.line} never gets {name}",
-        "start it with srun; or write --signal=B:… and start it with exec",
+        "start it with srun, or write --signal=B:… and start it with exec",
     )
 
 

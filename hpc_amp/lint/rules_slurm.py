@@ -1,4 +1,4 @@
-"""Rules about what Slurm's options mean together."""
+"""Rules about Slurm's options."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hpc_amp.lint.findings import FileFindings, shown
 from hpc_amp.lint.rules_options import same_value_twice
 from hpc_amp.schedulers.grammar import Header, Option, Options, number
 
-# sbatch adds the values of this one up.
+# sbatch combines the values of this option.
 _ADDS_UP = {"mail-type"}
 _WORDS = {"ALL", "NONE", "NIL"}  # of --export
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
-# sbatch 22.05 refuses these without a value; others, such as `--gpus=`, it ignores.
+# sbatch 22.05 refuses these options with an empty value. It ignores others, such as `--gpus=`.
 _NEVER_EMPTY = {
     *("begin", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline"),
     *("delay-boot", "distribution", "export-file", "gpu-bind", "gpu-freq", "gres", "gres-flags"),
@@ -25,7 +25,7 @@ _NEVER_EMPTY = {
 
 
 def check_slurm(header: Header, options: Options, report: FileFindings) -> None:
-    """Options given twice, options that exclude each other, --export, --time."""
+    """Check the options for Slurm: repeated and conflicting ones, --export and --time."""
     for one, part in enumerate(_components(options)):
         by_name: dict[str, list[Option]] = {}
         for option in part:
@@ -46,7 +46,7 @@ def check_slurm(header: Header, options: Options, report: FileFindings) -> None:
                     "missing-value",
                     option.line,
                     f"`{option.spelling}` has an empty value: sbatch refuses the script",
-                    "give the value, or take the option out",
+                    "give the value, or remove the option",
                 )
         _counts(by_name, report)
         if one == 0:
@@ -57,7 +57,7 @@ def check_slurm(header: Header, options: Options, report: FileFindings) -> None:
 
 
 def _counts(by_name: dict[str, list[Option]], report: FileFindings) -> None:
-    """--ntasks counts, and --ntasks-per-node beside it is only the most that a node gets."""
+    """Check --ntasks with --ntasks-per-node, which is then only the maximum on each node."""
     given = {
         name: number((by_name[name][-1].value or "").partition("-")[0])
         for name in ("ntasks", "ntasks-per-node", "nodes")
@@ -71,21 +71,22 @@ def _counts(by_name: dict[str, list[Option]], report: FileFindings) -> None:
         report.add(
             "conflicting-options",
             line,
-            f"{tasks} tasks do not fit on {nodes} node(s) of {per_node}: sbatch refuses the script",
-            "leave --ntasks out, or correct it",
+            f"{tasks} tasks do not fit on {nodes} node(s) with {per_node} each: sbatch refuses the "
+            "script",
+            "remove --ntasks, or correct it",
         )
     elif tasks < per_node or (nodes is not None and tasks <= nodes and per_node > 1):
         report.add(
             "ntasks-wins",
             line,
-            f"--ntasks={tasks} wins over --ntasks-per-node={per_node}, which is only a maximum "
-            f"beside it: {tasks} task(s) in all",
-            "leave --ntasks out",
+            f"with --ntasks={tasks}, --ntasks-per-node={per_node} is only a maximum: the job has "
+            f"{tasks} task(s) in total",
+            "remove --ntasks",
         )
 
 
 def _components(options: Options) -> list[list[Option]]:
-    """The options of each job of a heterogeneous one: each may repeat the others'."""
+    """The options of each component of a heterogeneous job. Components may repeat options."""
     starts = [word.line for word in options.alone]
     parts: list[list[Option]] = [[] for _ in range(len(starts) + 1)]
     for option in options.options:
@@ -109,14 +110,13 @@ def _twice(name: str, given: list[Option], report: FileFindings) -> None:
             report.add(
                 "option-twice",
                 option.line,
-                f"`{shown(option.shown)}` replaces `{shown(first.shown)}` of line {first.line}: "
-                "the last one counts",
+                f"`{shown(option.shown)}` replaces `{shown(first.shown)}` of line {first.line}",
                 "keep one of them",
             )
 
 
 def comma_in_quotes(option: Option) -> bool:
-    """Whether a value in the list was quoted, not the whole list: A="x,y", not "A=x,B=y"."""
+    """Whether a single value of a list is quoted (A="x,y"), not the whole list ("A=x,B=y")."""
     word = option.value_word
     if word is None or word.before_comma is None:
         return False
@@ -127,11 +127,16 @@ def comma_in_quotes(option: Option) -> bool:
 def check_export(
     value: str, quoted: bool, line: int, report: FileFindings, *, by: str = "sbatch"
 ) -> None:
-    """--export=[ALL,]NAME[=VALUE],…: commas part variables, also in values, and without ALL nothing
-    else of the environment reaches the job."""
+    """Check --export=[ALL,]NAME[=VALUE],….
+
+    Commas separate variables, also inside values. Without ALL, no other variable of the environment
+    reaches the job. `quoted` says whether a value was in quotes, `by` is the command that reads the
+    option.
+    """
     entries = value.split(",")
     for before, entry in itertools.pairwise(entries):
-        started = "=" in before or _continues(before)
+        in_quotes = before.count("'") % 2 == 1 or before.count('"') % 2 == 1
+        started = "=" in before or in_quotes
         if "=" in entry or not started or entry == "":
             continue
         if entry.upper() in _WORDS:
@@ -142,7 +147,7 @@ def check_export(
         report.add(
             "export-comma",
             line,
-            f"--export parts variables at commas, quotes or not: the value before "
+            f"--export separates variables at commas, also inside quotes: the value before "
             f"`,{shown(entry, 30)}` ends there",
             "export the variable in the script instead",
         )
@@ -153,18 +158,14 @@ def check_export(
         report.add(
             "export-drops-environment",
             line,
-            f"without ALL, {by} passes on nothing else of the environment: no PATH, no modules"
+            f"without ALL, {by} passes no other variables: no PATH, no modules"
             + (", no MASTER_ADDR" if by == "srun" else ""),
             f"write --export=ALL,{shown(value, 40)}",
         )
 
 
-def _continues(entry: str) -> bool:
-    return entry.count("'") % 2 == 1 or entry.count('"') % 2 == 1
-
-
 def _time(option: Option, report: FileFindings) -> None:
-    """`24h`, `2 hours`: sbatch knows minutes and [days-]hours:minutes:seconds."""
+    """Check for times such as `24h`, which sbatch does not accept."""
     value = option.value or ""
     if re.fullmatch(r"\d+\s*(?:s|m|h|d|sec|min|mins|hr|hrs|hours?|minutes?|days?)", value, re.I):
         report.add(

@@ -1,4 +1,4 @@
-"""Rules about what is started at all: a script runs once, on the first node of its job."""
+"""Rules about what a script starts. It runs once, on the first node of its job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpc_amp.schedulers.grammar import number
 
 
 def check_starts(job: LintedJob, report: FileFindings) -> None:
-    """All rules of this module."""
+    """Apply the rules of this module."""
     if not job.options:
         return
     _first_node_only(job, report)
@@ -20,7 +20,7 @@ def check_starts(job: LintedJob, report: FileFindings) -> None:
 
 
 def _first_node_only(job: LintedJob, report: FileFindings) -> None:
-    """Several nodes or tasks are asked for, and nothing starts processes on them."""
+    """Check that the script starts processes on all nodes or tasks that it requests."""
     places = job.places
     programs = local_programs(job)
     if not programs or places is None or starts_elsewhere(job):
@@ -43,16 +43,16 @@ def _agent_once(job: LintedJob, agent: LocalStart, places: int, report: FileFind
         report.add(
             "first-node-only",
             agent.line,
-            f"{agent.name} {where}, and waits for the others, where nothing starts it",
+            f"{agent.name} {where}, and waits for the others, on which it is not started",
             f"start it once on each node: {job.grammar.once_a_node} {shown(agent.name)} …",
         )
     elif (job.nodes or 1) > 1:
         report.add(
             "started-once",
             agent.line,
-            f"{agent.name} {where}: the others stay idle",
+            f"{agent.name} {where}: the others are idle",
             f"start it on each node, with --nnodes: {job.grammar.once_a_node} "
-            f"{shown(agent.name)} …; or ask for one node",
+            f"{shown(agent.name)} …; or request one node",
         )
 
 
@@ -62,7 +62,7 @@ _SEVERAL = re.compile(
 
 
 def _waits_for_others(agent: LocalStart) -> bool:
-    """Whether it was told of several nodes, or machines, that all have to come."""
+    """Whether its options name several nodes, so that it waits for all of them."""
     name = "num-machines" if "accelerate" in agent.name else "nnodes"
     value = (option_in(agent.text, name) or "1").partition(":")[0]
     several = (number(value) or 1) > 1
@@ -70,12 +70,12 @@ def _waits_for_others(agent: LocalStart) -> bool:
 
 
 def _may_start_others(agent: LocalStart) -> bool:
-    """accelerate can use pdsh or mpirun, as its options or its configuration file say."""
+    """Whether accelerate may use pdsh or mpirun, by its options or its configuration file."""
     of_its_own = r"deepspeed|mpirun|--config[-_]file(?!.*--machine[-_]rank)"
     return "accelerate" in agent.name and re.search(of_its_own, agent.text) is not None
 
 
-# Programs that start processes on other nodes by themselves, or serve another purpose.
+# Programs that start processes on other nodes themselves, or that have another purpose.
 _STARTS_ITSELF = re.compile(
     r"ray|dask|spark|parsl|slurm|submit|launch|hosts?\b|node_?list|nodes_?file|client|server"
     r"|cluster|schedul|download|prepare|preproc|convert|plot|evaluat|test",
@@ -89,15 +89,15 @@ def _python_once(job: LintedJob, program: LocalStart, report: FileFindings) -> N
     report.add(
         "started-once",
         program.line,
-        f"`{shown(program.name, 40)}` runs once, on the first of {job.nodes} nodes: nothing starts "
-        "it on the others",
-        f"start it with a launcher: {job.grammar.once_a_node} {shown(program.name, 40)}; or ask "
-        "for one node",
+        f"`{shown(program.name, 40)}` runs once, on the first of {job.nodes} nodes: it is not "
+        "started on the others",
+        f"start it with a launcher: {job.grammar.once_a_node} {shown(program.name, 40)}; or "
+        "request one node",
     )
 
 
 def _tasks_once(job: LintedJob, program: LocalStart, report: FileFindings) -> None:
-    """One process where WORLD_SIZE promises as many as Slurm has tasks."""
+    """Check for a single process although WORLD_SIZE is the number of Slurm's tasks."""
     tasks = job.tasks_per_node or job.ntasks or 1
     if tasks < 2 or "spawn" in job.body or "multiprocessing" in job.body:
         return
@@ -108,14 +108,14 @@ def _tasks_once(job: LintedJob, program: LocalStart, report: FileFindings) -> No
                 report.add(
                     "started-once",
                     program.line,
-                    f"`{shown(program.name, 40)}` runs once, and line {word.line} tells it of "
-                    f"{tasks} ranks: it waits for the others, which nothing starts",
+                    f"`{shown(program.name, 40)}` runs once, but line {word.line} sets WORLD_SIZE "
+                    f"to {tasks}: it waits for ranks that are not started",
                     f"start it with a launcher: srun {shown(program.name, 40)}",
                 )
                 return
 
 
-# Commands behind which a script is as good as over.
+# Commands that may follow at the end of a script without doing work.
 _LAST_WORDS = {
     "echo",
     "printf",
@@ -131,7 +131,7 @@ _LAST_WORDS = {
 
 
 def _background(job: LintedJob, report: FileFindings) -> None:
-    """Work in the background is killed when the script ends."""
+    """Check that the script waits for work in the background, which is killed at its end."""
     commands = [one for one in job.commands if not one.depth]
     started = [
         index
@@ -150,7 +150,7 @@ def _background(job: LintedJob, report: FileFindings) -> None:
     report.add(
         "background-not-waited",
         commands[last].line,
-        "the script ends while this runs in the background: the scheduler ends the job then, and "
+        "the script ends while this runs in the background: the scheduler then ends the job and "
         "kills it",
         "write `wait` at the end of the script",
     )

@@ -1,4 +1,4 @@
-"""A launch script as the schedulers see it: lines, its first line, and who runs it."""
+"""Read a launch script: its lines, and the interpreter that runs it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 
 BOM = "\ufeff"
-# Shells whose grammar `shell.py` knows. csh and tcsh are shells too, with another grammar.
+# Shells that `shell.py` can read. csh and tcsh have another grammar.
 _POSIX_SHELLS = {"sh", "bash", "dash", "ksh", "ksh93", "mksh", "zsh", "ash"}
 
 
 @dataclass(frozen=True)
 class LintedScript:
-    """`lines` are without their line ends and a byte order mark; `lines[0]` is line 1."""
+    """A script. `lines` have no line ends and no byte order mark; `lines[0]` is line 1."""
 
     name: str
     text: str
@@ -26,7 +26,7 @@ class LintedScript:
 
     @property
     def interpreter(self) -> str | None:
-        """The name of the program after `#!`; None without such a line."""
+        """The name of the program after `#!`, or None if there is no such line."""
         match = re.match(r"\ufeff?\s*#\s?!\s*(\S+)([^\n]*)", self.text)
         if match is None:
             return None
@@ -39,12 +39,12 @@ class LintedScript:
 
     @property
     def is_posix_shell(self) -> bool:
-        """Without a first line, sh or bash runs it."""
+        """Whether sh or a similar shell runs it. A script without `#!` is run by sh or bash."""
         return self.interpreter is None or self.interpreter in _POSIX_SHELLS
 
 
 def read_script(data: bytes, name: str) -> LintedScript:
-    """Bytes that are no UTF-8 are kept as they are, invisibly to all rules."""
+    """Make a script from the bytes of a file. Bytes that are not UTF-8 become surrogates."""
     text = data.decode("utf-8", "surrogateescape")
     has_bom = text.startswith(BOM)
     raw = text.split("\n")

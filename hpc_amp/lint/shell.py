@@ -1,8 +1,8 @@
-"""A reader of shell scripts: commands, comments and here-documents, with line numbers.
+"""Reads shell scripts: commands, comments and here-documents, with line numbers.
 
-It is not a shell: it does not care whether a script is right, never fails, and takes time linear in
-the length of the script. What it must know exactly is quoting, because all the traps of launch
-scripts are about who expands a variable, and when.
+The reader accepts any text, also one with syntax errors, and its time is linear in the length of
+the script. It follows the shell's quoting exactly, because many rules depend on which shell expands
+a variable.
 """
 
 from __future__ import annotations
@@ -12,26 +12,29 @@ from dataclasses import dataclass, field
 
 _MAX_DEPTH = 12
 _PLAIN = re.compile(r"[^\s'\"\\`$#;&|<>()]+")
-# Reserved words behind which a command stands.
+# Reserved words that a command follows.
 _BEFORE_COMMAND = {"if", "then", "else", "elif", "while", "until", "do", "{", "!", "time", "}"}
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
 
 
 @dataclass(frozen=True)
 class ShellWord:
-    """`text` is the word without its quotes, with `$…` as it stands. `live` is the part of it that
-    the shell expands here and now: not what is in single quotes or behind a backslash."""
+    """A word. `text` has no quotes, and variables are not expanded.
+
+    `live` is the part in which this shell expands variables. It does not include text in single
+    quotes or characters after a backslash.
+    """
 
     text: str
     live: str
     line: int
-    items: tuple[ShellWord, ...] = ()  # of an array, NAME=(…)
+    items: tuple[ShellWord, ...] = ()  # the items of an array, NAME=(…)
     quoted: bool = False
 
 
 @dataclass
 class HereDoc:
-    """The text that a command reads from the script; `live` unless its end word is quoted."""
+    """A here-document. It is `live` (the shell expands variables) if its end word is not quoted."""
 
     text: str
     live: bool
@@ -40,8 +43,11 @@ class HereDoc:
 
 @dataclass
 class Command:
-    """One simple command. `depth` counts the substitutions $(…) that it is in; `inside` are the
-    commands in the substitutions of its own words."""
+    """A simple command.
+
+    `depth` is the number of substitutions $(…) around it. `inside` has the commands in the
+    substitutions of its own words.
+    """
 
     line: int
     words: list[ShellWord]
@@ -49,12 +55,12 @@ class Command:
     background: bool = False
     heredocs: list[HereDoc] = field(default_factory=list)
     redirects: list[ShellWord] = field(default_factory=list)
-    function: str | None = None  # the function whose body it is in
+    function: str | None = None  # the function that contains it
     inside: list[Command] = field(default_factory=list)
 
     @property
     def assignments(self) -> list[tuple[str, ShellWord]]:
-        """`NAME=value` in front of the command, and those of export and the like."""
+        """The variables set by `NAME=value` before the command, or by `export` and similar."""
         found: list[tuple[str, ShellWord]] = []
         rest = self.words
         while rest and (match := ASSIGNMENT.match(rest[0].text)):
@@ -68,7 +74,7 @@ class Command:
 
     @property
     def exported(self) -> set[str]:
-        """Names that the command exports."""
+        """The names that the command exports."""
         program = self.program
         if not program or program[0].text not in ("export", "declare", "typeset"):
             return set()
@@ -81,7 +87,7 @@ class Command:
 
     @property
     def program(self) -> list[ShellWord]:
-        """The words behind the assignments: the program and its arguments."""
+        """The words after the assignments: the program and its arguments."""
         rest = self.words
         while rest and ASSIGNMENT.match(rest[0].text):
             rest = rest[1:]
@@ -90,7 +96,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Comment:
-    """A comment; `alone` if nothing but blanks stands before it on its line."""
+    """A comment. It is `alone` if only blanks precede it on its line."""
 
     line: int
     text: str
@@ -99,14 +105,17 @@ class Comment:
 
 @dataclass
 class Shell:
-    """All commands in the order of the script, those in substitutions before their owner."""
+    """All commands and comments of a script, in order.
+
+    The commands in a substitution come before the command that contains the substitution.
+    """
 
     commands: list[Command]
     comments: list[Comment]
 
 
 def read_shell(text: str, first_line: int = 1, depth: int = 0) -> Shell:
-    """Read a script, or a piece of one."""
+    """Read a script, or a piece of one: it starts at `first_line`, in `depth` substitutions."""
     reader = _Reader(text, first_line, depth)
     reader.read()
     return Shell(reader.commands, reader.comments)
@@ -126,8 +135,8 @@ class _Reader:
         self._pending: list[tuple[str, bool, bool, list[HereDoc]]] = []
         self._heredocs: list[HereDoc] = []
         self._redirecting = False
-        self._braces: list[str | None] = []  # the open { }, with the function each belongs to
-        self._function: str | None = None  # a name whose { has not come yet
+        self._braces: list[str | None] = []  # for each open {, the function that it belongs to
+        self._function: str | None = None  # the name of a function before its {
         self._alone = True
 
     # ---- the main loop ---------------------------------------------------------------------------
@@ -419,7 +428,7 @@ _INTERESTING = {
 
 
 def _closing(text: str, start: int, opening: str = "(", closing: str = ")") -> int:
-    """The place behind the bracket that closes the one at `start`; the end if none does."""
+    """The index after the bracket that closes the one at `start`, or the length of the text."""
     pattern, depth, at = _INTERESTING[opening], 0, start
     in_double = False
     while match := pattern.search(text, at):

@@ -1,8 +1,8 @@
-"""What a batch script runs by itself, and whether anything in it can start processes elsewhere.
+"""Find out what a batch script runs on the first node only, and whether it uses other nodes.
 
-A script runs once, on the first node. The question is answered with care: where a program is not
-known, such as another script or a variable that is set outside, it counts as one that starts
-processes, so that nothing wrong is said.
+A batch script runs once, on the first node. An unknown program, such as another script or a
+variable that is set outside, is assumed to start processes on other nodes. This avoids wrong
+findings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 from hpc_amp.lint.job import LaunchLine, LintedJob
 from hpc_amp.lint.shell import ASSIGNMENT, Command, read_shell
 
-# Programs that look after nodes or files. Started on many nodes they are no part of the training.
+# Programs that prepare nodes or files. Starting them on many nodes does not start the training.
 _HELPERS = {
     *("hostname", "nvidia-smi", "rocm-smi", "xpu-smi", "lscpu", "nproc", "free", "df", "uname"),
     *(
@@ -36,7 +36,7 @@ _HELPERS = {
     *("env", "printenv", "export", "sleep", "true", "which", "test", "[", "[[", "cd", "module"),
     *("pwd", "ulimit", "ip", "ifconfig", "ibstat", "git", "pip", "squeue", "scontrol", "set"),
 }
-# Programs that start another on the same node: it is looked for in their words.
+# Programs that start another program on the same node. Their arguments name that program.
 _PASSING = {
     *("time", "exec", "nohup", "command", "env", "eval", "stdbuf", "unbuffer", "timeout", "nice"),
     *("ionice", "numactl", "taskset", "setsid", "nsys", "ncu", "rocprof", "rocprofv3", "catchsegv"),
@@ -44,7 +44,7 @@ _PASSING = {
     *("singularity", "apptainer", "docker", "podman", "podman-hpc", "shifter", "ch-run", "enroot"),
 }
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
-# Words that begin processes on other nodes, or may do so, wherever they stand in a script.
+# Words anywhere in a script that start processes on other nodes, or may do so.
 _ELSEWHERE = re.compile(
     r"srun|mpirun|mpiexec|mprun|orterun|prterun|aprun|ibrun|jsrun|yhrun|pdsh|clush|pbsdsh|pbs_tmrsh"
     r"|horovodrun|charmrun|hostfile|machinefile"
@@ -60,7 +60,7 @@ _PYTHON = re.compile(
     r"(?:^|(?<=[\s'\";&(]))(?:\S*/)?python[\d.]*\s+(?:-(?![cmV])[a-zA-Z]+\s+)*"
     r"(?P<what>-m\s+[\w.]+|[^\s-]\S*\.py)(?=\s|$|['\"])"
 )
-# Modules of Python that are tools.
+# Python modules that are tools, not training programs.
 _TOOLS = re.compile(
     r"-m\s+(?:pip|venv|virtualenv|json|site|http|zipfile|ensurepip|conda|compileall)"
 )
@@ -68,8 +68,11 @@ _TOOLS = re.compile(
 
 @dataclass(frozen=True)
 class LocalStart:
-    """A command that the batch script runs itself: `agent` is torchrun or the like, `python` any
-    other Python program. `text` has the script's variables filled in."""
+    """A program that the batch script starts directly, without a launcher.
+
+    `kind` is `agent` for torchrun and similar programs, and `python` for other Python programs.
+    `text` is the command line with the variables of the script expanded.
+    """
 
     kind: Literal["agent", "python"]
     name: str
@@ -82,7 +85,7 @@ class LocalStart:
 
 
 def local_programs(job: LintedJob) -> list[LocalStart]:
-    """The agents and Python programs that the script starts without a launcher."""
+    """Return the agents and Python programs that the script starts without a launcher."""
     found = []
     for command in job.commands:
         if command.depth:
@@ -99,7 +102,7 @@ def local_programs(job: LintedJob) -> list[LocalStart]:
 
 
 def _own_text(job: LintedJob, command: Command) -> str | None:
-    """The command line where it is, or passes on to, a program that `local_programs` knows."""
+    """The command line if it may start a program that `local_programs` looks for, else None."""
     argv = [one for one in job.argv(command.program) if one]
     while argv and ASSIGNMENT.match(argv[0]):
         argv = argv[1:]
@@ -114,7 +117,7 @@ def _own_text(job: LintedJob, command: Command) -> str | None:
 
 
 def starts_elsewhere(job: LintedJob) -> bool:
-    """Whether anything in the script starts processes on other nodes, or may do so."""
+    """Whether the script starts processes on other nodes, or may do so."""
     if any(request.starts_ranks for request in job.requests):
         return True
     helpers = set()
@@ -126,7 +129,7 @@ def starts_elsewhere(job: LintedJob) -> bool:
 
 
 def _is_helper(launch: LaunchLine) -> bool:
-    """Whether a launch only asks the nodes something, or prepares them."""
+    """Whether a launch only queries or prepares the nodes."""
     if launch.kind != "srun":
         words = launch.argv[1:]
         while words and words[-1].startswith("-"):
@@ -157,7 +160,7 @@ def _may_start(job: LintedJob, command: Command) -> bool:
 
 
 def _is_unknown(job: LintedJob, command: Command) -> bool:
-    """Another script, or a program that only a variable names."""
+    """Whether a command runs another script, or a program that is only known by a variable."""
     argv = [one for one in job.argv(command.program) if one]
     text = " ".join(argv)
     passed_on = False

@@ -1,8 +1,8 @@
-"""The parts of apex besides apex.amp: whether apex still has them, and what to take instead.
+"""The parts of apex: whether apex still has them, and what replaces them.
 
-Each entry was looked up in the history of NVIDIA/apex up to commit 6424da3 (July 2026); a date is
-that of the commit which removed the part. Hashes: 8a7a332 (July 2022), cb65b8e (May 2025), 4fcca77
-(January 2026), 526871a and 6424da3 (July 2026), 1904e48 (October 2019), 6e41291 (June 2022).
+The entries come from the history of NVIDIA/apex up to commit 6424da3 (July 2026). A date is that of
+the commit that removed the part: 8a7a332 (July 2022), cb65b8e (May 2025), 4fcca77 (January 2026),
+526871a and 6424da3 (July 2026), 1904e48 (October 2019), 6e41291 (June 2022).
 """
 
 from __future__ import annotations
@@ -17,29 +17,31 @@ _2022 = "removed from apex in July 2022"
 _2025 = "removed from apex in May 2025"
 _TRANSFORMER = "removed from apex in January 2026"
 _2026 = "removed from apex in July 2026"
-_UNKNOWN = "whether your apex has it is for you to see"
+_UNKNOWN = "check whether your apex has it"
 
 
 @dataclass(frozen=True)
 class Part:
-    """`state` says whether apex has it, `twin` what to take instead. `gone` where it has not."""
+    """A part of apex."""
 
     state: str
+    """Whether apex still has it, as text."""
     twin: str
+    """What to use instead."""
 
     @property
     def gone(self) -> bool:
-        """Whether an import of it fails with the apex of today."""
+        """Whether importing it fails with the current apex."""
         return self.state not in (THERE, _PYTHON, _UNKNOWN)
 
 
 _ATTENTION = "torch.nn.functional.scaled_dot_product_attention, or torch.nn.MultiheadAttention"
-_OWN_DEVICE = "keep it, or take one of torch.optim"
-_NO_TWIN = "torch has none: keep it, or take an implementation that you trust"
+_OWN_DEVICE = "keep it, or use an optimizer of torch.optim"
+_NO_TWIN = "torch has no equivalent: keep it, or use another implementation"
 _ZERO = "torch.distributed.optim.ZeroRedundancyOptimizer, or fully_shard of torch"
 
 PARTS: dict[str, Part] = {
-    "apex": Part(_UNKNOWN, "what torch has of that kind"),
+    "apex": Part(_UNKNOWN, "the equivalent in torch, if there is one"),
     "apex.amp": Part(_2025, "hpc_amp.amp"),
     "apex.fp16_utils": Part(_2025, 'amp.initialize(..., opt_level="O2") of hpc_amp.amp'),
     "apex.RNN": Part(_2025, "torch.nn.LSTM, GRU, RNN; there is no mLSTM"),
@@ -62,7 +64,7 @@ PARTS: dict[str, Part] = {
         _2025, "torch.nn.SyncBatchNorm, which has no channel_last and no fuse_relu"
     ),
     "apex.parallel.LARC": Part(
-        _2025, "torch has none: a wrapper of your own around the optimizer, which hpc_amp.amp takes"
+        _2025, "torch has no equivalent: write an optimizer wrapper, which hpc_amp.amp accepts"
     ),
     "apex.reparameterization": Part(_2022, "torch.nn.utils.parametrizations.weight_norm"),
     "apex.pyprof": Part(_2022, "torch.profiler, or torch.autograd.profiler.emit_nvtx"),
@@ -74,8 +76,8 @@ PARTS: dict[str, Part] = {
     "apex.fused_dense": Part(THERE, "torch.nn.Linear, and torch.nn.GELU between two of them"),
     "apex.multi_tensor_apply": Part(
         THERE,
-        "torch._foreach_norm, torch._foreach_mul_ and the like; optimizers and clip_grad_norm_ of "
-        "torch use them by themselves",
+        "torch._foreach_norm, torch._foreach_mul_ and similar; the optimizers and clip_grad_norm_ "
+        "of torch already use them",
     ),
     "apex.optimizers": Part(_UNKNOWN, _OWN_DEVICE),
     "apex.optimizers.FusedAdam": Part(THERE, "torch.optim.AdamW or Adam"),
@@ -83,7 +85,7 @@ PARTS: dict[str, Part] = {
         THERE, "torch.optim.SGD with the same arguments; fused=True for one kernel"
     ),
     "apex.optimizers.FusedAdagrad": Part(
-        THERE, "torch.optim.Adagrad with lr, eps and weight_decay; adagrad_w_mode has no twin"
+        THERE, "torch.optim.Adagrad with lr, eps and weight_decay; adagrad_w_mode has no equivalent"
     ),
     "apex.optimizers.FusedLAMB": Part(THERE, _NO_TWIN),
     "apex.optimizers.FusedMixedPrecisionLamb": Part(THERE, _NO_TWIN),
@@ -116,18 +118,18 @@ PARTS: dict[str, Part] = {
     "apex.contrib.cudnn_gbn": Part(THERE, "torch.nn.SyncBatchNorm, in channels_last"),
     "apex.contrib.sparsity": Part(_PYTHON, "keep it, or torch.sparse.to_sparse_semi_structured"),
     **{
-        f"apex.contrib.{name}": Part(THERE, "what torch has of that kind")
+        f"apex.contrib.{name}": Part(THERE, "the equivalent in torch, if there is one")
         for name in (
             "bottleneck", "conv_bias_relu", "index_mul_2d", "nccl_allocator", "peer_memory",
             "transducer",
         )
     },
-    "apex.contrib.openfold_triton": Part(_PYTHON, "what torch has of that kind"),
-    "apex.contrib.torchsched": Part(_PYTHON, "what torch has of that kind"),
+    "apex.contrib.openfold_triton": Part(_PYTHON, "the equivalent in torch, if there is one"),
+    "apex.contrib.torchsched": Part(_PYTHON, "the equivalent in torch, if there is one"),
 }  # fmt: skip
 
 _FOREACH = PARTS["apex.multi_tensor_apply"].twin
-# What apex compiles, under names that no other package has. None of it is meant for others.
+# The compiled modules of apex. They are not meant for other packages.
 EXTENSIONS: dict[str, Part] = {
     "amp_C": Part(THERE, _FOREACH),
     "apex_C": Part(THERE, "torch._utils._flatten_dense_tensors and _unflatten_dense_tensors"),
@@ -140,18 +142,18 @@ EXTENSIONS: dict[str, Part] = {
 
 
 def part(name: str) -> Part:
-    """What is known of a full name of apex: of itself, or of what it is in."""
+    """Return the entry for a full name of apex, or for the package that contains it."""
     while name not in PARTS:
         name = name.rpartition(".")[0]
     return PARTS[name]
 
 
 _STATE = "apex.amp._amp_state"
-_GIVEN = "what amp.initialize was given: keep it in a variable of your own"
-# What scripts take from inside of apex.amp, and what says or does the same in hpc_amp.amp.
+_GIVEN = "the arguments of amp.initialize: keep them in your own variables"
+# Internal names of apex.amp that scripts use, and what replaces them in hpc_amp.amp.
 _INSIDE = {
     f"{_STATE}.loss_scalers": (
-        "to read a scale: amp.loss_scale(loss_id); to set it, behind amp.initialize: "
+        "to read a scale: amp.loss_scale(loss_id); to set it, after amp.initialize: "
         'state = amp.state_dict(), state["loss_scaler0"]["loss_scale"] = 2.0**20, '
         "amp.load_state_dict(state); its limits: min_loss_scale and max_loss_scale of "
         "amp.initialize"
@@ -166,12 +168,12 @@ _INSIDE = {
 
 
 def inside_amp(name: str) -> str:
-    """What to write in place of a name inside of apex.amp that is not documented."""
+    """Return what to write instead of an undocumented name of apex.amp."""
     while name not in _INSIDE:
         name, dot, _ = name.rpartition(".")
         if not dot:
             return (
-                "hpc_amp.amp tells a scale with amp.loss_scale(loss_id), a skipped step with "
-                "amp.stepped(optimizer), the stepped parameters with amp.master_params(optimizer)"
+                "hpc_amp.amp has amp.loss_scale(loss_id) for a scale, amp.stepped(optimizer) for a "
+                "skipped step, and amp.master_params(optimizer) for the parameters that are stepped"
             )
     return _INSIDE[name]

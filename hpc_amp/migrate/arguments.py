@@ -1,4 +1,4 @@
-"""How the arguments of a call change when the function does."""
+"""Functions that change the arguments of a call to fit a new function."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import libcst as cst
 
-# Makes the new arguments of a call; raises Undecidable.
+# Returns a call with its new arguments. Raises Undecidable.
 Arguments = Callable[[cst.Call], cst.Call]
 _NO_SPACES = cst.AssignEqual(
     whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace("")
@@ -14,11 +14,11 @@ _NO_SPACES = cst.AssignEqual(
 
 
 class Undecidable(Exception):
-    """The text does not say what the call means; the message says why."""
+    """The text of the script does not decide the meaning of a call. The message is the reason."""
 
 
 def device_first(device: str) -> Arguments:
-    """Put the device before all arguments, which stay."""
+    """Insert the device as first argument, and keep the others."""
 
     def change(call: cst.Call) -> cst.Call:
         return _insert_first(call, cst.Arg(cst.SimpleString(f'"{device}"')))
@@ -27,17 +27,19 @@ def device_first(device: str) -> Arguments:
 
 
 def device_first_then_keywords(device: str, names: tuple[str, ...]) -> Arguments:
-    """Put the device before all arguments, and name those that had only a position, because theirs
-    is another one now."""
+    """Insert the device as first argument, and turn positional arguments into keywords.
+
+    `names` are the names of the old positional arguments, whose positions have changed.
+    """
 
     def change(call: cst.Call) -> cst.Call:
         named = []
         for position, arg in enumerate(call.args):
             if arg.star == "*":
-                raise Undecidable("what `*` gives is not known, and the positions are others")
+                raise Undecidable("the arguments in `*` are not known, and positions have changed")
             if arg.keyword is None and not arg.star:
                 if position >= len(names):
-                    raise Undecidable("it has more arguments than there are")
+                    raise Undecidable("it has too many arguments")
                 arg = _closed(arg)
                 arg = arg.with_changes(keyword=cst.Name(names[position]), equal=_NO_SPACES)
             named.append(arg)
@@ -63,8 +65,11 @@ def only(
     renamed: Mapping[str, str] | None = None,
     answers: Mapping[str, str] | None = None,
 ) -> Arguments:
-    """Accept a call with no other arguments than these, the first of which may have no name, and
-    those in `renamed`, which get their new names. `answers` say what to do about others."""
+    """Accept only known arguments, and then apply `then`.
+
+    Only the first argument may be positional. Arguments in `renamed` get their new names. `answers`
+    has advice for arguments that are not accepted.
+    """
     new_names = renamed or {}
 
     def change(call: cst.Call) -> cst.Call:
@@ -72,9 +77,9 @@ def only(
         for position, arg in enumerate(call.args):
             name = "" if arg.keyword is None else arg.keyword.value
             if arg.star:
-                raise Undecidable(f"what `{arg.star}` gives is not known")
+                raise Undecidable(f"the arguments in `{arg.star}` are not known")
             if not name and position > 0:
-                raise Undecidable("its second argument means something else in torch")
+                raise Undecidable("its second argument has another meaning in torch")
             if name in new_names:
                 arg = arg.with_changes(keyword=cst.Name(new_names[name]))
             elif name and name not in allowed:
@@ -92,7 +97,7 @@ def only(
 def _insert_first(call: cst.Call, arg: cst.Arg) -> cst.Call:
     if not call.args:
         return call.with_changes(args=[arg])
-    # In a call with an argument a line, the new one gets a line, too.
+    # If each argument is on its own line, so is the new one.
     comma = cst.Comma(whitespace_after=_new_line(call) or cst.SimpleWhitespace(" "))
     return call.with_changes(args=[arg.with_changes(comma=comma), *map(_closed, call.args)])
 
@@ -104,7 +109,7 @@ def _append(call: cst.Call, keyword: str, value: str) -> cst.Call:
     *before, last = map(_closed, call.args)
     new_line = _new_line(call)
     if new_line is not None and isinstance(last.comma, cst.Comma):
-        # `last,` stands on a line of its own, and so will the new one.
+        # `last,` is on its own line, and so is the new argument.
         arg = arg.with_changes(comma=last.comma)
         last = last.with_changes(comma=cst.Comma(whitespace_after=new_line))
     else:
@@ -117,8 +122,7 @@ def _append(call: cst.Call, keyword: str, value: str) -> cst.Call:
 
 
 def _closed(arg: cst.Arg) -> cst.Arg:
-    """In parentheses, where an expression may only do without them as the one argument, or without
-    a name."""
+    """Add the parentheses that some expressions need if they are not the only argument."""
     value = arg.value
     if not isinstance(value, cst.NamedExpr | cst.GeneratorExp) or value.lpar:
         return arg
@@ -128,7 +132,7 @@ def _closed(arg: cst.Arg) -> cst.Arg:
 
 
 def _new_line(call: cst.Call) -> cst.ParenthesizedWhitespace | None:
-    """The line break and indentation behind the opening parenthesis, None where there is none."""
+    """The line break and indentation after the opening parenthesis, or None."""
     gap = call.whitespace_before_args
     if not isinstance(gap, cst.ParenthesizedWhitespace):
         return None

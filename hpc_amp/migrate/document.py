@@ -1,7 +1,7 @@
-"""The table of all rules in `docs/migrate.md`, made from the rules.
+"""Generates the table of rules in `docs/migrate.md`.
 
 python -m hpc_amp.migrate.document            # writes it
-python -m hpc_amp.migrate.document --check    # exits 1 where it is out of date
+python -m hpc_amp.migrate.document --check    # exits with 1 if it is out of date
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ END = "<!-- end of rules -->"
 
 
 def table() -> str:
-    """The rules in sections, as Markdown."""
+    """Return the rules as Markdown tables, one for each group."""
     groups: dict[str, list[str]] = {}
     for name, rule in RULES.items():
         row = f"| `{name}` | {_cell(rule.message)} | {_instead(rule)} |"
@@ -29,18 +29,18 @@ def table() -> str:
 def _instead(rule: Rule) -> str:
     if not rule.mechanical:
         return _cell(rule.instead)
-    note = f"; then: {_cell(rule.note)}" if rule.note else ""
-    return f"**`--write`**, where it is certain{note}"
+    note = f"; then check: {_cell(rule.note)}" if rule.note else ""
+    return f"**`--write`**, if the change is certain{note}"
 
 
 def _cell(text: str) -> str:
-    """A text of a rule where nothing was found: `{scaler}` is shown as SCALER."""
+    """A text of a rule for the table: `{scaler}` becomes SCALER."""
     named = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), text)
     return named.replace("|", "\\|").replace("<", "&lt;")
 
 
 def with_table(document: str) -> str:
-    """A document with the part between its marks replaced. Raises ValueError without marks."""
+    """Replace the table between the marks in a document. Raises ValueError without marks."""
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -49,7 +49,7 @@ def with_table(document: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the document of this checkout, or check it."""
+    """Write docs/migrate.md, or with `--check` compare it. Returns the exit status."""
     path = Path(__file__).resolve().parents[2] / "docs" / "migrate.md"
     old = path.read_text()
     new = with_table(old)

@@ -1,4 +1,4 @@
-"""Changes of a script, and making them: everything else in it stays as it is, byte for byte."""
+"""The changes of a script. Everything else in the script is kept byte for byte."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpc_amp.migrate.names import Import, module_of
 
 @dataclass(frozen=True)
 class NodeChange:
-    """Replaces a node. `change` gets it with the changes inside it already made."""
+    """Replaces a node. `change` receives the node after the changes inside it."""
 
     node: cst.CSTNode
     change: Callable[[cst.CSTNode], cst.CSTNode]
@@ -20,7 +20,7 @@ class NodeChange:
 
 @dataclass(frozen=True)
 class ImportChange:
-    """Changes where a name of an import statement comes from; None: the name goes."""
+    """Changes the full name `path` of an import. If `path` is None, the import is removed."""
 
     statement: Import
     alias: cst.ImportAlias
@@ -29,7 +29,7 @@ class ImportChange:
 
 @dataclass(frozen=True)
 class ExtraImport:
-    """Imports a module behind an import statement."""
+    """Adds the import of a module after an import statement."""
 
     statement: Import
     module: str
@@ -39,14 +39,14 @@ Edit = NodeChange | ImportChange | ExtraImport
 
 
 def changed(node: cst.CSTNode, edits: Iterable[Edit]) -> cst.CSTNode:
-    """A node after the edits inside it."""
+    """Return a node with the edits inside it applied."""
     new = node.visit(_Changer(list(edits)))
     assert isinstance(new, cst.CSTNode)
     return new
 
 
 def changed_statement(statement: Import, edits: Sequence[Edit]) -> list[Import]:
-    """The statements that take the place of an import statement; none where it is not needed."""
+    """Return the statements that replace an import statement. The list may be empty."""
     aliases = statement.names
     assert not isinstance(aliases, cst.ImportStar)
     paths = {
@@ -78,7 +78,7 @@ def _changed_from(
     aliases: Sequence[cst.ImportAlias],
     paths: dict[cst.ImportAlias, str | None],
 ) -> list[Import]:
-    """Names of one statement may come from several modules now: each gets a statement."""
+    """Split a `from` import: its names may now come from several modules."""
     groups: dict[str, list[cst.ImportAlias]] = {}
     for alias in aliases:
         path = paths.get(alias, f"{module_of(statement)}.{alias.evaluated_name}")
@@ -89,12 +89,11 @@ def _changed_from(
             module = module_of(statement)
         elif name != alias.evaluated_name:
             local = alias.evaluated_alias or alias.evaluated_name
-            alias = alias.with_changes(
-                name=cst.Name(name), asname=None if name == local else _as(local)
-            )
+            asname = None if name == local else cst.AsName(cst.Name(local))
+            alias = alias.with_changes(name=cst.Name(name), asname=asname)
         groups.setdefault(module, []).append(alias)
     if len(groups) == 1 and sum(map(len, groups.values())) == len(aliases):
-        # All of them go to the same module: the layout stays.
+        # All names now come from the same module, so the layout can be kept.
         ((module, members),) = groups.items()
         return [statement.with_changes(module=_dotted(module), names=members)]
     new: list[Import] = []
@@ -111,10 +110,6 @@ def _without_last_comma(aliases: Sequence[cst.ImportAlias]) -> list[cst.ImportAl
     return [*aliases[:-1], aliases[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
 
 
-def _as(name: str) -> cst.AsName:
-    return cst.AsName(cst.Name(name))
-
-
 def _dotted(name: str) -> cst.Name | cst.Attribute:
     node = cst.parse_expression(name)
     assert isinstance(node, (cst.Name, cst.Attribute))
@@ -122,13 +117,15 @@ def _dotted(name: str) -> cst.Name | cst.Attribute:
 
 
 Line = cst.SimpleStatementLine | cst.SimpleStatementSuite
-# Stands where every statement of a line went. It may stay as what it is: a block needs one.
+# Replaces a line whose statements are all removed. It remains if a block would be empty.
 _GONE = cst.Pass()
 
 
 class _Changer(cst.CSTTransformer):
-    """Makes edits. Import statements are changed where the line is left, because several lines may
-    come out of one, or none."""
+    """Applies edits.
+
+    Import statements are changed when their line is left, because the number of lines may change.
+    """
 
     def __init__(self, edits: list[Edit]) -> None:
         super().__init__()
@@ -166,8 +163,7 @@ class _Changer(cst.CSTTransformer):
 
 
 def _without_gone_lines(block: cst.Module | cst.IndentedBlock) -> cst.CSTNode:
-    """Takes out lines from which every statement went, as far as the block has others; what stood
-    above them stays."""
+    """Remove lines without statements, unless the block would be empty. Comments above are kept."""
     gone = [isinstance(one, cst.SimpleStatementLine) and _GONE in one.body for one in block.body]
     if all(gone) or not any(gone):
         return block

@@ -1,8 +1,12 @@
-"""Exchanges old names for new ones, where the text of the script says for certain what to write.
+"""Replaces old names by new ones, if the text of the script decides what to write.
 
-An import that gives a thing its name (`from torch.cuda.amp import autocast`) is changed together
-with all uses of the name, or not at all. Where the name is that of a package around it (`torch`,
-`apex`), each use gets the new full name by itself.
+An import that binds the name itself (`from torch.cuda.amp import autocast`) is changed together
+with all uses of the name, or not at all. If the import binds a package (`torch`, `apex`), each use
+is changed separately.
+
+The import visitors of libcst's codemods are not used: they only add imports at the top of a module
+and only remove imports that nothing uses. Here an import is changed where it is, also in a function
+or in a `try`.
 """
 
 from __future__ import annotations
@@ -23,8 +27,10 @@ from hpc_amp.migrate.uses import Uses
 def exchange(
     program: MigratedProgram, moves: Mapping[str, Move], torch: Version, report: ScriptFindings
 ) -> None:
-    """Report all uses of the names in `moves`, with the changes that are certain. `torch` is the
-    oldest version that the script has to run with."""
+    """Report all uses of the names in `moves`, with the changes that are certain.
+
+    `torch` is the oldest version that the script must support.
+    """
     _Exchange(program, moves, Uses(program, moves, torch, report), report).run()
 
 
@@ -73,7 +79,7 @@ class _Exchange:
         return move is not None and move.keeps_name
 
     def _groups(self, bindings: list[Binding]) -> list[list[Binding]]:
-        """Imports that share uses (the same name in two branches) change together."""
+        """Group imports that share uses (the same name in two branches): they change together."""
         groups: list[list[Binding]] = []
         for binding in bindings:
             uses = self._names.uses_of(binding)
@@ -83,7 +89,7 @@ class _Exchange:
         return groups
 
     def _exchange(self, bindings: list[Binding]) -> None:
-        """Imports and all uses of their name."""
+        """Change a group of imports and all uses of their name, or report why not."""
         edits: dict[Reference, tuple[Edit, ...]] = {}
         failed: dict[Reference, str] = {}
         for use in self._names.uses_of(*bindings):
@@ -101,7 +107,7 @@ class _Exchange:
         line = self._script.place(bindings[0].statement)[0]
         for use, changes in edits.items():
             if changes:
-                why = f"so is the import in line {line}" if stays else ""
+                why = f"the import in line {line} is not changed either" if stays else ""
                 self._uses.report(use, changes, why)
         for binding in bindings:
             path = self._moves[binding.path].new
@@ -112,27 +118,27 @@ class _Exchange:
                 self._change_import(ImportChange(binding.statement, binding.alias, path))
 
     def _import_stays(self, binding: Binding, *, used: bool) -> str:
-        """Why an import cannot be changed, whatever its uses are; "" where it can."""
+        """Why an import cannot be changed, independently of its uses, or ""."""
         move = self._moves[binding.path]
         try:
             self._uses.refuse(binding.statement, move)
         except Undecidable as reason:
             return str(reason)
         if not used and not self._names.is_quoted_type(binding.local):
-            return "nothing here uses it; delete it, unless it is a test, or for other files"
+            return "this file does not use it; delete it, unless it is a test or for other files"
         if move.uncalled == "anywhere":
             return ""
         if self._names.is_exported(binding.local):
-            return "`__all__` gives it to other files"
+            return "`__all__` exports it to other files"
         around = self._script.ancestors(binding.statement)
         if isinstance(
             next((one for one in around if isinstance(one, _SCOPES)), None), cst.ClassDef
         ):
-            return "it is an attribute of a class, whose uses are not seen"
+            return "it is an attribute of a class, whose uses are not known"
         return ""
 
     def _by_full_name(self, use: Reference) -> bool:
-        """A use whose name begins with that of a package around it; whether it is changed."""
+        """Change a use that names a package (`torch.cuda.amp.autocast`). Returns whether it is."""
         try:
             move, rest = self._uses.find(use.name)
         except KeyError:
@@ -156,24 +162,24 @@ class _Exchange:
         return True
 
     def _root(self, package: str, use: Reference) -> tuple[str, tuple[ExtraImport, ...]]:
-        """The name of a package at a place, and the import that it needs there."""
+        """The name of a package in the scope of a use, and the import that is needed for it."""
         module = package if package == "torch" else f"{package}.amp"
         for binding in self._names.bindings:
             is_it = binding.path == package and module in ("torch", binding.module)
             if is_it and self._names.meaning(binding.local, use.node) == package:
                 return binding.local, ()
         if self._names.meaning(package, use.node) not in ("", package):
-            raise Undecidable(f"`{package}` is the name of something else here")
+            raise Undecidable(f"`{package}` has another meaning here")
         return package, (ExtraImport(use.bindings[0].statement, module),)
 
     def _drop_package(self, binding: Binding, changed_nodes: set[cst.Name | cst.Attribute]) -> None:
-        """Change the import of a package around old names, once no use of them is left."""
+        """Remove or change the import of a package whose old names are all replaced."""
         uses = self._names.uses_of(binding)
         left = [use for use in uses if use.node not in changed_nodes]
         if uses and not left and binding.path.partition(".")[0] == "apex":
             self._change_import(ImportChange(binding.statement, binding.alias, None))
             return
-        # `import apex.amp`: that module is gone, though `apex` may still be needed.
+        # `import apex.amp`: this module no longer exists, but `apex` may still be needed.
         move = self._moves.get(binding.module)
         inside = [use for use in uses if f"{use.name}.".startswith(f"{binding.module}.")]
         if move is None or not inside or any(use in left for use in inside):

@@ -1,4 +1,4 @@
-"""What `hpc-amp migrate` does with files and folders."""
+"""Find the files that `hpc-amp migrate` reads, scan them, and write the changes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ _SUFFIXES = (".py", ".ipynb")
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked for: where apex.amp shall go, the oldest torch to run with, and rules to leave
-    out."""
+class ScanOptions:
+    """The options of a scan.
+
+    `target` is what replaces apex.amp, `torch` the oldest version to support, and `ignored` the
+    rules whose findings are not reported.
+    """
 
     target: Target = "drop-in"
     torch: tuple[int, int] = (2, 4)
@@ -33,8 +36,11 @@ class Wish:
 
 @dataclass(frozen=True)
 class Scanned:
-    """What was found in a file. `new` is its text with all mechanical changes; `source` is None
-    for a notebook, which is not changed, and `refused` tells of its cells that are no Python."""
+    """The findings in a file.
+
+    `new` is its text with all mechanical changes. `source` is None for a notebook, which is never
+    changed, and `refused` has messages about its cells that are not valid Python.
+    """
 
     name: str
     findings: tuple[MigrationFinding, ...]
@@ -49,11 +55,11 @@ class Scanned:
 
     @property
     def notes(self) -> list[MigrationFinding]:
-        """The findings that `write` changes, and that somebody has to look at then."""
+        """The findings that `write` changes and that need a check by a person."""
         return [finding for finding in self.findings if finding.mechanical and finding.note]
 
     def diff(self) -> str:
-        """The changes, as a unified diff."""
+        """Return the changes as a unified diff."""
         if self.source is None:
             return ""
         old, new = (text.splitlines(keepends=True) for text in (self.source.text, self.new))
@@ -65,7 +71,7 @@ class Scanned:
         )
 
     def write(self) -> bool:
-        """Change the file; whether there was something to change. Raises UsageError."""
+        """Write the changes. Returns whether there were any. Raises UsageError if that fails."""
         if self.source is None or self.new == self.source.text:
             return False
         self.source.write(self.new)
@@ -73,15 +79,18 @@ class Scanned:
 
 
 def require_libcst() -> None:
-    """Raise UsageError where libcst is not installed."""
+    """Raise UsageError if libcst is not installed."""
     if importlib.util.find_spec("libcst") is None:
         raise UsageError("libcst is not installed", hint="pip install 'hpc-amp[migrate]'")
 
 
 def python_files(paths: Sequence[Path], refused: Callable[[str], None]) -> list[Path]:
-    """The files named, and the Python files and notebooks in the folders named, without hidden
-    folders and virtual environments, each once. `refused` is told of folders that cannot be read.
-    Raises UsageError for what does not exist."""
+    """Return the files in `paths`, and the Python files and notebooks in the folders in `paths`.
+
+    Hidden folders and virtual environments are skipped, and each file is returned once. `refused`
+    is called with a message for each folder that cannot be read. Raises UsageError if a path does
+    not exist.
+    """
     return list(dict.fromkeys(_files(paths, refused)))
 
 
@@ -105,39 +114,39 @@ def _files(paths: Sequence[Path], refused: Callable[[str], None]) -> Iterator[Pa
             )
             for name in sorted(files):
                 file = Path(folder, name)
-                # A pipe or a socket is not a script, and reading it may last for ever.
+                # Skip pipes and sockets: reading them may block forever.
                 if name.endswith(_SUFFIXES) and (file.is_file() or not file.exists()):
                     yield file
 
 
-def scan_file(path: Path, wish: Wish) -> Scanned:
-    """What is found in one file. Raises UsageError."""
+def scan_file(path: Path, options: ScanOptions) -> Scanned:
+    """Scan one file. Raises UsageError if it cannot be read or is not valid Python."""
     try:
         if path.suffix == ".ipynb":
-            return _in_notebook(path, wish)
+            return _in_notebook(path, options)
         source = read(path)
-        findings, new = _scan(source.text, path, wish)
+        findings, new = _scan(source.text, path, options)
     except RecursionError:
-        raise UsageError(f"{path} holds an expression that is nested too deeply") from None
+        raise UsageError(f"{path} contains an expression that is nested too deeply") from None
     return Scanned(str(path), findings, source, new)
 
 
-def _scan(text: str, path: Path, wish: Wish) -> tuple[tuple[MigrationFinding, ...], str]:
+def _scan(text: str, path: Path, options: ScanOptions) -> tuple[tuple[MigrationFinding, ...], str]:
     import libcst
 
     from hpc_amp.migrate.scan import scan
 
     try:
-        findings, new = scan(text, str(path), wish.target, wish.torch, wish.ignored)
+        findings, new = scan(text, str(path), options.target, options.torch, options.ignored)
     except libcst.ParserSyntaxError as error:
         where = f"{path}:{error.raw_line}:{error.raw_column + 1}"
-        raise UsageError(f"{where}: libcst does not understand this") from None
+        raise UsageError(f"{where}: libcst cannot parse this") from None
     return tuple(findings), new
 
 
-def _in_notebook(path: Path, wish: Wish) -> Scanned:
+def _in_notebook(path: Path, options: ScanOptions) -> Scanned:
     notebook = read_notebook(path)
-    findings, _ = _scan(notebook.text, path, wish)
+    findings, _ = _scan(notebook.text, path, options)
     placed = []
     for finding in findings:
         cell, line, column = notebook.place(finding.line, finding.column)

@@ -1,4 +1,4 @@
-"""What is found in a script: the place, what is wrong with it, and what to write instead."""
+"""The findings of `hpc-amp migrate`: place, problem, and what to write instead."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from hpc_amp.migrate.script import SourceScript
 
 @dataclass(frozen=True)
 class MigrationFinding:
-    """A place in a script. `edits` are the change that `--write` makes there; none where it is for
-    a person to decide. `note` is what a person has to look at behind that change. `cell` is the
-    number of a notebook's code cell."""
+    """A place in a script.
+
+    `edits` are the changes of `--write`; they are empty if a person must decide. `note` says what
+    to check after the change. `cell` is the number of a code cell in a notebook.
+    """
 
     file: str
     line: int
@@ -47,7 +49,7 @@ class MigrationFinding:
         }
 
     def shown(self, *, written: bool = False) -> str:
-        """As lines for a terminal; `written`: the change was made."""
+        """Return lines for a terminal. `written` says whether the change has been made."""
         cell = "" if self.cell is None else f"cell {self.cell}:"
         lines = [f"{self.file}:{cell}{self.line}:{self.column}: {self.rule} {self.message}"]
         if self.mechanical:
@@ -55,12 +57,12 @@ class MigrationFinding:
         else:
             lines.append(f"    {self.instead}")
         if self.note:
-            lines.append(f"    then: {self.note}")
+            lines.append(f"    then check: {self.note}")
         return "\n".join(lines)
 
 
 class ScriptFindings:
-    """Collects the findings of one script; of one rule there is at most one at a place."""
+    """Collects the findings of one script: at most one for each rule and place."""
 
     def __init__(self, script: SourceScript) -> None:
         self._script = script
@@ -75,14 +77,17 @@ class ScriptFindings:
         note: str = "",
         **fields: str,
     ) -> None:
-        """Note a finding of `rule` at `node`. `fields` fill the rule's texts; `code` is the node's
-        own text unless given. `left_because` says why a change that is mechanical elsewhere is not
-        made here; `note` what to look at once it is."""
+        """Add a finding of `rule` at `node`.
+
+        `edits` are the changes of `--write`. `left_because` is the reason why a mechanical change
+        is not made here, and `note` says what to check after it. `fields` fill the texts of the
+        rule; `code` is the text of the node by default.
+        """
         line, column = self._script.place(node)
         fields.setdefault("code", self._script.shown(node))
         instead = RULES[rule].instead.format(**fields)
         if left_because:
-            instead += f"; left alone: {left_because}"
+            instead += f"; not changed: {left_because}"
         finding = MigrationFinding(
             self._script.name,
             line,
@@ -96,5 +101,5 @@ class ScriptFindings:
         self._found.setdefault((line, column, rule), finding)
 
     def findings(self) -> list[MigrationFinding]:
-        """All of them, in the order of the text."""
+        """Return all findings, sorted by place."""
         return [self._found[key] for key in sorted(self._found)]

@@ -1,7 +1,7 @@
-"""What has a new name, and how its calls change.
+"""The old names, their new names, and how calls change.
 
-Sources: torch's deprecation messages and signatures (2.1 to 2.14); apex at 25.05, the last release
-with `apex.amp` and its DistributedDataParallel.
+Sources: the deprecation messages and signatures of torch 2.1 to 2.14, and apex 25.05, the last
+release with `apex.amp` and DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Version = tuple[int, int]
 
 @dataclass(frozen=True)
 class Move:
-    """A thing with a new full name.
+    """A function or class with a new full name, `new`.
 
-    `rule` reports its uses. `since` is the torch that has the new name. `arguments` changes a call,
-    None where calls stay as they are. `uncalled` says where it may stand without being called: as a
-    type (isinstance, annotations), anywhere, or nowhere. `decorates` may stand as `@name`, and
-    needs arguments then. `keeps_name` is False where an import cannot give the new thing the old
-    name.
+    `rule` is the rule that reports its uses. `since` is the first version of torch with the new
+    name. `arguments` changes the arguments of a call, or is None if they are the same. `uncalled`
+    says where the name may be used without a call: as a type (isinstance, annotations), anywhere,
+    or nowhere. `decorates` says that it may be used as `@name`, which then needs arguments.
+    `keeps_name` is False if an import cannot bind the new function to the old name.
     """
 
     rule: str
@@ -44,7 +44,7 @@ _AUTOCAST_POSITIONS = ("enabled", "dtype", "cache_enabled")
 
 
 def _device_moves(device: str) -> dict[str, Move]:
-    """torch.cuda.amp or torch.cpu.amp."""
+    """The moves of torch.cuda.amp or torch.cpu.amp."""
     old = f"torch.{device}.amp"
     return {
         old: Move("old-amp-import", "torch.amp"),
@@ -91,7 +91,7 @@ TORCH: dict[str, Move] = {
     "torch.set_autocast_cpu_enabled": _dtype_function("set_autocast_enabled", "cpu"),
 }
 
-# The documented API of apex.amp 1.0, which hpc_amp.amp has, too.
+# The documented API of apex.amp 1.0. hpc_amp.amp has the same.
 APEX_AMP_API = (
     "initialize",
     "scale_loss",
@@ -115,27 +115,27 @@ APEX_AMP: dict[str, Move] = {
     },
 }
 
-# What apex's DistributedDataParallel takes and torch's does not.
+# Arguments of apex's DistributedDataParallel that torch's does not have.
 _DDP_ANSWERS = {
-    "message_size": "leave it out, or say bucket_cap_mb, which is in MiB",
-    "allreduce_always_fp32": "leave it out at O0 and O1, where gradients are fp32; at O2 torch's "
-    "adds them up in half precision",
-    "gradient_average": "it always averages; for a sum, multiply the loss by the world size",
-    "gradient_predivide_factor": "leave it out: it divides by the world size before it adds up",
-    "retain_allreduce_buffers": "gradient_as_bucket_view=True is nearest",
-    "allreduce_trigger_params": "leave it out: it overlaps by itself",
-    "num_allreduce_streams": "leave it out: it overlaps by itself",
-    "allreduce_communicators": "leave it out: it overlaps by itself",
-    "shared_param": "leave it out: shared parameters work, and apex refused it, too",
-    "prof": "leave it out; torch.profiler sees it",
+    "message_size": "remove it, or use bucket_cap_mb, which is in MiB",
+    "allreduce_always_fp32": "remove it with O0 and O1, where gradients are fp32; with O2, torch "
+    "adds them in half precision",
+    "gradient_average": "torch always averages; for a sum, multiply the loss by the world size",
+    "gradient_predivide_factor": "remove it: torch divides by the world size before it adds",
+    "retain_allreduce_buffers": "use gradient_as_bucket_view=True, which is similar",
+    "allreduce_trigger_params": "remove it: torch overlaps communication automatically",
+    "num_allreduce_streams": "remove it: torch overlaps communication automatically",
+    "allreduce_communicators": "remove it: torch overlaps communication automatically",
+    "shared_param": "remove it: torch supports shared parameters, and apex refused the option too",
+    "prof": "remove it; torch.profiler records it",
 }
-# torch's name for it before, and since this version.
+# The old and the new name in torch, and the first version with the new name.
 _BUFFERS, _BUFFERS_SINCE = ("broadcast_buffers", "forward_sync_buffers"), (2, 13)
 
 
 def apex_parallel(torch: Version) -> dict[str, Move]:
-    """What moves from apex.parallel to torch; `torch` is the oldest to run with."""
-    # apex's class sends no buffers around.
+    """The moves from apex.parallel to torch. `torch` is the oldest version to support."""
+    # apex's class does not broadcast buffers.
     buffers = keyword_added(_BUFFERS[torch >= _BUFFERS_SINCE], "False")
     return {
         "apex.parallel.DistributedDataParallel": Move(
@@ -144,7 +144,7 @@ def apex_parallel(torch: Version) -> dict[str, Move]:
             arguments=only(
                 {"module"},
                 buffers,
-                # With it, apex did not mind which parameters get a gradient.
+                # With this option, apex allowed any parameter to have no gradient.
                 renamed={"delay_allreduce": "find_unused_parameters"},
                 answers=_DDP_ANSWERS,
             ),

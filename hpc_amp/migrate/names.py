@@ -1,7 +1,7 @@
-"""What the names in a script stand for, as far as import statements say it.
+"""Finds the full names of the imported names in a script.
 
-`from torch.cuda import amp as a` makes `a.autocast` the name `torch.cuda.amp.autocast`. Whatever
-alias a script uses, and in whatever scope, rules look only at such full names.
+After `from torch.cuda import amp as a`, the full name of `a.autocast` is
+`torch.cuda.amp.autocast`. Rules only use full names, so aliases and scopes do not matter to them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from libcst.metadata import ImportAssignment
 
 from hpc_amp.migrate.script import SourceScript, text_of
 
-# Inner modules through which the same things can be imported.
+# Inner modules that provide the same functions and classes as their package.
 _INNER = [
     (re.compile(rf"^{re.escape(package)}\.(?:{inner})\.(?=\w)"), package + ".")
     for package, inner in (
@@ -40,7 +40,7 @@ _SAME = {
     "torch.nn.DataParallel": "torch.nn.parallel.DataParallel",
 }
 
-# What `from module import *` gives: by the last version that had each of these.
+# The names that `from module import *` imports, from the last version that had the module.
 STAR_IMPORTS: dict[str, tuple[str, ...]] = {
     "apex.amp": (
         "initialize", "scale_loss", "master_params", "state_dict", "load_state_dict", "init",
@@ -73,7 +73,7 @@ Import = cst.Import | cst.ImportFrom
 
 
 def canonical(name: str) -> str:
-    """The one spelling of a full name that the rules know."""
+    """Return the spelling of a full name that the rules use."""
     for pattern, package in _INNER:
         name = pattern.sub(package, name)
     return _SAME.get(name, name)
@@ -81,8 +81,11 @@ def canonical(name: str) -> str:
 
 @dataclass(frozen=True)
 class Binding:
-    """A name that an import statement makes. `local` is the name, `path` the full name of what it
-    stands for, `module` what is imported by a dotted `import a.b` (which binds only `a`)."""
+    """A name that an import statement binds.
+
+    `local` is the name in the script and `path` its full name. `module` is the module of a dotted
+    `import a.b`, which only binds `a`; otherwise it is empty.
+    """
 
     statement: Import
     alias: cst.ImportAlias
@@ -93,9 +96,11 @@ class Binding:
 
 @dataclass(frozen=True)
 class Reference:
-    """A use of an imported name, with the attributes behind it. `name` is its full name. It is
-    `certain` where the name has no other meaning; `bindings` are the imports that it may mean, none
-    where it comes from `star`, an `import *`."""
+    """A use of an imported name, with the attributes after it.
+
+    `name` is its full name. It is `certain` if the name has no other meaning. `bindings` are the
+    imports that it may refer to; they are empty if it comes from `star`, an `import *`.
+    """
 
     node: cst.Name | cst.Attribute
     name: str
@@ -113,7 +118,7 @@ class Names:
 
     @cached_property
     def bindings(self) -> list[Binding]:
-        """What is imported, in the order of the text; without `import *`."""
+        """All bindings in the order of the text, without `import *`."""
         return [
             binding
             for statement in self.statements
@@ -131,7 +136,7 @@ class Names:
 
     @cached_property
     def _stars(self) -> dict[str, tuple[cst.ImportFrom, str]]:
-        """The names that an `import *` of a module in the table gives, each with its full name."""
+        """The names from `import *` of known modules: the statement and the full name of each."""
         given = {}
         for statement in self.statements:
             if isinstance(statement, cst.ImportFrom) and isinstance(
@@ -160,19 +165,24 @@ class Names:
         return table
 
     def uses_of(self, *bindings: Binding) -> list[Reference]:
-        """The uses that may mean what these imports bind, in the order of the text."""
+        """Return the uses that may refer to these bindings, in the order of the text."""
         wanted = set(bindings)
         return [one for one in self.references if not wanted.isdisjoint(one.bindings)]
 
     def of(self, node: cst.CSTNode) -> str:
-        """The full name of an expression, "" where it has none. A second meaning that is not an
-        import (`amp = None` where apex is missing) does not count."""
+        """Return the full name of an expression, or "".
+
+        A second meaning that is not an import does not count, such as `amp = None` after a failed
+        import.
+        """
         reference = self._by_node.get(node)
         return reference.name if reference else ""
 
     def meaning(self, local: str, at: cst.CSTNode) -> str | None:
-        """The full name of what a name means at a place: "" where it is free, None where it may
-        mean anything but one import."""
+        """Return the full name that a name has at a place.
+
+        Returns "" if the name is not bound there, and None if it may have several meanings.
+        """
         scope = self._script.scope(at)
         paths: set[str | None] = set()
         for assignment in scope[local] if scope is not None else ():
@@ -180,10 +190,12 @@ class Names:
             if isinstance(assignment, ImportAssignment):
                 found = self._by_alias.get((assignment.node, local), [])
             paths |= {binding.path for binding in found} or {None}
-        return paths.pop() if len(paths) == 1 else (None if paths else "")
+        if not paths:
+            return ""
+        return paths.pop() if len(paths) == 1 else None
 
     def is_exported(self, local: str) -> bool:
-        """Whether `__all__` has a name: other files may import it from this one."""
+        """Whether `__all__` contains a name, so that other files may import it from this one."""
         return any(
             text_of(string) == local
             for assign in self._script.all(cst.Assign)
@@ -192,7 +204,7 @@ class Names:
         )
 
     def is_quoted_type(self, local: str) -> bool:
-        """Whether an annotation in quotes has a name."""
+        """Whether a quoted annotation contains a name."""
         word = re.compile(rf"(?<![\w.]){re.escape(local)}(?!\w)")
         return any(
             word.search(text_of(string) or "")
@@ -201,7 +213,7 @@ class Names:
         )
 
     def _reference(self, root: cst.Name) -> Reference | None:
-        """The use of an imported name that begins with `root`, None where it is something else."""
+        """The use of an imported name that begins with `root`, or None."""
         scope = self._script.scope(root)
         if scope is None or not self._script.is_read(root):
             return None
@@ -232,7 +244,7 @@ class Names:
 
 
 def module_of(statement: Import) -> str:
-    """What a `from a.b import ...` imports from, "" for a plain import."""
+    """Return the module of `from a.b import ...`, or "" for a plain import."""
     if isinstance(statement, cst.ImportFrom) and statement.module is not None:
         return get_full_name_for_node(statement.module) or ""
     return ""

@@ -1,4 +1,4 @@
-"""Jupyter notebooks: their code cells as one script."""
+"""Reads the code cells of a Jupyter notebook as one script."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from hpc_amp.errors import UsageError
 from hpc_amp.migrate.source import check_syntax, read_bytes
 
-# IPython's own, where a statement begins: `!pip install`, `%matplotlib inline`, `x = !ls`,
-# `model?`, `?model`.
+# The beginning of IPython syntax: `!pip install`, `%matplotlib inline`, `x = !ls`, `model?`,
+# `?model`.
 _IPYTHON = re.compile(r"[!%?]|[\w., \t]+=[ \t]*[!%]|[\w.]+\?+[ \t]*$")
-# Magics that run the Python behind them: `%time x = f()`, `%%timeit -n 10`, `x = %time f()`.
+# Magics that run Python code: `%time x = f()`, `%%timeit -n 10`, `x = %time f()`.
 _RUNS = r"(?:time|timeit|prun|memit|mprun|lprun|capture|snakeviz|heat|debug)"
 _RUNS_LINE = re.compile(rf"(?P<target>[\w., \t]+=[ \t]*)?%{_RUNS}[ \t]")
 _RUNS_CELL = re.compile(rf"%%{_RUNS}\b")
-# What has to be known of Python's text to see where a statement ends.
+# The parts of Python syntax that decide where a statement ends.
 _PIECE = re.compile(
     r"""
     (?P<skipped> [rbuf]*(?:'{3}(?:[^\\]|\\.)*?'{3} | "{3}(?:[^\\]|\\.)*?"{3}
@@ -33,9 +33,12 @@ _PIECE = re.compile(
 
 @dataclass(frozen=True)
 class Notebook:
-    """The code of a notebook. `starts` are the lines of `text` at which its code cells begin,
-    `shifts` the characters that stood before the text of a line, `refused` what is wrong with cells
-    that are no Python: they are empty in `text`."""
+    """The code of a notebook.
+
+    `starts` are the lines of `text` at which the code cells begin. `shifts` has, for some lines,
+    the number of characters that were removed at their beginning. `refused` has messages about
+    cells that are not valid Python, which are empty in `text`.
+    """
 
     text: str
     starts: tuple[int, ...]
@@ -43,14 +46,17 @@ class Notebook:
     refused: tuple[str, ...] = ()
 
     def place(self, line: int, column: int) -> tuple[int, int, int]:
-        """The number of the code cell, and the line and column in it, all from 1."""
+        """Return the number of the code cell, and the line and column in it, all counted from 1."""
         cell = sum(start <= line for start in self.starts)
         return cell, line - self.starts[cell - 1] + 1, column + self.shifts.get(line, 0)
 
 
 def read_notebook(path: Path) -> Notebook:
-    """Read the code cells; lines for IPython are left out, and so are notebooks in other languages.
-    Raises UsageError."""
+    """Read the code cells of a notebook.
+
+    IPython syntax is removed. A notebook in another language gives an empty text. Raises UsageError
+    if the file cannot be read or is not a notebook.
+    """
     try:
         document = json.loads(read_bytes(path))
         cells = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
@@ -72,7 +78,7 @@ def read_notebook(path: Path) -> Notebook:
         try:
             check_syntax(python, f"{path}:cell {number}")
         except UsageError as error:
-            # A notebook is not written, so a cell that was never run need not hide the others.
+            # Go on with the other cells: a notebook may contain cells that were never run.
             refused.append(str(error))
             python = "\n" * python.count("\n")
         shifts |= {first + line: shift for line, shift in moved.items()}
@@ -81,8 +87,10 @@ def read_notebook(path: Path) -> Notebook:
 
 
 def _python(source: str) -> tuple[str, dict[int, int]]:
-    """A cell without what is IPython's, on the same lines, and by how many characters lines of it
-    were moved to the left."""
+    """Remove IPython syntax from a cell; the lines keep their numbers.
+
+    Also returns the number of characters that were removed at the beginning of lines.
+    """
     blank = len(source) - len(source.lstrip("\n"))
     head, newline, rest = source[blank:].partition("\n")
     if head.startswith("%%"):
@@ -109,8 +117,10 @@ def _python(source: str) -> tuple[str, dict[int, int]]:
 
 
 def _without_magic(statement: str) -> str:
-    """What `%time -n 3 x = f()` runs: the longest end of it that is Python, without options of the
-    magic. Any other statement as it is."""
+    """The Python code that `%time -n 3 x = f()` runs. Other statements are returned unchanged.
+
+    It is the longest end of the statement that is valid Python and not an option of the magic.
+    """
     magic = _RUNS_LINE.match(statement)
     if magic is None:
         return statement
@@ -132,8 +142,11 @@ def _is_python(source: str) -> bool:
 
 
 def _statements(source: str) -> Iterator[str]:
-    """The logical lines of a cell, with their line ends. One of IPython's ends with its line,
-    or with the lines that a backslash joins to it, whatever brackets and quotes stand in it."""
+    """The logical lines of a cell, with their line ends.
+
+    IPython syntax ends at the end of its line, or of the lines joined by backslashes. Brackets and
+    quotes do not continue it.
+    """
     start = 0
     while start < len(source):
         line = re.compile(r"(?:[^\n]*\\[ \t]*\n)*[^\n]*(?:\n|$)").match(source, start)
@@ -147,7 +160,7 @@ def _statements(source: str) -> Iterator[str]:
 
 
 def _end_of_python(source: str, start: int) -> int:
-    """Where the logical line that begins at `start` ends."""
+    """The index of the end of the logical line that begins at `start`."""
     depth = 0
     for piece in _PIECE.finditer(source, start):
         if piece["opens"]:

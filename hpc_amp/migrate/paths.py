@@ -1,7 +1,8 @@
-"""The ways in which the statements of a function can be run, as far as some calls matter.
+"""Finds the paths through a function: the orders in which relevant calls can run.
 
-Each `if` around such a call is gone through both ways, but the same condition always turns out the
-same: `if use_amp:` twice makes two paths, not four. A loop runs once. Error handlers are left out.
+Both branches of an `if` around such a call are followed. The same condition always has the same
+value on a path, so `if use_amp:` twice gives two paths, not four. A loop body is followed once.
+Exception handlers are ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import libcst as cst
 from hpc_amp.migrate.script import SourceScript
 
 Loop = cst.For | cst.While
-# A call, or a loop, which marks the end of its body.
+# An element of a path: a call, or a loop at the end of its body.
 Step = cst.Call | Loop
 _MOST_PATHS = 256
 
@@ -28,12 +29,15 @@ class _Path:
 
 
 class TooManyPaths(Exception):
-    """A function has too many paths to look at each."""
+    """A function has too many paths to follow."""
 
 
 class Paths:
-    """Finds paths. `matters` chooses the calls. `implied` says what a call assumes: expressions and
-    whether they are true."""
+    """Finds the paths through functions.
+
+    `matters` selects the relevant calls. `implied` returns what a call assumes: expressions and
+    whether they are true.
+    """
 
     def __init__(
         self,
@@ -46,7 +50,7 @@ class Paths:
         self._implied = implied
 
     def through(self, function: cst.FunctionDef | cst.Module) -> list[tuple[Step, ...]]:
-        """The calls that matter, in order, on each path. Raises TooManyPaths."""
+        """Return the relevant calls on each path, in order. Raises TooManyPaths."""
         body = function.body.body if isinstance(function, cst.FunctionDef) else function.body
         return [path.steps for path in self._block(body, [_Path()])]
 
@@ -114,7 +118,7 @@ class Paths:
         ]
 
     def _assumptions(self, test: cst.BaseExpression, value: bool) -> dict[str, bool]:
-        """What is known where a test has this value."""
+        """What is known if a test has this value: expressions and whether they are true."""
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
             return self._assumptions(test.expression, not value)
         if isinstance(test, cst.BooleanOperation) and (

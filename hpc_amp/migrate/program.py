@@ -1,8 +1,8 @@
-"""What the variables of a script are, as far as the script shows it.
+"""Finds out which variables of a script are scalers, optimizers, models or schedules.
 
-A variable is known by its text (`scaler`, `self.optimizer`) in the whole script: that is how people
-name things, and it serves only reports, never changes. What a variable is follows from how it is
-made and from the methods that are called on it.
+A variable is identified by its text (`scaler`, `self.optimizer`) in the whole script. This is not
+exact, so it is only used for reports, never for changes. The kind of a variable follows from how it
+is created and from the methods that are called on it.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ class MigratedProgram:
         self.names = Names(script)
 
     def calls_of(self, *names: str) -> list[cst.Call]:
-        """The calls of things with these full names, in the order of the text."""
+        """Return the calls of functions with these full names, in the order of the text."""
         return [call for call in self.script.calls if self.names.of(call.func) in names]
 
     def amp_calls(self, name: str) -> list[cst.Call]:
-        """The calls of a function of apex.amp, or of hpc_amp.amp in its place."""
+        """Return the calls of a function of apex.amp or hpc_amp.amp."""
         return self.calls_of(f"apex.amp.{name}", f"hpc_amp.amp.{name}")
 
     def methods(self, *names: str) -> Iterator[tuple[cst.Call, str]]:
-        """The calls of methods with these names, each with the text of what it is called on."""
+        """Yield the calls of methods with these names, each with the text of its object."""
         for call in self.script.calls:
             if method(call) in names:
                 yield call, self.script.code(receiver(call))
 
     def on(self, *names: str) -> set[str]:
-        """The texts of what methods with these names are called on."""
+        """Return the texts of the objects on which methods with these names are called."""
         return {text for _, text in self.methods(*names)}
 
     def made_by(self, calls: list[cst.Call]) -> set[str]:
-        """The texts of what the results of calls are assigned to."""
+        """Return the texts of the variables to which the results of calls are assigned."""
         return {text for call in calls for text in self.script.assigned_to(call)}
 
     @cached_property
     def own_scalers(self) -> set[str]:
-        """Gradient scalers that are made in this script."""
+        """Gradient scalers that are created in this script."""
         return self.made_by(self.calls_of(*GRAD_SCALERS))
 
     @cached_property
     def scalers(self) -> set[str]:
-        """Gradient scalers: made here, or used like one."""
+        """Gradient scalers that are created in this script, or used like one."""
         return (
             self.own_scalers
             | self.on("unscale_")
@@ -68,7 +68,7 @@ class MigratedProgram:
         )
 
     def scaler_of(self, call: cst.Call) -> str:
-        """The scaler of a `scaler.scale(loss).backward()`, "" for any other call."""
+        """Return the scaler of `scaler.scale(loss).backward()`, or "" for another call."""
         if method(call) != "backward":
             return ""
         loss = receiver(call)
@@ -78,7 +78,7 @@ class MigratedProgram:
 
     @cached_property
     def disabled_scalers(self) -> set[str]:
-        """Gradient scalers that are made with enabled=False: they do nothing."""
+        """Gradient scalers that are created with enabled=False, so that they do nothing."""
         calls = self.calls_of(*GRAD_SCALERS)
         off = [one for one in calls if self._says_false(argument(one, "enabled"))]
         return self.made_by(off) - self.made_by([one for one in calls if one not in off])
@@ -88,7 +88,7 @@ class MigratedProgram:
 
     @cached_property
     def optimizers(self) -> set[str]:
-        """Optimizers: made here, given to a scaler, or used like one."""
+        """Optimizers that are created in this script, passed to a scaler, or used like one."""
         made = [
             call
             for call in self.script.calls
@@ -104,7 +104,7 @@ class MigratedProgram:
 
     @cached_property
     def schedules(self) -> set[str]:
-        """Learning-rate schedules: made here, or called so."""
+        """Learning-rate schedules that are created in this script or have such a name."""
         made = [
             call
             for call in self.script.calls
@@ -115,19 +115,19 @@ class MigratedProgram:
 
     @cached_property
     def models(self) -> set[str]:
-        """Modules, by the methods that only they have."""
+        """Modules, recognised by methods that only modules have."""
         return self.on(*_ONLY_MODULES_HAVE)
 
     @cached_property
     def trains(self) -> bool:
-        """Whether the script trains: it runs backward, makes a scaler or uses apex."""
+        """Whether the script trains: it calls backward, creates a scaler or uses apex."""
         return bool(self.on("backward") or self.calls_of(*GRAD_SCALERS)) or any(
             reference.name.startswith(("apex.amp", "apex.fp16_utils", "hpc_amp.amp"))
             for reference in self.names.references
         )
 
     def autocast_around(self, node: cst.CSTNode) -> cst.Call | None:
-        """The innermost autocast that a node runs under, None where it is none, or disabled."""
+        """Return the innermost autocast around a node, or None. A disabled one counts as none."""
         for above in self.script.ancestors(node):
             calls: list[cst.BaseExpression] = []
             if isinstance(above, cst.With):
@@ -142,21 +142,25 @@ class MigratedProgram:
         return None
 
     def is_disabled(self, autocast: cst.Call) -> bool:
-        """Whether an autocast says enabled=False."""
+        """Whether an autocast has enabled=False."""
         position = 0 if self.names.of(autocast.func) != "torch.amp.autocast" else 2
         return self._says_false(argument(autocast, "enabled", position))
 
     def dtype_of(self, autocast: cst.Call) -> str | None:
-        """The full name of the type that an autocast casts to, "" where it is the device's default,
-        None where it is not known."""
+        """Return the full name of the type of an autocast.
+
+        Returns "" for the default type of the device, and None if the type is not known.
+        """
         dtype = argument(autocast, "dtype", 1)
         if dtype is None:
             return None if any(arg.star for arg in autocast.args) else ""
         return self.names.of(dtype) or None
 
     def is_handed_on(self, variable: str, *, within_file: bool = True) -> bool:
-        """Whether a variable is returned or given to some function, which then works with it;
-        without `within_file`, to one that is not in this script."""
+        """Whether a variable is returned or passed to a function, which then may use it.
+
+        Without `within_file`, only functions outside this script count.
+        """
         code = self.script.code
         here = set()
         if not within_file:
@@ -172,8 +176,11 @@ class MigratedProgram:
         )
 
     def is_same_variable(self, made: cst.CSTNode, used: cst.CSTNode) -> bool:
-        """Whether two places with the same text mean the same variable: a name in one scope, an
-        attribute of `self` in one class, another attribute in one function."""
+        """Whether two places with the same text are the same variable.
+
+        A name must be in the same scope, an attribute of `self` in the same class, and another
+        attribute in the same function.
+        """
         if isinstance(made, cst.Name) and isinstance(used, cst.Name):
             scope = self.script.scope(used)
             assignments = () if scope is None else scope[used.value]
@@ -184,19 +191,19 @@ class MigratedProgram:
         return self._around(made, kind) is self._around(used, kind)
 
     def _around(self, node: cst.CSTNode, kind: type[cst.CSTNode]) -> cst.CSTNode | None:
-        """The innermost node of a kind around another."""
+        """The innermost node of a type around a node."""
         return next((one for one in self.script.ancestors(node) if isinstance(one, kind)), None)
 
     def function_around(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """The innermost function around a node, None where it is in none."""
+        """Return the innermost function around a node, or None."""
         return self._around(node, cst.FunctionDef)
 
     def class_around(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """The innermost class around a node, None where it is in none."""
+        """Return the innermost class around a node, or None."""
         return self._around(node, cst.ClassDef)
 
     def saves_optimizer(self) -> list[cst.Dict | cst.Call]:
-        """The dictionaries with the state of an optimizer: checkpoints."""
+        """Return the dictionaries that contain the state of an optimizer, which are checkpoints."""
 
         def is_state(value: cst.BaseExpression) -> bool:
             return method(value) == "state_dict" and (

@@ -1,5 +1,7 @@
-"""Rules about places that still need apex once apex.amp has another name, and in silence: a `try`
-whose handler then runs, and questions whether apex is installed."""
+"""Rules about code that silently depends on apex after apex.amp is replaced.
+
+Examples are a `try` whose handler runs if apex is missing, and tests whether apex is installed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _INNER_SCOPES = (cst.FunctionDef, cst.ClassDef, cst.Lambda)
 
 
 def check_apex_needed(program: MigratedProgram, report: ScriptFindings) -> None:
-    """All rules of this module. The changes of imports have to be in the report already."""
+    """Apply the rules of this module. The report must already contain the changes of imports."""
     moved = {
         edit.alias
         for finding in report.findings()
@@ -36,9 +38,9 @@ def check_apex_needed(program: MigratedProgram, report: ScriptFindings) -> None:
             report.add(
                 "apex-still-needed",
                 call,
-                why="it asks for apex, and where that is not installed, what follows from it is "
-                "off, though hpc_amp.amp is there",
-                twin='ask for "hpc_amp", or for nothing',
+                why="it tests for apex; if apex is not installed, the script does not use amp, "
+                "although hpc_amp.amp is available",
+                twin='test for "hpc_amp", or remove the test',
             )
 
 
@@ -48,7 +50,7 @@ def _try(
     moved: set[cst.ImportAlias],
     report: ScriptFindings,
 ) -> None:
-    """Imports that still need apex, in one block with one that does not any more."""
+    """Check for imports of apex in the same `try` as an import that no longer needs apex."""
     works = False
     staying: dict[cst.CSTNode, str] = {}
     imports = [one for one in program.names.statements if _try_around(program, one) is statement]
@@ -70,13 +72,15 @@ def _try(
     line = program.script.place(statement)[0]
     for node, name in staying.items():
         known = EXTENSIONS.get(name.partition(".")[0]) or part(name)
-        fails = f"it was {known.state}" if known.gone else "where apex is not installed"
+        why = "it fails if apex is not installed"
+        if known.gone:
+            why = f"it fails: it was {known.state}"
         report.add(
             "apex-still-needed",
             node,
-            why=f"it fails, {fails}, and then the `try` of line {line} ends in its `except`, as if "
-            "hpc_amp were not there, either",
-            twin="delete it if nothing needs it; else give it a `try` of its own",
+            why=f"{why}; then the `except` of the `try` in line {line} runs, although hpc_amp is "
+            "available",
+            twin="delete it if it is not needed; otherwise move it to a separate `try`",
         )
 
 
@@ -86,7 +90,7 @@ def _is_of_apex(name: str) -> bool:
 
 
 def _try_around(program: MigratedProgram, statement: Import) -> cst.Try | None:
-    """The `try` whose handlers see an import fail, None where none does."""
+    """The `try` whose handlers catch a failure of an import, or None."""
     inside: cst.CSTNode = statement
     for above in program.script.ancestors(statement):
         if isinstance(above, _INNER_SCOPES):

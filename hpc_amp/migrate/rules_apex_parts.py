@@ -1,4 +1,4 @@
-"""Rules about what of apex has no exact twin, and what to take instead."""
+"""Rules about parts of apex without an exact replacement: what to use instead."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ from hpc_amp.migrate.names import STAR_IMPORTS, Reference, canonical, module_of
 from hpc_amp.migrate.program import MigratedProgram
 from hpc_amp.migrate.script import argument
 
-# What differs from the optimizer of torch that does the same.
+# How the optimizers differ from those of torch.
 _DIFFERENCES = {
-    "FusedAdam": "it is AdamW unless adam_w_mode=False, and decays weights by 0 unless told "
-    "otherwise",
+    "FusedAdam": "it is AdamW unless adam_w_mode=False, and its default weight decay is 0",
     "FusedSGD": "torch.optim.SGD computes the same",
     "FusedAdagrad": "torch.optim.Adagrad computes the same",
     "FusedLAMB": "torch has no LAMB; this one clips all gradients together at max_grad_norm, "
-    "which is 1.0 unless given",
+    "which is 1.0 by default",
     "FusedMixedPrecisionLamb": "torch has no LAMB; this one clips all gradients together at "
-    "max_grad_norm, which is 1.0 unless given",
+    "max_grad_norm, which is 1.0 by default",
     "FusedNovoGrad": "torch has no NovoGrad",
-    "FP16_Optimizer": "it is fp16 by hand, from before amp",
+    "FP16_Optimizer": "it is manual fp16, older than amp",
 }
-_OTHER_OPTIMIZER = "torch may not have its like"
-# Arguments of FusedAdam that change what it computes, and that torch's has not. The first two are
-# of before August 2019, and of apex.contrib.optimizers.
+_OTHER_OPTIMIZER = "torch may not have an equivalent"
+# Arguments of FusedAdam that change the result and that torch does not have. The first two exist
+# before August 2019 and in apex.contrib.optimizers.
 _ADAM_ONLY = {
-    "max_grad_norm": "torch's does not clip: torch.nn.utils.clip_grad_norm_(parameters, {value}) "
-    "before step()",
-    "eps_inside_sqrt": "torch's adds eps behind the root",
-    "bias_correction": "torch's always corrects the bias",
+    "max_grad_norm": "torch does not clip: call torch.nn.utils.clip_grad_norm_(parameters, "
+    "{value}) before step()",
+    "eps_inside_sqrt": "torch adds eps outside the root",
+    "bias_correction": "torch always corrects the bias",
 }
-# Values of them with which nothing is lost.
+# Values of these arguments with which torch computes the same.
 _HARMLESS = {
-    "max_grad_norm": ("", "0", "0.0", "0."),
-    "eps_inside_sqrt": ("", "False"),
-    "bias_correction": ("", "True"),
+    "max_grad_norm": ("0", "0.0", "0."),
+    "eps_inside_sqrt": ("False",),
+    "bias_correction": ("True",),
 }
 _FP16_UTILS = {
     "FP16_Optimizer": (
@@ -45,23 +44,22 @@ _FP16_UTILS = {
         "becomes `with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()`"
     ),
     "network_to_half": 'amp.initialize(..., opt_level="O2") of hpc_amp.amp casts the model',
-    "BN_convert_float": "O2 of hpc_amp.amp keeps batch norm in fp32 by itself",
+    "BN_convert_float": "O2 of hpc_amp.amp keeps batch norm in fp32",
     "prep_param_lists": "O2 of hpc_amp.amp keeps the masters; clip amp.master_params(optimizer)",
-    "model_grads_to_master_grads": "leave it out: optimizer.step() of O2 does it",
-    "master_params_to_model_params": "leave it out: optimizer.step() of O2 does it",
+    "model_grads_to_master_grads": "remove it: optimizer.step() with O2 does it",
+    "master_params_to_model_params": "remove it: optimizer.step() with O2 does it",
     "clip_grad_norm": "torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), ...)",
     "to_python_float": "loss.item()",
 }
 _FP16_METHODS = {
     "backward": "with amp.scale_loss(loss, {optimizer}) as scaled_loss: scaled_loss.backward()",
-    "update_master_grads": "leave it out: the end of the scale_loss block does it",
+    "update_master_grads": "remove it: the end of the scale_loss block does it",
     "clip_master_grads": "torch.nn.utils.clip_grad_norm_(amp.master_params({optimizer}), ...)",
 }
 _FP16_REST = (
-    'amp.initialize(..., opt_level="O2") of hpc_amp.amp, which does all that apex.fp16_utils '
-    "was put together for"
+    'amp.initialize(..., opt_level="O2") of hpc_amp.amp, which replaces all of apex.fp16_utils'
 )
-# What exchange.py looks after: uses, and imports that give these a name.
+# exchange.py handles these names, and the imports that bind them.
 _MOVES = {**APEX_AMP, **apex_parallel((2, 4))}
 _NAMED = {name for name, move in _MOVES.items() if move.keeps_name}
 
@@ -101,15 +99,15 @@ def _star_imports(program: MigratedProgram, report: ScriptFindings) -> None:
         uses = [use for use in program.names.references if use.star is statement]
         used = ", ".join(dict.fromkeys(use.local for use in uses))
         if used:
-            names, twin = f"this file uses {used} of it", f"from {module} import {used}"
+            names, twin = f"this file uses {used} from it", f"from {module} import {used}"
         elif package in STAR_IMPORTS:
-            names, twin = "nothing in this file is one of its names", "delete it"
+            names, twin = "this file uses none of its names", "delete it"
         else:
-            names = "which names come from it is not seen, so nothing of it is looked at"
-            twin = "import by name"
+            names = "its names are not known, so they are not checked"
+            twin = "import the names that are used"
         if package.startswith("apex.") and part(package).gone:
             names += f"; {part(package).state}: the import fails"
-            twin = "change what this file uses of it, then delete it" if used else "delete it"
+            twin = "replace what this file uses from it, then delete it" if used else "delete it"
         report.add("star-import", statement, names=names, twin=twin)
 
 
@@ -134,31 +132,28 @@ def _use(program: MigratedProgram, use: Reference, report: ScriptFindings) -> No
 
 def _adam(program: MigratedProgram, call: cst.Call | None) -> str:
     if call is None:
-        return "torch.optim.AdamW, or torch.optim.Adam where adam_w_mode=False"
+        return "torch.optim.AdamW, or torch.optim.Adam if adam_w_mode=False"
     mode, decay = argument(call, "adam_w_mode", 5), argument(call, "weight_decay", 6)
     is_open = any(arg.star for arg in call.args)
-    says = program.script.code(mode) if mode is not None else ("adam_w_mode" if is_open else "True")
-    name = {"True": "torch.optim.AdamW", "False": "torch.optim.Adam"}.get(says)
-    name = name or f"torch.optim.AdamW if {says} else torch.optim.Adam"
-    amount = "0.0" if decay is None else program.script.code(decay)
+    code = program.script.code
+    is_adam_w = "adam_w_mode" if is_open else "True"
+    if mode is not None:
+        is_adam_w = code(mode)
+    name = {"True": "torch.optim.AdamW", "False": "torch.optim.Adam"}.get(is_adam_w)
+    name = name or f"torch.optim.AdamW if {is_adam_w} else torch.optim.Adam"
+    amount = "0.0" if decay is None else code(decay)
     if decay is None and is_open:
-        amount = "... (0.0 unless given)"
-    lost = [
-        text.format(value=value)
-        for option, text in _ADAM_ONLY.items()
-        if (value := _said(program, call, option)) not in _HARMLESS[option]
-    ]
-    return "; ".join([f"{name}(..., weight_decay={amount})", *lost, "fused=True for one kernel"])
-
-
-def _said(program: MigratedProgram, call: cst.Call, option: str) -> str:
-    """The value of an argument with a name, "" where it is not given."""
-    value = argument(call, option)
-    return "" if value is None else program.script.code(value)
+        amount = "... (default 0.0)"
+    parts = [f"{name}(..., weight_decay={amount})"]
+    for option, text in _ADAM_ONLY.items():
+        value = argument(call, option)
+        if value is not None and code(value) not in _HARMLESS[option]:
+            parts.append(text.format(value=code(value)))
+    return "; ".join([*parts, "fused=True for one kernel"])
 
 
 def _old_handles(program: MigratedProgram, report: ScriptFindings) -> None:
-    """What was made by amp.init(), and the optimizers that were wrapped with it."""
+    """Report the handles from amp.init() and the optimizers that they wrap."""
     for call in program.amp_calls("init"):
         report.add("apex-old-api", call)
     handles = program.made_by(program.amp_calls("init"))
@@ -173,7 +168,7 @@ def _old_handles(program: MigratedProgram, report: ScriptFindings) -> None:
 
 
 def _old_optimizers(program: MigratedProgram, report: ScriptFindings) -> None:
-    """What is called on an FP16_Optimizer, of its class alone."""
+    """Report the methods that only FP16_Optimizer has."""
     packages = ("apex.fp16_utils", "apex.optimizers", "apex.contrib.optimizers")
     made = program.made_by(program.calls_of(*(f"{one}.FP16_Optimizer" for one in packages)))
     for call, text in program.methods(*_FP16_METHODS):

@@ -1,5 +1,4 @@
-"""Rules about scripts that use apex.amp, or hpc_amp.amp in its place, in a way that it refuses or
-that trains wrongly."""
+"""Rules about mistakes with apex.amp or hpc_amp.amp, which fail or train incorrectly."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def _options(program: MigratedProgram, report: ScriptFindings) -> None:
             report.add("apex-opt-level", given)
         for option in ("keep_batchnorm_fp32", "master_weights"):
             value = argument(call, option)
-            # A variable may be None, and then it says nothing.
+            # A variable may be None, which is allowed.
             is_constant = isinstance(value, cst.SimpleString) or (
                 value is not None and program.script.code(value) in ("True", "False")
             )
@@ -47,7 +46,7 @@ def _options(program: MigratedProgram, report: ScriptFindings) -> None:
 
 
 def _scale_loss(program: MigratedProgram, report: ScriptFindings) -> None:
-    """What is done inside `with amp.scale_loss(...) as scaled_loss:`."""
+    """Check the calls inside `with amp.scale_loss(...) as scaled_loss:`."""
     for call in program.amp_calls("scale_loss"):
         item = program.script.parent(call)
         block = program.script.parent(item) if isinstance(item, cst.WithItem) else None
@@ -60,12 +59,10 @@ def _scale_loss(program: MigratedProgram, report: ScriptFindings) -> None:
             if is_step or _is_clip(program, inner):
                 report.add("apex-inside-scale-loss", inner)
             plain = method(inner) == "backward" and not any(a.keyword is None for a in inner.args)
-            if plain and scaled and scaled not in _names_in(program, receiver(inner)):
-                report.add("apex-unscaled-backward", inner, scaled=scaled)
-
-
-def _names_in(program: MigratedProgram, node: cst.CSTNode) -> set[str]:
-    return {name.value for name in program.script.all(cst.Name, node)}
+            if plain and scaled:
+                names = {name.value for name in program.script.all(cst.Name, receiver(inner))}
+                if scaled not in names:
+                    report.add("apex-unscaled-backward", inner, scaled=scaled)
 
 
 def _is_clip(program: MigratedProgram, call: cst.Call) -> bool:
@@ -73,7 +70,7 @@ def _is_clip(program: MigratedProgram, call: cst.Call) -> bool:
 
 
 def _clip(program: MigratedProgram, report: ScriptFindings) -> None:
-    """Clipping the parameters of a model whose masters are stepped."""
+    """Check for clipping of model parameters although the optimizer updates the masters."""
     levels = [argument(call, "opt_level", 3) for call in program.amp_calls("initialize")]
     if not any(level is not None and text_of(level) in (None, "O2") for level in levels):
         return
@@ -91,7 +88,7 @@ def _clip(program: MigratedProgram, report: ScriptFindings) -> None:
             if _clips_model(program, call) and program.function_around(call) is inside
         ]
         if not clips or inside in knows:
-            continue  # where masters are clipped, too, this is the branch without amp
+            continue  # the masters are clipped too, so this is the branch without amp
         if any(program.function_around(call) is inside for call in scaled):
             clips = _behind(paths, function, scaled)
         elif masters:
@@ -109,7 +106,7 @@ def _clips_model(program: MigratedProgram, call: cst.Call) -> bool:
 def _behind(
     paths: Paths, function: cst.FunctionDef | cst.Module, first: set[cst.Call]
 ) -> list[cst.Call]:
-    """The calls that some path through a function reaches behind one of `first`."""
+    """The calls that come after one of `first` on some path through a function."""
     try:
         found = paths.through(function)
     except TooManyPaths:
@@ -132,7 +129,7 @@ def _checkpoint(program: MigratedProgram, report: ScriptFindings) -> None:
 
 
 class _InitializeOrder:
-    """Models that are wrapped or cast before amp.initialize gets them."""
+    """Checks for models that are wrapped or cast before they are passed to amp.initialize."""
 
     def __init__(self, program: MigratedProgram, report: ScriptFindings) -> None:
         self._program = program

@@ -1,5 +1,4 @@
-"""Rules about fp16 that is made by hand. They hold where a script trains; a model that only
-predicts may well be fp16."""
+"""Rules about manual fp16, for scripts that train. A model for inference may be fp16."""
 
 from __future__ import annotations
 
@@ -18,13 +17,13 @@ _DEFAULTS = ("torch.set_default_dtype", "torch.set_default_tensor_type")
 # loss_scale, args.static_loss_scale, scale_factor, SCALE; not `upscaled`, nor a scaler.
 _SCALE = re.compile(r"(?:^|[_.])scale(?:$|[_.])|loss_?scal(?!er)", re.IGNORECASE)
 
-# Words of a file that makes fp16 by hand. Where none of them stands, a loss is multiplied by the
-# weight of a task, or by the share of a part of the batch.
+# Words in a file with manual fp16. Without any of them, a factor of the loss is probably the weight
+# of a task, or the fraction of a batch.
 _BY_HAND = re.compile(
     r"fp_?16|float16|\bhalf\(|HalfTensor|mixed.?precision|overflow|underflow|LossScaler",
     re.IGNORECASE,
 )
-# Numbers from here on are loss scales, smaller ones are weights.
+# Smaller numbers are weights of the loss, not loss scales.
 _LEAST_SCALE = 64
 
 
@@ -58,7 +57,7 @@ def _cast(program: MigratedProgram, call: cst.Call, report: ScriptFindings) -> N
 
 
 def _is_cast(program: MigratedProgram, call: cst.Call) -> bool:
-    """Whether a call makes something fp16 that is computed with."""
+    """Whether a call casts a value to fp16 that is used in computations."""
     by_name = method(call) == "half" and not call.args
     by_type = method(call) in ("to", "type") and any(_is_half(program, arg) for arg in call.args)
     return (by_name or by_type) and not _is_stored_or_undone(program, call)
@@ -70,7 +69,7 @@ def _is_of_model(program: MigratedProgram, cast: cst.Call) -> bool:
 
 
 def _is_stored_or_undone(program: MigratedProgram, call: cst.Call) -> bool:
-    """Whether a cast only makes a file smaller, or `.half().float()` only rounds."""
+    """Whether a cast only reduces the size of a file, or `.half().float()` only rounds."""
     above = program.script.parent(call)
     if isinstance(above, cst.Attribute) and above.attr.value == "float":
         return True
@@ -82,7 +81,7 @@ def _is_stored_or_undone(program: MigratedProgram, call: cst.Call) -> bool:
 
 
 def _is_made_here(program: MigratedProgram, call: cst.Call) -> bool:
-    """Whether what is cast comes from a function that may make anything: a model for evaluation."""
+    """Whether the value comes from an unknown function, which may return a model for inference."""
     base = receiver(call)
     while isinstance(base, cst.Call) and method(base):
         base = receiver(base)
@@ -104,8 +103,10 @@ def _is_scale(program: MigratedProgram, node: cst.CSTNode) -> bool:
 
 
 def _is_weight(program: MigratedProgram, node: cst.Name | cst.Attribute) -> bool:
-    """Whether the function around shows that a scale is a weight of the loss: it is a quotient (of
-    a part of the batch, of accumulated steps) or a small number."""
+    """Whether the code around a scale shows that it is a weight of the loss.
+
+    This is so if it is a quotient (a fraction of a batch, accumulated steps) or a small number.
+    """
     text = program.script.code(node)
     around = program.function_around(node)
     inside = program.script.module if around is None else around
@@ -119,15 +120,12 @@ def _is_weight(program: MigratedProgram, node: cst.Name | cst.Attribute) -> bool
         for parameter in program.script.all(cst.Param, inside)
         if parameter.name.value == text and parameter.default is not None
     ]
-    return any(_is_quotient(value) or _is_small_number(value) for value in values)
-
-
-def _is_quotient(value: cst.BaseExpression) -> bool:
-    return isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Divide)
-
-
-def _is_small_number(value: cst.BaseExpression) -> bool:
-    return isinstance(value, cst.Integer | cst.Float) and value.evaluated_value < _LEAST_SCALE
+    for value in values:
+        if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Divide):
+            return True
+        if isinstance(value, cst.Integer | cst.Float) and value.evaluated_value < _LEAST_SCALE:
+            return True
+    return False
 
 
 def _is_power_of_two(node: cst.CSTNode) -> bool:

@@ -1,7 +1,7 @@
-"""`--to native`: what takes the place of each function of apex.amp where its API is to go.
+"""`--to native`: what replaces each function of apex.amp without its API.
 
-Nothing is changed there. O1 casts around every function of the whole process, a native autocast
-only in its block, and where that has to begin and end a script does not say.
+These uses are only reported. O1 casts around functions in the whole process, but native autocast
+only in a block, and the script does not show where this block must begin and end.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _O1 = (
     'scaler = torch.amp.GradScaler("cuda"), and forward pass and loss, also of the evaluation, '
     'under `with torch.autocast("cuda", dtype=torch.float16):`'
 )
-_NONE = "nothing native; stay with hpc_amp.amp, or go on as with O1: "
+_NONE = "there is no native equivalent; use hpc_amp.amp, or the equivalent of O1: "
 _LEVELS = {
-    "O0": "leave it out: O0 is plain fp32",
+    "O0": "remove it: O0 is plain fp32",
     "O1": _O1,
     "O2": _NONE + _O1,
     "O3": _NONE + _O1,
@@ -29,32 +29,33 @@ _LEVELS = {
 _FUNCTIONS = {
     "scale_loss": (
         "scaler.scale(loss).backward(), and later scaler.step(optimizer) in place of "
-        "optimizer.step(), then scaler.update() once an iteration; native scalers have one scale "
-        "for all losses of an optimizer"
+        "optimizer.step(), then scaler.update() once in each iteration; a native scaler has one "
+        "scale for all losses of an optimizer"
     ),
     "master_params": "scaler.unscale_(optimizer), then model.parameters()",
     "state_dict": "scaler.state_dict()",
     "load_state_dict": (
-        "scaler.load_state_dict(...); of an old checkpoint, what "
-        "hpc_amp.amp.grad_scaler_state_dict() returns after amp.load_state_dict"
+        "scaler.load_state_dict(...); for an old checkpoint, call amp.load_state_dict of "
+        "hpc_amp.amp and load what hpc_amp.amp.grad_scaler_state_dict() returns"
     ),
     "disable_casts": 'torch.autocast("cuda", enabled=False)',
-    "float_function": 'a function with its body under torch.autocast("cuda", enabled=False), and '
-    "its inputs through .float()",
-    "half_function": "a function whose inputs go through .half() under autocast",
-    "promote_function": "nothing native: cast its inputs to the widest of their types",
-    "register_float_function": 'torch.autocast("cuda", enabled=False) around its calls, and '
+    "float_function": 'call .float() on the inputs, and run the body under torch.autocast("cuda", '
+    "enabled=False)",
+    "half_function": "call .half() on the inputs, under autocast",
+    "promote_function": "no native equivalent: cast the inputs to the widest of their types",
+    "register_float_function": 'use torch.autocast("cuda", enabled=False) around the calls, and '
     ".float() on their inputs",
-    "register_half_function": "nothing native: .half() on the inputs of its calls",
-    "register_promote_function": "nothing native: cast the inputs of its calls",
+    "register_half_function": "no native equivalent: call .half() on the inputs of its calls",
+    "register_promote_function": "no native equivalent: cast the inputs of its calls",
 }
 
 
 def check_native(program: MigratedProgram, report: ScriptFindings) -> None:
-    """Report every use of apex.amp, under either name of it."""
+    """Report every use of apex.amp and hpc_amp.amp."""
     for binding in program.names.bindings:
         if binding.path in _PACKAGES or binding.module in _PACKAGES:
-            report.add("apex-to-native", binding.alias, twin="delete it when its uses are gone")
+            twin = "delete it when nothing uses it any more"
+            report.add("apex-to-native", binding.alias, twin=twin)
     for use in program.names.references:
         package = next((one for one in _PACKAGES if use.name.startswith(f"{one}.")), None)
         if package is None:
@@ -76,4 +77,5 @@ def _initialize(program: MigratedProgram, use: Reference) -> str:
         if level is None:
             return _O1
     said = text_of(level)
-    return _LEVELS.get(said or "", f"where the level is O1: {_O1}; O2 and O3: nothing native")
+    unknown = f"if the level is O1: {_O1}; O2 and O3 have no native equivalent"
+    return _LEVELS.get(said or "", unknown)

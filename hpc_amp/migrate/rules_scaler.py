@@ -1,4 +1,4 @@
-"""Rules about the order of what is done with a GradScaler, along each path through a function."""
+"""Rules about the order of calls of a GradScaler, along each path through a function."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Order:
             if not guards:
                 self._schedules(path)
         for call, scaler in clips.items():
-            # `if use_amp: scaler.unscale_(optimizer)`: where that is false, the scaler is disabled.
+            # `if use_amp: scaler.unscale_(optimizer)`: if this is false, the scaler is disabled.
             if call not in clean:
                 self._report.add("clip-before-unscale", call, scaler=scaler)
 
@@ -54,12 +54,12 @@ class _Order:
         name = self._program.names.of(call.func).rpartition(".")[2] or method(call)
         if not name.startswith("clip_grad_"):
             return False
-        # A wrapper around an optimizer that has such a method knows its own scale.
+        # If an optimizer has such a method, it is a wrapper that handles its own scale.
         code = self._program.script.code
         return not method(call) or code(receiver(call)) not in self._program.optimizers
 
     def _scaler(self, call: cst.Call) -> str:
-        """The scaler that is used, "" where it is none, or one that does nothing."""
+        """The scaler that a call uses, or "". A disabled scaler does not count."""
         if scaler := self._program.scaler_of(call):
             return "" if scaler in self._program.disabled_scalers else scaler
         if method(call) not in _METHODS:
@@ -74,9 +74,12 @@ class _Order:
     def _gradients(
         self, path: tuple[Step, ...], clips: dict[cst.Call, str], clean: set[cst.Call]
     ) -> None:
-        """What is done with gradients that are still multiplied by a scale. Fills `clips` with
-        calls that clip such, each with its scaler, and `clean` with those that clip others."""
-        scaled: dict[str, bool] = {}  # the scaler, and whether it has unscaled since
+        """Follow the gradients that are multiplied by a scale.
+
+        Adds the calls that clip scaled gradients to `clips`, each with its scaler, and the calls
+        that clip unscaled gradients to `clean`.
+        """
+        scaled: dict[str, bool] = {}  # for each scaler, whether the gradients are unscaled
         for call in path:
             if not isinstance(call, cst.Call):
                 continue
@@ -107,7 +110,7 @@ class _Order:
                 self._report.add("optimizer-step-past-scaler", call, scaler=name, optimizer=stepped)
 
     def _micro_batches(self, path: tuple[Step, ...]) -> None:
-        """Unscaling in turns of a loop that do not update."""
+        """Check for unscaling in iterations that do not update the scaler."""
         waiting: dict[str, cst.Call] = {}
         for step in path:
             if not isinstance(step, cst.Call):
@@ -121,7 +124,7 @@ class _Order:
                 waiting.pop(scaler, None)
 
     def _schedules(self, path: tuple[Step, ...]) -> None:
-        """Schedules that go on in the same turn of a loop as a step that may be skipped."""
+        """Check for schedules that are stepped after an optimizer step that may be skipped."""
         steps: dict[str, Loop | None] = {}
         for call in path:
             if not isinstance(call, cst.Call) or method(call) != "step":
@@ -135,7 +138,7 @@ class _Order:
                         self._report.add("scheduler-after-skipped-step", call, scaler=scaler)
 
     def _loop(self, call: cst.Call) -> Loop | None:
-        """The innermost loop around a call."""
+        """The innermost loop around a call, or None."""
         for above in self._program.script.ancestors(call):
             if isinstance(above, cst.For | cst.While):
                 return above

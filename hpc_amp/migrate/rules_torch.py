@@ -1,4 +1,4 @@
-"""Rules about torch.amp that need no order: what a whole script does or lacks."""
+"""Rules about mistakes with torch.amp that do not depend on the order of calls."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _checkpoint(program: MigratedProgram, report: ScriptFindings) -> None:
 
 
 def _range(program: MigratedProgram, report: ScriptFindings) -> None:
-    """fp16 needs a scaler, bfloat16 does not."""
+    """Check that fp16 has a scaler and that bfloat16 has none."""
     casts = [call for call in program.calls_of(*AUTOCASTS) if not program.is_disabled(call)]
     types = {program.dtype_of(call) for call in casts}
     if types == {"torch.bfloat16"}:
@@ -66,7 +66,7 @@ def _range(program: MigratedProgram, report: ScriptFindings) -> None:
     if not fp16 or "scaler" in program.script.text.lower() or program.amp_calls("scale_loss"):
         return
     for call, _ in program.methods("backward"):
-        # engine.backward(loss) of some framework scales by itself.
+        # engine.backward(loss) belongs to a framework, which scales the loss.
         if not any(arg.keyword is None for arg in call.args):
             report.add("fp16-without-scaler", call)
 
@@ -79,7 +79,7 @@ def _on_gpu(program: MigratedProgram, autocast: cst.Call) -> bool:
 
 
 def _inside_autocast(program: MigratedProgram, report: ScriptFindings) -> None:
-    """What must not run under autocast."""
+    """Check for calls that must not run under autocast."""
     criteria = [
         target
         for call in program.calls_of(_BCE_CLASS)

@@ -1,4 +1,4 @@
-"""All rules, on one script."""
+"""Apply all rules to one script."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpc_amp.migrate.rules_torch import check_torch
 from hpc_amp.migrate.script import SourceScript
 
 Target = Literal["drop-in", "native"]
-# Without one of these words there is nothing to find, and no need to parse.
+# A script without any of these words has no findings, so it is not parsed.
 _NAMES = re.compile(
     r"\bapex\b|\bamp\b|autocast|GradScaler|unscale_|" + "|".join(map(re.escape, EXTENSIONS))
 )
@@ -35,8 +35,12 @@ _BY_HAND = re.compile(r"scale|half|float", re.IGNORECASE)
 def scan(
     text: str, name: str, target: Target, torch: Version, ignored: Collection[str] = ()
 ) -> tuple[list[MigrationFinding], str]:
-    """What is found in a script, in the order of its text, and the script with all mechanical
-    changes made. Of `ignored` rules only these are told. Raises libcst.ParserSyntaxError."""
+    """Return the findings in a script, sorted by place, and its text with all mechanical changes.
+
+    `name` is the file name for messages, `target` what replaces apex.amp, and `torch` the oldest
+    version to support. For rules in `ignored`, only mechanical changes are returned. Raises
+    libcst.ParserSyntaxError.
+    """
     if not (_NAMES.search(text) or (".backward(" in text and _BY_HAND.search(text))):
         return [], text
     program = MigratedProgram(SourceScript(text, name))
@@ -68,9 +72,11 @@ def scan(
 
 
 def _not_to_be_changed(findings: Sequence[MigrationFinding]) -> list[MigrationFinding]:
-    """The findings of a script that libcst does not write as it read it (a form feed, a lone
-    carriage return)."""
-    why = "left alone: this file has control characters that would get lost"
+    """Remove all changes from the findings of a script that libcst cannot write without loss.
+
+    Examples are scripts with a form feed or a single carriage return.
+    """
+    why = "not changed: this file has control characters that would be lost"
     return [
         replace(one, edits=(), instead=f"{one.instead}; {why}") if one.mechanical else one
         for one in findings

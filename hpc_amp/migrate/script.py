@@ -1,4 +1,4 @@
-"""A Python script as a tree, and questions about places in it."""
+"""A Python script as a syntax tree, with positions, scopes and parents of its nodes."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from libcst.metadata import (
 )
 
 Node = TypeVar("Node", bound=cst.CSTNode)
-# Methods that return what they are called on: `Net().cuda()` is a `Net`.
+# Methods that return their object: `Net().cuda()` is a `Net`.
 _RETURNS_ITSELF = {
     "cuda", "cpu", "to", "type", "half", "float", "double", "bfloat16", "train", "eval",
     "requires_grad_",
 }  # fmt: skip
 _SHOWN_CHARACTERS = 70
 _COMMENT = re.compile(r"(?:^|\s+)#[^'\"]*$")
-# What a line break leaves between a parenthesis and what it holds.
+# The space that remains of a line break after an opening or before a closing bracket.
 _PADDING = re.compile(r"(?:(?<=[(\[{]) |,? ([)\]}]))")
 
 
 class SourceScript:
-    """A parsed script. `name` is what findings call it. Raises ParserSyntaxError."""
+    """A parsed script. `name` is the file name for findings. Raises ParserSyntaxError."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
         self.text = text
         wrapper = MetadataWrapper(cst.parse_module(text))
         self.module = wrapper.module
-        # Together they need one pass over the tree.
+        # Resolved together, because this needs only one pass over the tree.
         wrapper.resolve_many((PositionProvider, ScopeProvider, ExpressionContextProvider))
         self._positions: Mapping[cst.CSTNode, CodeRange] = wrapper.resolve(PositionProvider)
         self._scopes: Mapping[cst.CSTNode, Scope | None] = wrapper.resolve(ScopeProvider)
@@ -49,31 +49,31 @@ class SourceScript:
         self.module.visit(self._tree)
 
     def place(self, node: cst.CSTNode) -> tuple[int, int]:
-        """Line and column of a node, both from 1."""
+        """Return the line and the column of a node, both counted from 1."""
         start = self._positions[node].start
         return start.line, start.column + 1
 
     def scope(self, node: cst.CSTNode) -> Scope | None:
-        """The scope in which the names of a node are looked up."""
+        """Return the scope of a node, or None."""
         return self._scopes.get(node)
 
     def is_read(self, node: cst.CSTNode) -> bool:
-        """Whether a name is read there, and not assigned or deleted."""
+        """Whether a name is read, not assigned or deleted."""
         return self._contexts.get(node) is ExpressionContext.LOAD
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """The node that a node is part of."""
+        """Return the node that contains a node, or None for the module."""
         return self._tree.parents.get(node)
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """What a node is part of, from the inside to the module."""
+        """Yield the nodes that contain a node, from the innermost one to the module."""
         above = self.parent(node)
         while above is not None:
             yield above
             above = self.parent(above)
 
     def code(self, node: cst.CSTNode) -> str:
-        """The text of a node on one line, without comments."""
+        """Return the code of a node on one line, without comments."""
         text = self.module.code_for_node(node)
         if "\n" not in text:
             return text.strip()
@@ -82,14 +82,17 @@ class SourceScript:
         return _PADDING.sub(r"\1", text)
 
     def shown(self, node: cst.CSTNode) -> str:
-        """The text of a node for a message: on one line, printable and not too long."""
+        """Return the code of a node for a message: one line, printable, and not too long."""
         text = "".join(letter if letter.isprintable() else "?" for letter in self.code(node))
         if isinstance(node, cst.ImportAlias):
             text = text.rstrip(",")
         return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
 
     def all(self, kind: type[Node], inside: cst.CSTNode | None = None) -> list[Node]:
-        """All nodes of a kind, in the order of the text; `inside` itself may be one."""
+        """Return all nodes of a type in the order of the text.
+
+        With `inside`, only this node and the nodes in it are returned.
+        """
         first, last = self._tree.spans[self.module if inside is None else inside]
         return [node for node in self._tree.nodes[first:last] if isinstance(node, kind)]
 
@@ -99,11 +102,11 @@ class SourceScript:
         return self.all(cst.Call)
 
     def assigned_to(self, value: cst.CSTNode) -> list[str]:
-        """The texts of what a value is assigned to, also through `.cuda()` and the like."""
+        """Return the texts of the targets that a value is assigned to, also after `.cuda()`."""
         return [self.code(target) for target in self.targets_of(value)]
 
     def targets_of(self, value: cst.CSTNode) -> list[cst.BaseExpression]:
-        """What a value is assigned to, also through `.cuda()` and the like."""
+        """Return the targets that a value is assigned to, also after `.cuda()` and similar."""
         above = self.parent(value)
         while isinstance(above, cst.Attribute) and above.attr.value in _RETURNS_ITSELF:
             call = self.parent(above)
@@ -123,7 +126,7 @@ class SourceScript:
 
 
 class _Tree(cst.CSTVisitor):
-    """All nodes in the order of the text. What is inside of a node is a slice of them."""
+    """Collects all nodes in the order of the text. The nodes in a node are a slice of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,21 +149,21 @@ class _Tree(cst.CSTVisitor):
 
 
 def method(call: cst.CSTNode) -> str:
-    """The name of the method that is called, "" for a call of something else."""
+    """Return the name of the method that is called, or "" if it is not a method call."""
     if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
         return call.func.attr.value
     return ""
 
 
 def receiver(call: cst.Call) -> cst.BaseExpression:
-    """What the method is called on."""
+    """Return the object on which a method is called. `call` must be a method call."""
     return cst.ensure_type(call.func, cst.Attribute).value
 
 
 def argument(
     call: cst.Call, keyword: str, position: int | None = None
 ) -> cst.BaseExpression | None:
-    """The value of an argument that is given by keyword or at a position, None where it is not."""
+    """Return the value of an argument, given by keyword or by position, or None."""
     for index, arg in enumerate(call.args):
         if arg.keyword is not None and arg.keyword.value == keyword:
             return arg.value
@@ -170,7 +173,7 @@ def argument(
 
 
 def text_of(value: cst.BaseExpression | None) -> str | None:
-    """What a string literal says, None for anything else."""
+    """Return the value of a string literal, or None for other expressions."""
     if isinstance(value, cst.SimpleString):
         said = value.evaluated_value
         return said if isinstance(said, str) else None

@@ -1,4 +1,4 @@
-"""Reading a script from a file and writing it back: bytes that are not changed stay as they are."""
+"""Reads a script from a file and writes it back. The bytes of unchanged code are kept."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from hpc_amp.errors import UsageError
 
 @dataclass(frozen=True)
 class Source:
-    """A Python file: its text, and what is needed to write it in the same way."""
+    """A Python file: its text, and the encoding to write it with."""
 
     path: Path
     text: str
     encoding: str
 
     def write(self, text: str) -> None:
-        """Replace the file by one with another text, in one step, with the same permissions. A link
-        stays a link. Raises UsageError."""
+        """Replace the text of the file atomically, with the same permissions.
+
+        If the path is a symbolic link, its target is replaced. Raises UsageError if that fails.
+        """
         path = self.path.resolve()
         new = path.with_name(f".{path.name}.new.{os.getpid()}")
         try:
@@ -39,7 +41,7 @@ class Source:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file. Raises UsageError."""
+    """Return the content of a file. Raises UsageError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -47,18 +49,20 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read(path: Path) -> Source:
-    """Read a Python file by the rules of Python: its encoding is what it says, else UTF-8. Raises
-    UsageError for a file that Python would not run."""
+    """Read a Python file with its declared encoding, or UTF-8.
+
+    Raises UsageError if the file cannot be read or is not valid Python.
+    """
     data = read_bytes(path)
     check_syntax(data, str(path))
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     except SyntaxError:
-        encoding = "utf-8"  # and something in the first two lines is not
+        encoding = "utf-8"  # the first two lines are not valid; the error is reported below
     try:
         return Source(path, data.decode(encoding), encoding)
     except UnicodeDecodeError as error:
-        # The parser skips comments, and does not see what is wrong in them.
+        # The parser skips comments, so it does not detect invalid bytes in them.
         line = data.count(b"\n", 0, error.start) + 1
         raise UsageError(
             f"{path}:{line}: not valid Python 3: byte 0x{data[error.start]:02x} is not {encoding}, "
@@ -67,14 +71,16 @@ def read(path: Path) -> Source:
 
 
 def check_syntax(source: bytes | str, name: str) -> None:
-    """Raise UsageError where Python does not understand a source, RecursionError where it is nested
-    too deeply."""
+    """Raise UsageError if a source is not valid Python. `name` is its name for messages.
+
+    Raises RecursionError if it is nested too deeply.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ast.parse(source)
     except MemoryError:
-        # So the parser says that its own stack is full.
+        # The parser raises this if its stack is full.
         raise RecursionError from None
     except SyntaxError as error:
         place = f"{name}:{error.lineno}:{error.offset}" if error.lineno else name

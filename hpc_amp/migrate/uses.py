@@ -1,4 +1,4 @@
-"""One use of an old name: which change makes it right, or why none certainly does."""
+"""Decides for one use of an old name how to change it, or why it is not changed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hpc_amp.migrate.names import Reference
 from hpc_amp.migrate.program import AUTOCASTS, HALF, MigratedProgram
 from hpc_amp.migrate.rules import RULES
 
-# A branch for one version of a library: what is written there is meant for that one.
+# The test of a branch for one version of a library. Code in such a branch is not changed.
 _VERSION_TEST = re.compile(r"version|hasattr|torch_?\d|parse\(", re.IGNORECASE)
-# Packages that moved as a whole: a name in them that is not in the table has no new one.
+# Packages that moved as a whole. A name in them that is not in the table has no new name.
 _PACKAGES = ("torch.amp", "hpc_amp.amp")
 _AUTOCAST = "torch.amp.autocast"
-# They set the type of an autocast without one; the old autocasts always had their own.
+# These functions set the default type of torch.amp.autocast. The old autocasts ignore it.
 _SETTERS = tuple(f"torch.set_autocast_{of}dtype" for of in ("gpu_", "cpu_", ""))
 _OLD_API = ("apex.amp.init", "apex.amp.AmpHandle", "apex.amp.NoOpHandle")
 
 
 class Uses:
-    """Decides about single uses. `torch` is the oldest version that the script has to run with."""
+    """Decides about single uses. `torch` is the oldest version that the script must support."""
 
     def __init__(
         self,
@@ -43,8 +43,11 @@ class Uses:
         self._report = report
 
     def find(self, name: str) -> tuple[Move, str]:
-        """The move for a full name, and the attributes behind. Raises KeyError where there is none,
-        Undecidable where a package moved, but this name in it did not."""
+        """Return the move for a full name, and the attributes after it.
+
+        Raises KeyError if there is no move, and Undecidable if the package has moved but this name
+        in it has not.
+        """
         known, rest = name, ""
         while known not in self._moves:
             known, dot, last = known.rpartition(".")
@@ -57,27 +60,29 @@ class Uses:
         return move, rest
 
     def refuse(self, node: cst.CSTNode, move: Move) -> None:
-        """Raise Undecidable where nothing may be changed, whatever it is."""
+        """Raise Undecidable if a node must not be changed because of its place or of --torch."""
         if move.since > self._torch:
             needed = ".".join(map(str, move.since))
-            raise Undecidable(f"torch has it since {needed}, and --torch says an older one")
+            raise Undecidable(f"it needs torch {needed}, and --torch is older")
         inside = node
         for above in self._script.ancestors(node):
             if isinstance(above, cst.FormattedString):
-                raise Undecidable("it stands in an f-string, where quotes depend on the Python")
+                raise Undecidable("it is in an f-string, where quotes depend on Python's version")
             if isinstance(above, cst.ExceptHandler):
-                raise Undecidable("it is what to do where something else failed")
+                raise Undecidable("it is in an exception handler")
             if (
                 isinstance(above, cst.If | cst.IfExp)
                 and inside is not above.test
                 and _VERSION_TEST.search(self._script.code(above.test))
             ):
-                raise Undecidable("it stands in a branch for some version")
+                raise Undecidable("it is in a branch for a certain version")
             inside = above
 
     def edits(self, use: Reference, new_name: str | None = None) -> tuple[Edit, ...]:
-        """The changes that a use needs. `new_name` is what to write for the name, None where that
-        stays. Raises Undecidable."""
+        """Return the changes that a use needs.
+
+        `new_name` is the new name to write, or None if the name is kept. Raises Undecidable.
+        """
         move, rest = self.find(use.name)
         if move.uncalled == "anywhere" and new_name is None:
             return ()
@@ -102,8 +107,11 @@ class Uses:
         raise Undecidable(f"`{self._script.code(use.node)}` is used without being called")
 
     def _refuse_other_type(self, call: cst.Call, move: Move) -> None:
-        """An old autocast without a dtype has that of its device. The new one, inside of another,
-        has the other's."""
+        """Raise Undecidable if the new autocast could have another type than the old one.
+
+        An old autocast without dtype uses the type of its device. The new one uses the type of the
+        autocast around it, if there is one.
+        """
         program = self._program
         if move.new != _AUTOCAST or program.dtype_of(call) != "" or program.is_disabled(call):
             return
@@ -114,15 +122,14 @@ class Uses:
             if program.dtype_of(other) not in ("", *own) and not (on_cpu and of_gpu):
                 line = program.script.place(other)[0]
                 raise Undecidable(
-                    f"if it runs inside the autocast of line {line}, it would take over its type; "
-                    "say dtype="
+                    f"inside the autocast of line {line}, it would use that type; add dtype="
                 )
         for setter in program.calls_of(*_SETTERS):
             line = program.script.place(setter)[0]
-            raise Undecidable(f"it would take over the type that line {line} sets; say dtype=")
+            raise Undecidable(f"it would use the type that line {line} sets; add dtype=")
 
     def report(self, use: Reference, edits: tuple[Edit, ...], left_because: str = "") -> None:
-        """Note a use, and the change of it unless there is a reason to leave it."""
+        """Report a use and its changes. With `left_because`, the changes are not made."""
         try:
             move, _ = self.find(use.name)
         except Undecidable:
@@ -130,7 +137,7 @@ class Uses:
             self._report.add(rule, use.node, twin=inside_amp(use.name))
             return
         except KeyError:
-            return  # it has another meaning, too, and that is the one of this name
+            return  # the name has another meaning, which is not an old name
         place = self._place(use)
         if edits:
             new = self._script.shown(changed(place, edits))
@@ -142,14 +149,14 @@ class Uses:
         self._report.add(move.rule, place, *edits, left_because=left_because, note=note, new=new)
 
     def _place(self, use: Reference) -> cst.CSTNode:
-        """The call or the decorator that a name stands in, else the name."""
+        """The call or the decorator that uses a name, or else the name itself."""
         above = self._script.parent(use.node)
         if isinstance(above, cst.Decorator):
             return above
         return above if isinstance(above, cst.Call) and above.func is use.node else use.node
 
     def _is_type(self, node: cst.CSTNode) -> bool:
-        """Whether a name stands in an annotation, or where isinstance wants a type."""
+        """Whether a name is used in an annotation, or as a type for isinstance."""
         inside = node
         for above in self._script.ancestors(node):
             if isinstance(above, cst.Annotation):
@@ -173,7 +180,7 @@ def _call_change(call: cst.Call, arguments: Arguments) -> Edit:
 
 
 def _decorator_change(decorator: cst.Decorator, arguments: Arguments) -> Edit:
-    """`@name` gets the arguments that `name` needs."""
+    """Add the arguments that a decorator `@name` needs."""
 
     def change(node: cst.CSTNode) -> cst.CSTNode:
         new = cst.ensure_type(node, cst.Decorator)

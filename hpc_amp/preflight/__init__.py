@@ -1,6 +1,8 @@
-"""What is checked on the nodes of a job before its ranks start: each node by itself
-(`node_checks`, `network_checks`, `gpu_checks`), all nodes together (`meeting`), and MPI between
-host and image (`mpi`). Job side, with the standard library only: importing torch takes seconds.
+"""Checks on the nodes of a job, made before its ranks start.
 
-`hpc_amp.distributed.exec` starts these checks in the place of the job's own program.
+`node_checks`, `network_checks` and `gpu_checks` check one node. `meeting` collects the results of
+all nodes and compares them. `mpi` checks that the MPI of the host and of the image work together.
+
+This package uses only the standard library, because importing torch takes seconds.
+`hpc_amp.distributed.exec` runs it instead of the job's program.
 """

@@ -1,4 +1,4 @@
-"""The GPU checks of a node's preflight: the driver itself is asked, without torch."""
+"""The GPU checks of the preflight. They ask the NVIDIA driver directly, without torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from hpc_amp.preflight.node import CheckResult, Findings, Node
 
 _GIB = 2**30
 _DRIVER_SECONDS = 60.0
-"""After which a driver that does not answer is reported to hang."""
+"""A driver that does not answer for so long is reported to hang."""
 _BUSY = 1.5 * _GIB
-"""More than the driver's own share of this check's process."""
+"""Used memory above which a GPU is reported to be in use by another process. This check's own
+process uses less."""
 _SWITCHES = re.compile(r"--gpus-per-task|--gpu-bind|--tres-bind|--tres-per-task")
 
-# Asks the driver through its own library, without torch and without CUDA's runtime.
+# Asks the driver through libcuda, without torch and without the CUDA runtime.
 _ASK_DRIVER = """
 import ctypes, json
 facts, number = {}, ctypes.c_int
@@ -58,8 +59,10 @@ tell()
 
 
 def check_gpus(node: Node) -> Findings:
-    """Whether the GPUs are there, and the image and the driver fit. The driver itself is asked, in
-    a process of its own: one that hangs can be ended."""
+    """Check that the GPUs are visible and that the driver supports the image's CUDA.
+
+    The driver is asked in a separate process, which can be killed if the driver hangs.
+    """
     if node.gpus == 0:
         return
     train = node.job.get("train") or {}
@@ -68,36 +71,37 @@ def check_gpus(node: Node) -> Findings:
             yield CheckResult("gpu.count", "unknown", "AMD GPUs cannot be checked here")
             return
         status = "error" if train.get("device") == "cuda" else "warning"
-        what = f"{node.gpus} GPU(s) were asked for, and this node shows no NVIDIA device"
-        why = "the ranks would compute on CPUs"
-        fix = "see nvidia-smi on the node, and whether the request for GPUs is in the script"
+        what = f"{node.gpus} GPU(s) were requested, but this node has no NVIDIA device"
+        why = "the ranks would use the CPU"
+        fix = "run nvidia-smi on the node, and check that the script requests GPUs"
         yield CheckResult("gpu.count", status, what, why, fix)
         return
     if not node.at("/dev/nvidia-uvm").exists():
         what = (
             "the node has GPUs, but no /dev/nvidia-uvm: the kernel module nvidia_uvm is not loaded"
         )
-        fix = "have an administrator run `nvidia-modprobe -u -c=0` on the node"
-        yield CheckResult("gpu.count", "error", what, "CUDA fails with `unknown error` then", fix)
+        fix = "ask an administrator to run `nvidia-modprobe -u -c=0` on the node"
+        yield CheckResult("gpu.count", "error", what, "CUDA would fail: `unknown error`", fix)
         return
     facts = _ask_driver(node)
     yield from judge_gpus(node, facts)
 
 
 def judge_gpus(node: Node, facts: Mapping[str, Any]) -> Findings:
-    """What the driver's answers mean."""
+    """Judge the answers of the driver, `facts`."""
     driver = _driver(node)
     needs_gpu = bool(node.job.get("train")) and node.job["train"]["device"] != "cpu"
     failed = "error" if needs_gpu else "warning"
     if "hangs" in facts:
-        what = f"the NVIDIA driver gives no answer in {facts['hangs']} s"
-        fix = "leave this node out, and tell an administrator: a GPU may have fallen off the bus"
+        what = f"the NVIDIA driver does not answer within {facts['hangs']} s"
+        fix = "exclude this node and report it: a GPU may have fallen off the bus"
         yield CheckResult("gpu.alloc", "error", what, "CUDA programs hang on this node", fix)
         return
     if "library" in facts:
-        what = f"libcuda.so.1 is not inside: {facts['library']}"
+        what = f"libcuda.so.1 cannot be loaded in the container: {facts['library']}"
         fix = (
-            "use container.gpu: true (--nv); on a node whose driver came later, have `ldconfig` run"
+            "set container.gpu: true (--nv); if the driver was installed recently, `ldconfig` must "
+            "be run on the node"
         )
         yield CheckResult("gpu.count", failed, what, "the ranks would see no GPU", fix)
         return
@@ -114,26 +118,28 @@ def _judge_devices(node: Node, facts: Mapping[str, Any]) -> Findings:
     count = len(devices)
     arguments = " ".join(node.job.get("launch", {}).get("args") or [])
     if count == 0:
-        what = f"the driver shows none of the {node.gpus} GPU(s) that were asked for"
-        fix = "see CUDA_VISIBLE_DEVICES, also in container.env and the image"
+        what = f"the driver shows none of the {node.gpus} requested GPU(s)"
+        fix = "check CUDA_VISIBLE_DEVICES, also in container.env and in the image"
         yield CheckResult("gpu.count", "error", what, "the ranks would see no GPU", fix)
     elif count < node.gpus and _SWITCHES.search(arguments):
-        what = f"{count} of {node.gpus} GPUs: launch.args bind them to tasks, and this is one task"
+        what = f"{count} of {node.gpus} GPUs are visible: launch.args give each task its own GPUs"
         yield CheckResult("gpu.count", "unknown", what)
     elif count < node.gpus:
-        what = f"the ranks would see {count} of the {node.gpus} GPUs that were asked for"
+        what = f"only {count} of the {node.gpus} requested GPUs are visible"
         why = "ranks would share a GPU, or have none"
-        fix = "see CUDA_VISIBLE_DEVICES in container.env and the image, and nvidia-smi on the node"
+        fix = (
+            "check CUDA_VISIBLE_DEVICES in container.env and the image, and nvidia-smi on the node"
+        )
         status = "error" if count < node.ranks else "warning"
         yield CheckResult("gpu.count", status, what, why, fix)
     elif count > node.gpus and not node.resolved.get("whole_nodes", True):
         # PBS without its cgroups hook, Slurm without ConstrainDevices.
-        what = f"{count} GPUs can be seen, and {node.gpus} were asked for"
+        what = f"{count} GPUs are visible, but only {node.gpus} were requested"
         why = (
-            "the scheduler counts GPUs here, and keeps no job to its own: another job on this node "
-            "computes on the same ones"
+            "the scheduler counts GPUs but does not restrict jobs to them: another job on this "
+            "node may use the same GPUs"
         )
-        fix = "ask for whole nodes, or see `GPUs that are only counted` in docs/sites.md"
+        fix = "request whole nodes, or see `GPUs that are only counted` in docs/sites.md"
         yield CheckResult("gpu.count", "warning", what, why, fix)
     else:
         names = sorted({str(device["name"]) for device in devices})
@@ -150,29 +156,30 @@ def _judge_devices(node: Node, facts: Mapping[str, Any]) -> Findings:
         yield CheckResult("gpu.alloc", "error", f"GPU {device['index']}: {what}", why, fix)
     for device in busy:
         used = (device["total"] - device["free"]) / _GIB
-        what = f"GPU {device['index']}: {used:.1f} GiB of its memory are in use by somebody else"
-        why = "the ranks may run out of memory, and compute more slowly"
-        fix = "see nvidia-smi on the node: another job is at work on it, or something stayed of one"
+        what = f"GPU {device['index']}: other processes use {used:.1f} GiB of its memory"
+        why = "the ranks may run out of memory, and may be slower"
+        fix = "run nvidia-smi on the node: another job, or a process left by one, uses this GPU"
         yield CheckResult("gpu.alloc", "warning", what, why, fix)
     if devices and not broken and not busy:
-        yield CheckResult("gpu.alloc", "good", "memory can be had on every GPU")
+        yield CheckResult("gpu.alloc", "good", "memory can be allocated on every GPU")
 
 
 _FLOORS = {11: (450, 80, 2), 12: (525,), 13: (580,)}
 
 
 def _judge_driver(node: Node, driver: str | None, *, works: bool, speaks: int) -> CheckResult:
-    """Native from the driver that the image was made for on; by minor-version compatibility from a
-    floor on; below it only with the image's own compatibility libraries (docs/containers)."""
+    """Check that the driver supports the image's CUDA.
+
+    A driver that is as new as the image's works natively. An older one works by minor-version
+    compatibility, down to the oldest driver for this major version of CUDA (`_FLOORS`). A driver
+    older than that needs the compatibility libraries of the image (docs/containers.md).
+    """
     cuda = node.environ.get("CUDA_VERSION", "")
     native = node.environ.get("CUDA_DRIVER_VERSION", "")
-    if driver is None or not (cuda or native):
-        what = (
-            "the image does not say its CUDA version"
-            if driver
-            else "the driver's version is not known"
-        )
-        return CheckResult("gpu.driver", "unknown", what)
+    if driver is None:
+        return CheckResult("gpu.driver", "unknown", "the version of the driver is not known")
+    if not (cuda or native):
+        return CheckResult("gpu.driver", "unknown", "the CUDA version of the image is not known")
     have = _numbers(driver)
     if native and have[: len(_numbers(native))] >= _numbers(native):
         return CheckResult(
@@ -204,27 +211,30 @@ def _judge_driver(node: Node, driver: str | None, *, works: bool, speaks: int) -
 
 
 def _cuda_error(code: int, driver: str | None) -> tuple[str, str, str]:
-    """What, why and what to do of a failed call of the driver."""
+    """`what`, `why` and `fix` of a failed call of the driver."""
     said = f"CUDA error {code}" + (f", driver {driver}" if driver else "")
-    away = "leave this node out, and tell an administrator"
-    stayed = "see nvidia-smi: a process of an earlier job may have stayed"
-    compat = "take the folders of cuda/compat out of LD_LIBRARY_PATH"
+    exclude = "exclude this node and report it to an administrator"
+    left_over = "run nvidia-smi: a process of an earlier job may still be running"
+    compat = "remove the folders of cuda/compat from LD_LIBRARY_PATH"
     known = {
-        2: ("a GPU has no memory left", stayed),
-        3: ("the driver does not start", away),
-        46: ("a GPU is taken by another process, for itself alone", stayed),
-        100: ("the driver sees no GPU", "see CUDA_VISIBLE_DEVICES, and nvidia-smi on the node"),
-        101: ("CUDA_VISIBLE_DEVICES names a GPU that is not there", "take it out of container.env"),
-        214: ("a GPU has a memory error that ECC cannot correct", away),
-        802: ("the switch between the GPUs is not ready (fabric manager)", away),
-        803: ("the driver's library inside does not fit the driver in the kernel", compat),
+        2: ("a GPU has no free memory", left_over),
+        3: ("the driver does not start", exclude),
+        46: ("another process has exclusive use of a GPU", left_over),
+        100: ("the driver sees no GPU", "check CUDA_VISIBLE_DEVICES, and nvidia-smi on the node"),
+        101: (
+            "CUDA_VISIBLE_DEVICES names a GPU that does not exist",
+            "remove it from container.env",
+        ),
+        214: ("a GPU has a memory error that ECC cannot correct", exclude),
+        802: ("the switch between the GPUs is not ready (fabric manager)", exclude),
+        803: ("libcuda in the container does not match the kernel's driver", compat),
         804: ("these GPUs do not work with the image's compatibility libraries", compat),
         999: (
-            "the driver fails without saying why",
-            f"have `nvidia-modprobe -u -c=0` run on the node, or {away}",
+            "the driver fails with an unknown error",
+            f"ask for `nvidia-modprobe -u -c=0` on the node, or {exclude}",
         ),
     }
-    what, fix = known.get(code, ("the driver does not start", away))
+    what, fix = known.get(code, ("the driver does not start", exclude))
     return f"{what} ({said})", "the ranks would see no GPU", fix
 
 

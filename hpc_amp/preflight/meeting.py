@@ -1,9 +1,8 @@
-"""The preflight: every node looks at itself before any rank starts.
+"""The preflight: every node checks itself, and the first node reports the results.
 
-`preflight.sh` is its outer half, and starts this once on each node through the job's launcher, with
-the standard library only: importing torch takes seconds, and the ranks do it anyway. The nodes tell
-the first one what they found, over the very address and port at which the ranks will meet; it
-reports each finding once, however many nodes have it.
+`hpc_amp/host/preflight.sh` starts this once on each node, through the job's launcher. The nodes
+send their results to the first node, over the address and port that the ranks will use. The first
+node reports each finding once, with the nodes that have it.
 """
 
 from __future__ import annotations
@@ -28,14 +27,17 @@ from hpc_amp.preflight.node_checks import look
 
 _MIB = 2**20
 _WAIT = 120.0
-"""Seconds in which all nodes should have started their task; `launch.timeout` where it is less."""
+"""Seconds to wait for the results of all nodes; `launch.timeout` if that is shorter."""
 _SKEW = 10.0
-"""Seconds by which clocks may differ."""
+"""Seconds by which the nodes' clocks may differ."""
 
 
 def main(job: Path, resolved: Mapping[str, Any], folder: Path) -> NoReturn:
-    """Check this node, tell the first one, and leave a report in `folder`. Ends with 0 whatever it
-    found: an mpirun would end the other nodes' tasks."""
+    """Check this node, send the results to the first node, and write a report into `folder`.
+
+    `job` is the path of job.json, and `resolved` its contents. The process always exits with 0,
+    also after errors: otherwise mpirun would kill the tasks of the other nodes.
+    """
     started = time.monotonic()
     lines = (line.partition("=") for line in os.environ.get("HPC_AMP_OUTSIDE", "").splitlines())
     environ = {name: value for name, value in os.environ.items() if name != "HPC_AMP_OUTSIDE"}
@@ -58,21 +60,25 @@ def main(job: Path, resolved: Mapping[str, Any], folder: Path) -> NoReturn:
         meeting.alone(found, seconds)
     except OSError as error:
         said = next((entry for entry in found if entry.status == "error"), None)
-        what = said.what if said else f"nothing can be written in {folder}: {error.strerror}"
-        fix = said.fix if said else "see its permissions and its file system"
+        what = said.what if said else f"{folder} is not writable: {error.strerror}"
+        fix = said.fix if said else "check its permissions and its file system"
         print(f"hpc-amp: preflight: fs: {what} on {name}; {fix}", file=sys.stderr)
     sys.exit(0)
 
 
 class Meeting:
-    """How the nodes come together: the first one listens where the ranks will meet, the others
-    tell it what they found. Where they cannot, their files tell it."""
+    """Collects the results of all nodes on the first node.
+
+    The first node listens on MASTER_ADDR and MASTER_PORT, and the others connect to it. It also
+    reads the report files in `folder`, which nodes write that cannot connect. `name` is the host
+    name of this node, and `limit` the time to wait, in seconds.
+    """
 
     def __init__(self, node: Node, folder: Path, name: str, *, limit: float) -> None:
         self.node, self.folder, self.name, self.limit = node, folder, name, limit
 
     def first(self, found: list[CheckResult], seconds: float) -> None:
-        """Hear all others, compare, report once for all."""
+        """On the first node: receive and compare the results of all nodes, and report them."""
         started = time.monotonic()
         others: dict[str, dict[str, Any]] = {}
         if self.node.nodes > 1 and not _has(found, "net.name"):
@@ -98,7 +104,7 @@ class Meeting:
         self._write("preflight.json", report)
 
     def other(self, found: list[CheckResult], seconds: float) -> None:
-        """Tell the first node."""
+        """On every other node: send the results to the first node."""
         if _has(found, "net.name"):
             self.alone(found, seconds)
             return
@@ -107,10 +113,10 @@ class Meeting:
         except OSError as error:
             address, port = self.node.master
             what = (
-                f"the first node cannot be reached at {address}:{port}: {error.strerror or error}"
+                f"cannot connect to the first node at {address}:{port}: {error.strerror or error}"
             )
-            why = "the ranks meet there, and would wait for one another"
-            fix = "a firewall may stand between them; `address` of the site chooses a network"
+            why = "all ranks connect to this address, and would wait for each other"
+            fix = "check for a firewall; `address` of the site chooses another network"
             found = [*found, CheckResult("net.reach", "error", what, why, fix)]
             delivered = False
         self._write(f"preflight-{self.name}.json", self._report(found, seconds))
@@ -118,7 +124,10 @@ class Meeting:
             _tell(_group({self.name: found}))
 
     def alone(self, found: list[CheckResult], seconds: float) -> None:
-        """Say it here: no way leads to the first node, or it is not known which one this is."""
+        """Report the results of this node in its own log.
+
+        Used if the first node cannot be reached, or if the rank of this node is not known.
+        """
         self._write(f"preflight-{self.name}.json", self._report(found, seconds))
         _tell(_group({self.name: found}))
 
@@ -141,26 +150,26 @@ class Meeting:
         address, port = self.node.master
         if error.errno == errno.EADDRNOTAVAIL:
             what = f"MASTER_ADDR {address} is not an address of the first node"
-            fix = "see `address` of the site, and launch.args for what moves rank 0"
-            return CheckResult("net.name", "error", what, "rank 0 listens there", fix)
+            fix = "check `address` of the site, and launch.args for options that move rank 0"
+            return CheckResult("net.name", "error", what, "rank 0 listens on it", fix)
         if isinstance(error, socket.gaierror):
-            what = f"MASTER_ADDR {address} is a name that is not known: {error.strerror}"
-            fix = "see `address` of the site, and /etc/hosts, in the image too"
-            return CheckResult("net.name", "error", what, "rank 0 listens there", fix)
-        what = f"port {port} of {address} cannot be had: {error.strerror}"
-        fix = "see who has it (ss -ltnp); another attempt takes another port"
-        return CheckResult("net.port", "error", what, "the ranks meet there", fix)
+            what = f"MASTER_ADDR {address} cannot be resolved: {error.strerror}"
+            fix = "check `address` of the site, and /etc/hosts of the node and the image"
+            return CheckResult("net.name", "error", what, "rank 0 listens on it", fix)
+        what = f"port {port} of {address} is not available: {error.strerror}"
+        fix = "find the process that uses it (ss -ltnp); a new attempt uses another port"
+        return CheckResult("net.port", "error", what, "all ranks connect to it", fix)
 
     def _try_port(self) -> Findings:
         if not self.node.master[0] or self.node.ranks == 1:
-            return  # nobody meets
+            return  # no rank connects to another
         try:
             self._listen().close()
         except OSError as error:
             yield self._cannot_listen(error)
 
     def _hear(self, listener: socket.socket) -> dict[str, dict[str, Any]]:
-        """The reports of the other nodes: those that come, and those that lie in files."""
+        """The reports of the other nodes, received over the network or read from their files."""
         heard: dict[str, dict[str, Any]] = {}
         until = time.monotonic() + self.limit
         listener.settimeout(0.2)
@@ -176,7 +185,8 @@ class Meeting:
                 report["late"] = time.time() - float(report["time"])
                 heard[report["node"]] = report
                 connection.sendall(b"heard\n")
-                connection.recv(1)  # the other closes first: this port stays free of its remains
+                # The other node closes first, so that TIME_WAIT does not keep this port in use.
+                connection.recv(1)
         for report in heard.values():
             report["findings"] = [CheckResult(**entry) for entry in report["findings"]]
         return heard
@@ -194,20 +204,19 @@ class Meeting:
         found = []
         silent = self.node.nodes - 1 - len(others)
         if silent:
-            what = f"{silent} node(s) gave no answer in {self.limit:.0f} s{self._names(others)}"
-            why = "the ranks there would not start, or could not be reached"
-            fix = "see the log for what they say; leave them out, or raise launch.timeout"
+            what = f"{silent} node(s) did not answer within {self.limit:.0f} s{self._names(others)}"
+            why = "their ranks would not start, or could not connect"
+            fix = "look for their messages in the log; exclude them, or raise launch.timeout"
             found.append(CheckResult("net.reach", "error", what, why, fix))
         elif not any(_has(report["findings"], "net.reach") for report in others.values()):
-            found.append(CheckResult("net.reach", "good", "every node reaches the first one"))
+            what = "every node can connect to the first one"
+            found.append(CheckResult("net.reach", "good", what))
         own = snapshot(self.node.run_dir)
         wrong = sorted(n for n, report in others.items() if report.get("snapshot", own) != own)
         if wrong:
-            what = f"{', '.join(wrong)}: another version of the run's code than on the first node"
-            why = "ranks of different code wait for one another, or compute different things"
-            fix = (
-                "the file system is not the same everywhere, or its caches are stale: submit again"
-            )
+            what = f"{', '.join(wrong)}: the code of the run differs from that on the first node"
+            why = "ranks with different code hang or compute different results"
+            fix = "submit again; the file systems differ, or their caches are out of date"
             found.append(CheckResult("code", "error", what, why, fix))
         else:
             found.append(CheckResult("code", "good", "every node sees the same code"))
@@ -215,16 +224,19 @@ class Meeting:
         off = {n: -seconds for n, seconds in late.items() if abs(seconds) > _SKEW}
         if off:
             shown = ", ".join(f"{n} by {seconds:+.0f} s" for n, seconds in sorted(off.items()))
-            what = f"clocks differ from the first node's: {shown}"
-            why = "a rank stops by its own clock before the time limit, and files look new or old"
-            fix = "tell an administrator (chronyc tracking); raise job.stop_margin meanwhile"
+            what = f"clocks differ from that of the first node: {shown}"
+            why = "a rank uses its own clock to stop before the time limit"
+            fix = "report it to an administrator (chronyc tracking), and raise job.stop_margin"
             found.append(CheckResult("clock", "warning", what, why, fix))
         elif late:
             found.append(CheckResult("clock", "good", "the nodes' clocks agree"))
         return found
 
     def _names(self, others: Mapping[str, Any]) -> str:
-        """Those that did not answer, where the node file calls nodes as they call themselves."""
+        """The names of the nodes that did not answer, as the end of a message.
+
+        Empty if the names in the node file are not the host names of the nodes.
+        """
         try:
             listed = [line.partition(".")[0] for line in self._node_file()]
         except OSError:
@@ -239,8 +251,11 @@ class Meeting:
     # -- the others
 
     def _deliver(self, found: list[CheckResult], seconds: float) -> bool:
-        """Hand the report over. False where the first node has ended without listening. Raises
-        OSError where there is no way to it."""
+        """Send the report to the first node.
+
+        Returns False if the first node has written its own report, which means that it no longer
+        listens. Raises OSError if no connection is possible until the time limit.
+        """
         until = time.monotonic() + self.limit
         first = ""
         with contextlib.suppress(OSError, IndexError):
@@ -271,7 +286,10 @@ class Meeting:
         return {"node": self.name, "failed": failed, "seconds": seconds, "findings": placed}
 
     def _write(self, name: str, report: Mapping[str, Any]) -> None:
-        """Whole or not at all. The script reads `failed`, which has a line of its own."""
+        """Write a report atomically.
+
+        The script reads the line with `failed`, so the JSON must have one line for each key.
+        """
         new = self.folder / f"{name}.new"
         new.write_text(json.dumps(report, indent=1) + "\n")
         os.replace(new, self.folder / name)
@@ -294,7 +312,7 @@ _ORDER = ("error", "warning", "unknown", "good")
 
 
 def _group(reports: Mapping[str, list[CheckResult]]) -> list[CheckResult]:
-    """Each finding once, with the nodes that have it: errors first."""
+    """Merge equal findings of several nodes; sort them so that errors come first."""
     nodes: dict[CheckResult, list[str]] = {}
     for name, findings in reports.items():
         for finding in findings:
@@ -309,7 +327,7 @@ def _group(reports: Mapping[str, list[CheckResult]]) -> list[CheckResult]:
 
 
 def _failed(grouped: list[CheckResult]) -> str:
-    """The first error as one line; empty where there is none."""
+    """The first error as one line, or an empty text."""
     first = next((finding for finding in grouped if finding.status == "error"), None)
     return f"{first.id}: {first.what} on {first.where}" if first else ""
 
@@ -323,16 +341,18 @@ def _tell(grouped: list[CheckResult]) -> None:
 
 
 def _summary(grouped: list[CheckResult], nodes: int, seconds: float) -> str:
-    ids = {status: {f.id for f in grouped if f.status == status} for status in _ORDER}
+    ids: dict[str, set[str]] = {status: set() for status in _ORDER}
+    for finding in grouped:
+        ids[finding.status].add(finding.id)
     parts = [f"{len(ids['good'])} checks good"]
-    parts += [f"{status}: {', '.join(sorted(ids[status]))}" for status in _ORDER[:2] if ids[status]]
-    if ids["unknown"]:
-        parts.append(f"not checked: {', '.join(sorted(ids['unknown']))}")
+    for status, title in (("error", "error"), ("warning", "warning"), ("unknown", "not checked")):
+        if ids[status]:
+            parts.append(f"{title}: {', '.join(sorted(ids[status]))}")
     return f"preflight: {nodes} node(s) in {seconds:.1f} s: {'; '.join(parts)}"
 
 
 def snapshot(run_dir: Path) -> str:
-    """A number for the run's copy of hpc_amp."""
+    """A hash of the run's copy of hpc_amp, to compare it between nodes."""
     digest = hashlib.sha256()
     folder = run_dir / "src"
     for path in sorted(folder.rglob("*.py")):

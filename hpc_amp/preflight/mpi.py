@@ -1,10 +1,10 @@
-"""The MPI check: do the ranks of the host's launcher meet in the MPI library of the image?
+"""The MPI check: does the MPI library in the image work with the host's launcher?
 
-Where the two do not fit, every rank becomes "rank 0 of 1", and most of the time nothing fails: each
-would train by itself. So a job with `launch.mpi` starts this first, with the launcher and the
-container of the real start, and its program only if all ranks agree. mpi4py is asked in a process
-of its own: an initialisation that hangs can be ended only from outside, and the program's own comes
-later, untouched.
+If they do not work together, every rank becomes "rank 0 of 1". Usually no error is reported, and
+every rank trains alone. So a job with `launch.mpi` first starts this check, with the launcher and
+the container of the job. Its program starts only if all ranks agree.
+
+mpi4py runs in a separate process, because an MPI_Init that hangs can only be killed from outside.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ MISMATCH = 3
 """Exit status of a check that failed."""
 
 
-# What rank 0 needs to be first where all ranks fail alike, in seconds. Only who speaks depends on
-# it: whichever rank comes first explains the failure.
+# Seconds that the other ranks wait, so that rank 0 reports a failure of all ranks. If rank 0 is
+# slower, another rank reports it.
 _HEAD_START = 2.0
 
-# What mpi4py says, as JSON lines into the descriptor of the first argument: whatever comes after,
-# the last line tells how far it got. The library's version can be asked before MPI is initialised.
-# The working directory is no place to import from. The sum shows that the ranks reach each other.
-# The launcher kills the process that asks, which is a rank to it, but knows no child: so the kernel
-# ends this one with it (prctl 1 is PR_SET_PDEATHSIG, 9 SIGKILL).
+# Writes facts as JSON lines to the file descriptor in the first argument; `stage` shows how far it
+# got. The version of the library can be read before MPI_Init. The sum shows that the ranks can
+# exchange messages. Nothing is imported from the working directory. The launcher may kill the
+# parent, which is the rank, but it does not know this child: prctl makes the kernel kill the child
+# together with its parent (1 is PR_SET_PDEATHSIG, 9 is SIGKILL).
 _ASK_MPI4PY = """
 import ctypes, json, os, sys
 if hasattr(ctypes.CDLL(None), "prctl"):
@@ -76,9 +76,12 @@ def probe(
     world: World,
     environment: Mapping[str, str],
 ) -> int:
-    """Check this rank, in the environment and the folder of the program. Returns 0, or MISMATCH
-    after one rank has explained. `job` is the job of job.json. Raises WorldError for a time limit
-    that is none, and OSError where `folder` does not exist."""
+    """Check MPI on this rank, in the environment and the folder of the program.
+
+    `job` is the key `job` of job.json. Returns 0, or MISMATCH after one of the ranks has printed
+    the reason. Raises WorldError if the time limit in the environment is not a number of seconds,
+    and OSError if `folder` does not exist.
+    """
     limit = _time_limit(environment)
     answer = _ask(environment, folder, limit)
     setting = MpiCheck(job, world, environment, answer)
@@ -100,7 +103,7 @@ def _time_limit(environment: Mapping[str, str]) -> float:
     except ValueError:
         limit = 0.0
     if not 0 < limit < 1e9:
-        raise WorldError(f"{TIMEOUT}={text!r} is not a number of seconds above 0")
+        raise WorldError(f"{TIMEOUT}={text!r} is not a positive number of seconds")
     return limit
 
 
@@ -108,8 +111,10 @@ def _time_limit(environment: Mapping[str, str]) -> float:
 
 
 def _ask(environment: Mapping[str, str], folder: str, limit: float) -> ProbeAnswer:
-    """Let mpi4py initialise in a process of its own, and end it with all that it started when the
-    time is up. Descriptors stay open in it: PMI's server is behind an inherited one."""
+    """Initialise mpi4py in a separate process; kill it and its children after `limit` seconds.
+
+    File descriptors are inherited, because PMI uses one of them to reach its server.
+    """
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     with tempfile.TemporaryFile() as output, open(reading, "rb") as pipe:
@@ -131,16 +136,21 @@ def _ask(environment: Mapping[str, str], folder: str, limit: float) -> ProbeAnsw
             status = process.wait(limit)
         except subprocess.TimeoutExpired:
             status = None
-        # A library that finds no server may have started one of its own.
+        # A library that finds no PMI server may have started one.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        return ProbeAnswer(_facts(pipe), status, _text(output))
+        output.seek(0)
+        text = output.read(2**20).decode(errors="replace")
+        return ProbeAnswer(_facts(pipe), status, text)
 
 
 def _facts(pipe: IO[bytes]) -> dict[str, Any]:
-    """Everything that was told. A daemon that escaped its session may hold the pipe open, so there
-    is no waiting for its end: the lines are few enough to lie in the pipe already."""
+    """Read the facts that the process wrote.
+
+    The read does not wait for the end of the pipe, because a daemon of MPI may keep it open. The
+    few lines fit into the pipe, so all of them can be read at once.
+    """
     os.set_blocking(pipe.fileno(), False)
     content = b""
     with contextlib.suppress(BlockingIOError):
@@ -153,11 +163,6 @@ def _facts(pipe: IO[bytes]) -> dict[str, Any]:
     return facts
 
 
-def _text(output: IO[bytes]) -> str:
-    output.seek(0)
-    return output.read(2**20).decode(errors="replace")
-
-
 # ---- explaining --------------------------------------------------------------------------------
 
 
@@ -168,10 +173,13 @@ def _explain(
     run_dir: Path,
     environment: Mapping[str, str],
 ) -> int:
-    """Say it once in the whole job. Rank 0 speaks at once; others wait a little, and then only if
-    nobody has spoken of the same failure. A file in the run directory, which all nodes see, shows
-    who was first; what MPI wrote is kept there. A rank that stays silent waits once more before it
-    ends, since launchers kill all ranks when one fails, and the speaker shall have finished."""
+    """Report a failure once in the whole job.
+
+    Rank 0 reports at once, the others after `_HEAD_START` seconds. The first rank creates a file in
+    the run directory, with the output of MPI. A rank that finds the file reports nothing. It waits
+    before it exits, because launchers kill all ranks when one of them fails, and the first rank
+    needs time to print its message.
+    """
     attempt = environment.get("HPC_AMP_ATTEMPT")
     kept = ""
     if attempt:
@@ -186,9 +194,10 @@ def _explain(
         except FileExistsError:
             time.sleep(_HEAD_START)
             return MISMATCH
-        except OSError:  # a full disk, a read-only mount: better too many lines than none
+        except OSError:
+            # On a full or read-only file system, every rank reports: that is better than no report.
             pass
-    # In one write: launchers mix what several ranks say.
+    # In one write, because launchers mix the output of several ranks.
     sys.stderr.write(f"hpc-amp: MPI check: {failure.text}{kept}\n")
     sys.stderr.flush()
     return MISMATCH

@@ -1,4 +1,4 @@
-"""Whether host and image fit each other in MPI, from what both say, and why not."""
+"""Judge whether the MPI of the image works with the host's launcher, and explain why not."""
 
 from __future__ import annotations
 
@@ -13,52 +13,53 @@ from typing import Any
 from hpc_amp.distributed.world import World
 
 TIMEOUT = "HPC_AMP_MPI_TIMEOUT"
-"""The variable with the limit of the check, in seconds."""
+"""The environment variable that sets the time limit of the check, in seconds."""
 _NO_MPI_NEEDED = "`launch.mpi: none` (torch needs no MPI)"
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """An MPI library or launcher, by what it says of itself."""
+    """An MPI library or launcher, as it describes itself."""
 
     text: str = ""
-    """As people write it: `Open MPI v4.1.4`."""
+    """The name for messages: `Open MPI v4.1.4`."""
     family: str = ""
-    """`Open MPI`, `MPICH` (also Cray's, Intel's and MVAPICH, which are made from it), `Slurm`, or
-    empty where unknown."""
+    """`Open MPI`, `MPICH` (also Cray MPICH, Intel MPI and MVAPICH, which are derived from it),
+    `Slurm`, or empty if unknown."""
     version: str = ""
-    """`4.1.4`, or empty where unknown."""
+    """`4.1.4`, or empty if unknown."""
 
     @property
     def major(self) -> int:
-        """The first number of the version, 0 where it is unknown."""
+        """The first number of the version, or 0 if it is unknown."""
         found = re.match(r"\d+", self.version)
         return int(found[0]) if found else 0
 
 
 @dataclass(slots=True)
 class ProbeAnswer:
-    """What the process that asked mpi4py found out."""
+    """The result of the process that initialises mpi4py."""
 
     facts: dict[str, Any] = field(default_factory=dict)
+    """What it found: `stage`, `library`, `size`, `rank`, `total`, and others."""
     status: int | None = None
-    """Exit status, negative for a signal; None where it had to be ended."""
+    """Its exit status, negative for a signal, or None if it was killed at the time limit."""
     output: str = ""
-    """What MPI wrote meanwhile."""
+    """The output of MPI."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Why the program must not start."""
+    """The reason why the program must not start."""
 
     kind: str
-    """A word for all failures of this sort."""
+    """The kind of failure, as one word."""
     text: str
     """One line: what is wrong and what to do."""
 
 
 class MpiCheck:
-    """Both sides of the check, and how to call them."""
+    """Both sides of the check, with their names for messages."""
 
     def __init__(
         self,
@@ -91,12 +92,12 @@ class MpiCheck:
 
     @property
     def both(self) -> str:
-        """Both versions."""
+        """The versions of both sides."""
         return f"host: {self.host.text or 'unknown'}, {self.inside}: {self.library.text}"
 
 
 def host_library(environment: Mapping[str, str]) -> Library:
-    """The host's launcher: what the script has asked it, else what it left in the environment."""
+    """The host's launcher, from HPC_AMP_HOST_MPI (set by the script) or its own variables."""
     text = " ".join(environment.get("HPC_AMP_HOST_MPI", "").split())
     if text == "unknown":
         text = ""
@@ -118,8 +119,11 @@ def host_library(environment: Mapping[str, str]) -> Library:
 
 
 def image_library(said: str, environment: Mapping[str, str]) -> Library:
-    """The image's library: what `MPI_Get_library_version` says, which may be pages long. Where it
-    cannot be asked, what NVIDIA's images have in their environment."""
+    """The library of the image.
+
+    `said` is the text of `MPI_Get_library_version`, which may be long. If it is empty, the variable
+    OPENMPI_VERSION of NVIDIA's images is used.
+    """
     if not said and environment.get("OPENMPI_VERSION"):
         version = environment["OPENMPI_VERSION"]
         return Library(f"Open MPI v{version}", "Open MPI", version)
@@ -138,14 +142,14 @@ def image_library(said: str, environment: Mapping[str, str]) -> Library:
 
 
 def judge(setting: MpiCheck, limit: float) -> Mismatch | None:
-    """What is wrong, None where nothing is."""
+    """Return what is wrong, or None. `limit` is the time limit of the check, in seconds."""
     answer, world = setting.answer, setting.world
     facts = answer.facts
     if "absent" in facts:
         return Mismatch(
             "absent",
-            f"no mpi4py in the {setting.inside} ({sys.executable}): launch.mpi needs it. Install "
-            f"it there, or use {_NO_MPI_NEEDED}",
+            f"the {setting.inside} has no mpi4py ({sys.executable}), which launch.mpi needs. "
+            f"Install it, or use {_NO_MPI_NEEDED}",
         )
     if "unloadable" in facts:
         return Mismatch("unloadable", _unloadable(setting, facts["unloadable"]))
@@ -159,17 +163,17 @@ def judge(setting: MpiCheck, limit: float) -> Mismatch | None:
         return Mismatch(
             "rank",
             f"rank {world.rank} is rank {facts['rank']} in MPI, but the launcher's variables say "
-            f"{world.rank} of {world.size} (from {world.source}; {setting.both}): a second "
-            "launcher's are among them. Keep them out of job.setup and container.env, or set "
-            "launch.method to the launcher that is meant",
+            f"{world.rank} of {world.size} (from {world.source}; {setting.both}): variables of a "
+            "second launcher are set. Remove them from job.setup and container.env, or set "
+            "launch.method to the right launcher",
         )
     if answer.status is None:
         return Mismatch("timeout", _too_long(setting, limit))
     if "total" in facts and facts["total"] != world.size * (world.size - 1) // 2:
         return Mismatch(
             "sum",
-            f"the ranks 0 to {world.size - 1} add up to {facts['total']} in MPI "
-            f"({setting.both}): its messages cannot be trusted. Use another library, or "
+            f"the sum of the ranks 0 to {world.size - 1} is {facts['total']} in MPI "
+            f"({setting.both}), which is wrong. Use another library, or "
             f"{_NO_MPI_NEEDED}",
         )
     if answer.status != 0 or facts.get("stage") != "done":
@@ -178,21 +182,21 @@ def judge(setting: MpiCheck, limit: float) -> Mismatch | None:
 
 
 def _unloadable(setting: MpiCheck, said: str) -> str:
-    """mpi4py tries many names, and says why each failed."""
+    """mpi4py cannot load a library. It tries many names and reports why each one failed."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     reason = "; ".join(lines[-3:]) or "it gives no reason"
     what = f"mpi4py in the {setting.inside} cannot load an MPI library ({reason[:400]})"
     if "GLIBC_" in said:
         cure = (
-            "the host's library is made for a newer system than the image's: use "
+            "the host's library needs a newer C library than the image has: use "
             "`launch.mpi: hybrid` with an MPI in the image"
         )
     elif setting.bound:
-        cure = "see to host_mpi.libraries and host_mpi.bind of the site"
+        cure = "check host_mpi.libraries and host_mpi.bind of the site"
     else:
         cure = (
-            f"install the MPI that mpi4py was made for in the {setting.inside}, or bind the "
-            "host's with `launch.mpi: bind`"
+            f"install the MPI that mpi4py was built for in the {setting.inside}, or bind the MPI "
+            "of the host with `launch.mpi: bind`"
         )
     sides = f"host: {setting.host.text}; " if setting.host.text else ""
     if setting.library.text:
@@ -208,18 +212,20 @@ def _too_long(setting: MpiCheck, limit: float) -> str:
         "start": "MPI_Init",
         "talk": f"the first exchange among the {setting.world.size} ranks",
     }.get(stage, "MPI_Finalize")
-    late = f"{doing} did not come to an end within {limit:g} s"
+    late = f"{doing} did not end within {limit:g} s"
     if stage in ("import", "load"):
         return (
-            f"{late}: the file system that it is read from is slow, or does not answer. A larger "
-            f"{TIMEOUT}, exported in job.setup, waits longer"
+            f"{late}: its file system is slow or does not answer. To wait longer, export a larger "
+            f"{TIMEOUT} in job.setup"
         )
-    return f"{late} ({TIMEOUT}, exported in job.setup, sets the time): {_why(setting)}"
+    return f"{late} (to wait longer, export {TIMEOUT} in job.setup): {_why(setting)}"
 
 
 def _crashed(setting: MpiCheck) -> str:
-    """The last line is seldom the one that says it: Open MPI frames its messages, and ends with
-    what it could not do about it."""
+    """The process failed. Quote the last useful line of its output.
+
+    The very last line is rarely useful: Open MPI frames its messages and adds general ones.
+    """
     status = setting.answer.status or 0
     ended = f"ended with status {status}"
     if status < 0:
@@ -238,7 +244,7 @@ def _crashed(setting: MpiCheck) -> str:
 
 
 def _why(setting: MpiCheck) -> str:
-    """The likely cause and the cure, with the versions of both sides."""
+    """The likely cause and the fix, with the versions of both sides."""
     host, image = setting.host, setting.library
     complaint = f"{setting.their_library} cannot talk to {setting.their_host}"
     bind_or_none = f"or `launch.mpi: bind`, or {_NO_MPI_NEEDED}"
@@ -246,68 +252,64 @@ def _why(setting: MpiCheck) -> str:
     if setting.bound and host.family in ("Open MPI", "MPICH"):
         if len(families) > 1 or (host.family == "Open MPI" and host.version != image.version):
             cure = (
-                "it is not the host's. Let host_mpi.libraries of the site name the folder of the "
-                "host's libmpi.so (a wheel of mpi4py looks in its own environment first: "
-                "MPI4PY_LIBMPI in container.env names the file)"
+                "it is not the host's library. Set host_mpi.libraries of the site to the folder of "
+                "the host's libmpi.so (an mpi4py from a wheel searches its own environment first: "
+                "set MPI4PY_LIBMPI in container.env to the file)"
             )
         else:
-            cure = "see to host_mpi of the site: its prefix, and what its libraries need"
+            cure = "check host_mpi of the site: prefix, and the libraries that the host's MPI needs"
         return f"{complaint}: {cure}, or use {_NO_MPI_NEEDED}"
     if families == {"Open MPI", "MPICH"}:
         launcher = "mpirun" if image.family == "Open MPI" else "mpiexec"
         return (
-            f"{complaint}: they are of two families. Use an image with {host.family}, or "
-            f"launch.method: {launcher} of a host's {image.family}, {bind_or_none}"
+            f"{complaint}: Open MPI and MPICH do not work together. Use an image with "
+            f"{host.family}, or launch.method: {launcher} with {image.family} on the host, "
+            f"{bind_or_none}"
         )
     if families == {"Open MPI"} and host.major > image.major > 0:
         return (
-            f"{complaint}: the host's major version may not be newer than the {setting.inside}'s. "
+            f"{complaint}: its major version must not be newer than that of the {setting.inside}. "
             f"Use an image with Open MPI {host.major} or newer, {bind_or_none}"
         )
     lost = re.search(r"(\S+)/share/(?:openmpi|pmix)/help-\S+: No such file", setting.answer.output)
     if lost:
         return (
-            f"{complaint}: it looks for its own files in {lost[1]}, which the {setting.inside} "
-            "does not have. Name the folder that it is in as OPAL_PREFIX in container.env, or use "
+            f"{complaint}: it searches its own files in {lost[1]}, which does not exist in the "
+            f"{setting.inside}. Set OPAL_PREFIX in container.env to the folder of this MPI, or use "
             f"{_NO_MPI_NEEDED}"
         )
-    missing = _missing_folder(setting.environment)
-    if missing:
+    # PMIx needs files of its server, in a folder of the node.
+    missing = setting.environment.get("PMIX_SERVER_TMPDIR")
+    if missing and not os.path.isdir(missing):
         return (
-            f"{complaint}: the launcher's folder {missing} is not visible inside. Add the part of "
-            f"it that lasts, such as {os.path.dirname(missing)}, to container.bind, or use "
+            f"{complaint}: the launcher's folder {missing} is not visible in the container. Add a "
+            f"parent of it, such as {os.path.dirname(missing)}, to container.bind, or use "
             f"{_NO_MPI_NEEDED}"
         )
     if host.family == "Slurm":
         return f"{complaint}: {_why_slurm(setting)}, or use {_NO_MPI_NEEDED}"
     return (
-        f"{complaint}, although their versions do not exclude it. Keep --cleanenv and "
-        f"--containall out of container.args, use an image with the host's version, {bind_or_none}"
+        f"{complaint}, although their versions should work together. Remove --cleanenv and "
+        f"--containall from container.args, use an image with the host's version, {bind_or_none}"
     )
 
 
-def _missing_folder(environment: Mapping[str, str]) -> str | None:
-    """PMIx meets its server through files of the node."""
-    folder = environment.get("PMIX_SERVER_TMPDIR")
-    return folder if folder and not os.path.isdir(folder) else None
-
-
 def _why_slurm(setting: MpiCheck) -> str:
-    """What srun offers shows in the variables of the step."""
+    """The cause under srun. The variables of the step show which plugin srun uses."""
     mpich = setting.library.family == "MPICH"
     if setting.environment.get("PMIX_RANK"):
         if mpich:
-            return "MPICH wants PMI. Set `srun_mpi: pmi2` in the site (see `srun --mpi=list`)"
+            return "MPICH needs PMI. Set `srun_mpi: pmi2` in the site (see `srun --mpi=list`)"
         return (
-            "its PMIx does not understand that of Slurm. Try PMIX_MCA_psec=^munge and "
+            "its PMIx is not compatible with that of Slurm. Try PMIX_MCA_psec=^munge and "
             "PMIX_MCA_gds=hash in container.env, or an image with a newer library"
         )
     if setting.environment.get("PMI_RANK") and not mpich:
-        return "Open MPI wants PMIx. Set `srun_mpi: pmix` in the site (see `srun --mpi=list`)"
+        return "Open MPI needs PMIx. Set `srun_mpi: pmix` in the site (see `srun --mpi=list`)"
     if setting.environment.get("PMI_RANK"):
-        return "its PMI does not understand that of Slurm. Use an image with a newer library"
+        return "its PMI is not compatible with that of Slurm. Use an image with a newer library"
     plugin = "pmi2" if mpich else "pmix"
     return (
-        "srun offers the ranks no MPI (`--mpi=none`). Set "
+        "srun starts the ranks without MPI (`--mpi=none`). Set "
         f"`srun_mpi: {plugin}` in the site (see `srun --mpi=list`)"
     )

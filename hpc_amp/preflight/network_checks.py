@@ -1,4 +1,4 @@
-"""The checks of a node's network, as its ranks will use it."""
+"""The network checks of the preflight, for one node."""
 
 from __future__ import annotations
 
@@ -13,29 +13,33 @@ _MIB = 2**20
 
 
 def check_names(node: Node) -> Findings:
-    """Whether every node finds the first one by the name that the ranks will use."""
+    """Check that MASTER_ADDR, the address of the first node, resolves on this node."""
     name, _ = node.master
     if node.nodes == 1 or not name:
         return
-    why = "the ranks meet there"
+    why = "all ranks connect to it"
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
     except OSError as error:
-        what = f"MASTER_ADDR {name!r} has no address inside: {error.strerror or error}"
-        fix = "see /etc/hosts and /etc/resolv.conf inside, and `address` of the site"
+        what = (
+            f"MASTER_ADDR {name!r} cannot be resolved in the container: {error.strerror or error}"
+        )
+        fix = "check /etc/hosts and /etc/resolv.conf in the container, and `address` of the site"
         yield CheckResult("net.name", "error", what, why, fix)
         return
     loops = sorted(address for address in found if address.startswith("127.") or address == "::1")
     if loops and len(loops) == len(found):
-        what = f"MASTER_ADDR {name} is {', '.join(loops)} here, which is this node itself"
-        fix = "have /etc/hosts mended, or give another name: `address` of the site"
+        what = f"MASTER_ADDR {name} resolves to {', '.join(loops)}, which is this node itself"
+        fix = (
+            "ask for a correction of /etc/hosts, or choose another name with `address` of the site"
+        )
         yield CheckResult("net.name", "error", what, why, fix)
     else:
-        yield CheckResult("net.name", "good", f"{name} is {', '.join(sorted(found))}")
+        yield CheckResult("net.name", "good", f"{name} resolves to {', '.join(sorted(found))}")
 
 
 def check_port(node: Node) -> Findings:
-    """Whether the port is one that no other connection takes by chance."""
+    """Check that MASTER_PORT is outside the range of ephemeral ports."""
     _, port = node.master
     if not port:
         return
@@ -45,16 +49,19 @@ def check_port(node: Node) -> Findings:
         yield CheckResult("net.port", "unknown", "the range of ephemeral ports cannot be read")
         return
     if low <= port <= high:
-        what = f"port {port} is one of those that connections take by chance here ({low} to {high})"
-        why = "once in a while it will be taken already"
-        fix = "ask for net.ipv4.ip_local_port_range to end at 60999, as it does by default"
+        what = f"port {port} is in the range of ephemeral ports ({low} to {high})"
+        why = "another connection may use it already"
+        fix = "ask for net.ipv4.ip_local_port_range to end at 60999, which is the default"
         yield CheckResult("net.port", "warning", what, why, fix)
     else:
         yield CheckResult("net.port", "good", f"port {port} is outside {low} to {high}")
 
 
 def check_interfaces(node: Node, names: list[str] | None = None) -> Findings:
-    """Whether the network interfaces exist that NCCL and gloo are told to use."""
+    """Check that the network interfaces that are set for NCCL and gloo exist.
+
+    `names` are the interfaces of this node; by default the system is asked.
+    """
     if names is None:
         names = [name for _, name in socket.if_nameindex()]
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
@@ -63,23 +70,28 @@ def check_interfaces(node: Node, names: list[str] | None = None) -> Findings:
             continue
         usable = interfaces(value, names, exact=variable.startswith("GLOO"))
         if usable:
-            yield CheckResult("net.if", "good", f"{variable}={value} means {', '.join(usable)}")
+            yield CheckResult("net.if", "good", f"{variable}={value} selects {', '.join(usable)}")
             continue
         source = _set_by(node, variable)
         used = node.nodes > 1 and (
             variable.startswith("GLOO") or (node.gpus > 0 and node.at("/dev/nvidiactl").exists())
         )
         what = (
-            f"{variable}={value} ({source}) is none of this node's interfaces: {', '.join(names)}"
+            f"{variable}={value} ({source}) selects no interface of this node; it has "
+            f"{', '.join(names)}"
         )
-        fix = f"set {variable} to one of them in container.env, or to nothing"
-        why = "the ranks would find no network"
+        fix = f"set {variable} in container.env to one of them, or to an empty value"
+        why = "the ranks could not connect"
         yield CheckResult("net.if", "error" if used else "warning", what, why, fix)
 
 
 def interfaces(value: str, names: list[str], *, exact: bool = False) -> list[str]:
-    """Those that a value of NCCL_SOCKET_IFNAME means: beginnings of names, whole names behind a
-    `=`, all others behind a `^`. NCCL takes `lo` only where it is named."""
+    """Return the interfaces in `names` that a value of NCCL_SOCKET_IFNAME selects.
+
+    The value is a list of prefixes, or of whole names after `=`; after `^` it is a list of what is
+    excluded. With `exact`, the names are always whole, as for gloo. NCCL uses `lo` only if the
+    value names it.
+    """
     excluded = value.startswith("^")
     text = value[1:] if excluded else value
     if text.startswith("="):
@@ -92,16 +104,16 @@ def interfaces(value: str, names: list[str], *, exact: bool = False) -> list[str
 
 
 def check_infiniband(node: Node) -> Findings:
-    """Whether a node's InfiniBand can be used from inside."""
+    """Check that the container can use the node's InfiniBand."""
     if node.nodes == 1 or node.gpus == 0:
         return
     cards = listed(node.at("/sys/class/infiniband"))
     if not cards:
         return
-    why = "NCCL takes the slow way through TCP then, in silence"
+    why = "NCCL would use slow TCP without a warning"
     lacks = []
     if not [name for name in listed(node.at("/dev/infiniband")) if name.startswith("uverbs")]:
-        lacks.append("/dev/infiniband is not inside")
+        lacks.append("/dev/infiniband is not in the container")
     folders = ["/usr/lib*", "/usr/lib/*-linux-gnu", "/lib*", "/usr/local/lib"]
     folders += [*filter(None, (node.program.get("LD_LIBRARY_PATH") or "").split(os.pathsep))]
     if not any(glob.glob(str(node.at(folder)) + "/libibverbs.so*") for folder in folders):
@@ -110,7 +122,7 @@ def check_infiniband(node: Node) -> Findings:
     if soft != resource.RLIM_INFINITY and soft < 64 * _MIB:
         lacks.append(f"only {soft // 1024} KiB of memory may be locked (ulimit -l)")
     if lacks:
-        fix = "bind what is missing; the scheduler's daemon hands the limit on to jobs"
+        fix = "bind what is missing; a limit must be raised for the scheduler's daemon on the node"
         what = f"the node has {', '.join(cards)}, but {'; '.join(lacks)}"
         yield CheckResult("net.ib", "warning", what, why, fix)
     else:
@@ -118,7 +130,7 @@ def check_infiniband(node: Node) -> Findings:
 
 
 def _set_by(node: Node, variable: str) -> str:
-    """Who set a variable, for people."""
+    """Where a variable is set, as text for the message."""
     if variable in node.job["container"]["env"]:
         return "from container.env, the site or its fabric profile"
     if node.outside.get(variable) == node.environ.get(variable):

@@ -1,4 +1,4 @@
-"""One node as its ranks will find it, and what a check says of it."""
+"""What the checks of the preflight know about a node, and their results."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hpc_amp.distributed.world import World, resolve
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check says. The ids are those of docs/doctor.md."""
+    """The result of a check. docs/doctor.md lists the ids."""
 
     id: str
     status: str
-    """good, warning, error or unknown: it cannot be checked here."""
+    """`good`, `warning`, `error`, or `unknown` (it cannot be checked here)."""
     what: str
     why: str = ""
     fix: str = ""
@@ -28,17 +28,17 @@ class CheckResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One node as the ranks on it will find it."""
+    """One node, as its ranks will see it from inside the container."""
 
     resolved: Mapping[str, Any]
-    """job.json."""
+    """The contents of job.json."""
     run_dir: Path
     environ: Mapping[str, str]
-    """What the container made of the launcher's environment."""
+    """The environment inside the container."""
     outside: Mapping[str, str] = field(default_factory=dict)
-    """What matters of the environment outside the container."""
+    """The variables outside the container that the checks compare."""
     root: Path = Path("/")
-    """Where the files of system and image are looked up."""
+    """The folder below which the files of the system and the image are looked up."""
 
     @property
     def job(self) -> Mapping[str, Any]:
@@ -47,8 +47,7 @@ class Node:
 
     @property
     def in_container(self) -> bool:
-        """Whether it is looked at from inside a container, which always has the run directory
-        bound."""
+        """Whether the checks run in a container. If so, the run directory is always bound."""
         return bool(self.resolved.get("binds"))
 
     @property
@@ -57,13 +56,13 @@ class Node:
 
     @property
     def ranks(self) -> int:
-        """Ranks of this node."""
+        """The number of ranks on this node."""
         request = self.job["job"]
         return int(request["ranks_per_node"] or max(1, request["gpus_per_node"]))
 
     @property
     def gpus(self) -> int:
-        """GPUs that its ranks shall compute on."""
+        """The number of GPUs that the ranks on this node use."""
         train = self.job.get("train")
         if train and train["device"] == "cpu":
             return 0
@@ -75,13 +74,13 @@ class Node:
 
     @cached_property
     def program(self) -> dict[str, str]:
-        """The environment of the program."""
+        """The environment that the program will have."""
         changed: dict[str, str | None] = {**self.environ, **self.changes}
         return {name: value for name, value in changed.items() if value is not None}
 
     @property
     def master(self) -> tuple[str, int]:
-        """Where the ranks meet."""
+        """MASTER_ADDR and MASTER_PORT of the ranks: `("", 0)` if they are not set."""
         address, port = (
             self.environ.get(f"HPC_AMP_{name}") or self.environ.get(name) or ""
             for name in ("MASTER_ADDR", "MASTER_PORT")
@@ -92,7 +91,10 @@ class Node:
         return self.root / path.lstrip("/")
 
     def world(self) -> World:
-        """Place of this task among those of all nodes. Raises WorldError."""
+        """The rank of this task among the tasks of all nodes, one on each node.
+
+        Raises WorldError if the launcher's variables are missing or contradict the script.
+        """
         one_a_node = {"HPC_AMP_WORLD_SIZE": str(self.nodes), "HPC_AMP_PPN": "1"}
         return resolve({**self.environ, "HPC_AMP_NNODES": str(self.nodes), **one_a_node})
 
@@ -101,14 +103,14 @@ Findings = Iterator[CheckResult]
 
 
 def some(names: Iterable[str]) -> str:
-    """A few names, however many there are."""
+    """The first six names as text, and how many more there are."""
     listed = sorted(names)
     more = f" and {len(listed) - 6} more" if len(listed) > 6 else ""
     return ", ".join(listed[:6]) + more
 
 
 def listed(folder: Path) -> list[str]:
-    """The names in a folder, sorted; none where it cannot be read."""
+    """The sorted names in a folder, or an empty list if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:

@@ -1,6 +1,7 @@
-"""The checks of one node, inside the container. None of them imports torch.
+"""The checks of one node, made inside the container without importing torch.
 
-What an error here says would end the run, or let it wait for ever. Warnings end nothing.
+A check reports an error only for a problem that would end the run or make it hang. After a warning
+the job starts.
 """
 
 from __future__ import annotations
@@ -29,59 +30,58 @@ from hpc_amp.preflight.node import CheckResult, Findings, Node, listed, some
 
 _MIB, _GIB = 2**20, 2**30
 
-# Modules that torch and data loaders import: a file of this name beside the program comes first.
+# Modules that torch and data loaders import. A file with such a name beside the program would be
+# imported instead.
 _SHADOWED = {
     *("calendar", "code", "copy", "email", "inspect", "io", "json", "logging", "numbers", "numpy"),
     *("operator", "platform", "profile", "queue", "random", "secrets", "select", "signal"),
     *("socket", "statistics", "string", "struct", "tempfile", "token", "tokenize", "torch"),
     *("torchvision", "types", "typing", "warnings"),
 }
-# Variables that say where something is, or what it is: the image has its own, and is right.
+# Variables that describe a place or a version. The image's own values are the right ones.
 _DESCRIBES = re.compile(r"_(VERSION|HOME|PATH|ROOT|DIR|PREFIX|BASE|ARCH_LIST)$")
-# Of an image's own settings, those that choose the network, or switch a fast way off.
-_TELLING = (
+# Variables that choose the network or disable a fast transport.
+_NETWORK_VARIABLES = (
     *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA"),
     *("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_COMM_ID", "FI_PROVIDER", "UCX_NET_DEVICES"),
 )
 
 
 def check_rank(node: Node) -> Findings:
-    """Whether the launcher's variables reach the inside, and say what the script started."""
-    hidden = "without its variables every process takes itself for the only one, and trains alone"
+    """Check that the launcher's variables are visible and agree with what the script started."""
+    hidden = "without them every process would train alone, as the only rank"
     if node.nodes * node.ranks > 1 and not node.environ.get("HPC_AMP_WORLD_SIZE"):
-        fix = "leave --cleanenv, --containall and --compat out of container.args and the site's"
-        yield CheckResult("rank", "error", "the script's variables do not come in", hidden, fix)
+        what = "the variables of the script are not visible in the container"
+        fix = "remove --cleanenv, --containall and --compat from container.args of job and site"
+        yield CheckResult("rank", "error", what, hidden, fix)
         return
     try:
         world = node.world()
     except WorldError as error:
-        fix = "check that the launcher starts one task a node, and launch.args"
+        fix = "check that the launcher starts one task on each node, and check launch.args"
         yield CheckResult("rank", "error", f"{error}", hidden, fix)
         return
     yield CheckResult("rank", "good", f"one task on each of {world.size} node(s) ({world.source})")
 
 
 def check_run_dir(node: Node) -> Findings:
-    """Whether the run directory can be written, with room for checkpoints."""
-    why = "checkpoints, curves and the log go there"
+    """Check that the run directory is writable and has space for checkpoints."""
+    why = "checkpoints, metrics and the log are written there"
     folder = node.run_dir / "attempts"
     try:
         _write(folder)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        fix = (
-            "make room there, or set runs_dir to another file system"
-            if full
-            else "bind it writable, on a file system on which you may write"
-        )
-        what = f"nothing can be written in {node.run_dir}: {error.strerror}"
+        fix = "use a file system that you can write, and do not bind it read-only"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fix = "free some space, or set runs_dir to another file system"
+        what = f"{node.run_dir} is not writable: {error.strerror}"
         yield CheckResult("fs", "error", what, why, fix)
         return
-    yield _space("fs", node.run_dir, _GIB, why, "make room before the first checkpoint")
+    yield _space("fs", node.run_dir, _GIB, why, "free some space before the first checkpoint")
 
 
 def check_binds(node: Node) -> Findings:
-    """Whether what is to be mounted is there inside, and the working directory too."""
+    """Check that the binds and the working directory are visible in the container."""
     missing = []
     for bind in node.resolved.get("binds", []):
         source, destination = (*bind.split(":"), "")[:2]
@@ -97,88 +97,93 @@ def check_binds(node: Node) -> Findings:
     if not node.at(workdir).is_dir():
         missing.append(f"the working directory {workdir} (No such file or directory)")
     if missing:
-        fix = "see whether the file system is mounted on this node, and its permissions"
+        fix = "check that the file system is mounted on this node, and the permissions"
         what = f"cannot be read{_inside(node)}: {', '.join(missing)}"
-        yield CheckResult("bind", "error", what, "the program works there", fix)
+        yield CheckResult("bind", "error", what, "the program may need it", fix)
     else:
-        yield CheckResult("bind", "good", "all mounts are there")
+        yield CheckResult("bind", "good", "all binds are visible")
 
 
 def check_data(node: Node) -> Findings:
-    """Whether the data set of a built-in task can be read."""
+    """Check that the data set of a built-in task can be read."""
     train = node.job.get("train")
     if not train or "data" not in train or train["data"]["name"] == "synthetic":
-        return  # a task that brings its own data does not use the section
+        return  # a task with its own data does not use this section
     data, root = train["data"], node.at(train["data"]["root"])
-    why = "every rank reads its images there"
+    why = "every rank reads its images from it"
     if root.is_dir():
         if os.access(root, os.R_OK | os.X_OK):
             yield CheckResult("data", "good", f"{data['root']} can be read")
         else:
-            fix = "see ls -ld, also of the folders above it"
-            yield CheckResult("data", "error", f"{data['root']} may not be read", why, fix)
+            what = f"you have no permission to read {data['root']}"
+            fix = "check the permissions with ls -ld, also of the folders above it"
+            yield CheckResult("data", "error", what, why, fix)
     elif data["if_missing"] == "synthetic":
-        yield CheckResult("data", "good", f"there is no {data['root']}: SYNTHETIC images instead")
+        what = f"{data['root']} does not exist: the job will train on SYNTHETIC images"
+        yield CheckResult("data", "good", what)
     elif data["download"] and data["name"] != "imagefolder":
-        yield CheckResult("data", "good", f"there is no {data['root']} yet: rank 0 downloads it")
+        what = f"{data['root']} does not exist yet: rank 0 will download the data"
+        yield CheckResult("data", "good", what)
     else:
         fix = "check train.data.root"
-        fix += "; a folder outside the image has to be bound" if node.in_container else ""
-        yield CheckResult(
-            "data", "error", f"there is no folder {data['root']}{_inside(node)}", why, fix
-        )
+        if node.in_container:
+            fix += "; a folder outside the image must be bound (container.bind)"
+        what = f"the folder {data['root']} does not exist{_inside(node)}"
+        yield CheckResult("data", "error", what, why, fix)
 
 
 def check_tmp(node: Node) -> Findings:
-    """Whether temporary files can be written, and how much of them."""
+    """Check that temporary files can be written, and how much space there is."""
     folder = node.program.get("TMPDIR") or "/tmp"
     why = "compilers, data loaders and sockets between processes use it"
     try:
         _write(node.at(folder))
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        what = f"{folder} is full" if full else f"{folder} cannot be written: {error.strerror}"
-        fix = "remove old files there, or bind a roomier folder: container.bind=[DIR:/tmp]"
+        what = f"{folder} is not writable: {error.strerror}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            what = f"{folder} is full"
+        fix = "remove old files from it, or bind a larger folder: container.bind=[DIR:/tmp]"
         yield CheckResult("tmp", "error", what, why, fix)
         return
-    fix = "bind a roomier folder: container.bind=[DIR:/tmp]"
+    fix = "bind a larger folder: container.bind=[DIR:/tmp]"
     yield _space("tmp", node.at(folder), _GIB, why, fix, name=folder)
 
 
 def check_shm(node: Node) -> Findings:
-    """Whether shared memory is there: loader processes and NCCL hand over data in it."""
-    why = "loader processes and NCCL hand over data there; a full one ends them by SIGBUS"
+    """Check that there is enough shared memory for loader processes and NCCL."""
+    why = "loader processes and NCCL exchange data in it; if it is full, SIGBUS kills them"
     fix = (
-        "see who left files there (ls -la /dev/shm); memory that a job asks for counts for it, too"
+        "look for files of other jobs (ls -la /dev/shm); files in it also count as memory of the "
+        "job"
     )
     try:
         _write(node.at("/dev/shm"))
     except OSError as error:
-        what = f"/dev/shm cannot be written: {error.strerror}"
+        what = f"/dev/shm is not writable: {error.strerror}"
         yield CheckResult("shm", "error", what, why, fix)
         return
     yield _space("shm", node.at("/dev/shm"), node.ranks * 128 * _MIB, why, fix, name="/dev/shm")
 
 
 def check_usersite(node: Node) -> Findings:
-    """Whether packages in the home folder come in."""
+    """Check that Python does not import packages from the home folder."""
     import site
 
     folder = Path(site.getusersitepackages())
     names = _modules(folder)
     if not names:
-        yield CheckResult("usersite", "good", "no packages in the home folder")
+        yield CheckResult("usersite", "good", "there are no packages in the home folder")
     elif node.program.get("PYTHONNOUSERSITE"):
-        yield CheckResult("usersite", "good", f"the packages in {folder} are kept out")
+        yield CheckResult("usersite", "good", f"Python ignores the packages in {folder}")
     else:
-        what = f"packages in {folder} replace the image's: {some(names)}"
-        why = "they were made for another Python or torch, and differ from node to node"
-        fix = "do not set PYTHONNOUSERSITE to nothing in container.env"
+        what = f"packages in {folder} replace those of the image: {some(names)}"
+        why = "they were installed for another Python or torch"
+        fix = "do not set PYTHONNOUSERSITE to an empty value in container.env"
         yield CheckResult("usersite", "warning", what, why, fix)
 
 
 def check_imports(node: Node) -> Findings:
-    """Where the program would get torch from, and what else comes before the image's packages."""
+    """Check that Python has torch, and that PYTHONPATH does not replace packages of the image."""
     added = [
         entry
         for entry in (node.program.get("PYTHONPATH") or "").split(os.pathsep)
@@ -186,51 +191,50 @@ def check_imports(node: Node) -> Findings:
     ]
     before = (node.environ.get("PYTHONPATH") or "").split(os.pathsep)
     own = [entry for entry in sys.path[1:] if entry not in before]
-    # Not only in name: a folder of one of these names with nothing to import counts for nothing.
+    # Only what can be imported counts: a folder may have the name of a package by chance.
     pollution = sorted(
         f"{name} ({entry})"
         for entry in added
         for name in ("torch", "torchvision", "numpy")
         if entry not in own and _find(name, [entry]) is not None
     )
-    why = "it was made for another Python, or another CUDA than the image's"
+    why = "they may be built for another Python or CUDA"
     if pollution:
-        what = f"PYTHONPATH replaces the image's packages: {some(pollution)}"
-        fix = "take it out of container.env, or out of the image's environment"
+        what = f"PYTHONPATH replaces packages of the image: {some(pollution)}"
+        fix = "remove it from container.env, or from the environment of the image"
         yield CheckResult("py.path", "warning", what, why, fix)
     else:
-        yield CheckResult("py.path", "good", "PYTHONPATH replaces none of the image's packages")
+        yield CheckResult("py.path", "good", "PYTHONPATH replaces no package of the image")
     if _find("torch", [*added, *own]) is None:
         what = f"{sys.executable} has no torch"
         if node.job.get("train"):
-            fix = "name an image with torch, or the Python that has it in container.python"
+            fix = "use an image with torch, or set container.python to a Python that has it"
             yield CheckResult("img.python", "error", what, "the built-in tasks need it", fix)
         else:
-            yield CheckResult("img.python", "good", f"{what}, and your program may not need it")
+            yield CheckResult("img.python", "good", f"{what}; your program may not need it")
     else:
         version = ".".join(map(str, sys.version_info[:3]))
         yield CheckResult("img.python", "good", f"Python {version} with torch, {sys.executable}")
 
 
 def check_program(node: Node) -> Findings:
-    """Whether your own program is there, and nothing beside it is taken for a library."""
+    """Check that the program of `run` exists, and that no file beside it hides a library."""
     run = node.job.get("run")
     if not run:
         return
     workdir = node.at(node.resolved["workdir"])
-    word, why = run[0], "each rank runs it"
+    word, why = run[0], "every rank runs it"
     if word not in ("python", "python3"):
         path = node.program.get("PATH", os.defpath)
         there = os.access(workdir / word, os.X_OK) if "/" in word else shutil.which(word, path=path)
         if there:
-            yield CheckResult("program", "good", f"{word} is there")
+            yield CheckResult("program", "good", f"{word} exists")
         else:
+            what = f"the program {word} does not exist{_inside(node)}"
             fix = "check the name, and PATH in job.setup"
             if node.in_container:
-                fix = "check the name; what is not in the image has to be bound"
-            yield CheckResult(
-                "program", "error", f"there is no program {word}{_inside(node)}", why, fix
-            )
+                fix = "check the name; a program that is not in the image must be bound"
+            yield CheckResult("program", "error", what, why, fix)
         return
     script = next((text for text in run[1:] if not text.startswith("-")), "")
     if not script.endswith(".py") or (len(run) > 1 and run[1] in ("-m", "-c")):
@@ -238,84 +242,85 @@ def check_program(node: Node) -> Findings:
     elif (workdir / script).is_file():
         folder = (workdir / script).parent
     else:
-        fix = f"it is looked up in the working directory, {workdir}"
-        fix += "; what is elsewhere has to be bound" if node.in_container else ""
-        yield CheckResult("program", "error", f"there is no file {script}{_inside(node)}", why, fix)
+        what = f"the file {script} does not exist{_inside(node)}"
+        fix = f"a relative path starts from the working directory, {workdir}"
+        fix += "; other folders must be bound (container.bind)" if node.in_container else ""
+        yield CheckResult("program", "error", what, why, fix)
         return
     shadows = sorted(_SHADOWED & _modules(folder))
     if shadows and "-I" not in run:
-        what = f"files in {folder} are taken for libraries: {', '.join(shadows)}"
-        why = "Python looks beside the program first, also when torch imports one of this name"
-        yield CheckResult("py.path", "warning", what, why, "give them other names")
-    yield CheckResult("program", "good", f"{' '.join(run[:2])} is there")
+        what = f"files in {folder} hide libraries of the same name: {', '.join(shadows)}"
+        why = "torch would import them, because Python searches the program's folder first"
+        yield CheckResult("py.path", "warning", what, why, "rename them")
+    yield CheckResult("program", "good", f"{' '.join(run[:2])} exists")
 
 
 def check_masked(node: Node) -> Findings:
-    """Whether the image replaces settings of the script, or brings network settings of its own."""
+    """Check that the image does not replace variables of the script or set the network."""
     changes, program = node.changes, node.program
     masked = []
     for name, value in sorted(node.outside.items()):
         now = program.get(name)
         if not _DESCRIBES.search(name) and now != value and name not in changes:
-            masked.append(f"{name} is {value} outside, and {now or 'not set'} inside")
+            masked.append(f"{name} is {value} outside and {now or 'not set'} in the container")
     if masked:
-        fix = "write them into container.env (or the site's env), which win over the image"
-        why = "an image's own variables win over those of a script"
+        fix = "set them in container.env or in env of the site, which override the image"
+        why = "the variables of an image override those of the script"
         yield CheckResult("env.masked", "warning", "; ".join(masked), why, fix)
-    brought = [
+    set_by_image = [
         f"{name}={node.environ[name]}"
-        for name in _TELLING
+        for name in _NETWORK_VARIABLES
         if node.environ.get(name) and name not in node.outside and name not in changes
     ]
-    if brought:
-        what = f"the image itself sets {', '.join(brought)}"
-        why = "what fits the machine that it was made on need not fit this one"
-        fix = "if it does not fit, give another value, or an empty one, in container.env"
+    if set_by_image:
+        what = f"the image itself sets {', '.join(set_by_image)}"
+        why = "the value is for the network of another machine and may be wrong here"
+        fix = "set the variable in container.env, to the right value or to an empty one"
         yield CheckResult("env.masked", "warning", what, why, fix)
-    if not masked and not brought:
-        yield CheckResult("env.masked", "good", "the image changes nothing that the script has set")
+    if not masked and not set_by_image:
+        yield CheckResult("env.masked", "good", "the image changes no variable of the script")
 
 
 def check_libraries(node: Node) -> Findings:
-    """Whether the image's search path for libraries is still there."""
+    """Check that LD_LIBRARY_PATH still has the folders of the image."""
     wanted = _image_libraries(node.at("/.singularity.d/env"))
     have = (node.program.get("LD_LIBRARY_PATH") or "").split(os.pathsep)
     lost = [folder for folder in wanted if folder not in have and node.at(folder).is_dir()]
     if lost:
-        what = f"LD_LIBRARY_PATH has lost the image's own folders: {', '.join(lost)}"
-        why = "its torch and CUDA find their libraries through them"
-        fix = "name these folders, too, where container.env or --env gives LD_LIBRARY_PATH"
+        what = f"LD_LIBRARY_PATH does not have these folders of the image: {', '.join(lost)}"
+        why = "torch and CUDA find their libraries in them"
+        fix = "add them to LD_LIBRARY_PATH in container.env or --env, which replaced the image's"
         yield CheckResult("env.libs", "warning", what, why, fix)
     elif wanted:
-        yield CheckResult("env.libs", "good", "the image's LD_LIBRARY_PATH is kept")
+        yield CheckResult("env.libs", "good", "LD_LIBRARY_PATH of the image is kept")
 
 
 def check_cores(node: Node) -> Findings:
-    """Whether the ranks have the cores that were asked for."""
+    """Check that the ranks may use the requested cores."""
     each = int(node.job["job"]["cpus_per_gpu"])
-    # srun and PALS give this one task the cores of one rank.
+    # srun and PALS give this task only the cores of one rank.
     one = node.resolved.get("launcher") in ("srun", "mpiexec")
     asked = each if one else each * node.ranks
     have = len(os.sched_getaffinity(0))
     if have < asked:
         ranks = 1 if one else node.ranks
-        what = f"{have} core(s) for {ranks} rank(s) that want {each} each"
-        why = "threads and loader processes wait for one another: ten times slower is common"
-        fix = "see how the launcher binds (launch.args), or ask for job.cpus_per_gpu that exist"
+        what = f"{have} core(s) are available for {ranks} rank(s) with {each} requested for each"
+        why = "threads and loader processes share cores, which can make training ten times slower"
+        fix = "check how the launcher binds tasks (launch.args), or reduce job.cpus_per_gpu"
         yield CheckResult("cpu.affinity", "warning", what, why, fix)
     else:
-        yield CheckResult("cpu.affinity", "good", f"{have} core(s), {asked} asked for")
+        yield CheckResult("cpu.affinity", "good", f"{have} core(s), {asked} requested")
 
 
 def check_limits(node: Node) -> Findings:
-    """Whether enough files may be open."""
+    """Check the limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < 1024:
-        what = f"only {soft} files may be open (hard limit {hard})"
-        why = "loader processes hand over tensors as open files: too many open files"
-        yield CheckResult("limits", "warning", what, why, "put `ulimit -n 4096` into job.setup")
+        what = f"the limit of open files is only {soft} (hard limit {hard})"
+        why = "loader processes pass tensors as open files: `Too many open files`"
+        yield CheckResult("limits", "warning", what, why, "add `ulimit -n 4096` to job.setup")
     else:
-        yield CheckResult("limits", "good", f"{soft} files may be open")
+        yield CheckResult("limits", "good", f"the limit of open files is {soft}")
 
 
 CHECKS: dict[str, Callable[[Node], Findings]] = {
@@ -338,11 +343,11 @@ CHECKS: dict[str, Callable[[Node], Findings]] = {
     "net.if": check_interfaces,
     "net.ib": check_infiniband,
 }
-"""In the order in which they are made, each by the id of its first finding."""
+"""All checks in the order in which they are made. The key is the id of a check's first finding."""
 
 
 def look(node: Node) -> list[CheckResult]:
-    """What all checks say. One that fails by itself is one that could not be made."""
+    """Make all checks. A check that raises an exception gives a finding of status `unknown`."""
     found: list[CheckResult] = []
     for id, check in CHECKS.items():
         try:
@@ -356,12 +361,15 @@ def look(node: Node) -> list[CheckResult]:
 
 
 def _inside(node: Node) -> str:
-    """Where something was looked for, as the end of a sentence."""
-    return " inside" if node.in_container else ""
+    """The end of a sentence that says where something was looked for."""
+    return " in the container" if node.in_container else ""
 
 
 def _write(folder: Path) -> None:
-    """Write a MiB and take it away again. Raises OSError: a full file system takes empty files."""
+    """Write and remove a file of 1 MiB. Raises OSError if that fails.
+
+    An empty file is not enough: it can be created on a full file system.
+    """
     path = folder / f".hpc-amp-{socket.gethostname()}-{os.getpid()}"
     try:
         with path.open("wb") as file:
@@ -376,18 +384,20 @@ def _write(folder: Path) -> None:
 def _space(id: str, path: Path, wanted: int, why: str, fix: str, name: str = "") -> CheckResult:
     found = os.statvfs(path)
     free = found.f_bavail * found.f_frsize
-    # About: what two nodes have in common shall be said once.
+    # Rounded, so that nodes with about the same free space have the same finding.
     shown = f"{free // _GIB} GiB" if free >= _GIB else f"{float(f'{free // _MIB:.1g}'):.0f} MiB"
     name = name or str(path)
     if free < wanted:
-        return CheckResult(id, "warning", f"{name} has only about {shown} left", why, fix)
+        what = f"{name} has only about {shown} of free space"
+        return CheckResult(id, "warning", what, why, fix)
     if found.f_files and found.f_favail < 1000:
-        return CheckResult(id, "warning", f"{name} has room for very few more files", why, fix)
-    return CheckResult(id, "good", f"{name} has room")
+        what = f"{name} has almost no free inodes: only a few more files can be created"
+        return CheckResult(id, "warning", what, why, fix)
+    return CheckResult(id, "good", f"{name} has enough space")
 
 
 def _modules(folder: Path) -> set[str]:
-    """Names that could be imported from a folder."""
+    """The names of the modules that can be imported from a folder."""
     return {
         entry.removesuffix(".py")
         for entry in listed(folder)
@@ -405,11 +415,11 @@ def _find(name: str, folders: list[str]) -> str | None:
 
 
 def _image_libraries(folder: Path) -> list[str]:
-    """The folders that the image's own environment puts into LD_LIBRARY_PATH."""
+    """The folders that the image itself adds to LD_LIBRARY_PATH."""
     found: list[str] = []
     for name in listed(folder):
         if name.startswith(("01-", "94-", "95-", "99-")):
-            continue  # the runtime's own
+            continue  # written by the container runtime
         try:
             text = (folder / name).read_text(errors="replace")
         except OSError:

@@ -294,7 +294,7 @@ def test_a_full_tmp_of_the_login_node(full_folder: Path) -> None:
     (finding,) = check_tmp(full_folder)
 
     assert finding.status == "error"
-    assert "cannot be written: No space left on device" in finding.what
+    assert "is not writable: No space left on device" in finding.what
 
 
 # ---- the environment -----------------------------------------------------------------------------
@@ -312,7 +312,9 @@ def test_python_is_not_polluted(desk: Desk) -> None:
     log, ended = desk.submit(f"job.setup={setup}")
 
     assert ended["state"] == "finished", log
-    assert desk.reported(ended, "usersite", "good")["what"].endswith("are kept out")
+    assert desk.reported(ended, "usersite", "good")["what"].startswith(
+        "Python ignores the packages"
+    )
     for rank in desk.ranks:
         assert not [entry for entry in rank["path"] if str(path) in entry or str(base) in entry]
 
@@ -325,7 +327,7 @@ def test_pollution_that_was_asked_for_is_reported(desk: Desk) -> None:
     _, ended = desk.submit(f"container.env={{PYTHONPATH: '{path}'}}")
 
     finding = desk.reported(ended, "py.path", "warning")
-    assert f"PYTHONPATH replaces the image's packages: torch ({path})" in finding["what"]
+    assert f"PYTHONPATH replaces packages of the image: torch ({path})" in finding["what"]
 
 
 def test_an_image_that_sets_nccl_socket_ifname(desk: Desk, own_image: Path) -> None:
@@ -333,7 +335,10 @@ def test_an_image_that_sets_nccl_socket_ifname(desk: Desk, own_image: Path) -> N
 
     assert "the image itself sets NCCL_SOCKET_IFNAME=ens77" in log
     finding = desk.reported(ended, "net.if", "warning")
-    assert "NCCL_SOCKET_IFNAME=ens77 (from the image) is none of this node's" in finding["what"]
+    assert (
+        "NCCL_SOCKET_IFNAME=ens77 (from the image) selects no interface of this node"
+        in finding["what"]
+    )
     assert log.index("NCCL_SOCKET_IFNAME=ens77") < log.index("attempt 1 of job")
     found = desk.doctor_job(f"container.image={own_image}", status=0)
     assert "NCCL_SOCKET_IFNAME=ens77" in found["env.masked"]["what"]
@@ -348,13 +353,13 @@ def test_it_does_not_mask_what_the_job_sets(desk: Desk, own_image: Path) -> None
     assert [rank["environ"]["NCCL_SOCKET_IFNAME"] for rank in desk.ranks] == ["eth0"] * RANKS
     assert "eth0" in desk.reported(ended, "net.if", "good")["what"]
     found = desk.doctor_job(f"container.image={own_image}", wanted, status=0)
-    assert "the job's values are set inside and win" in found["env.masked"]["what"]
+    assert "the values of the job are used" in found["env.masked"]["what"]
 
 
 def test_what_setup_exports_is_masked_and_reported(desk: Desk, own_image: Path) -> None:
     log, _ = desk.submit(f"container.image={own_image}", "job.setup=export NCCL_SOCKET_IFNAME=eth0")
 
-    assert "NCCL_SOCKET_IFNAME is eth0 outside, and ens77 inside" in log
+    assert "NCCL_SOCKET_IFNAME is eth0 outside and ens77 in the container" in log
 
 
 def test_a_library_path_from_outside_does_not_mask_the_images(desk: Desk, own_image: Path) -> None:
@@ -375,7 +380,9 @@ def test_a_masked_library_path_is_reported(desk: Desk, own_image: Path) -> None:
     log, ended = desk.submit(f"container.image={own_image}", mask)
 
     finding = desk.reported(ended, "env.libs", "warning")
-    assert "LD_LIBRARY_PATH has lost the image's own folders: /opt/own/lib" in finding["what"]
+    assert (
+        "LD_LIBRARY_PATH does not have these folders of the image: /opt/own/lib" in finding["what"]
+    )
     assert log.index("env.libs") < log.index("attempt 1 of job")
 
 

@@ -203,9 +203,9 @@ def test_open_mpi_5_on_the_host_and_4_in_the_image_are_caught(
     line = explanation(checked)
     assert re.match(r"rank [01] sees a world of 1 in MPI, but the launcher started 2 ", line)
     assert (
-        "the image's Open MPI v4.1.8 cannot talk to the host's mpirun (Open MPI) 5.0.11: the "
-        "host's major version may not be newer than the image's. Use an image with Open MPI 5 or "
-        "newer, or `launch.mpi: bind`, or `launch.mpi: none` (torch needs no MPI)"
+        "the image's Open MPI v4.1.8 cannot talk to the host's mpirun (Open MPI) 5.0.11: its major "
+        "version must not be newer than that of the image. Use an image with Open MPI 5 or newer, "
+        "or `launch.mpi: bind`, or `launch.mpi: none` (torch needs no MPI)"
     ) in line
     (record,) = (job.run_dir / "attempts" / "1").iterdir()
     assert record.name == "mpi-size.txt"
@@ -228,7 +228,7 @@ def test_two_families_are_caught(
     line = explanation(mpi(starts).launch(2, job.probe, job.environ))
 
     image, launcher = (version.replace("image's", "program's") for version in versions)
-    assert f"the {image} cannot talk to the {launcher}: they are of two families. " in line
+    assert f"the {image} cannot talk to the {launcher}: Open MPI and MPICH do not " in line
 
 
 @pytest.mark.parametrize(("plugin", "fits"), [("none", False), ("pmi2", True)])
@@ -256,8 +256,8 @@ def test_srun_has_to_offer_what_the_image_speaks(
         assert success(result) == f"MPI: 2 ranks, host {said}, program MPICH 4.3.2, mpi4py 4.1.2"
     else:
         assert (
-            f"the program's MPICH 4.3.2 cannot talk to the host's {said}: srun offers the ranks no "
-            "MPI (`--mpi=none`). Set `srun_mpi: pmi2` in the site"
+            f"the program's MPICH 4.3.2 cannot talk to the host's {said}: srun starts the ranks "
+            "without MPI (`--mpi=none`). Set `srun_mpi: pmi2` in the site"
         ) in explanation(result)
 
 
@@ -329,7 +329,7 @@ def test_an_image_without_a_library(mpi: Make, host: StubHost, cluster: Cluster)
 
     assert line.startswith("mpi4py in the image cannot load an MPI library (")
     assert "libmpi.so.40: cannot open shared object file" in line
-    assert "or bind the host's with `launch.mpi: bind`" in line
+    assert "or bind the MPI of the host with `launch.mpi: bind`" in line
 
 
 def test_an_image_without_mpi4py(mpi: Make, host: StubHost, cluster: Cluster) -> None:
@@ -339,7 +339,7 @@ def test_an_image_without_mpi4py(mpi: Make, host: StubHost, cluster: Cluster) ->
     line = explanation(mpi(OPEN_MPI_4).launch(2, job.probe, job.environ))
 
     assert line == (
-        "no mpi4py in the image (/usr/bin/python3): launch.mpi needs it. Install it there, or use "
+        "the image has no mpi4py (/usr/bin/python3), which launch.mpi needs. Install it, or use "
         "`launch.mpi: none` (torch needs no MPI)"
     )
 
@@ -358,5 +358,5 @@ def test_mpi_that_hangs_is_ended(package: str, mpi: Make, host: StubHost, tmp_pa
         for record in (job.run_dir / "attempts" / "1").iterdir():
             record.unlink()
 
-    assert line.startswith(f"MPI_Init did not come to an end within {limit} s (HPC_AMP_MPI_TIMEOUT")
+    assert line.startswith(f"MPI_Init did not end within {limit} s (to wait longer, export HPC_AMP")
     assert "the program's Open MPI v4.1.4 cannot talk to the host's mpi" in line

@@ -140,7 +140,7 @@ def test_init_writes_a_job_file_that_is_good(host: StubHost) -> None:
 
     assert result.stdout == "wrote job.yaml; next: hpc-amp validate job.yaml\n", result.stderr
     assert host.hpc_amp("validate", "job.yaml").returncode == 0
-    assert fails(host.hpc_amp("init")).startswith("job.yaml exists already")
+    assert fails(host.hpc_amp("init")).startswith("job.yaml already exists")
     assert fails(host.hpc_amp("init", "no/folder.yaml")).startswith("no/folder.yaml cannot be")
 
 
@@ -151,7 +151,7 @@ def test_validate(host: StubHost) -> None:
     facts = host.hpc_amp("validate", "job.yaml", "--json")
 
     assert words.stdout == (
-        "job.yaml: good; test: 6 rank(s) on 2 node(s), site slurm, slurm, srun, no container\n"
+        "job.yaml is valid: test, 6 rank(s) on 2 node(s), site slurm, slurm, srun, no container\n"
     )
     assert json.loads(facts.stdout) == {
         "config": "job.yaml", "name": "test", "site": "slurm", "scheduler": "slurm",
@@ -170,7 +170,7 @@ def test_a_working_directory_that_is_gone(host: StubHost) -> None:
         env=host.environ(), text=True, capture_output=True, timeout=300,
     )  # fmt: skip
 
-    assert fails(result) == ("the working directory does not exist any more; change to another one")
+    assert fails(result) == ("the working directory no longer exists; change to another one")
 
 
 # ---- render and submit ---------------------------------------------------------------------------
@@ -586,7 +586,7 @@ def test_cancel_on_slurm(host: StubHost) -> None:
     assert json.loads(again.stdout) == [
         {"run_dir": run_dir, "job_id": "4242", "state": "cancelled"}
     ]
-    assert host.hpc_amp("cancel", "test").stdout == f"{run_dir} has ended already (cancelled)\n"
+    assert host.hpc_amp("cancel", "test").stdout == f"{run_dir} has already ended (cancelled)\n"
 
 
 def test_cancel_that_slurm_refuses(host: StubHost) -> None:
@@ -791,7 +791,7 @@ def test_ctrl_c_ends_the_following_and_not_the_run(here: StubHost) -> None:
 
     assert process.returncode == 130
     assert out == ""
-    assert err.strip().startswith("no longer following; the run goes on. Follow: hpc-amp logs -f ")
+    assert err.strip().startswith("the run continues. To print its log: hpc-amp logs -f ")
     assert until_state(here, "test", "running")
     (here.work / "go").touch()
     assert until_state(here, "test", "finished")

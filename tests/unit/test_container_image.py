@@ -218,7 +218,7 @@ def test_an_ngc_image_is_described(
     assert [(lack["what"], lack["needed"]) for lack in facts["lacks"]] == [("mpi4py", False)]
     shown = CliRunner().invoke(container, ["inspect", str(image)]).stdout
     assert "NGC 25.06" in shown
-    assert "made for 575.57.08, works from 525 on" in shown
+    assert "made for 575.57.08, works with 525 or newer" in shown
     assert "535.104.05: it runs by minor-version compatibility" in shown
     assert shown.endswith("hpc-amp can train in it\n")
 

@@ -84,7 +84,7 @@ def test_validate(newcomer: Newcomer) -> None:
     result = newcomer("validate", "job.yaml")
 
     assert result.returncode == 0, result.stderr
-    assert result.stdout.rstrip().endswith("in docker:python:3.12")
+    assert result.stdout.rstrip().endswith("container docker:python:3.12")
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,9 @@ def test_doctor(newcomer: Newcomer) -> None:
     assert "Traceback" not in result.stderr
     assert "ok    config" in result.stdout, result.stdout + result.stderr
     assert re.search(r"ok +rt.found +.*/bin/shifter", result.stdout)
-    assert "docker:python:3.12 is not a file: whether Shifter gets it, only the nodes can tell" in (
-        result.stdout
+    assert (
+        "docker:python:3.12 is not a file: only the nodes can check that Shifter can pull it"
+        in (result.stdout)
     )
 
 

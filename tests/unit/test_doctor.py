@@ -138,15 +138,15 @@ def test_cache(tmp_path: Path) -> None:
 
 def test_tmp(tmp_path: Path) -> None:
     found = one(machine.check_tmp(tmp_path / "absent"), "tmp")
-    assert found.status == "error" and "cannot be written" in found.what
+    assert found.status == "error" and "is not writable" in found.what
 
 
 @pytest.mark.parametrize(
     ("environ", "status", "text"),
     [
-        ({}, "good", "nothing in this shell"),
-        ({"PYTHONPATH": "/x"}, "good", "PYTHONPATH: set here"),
-        ({"APPTAINERENV_LD_LIBRARY_PATH": "/x"}, "good", "APPTAINERENV_LD_LIBRARY_PATH: set here"),
+        ({}, "good", "no variable of this shell"),
+        ({"PYTHONPATH": "/x"}, "good", "PYTHONPATH set in this shell"),
+        ({"APPTAINERENV_LD_LIBRARY_PATH": "/x"}, "good", "APPTAINERENV_LD_LIBRARY_PATH set in"),
         ({"LD_PRELOAD": "/x/libxalt.so"}, "warning", "LD_PRELOAD=/x/libxalt.so"),
         ({"OPAL_PREFIX": "/opt/mpi"}, "warning", "OPAL_PREFIX=/opt/mpi"),
         ({"SINGULARITYENV_PATH": "/x"}, "warning", "SINGULARITYENV_PATH set variables in every"),
@@ -318,9 +318,7 @@ def test_a_log_folder_that_pbs_cannot_open(tmp_path: Path, monkeypatch: pytest.M
     absent = {"job": {"directives": [f"-j oe -o {tmp_path}/absent/job.log"]}}
     found = one(job.check_log_folders(request(tmp_path, absent, site)), "fs")
     assert found.status == "error"
-    assert (
-        found.what == f"-o {tmp_path}/absent/job.log: nothing can be written in {tmp_path}/absent"
-    )
+    assert found.what == f"-o {tmp_path}/absent/job.log: {tmp_path}/absent is not writable"
     for line in (f"-o {tmp_path}/job.log", f"-o {tmp_path}", "-o job.log"):
         there = {"job": {"directives": [line]}}
         assert list(job.check_log_folders(request(tmp_path, there, site))) == []
@@ -346,7 +344,7 @@ FOLDERS = [*PICTURES, "no-test/train/cat", "no-class/train", "no-class/test", "e
             {"name": "imagefolder", "root": "absent"},
             "error",
             "warning",
-            "there is no folder {}/absent",
+            "the folder {}/absent does not exist",
         ),
         (
             {"name": "imagefolder", "root": "no-test"},
@@ -359,7 +357,7 @@ FOLDERS = [*PICTURES, "no-test/train/cat", "no-class/train", "no-class/test", "e
             {"name": "imagefolder", "root": "no-class"},
             "error",
             "warning",
-            "{}/no-class/train has no folder of a class",
+            "{}/no-class/train contains no folder of a class",
         ),
         (
             {"name": "imagefolder", "root": "job.yaml"},
@@ -379,31 +377,32 @@ FOLDERS = [*PICTURES, "no-test/train/cat", "no-class/train", "no-class/test", "e
             {"name": "cifar10", "root": "empty"},
             "good",
             "unknown",
-            "cifar10 is not in {}/empty: there is no cifar-10-batches-py: rank 0 downloads it",
+            "cifar10 is not in {}/empty: cifar-10-batches-py is missing: rank 0 will download it",
         ),
         (
             {"name": "mnist", "root": "absent"},
             "good",
             "unknown",
-            "there is no folder {}/absent: rank 0 downloads it",
+            "the folder {}/absent does not exist: rank 0 will download it",
         ),
         (
             {"name": "mnist", "root": "absent", "download": False},
             "error",
             "warning",
-            "there is no folder {}/absent",
+            "the folder {}/absent does not exist",
         ),
         (
             {"name": "mnist", "root": "absent", "if_missing": "synthetic"},
             "warning",
             "warning",
-            "there is no folder {}/absent: the job would train on synthetic images",
+            "the folder {}/absent does not exist: the job would train on synthetic images",
         ),
         (
             {"name": "mnist", "root": "/proc/sets"},
             "error",
             "warning",
-            "there is no folder /proc/sets, and /proc cannot be written to download it",
+            "the folder /proc/sets does not exist, and it cannot be downloaded because /proc is "
+            "not writable",
         ),
     ],
 )
@@ -445,7 +444,7 @@ def test_data_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     config = {"run": None, "train": {"data": {"root": str(tmp_path)}}}
     local = request(tmp_path, config, {"scheduler": "local"})
     found = one(data.check_data(local), "data")
-    assert (found.status, found.what) == ("error", f"{tmp_path} may not be read")
+    assert (found.status, found.what) == ("error", f"you have no permission to read {tmp_path}")
 
 
 def test_a_program_of_ones_own_has_no_data_set(tmp_path: Path) -> None:
@@ -540,7 +539,7 @@ def test_secrets(tmp_path: Path, config: dict[str, Any], place: str | None) -> N
     found = one(job.check_secrets(request(tmp_path, config)), "secrets")
 
     assert found.status == ("warning" if place else "good")
-    assert place is None or found.what.startswith(f"{place}: ")
+    assert place is None or found.what.startswith(f"{place} looks ")
     for secret in ("x1y2", "0123abcd", TOKEN):
         assert secret not in json.dumps(found.to_plain())
 
@@ -554,7 +553,10 @@ def test_what_only_nodes_can_tell_is_said(tmp_path: Path) -> None:
 
     assert {finding.status for finding in [*on, *off]} == {"unknown"}
     assert "net.name" in {f.id for f in on} and "bind" not in {f.id for f in on}
-    assert any("launch.preflight is false: nothing checks it" in finding.what for finding in off)
+    assert any(
+        "not checked: only the nodes can do it, and launch.preflight is false" in finding.what
+        for finding in off
+    )
 
 
 def test_errors_of_the_configuration_have_their_check() -> None:
@@ -604,11 +606,14 @@ def test_an_image_in_order() -> None:
 @pytest.mark.parametrize(
     ("facts", "text"),
     [
-        ({"python": "3.8.10"}, "needs Python 3.10, and it has 3.8.10"),
-        ({"python": None}, "it has none"),
-        ({"torch": None}, "it has no torch"),
-        ({"torch": "1.8.0a0+17f8c32"}, "it has 1.8.0a0"),
-        ({"torchvision": {"error": "undefined symbol"}}, "does not import: undefined symbol"),
+        ({"python": "3.8.10"}, "needs Python 3.10 or newer, and the image has 3.8.10"),
+        ({"python": None}, "the image has no Python"),
+        ({"torch": None}, "the image has no torch"),
+        ({"torch": "1.8.0a0+17f8c32"}, "the image has 1.8.0a0"),
+        (
+            {"torchvision": {"error": "undefined symbol"}},
+            "importing torchvision fails: undefined symbol",
+        ),
     ],
 )
 def test_img_python(facts: dict[str, Any], text: str) -> None:
@@ -649,12 +654,12 @@ def test_env_masked() -> None:
     brought = inside({"environ": environ})["env.masked"]
     assert brought.status == "warning" and "NCCL_SOCKET_IFNAME=eth0" in brought.what
     won = inside({"environ": environ}, env={"NCCL_SOCKET_IFNAME": "hsn0"})["env.masked"]
-    assert won.status == "good" and "win" in won.what
+    assert won.status == "good" and "values of the job are used" in won.what
 
 
 def test_usersite_and_py_path(tmp_path: Path) -> None:
     more = {"user_folder": str(tmp_path)}
-    assert "kept out" in inside(more=more)["usersite"].what
+    assert "Python ignores" in inside(more=more)["usersite"].what
     assert inside(more=more, env={"PYTHONNOUSERSITE": ""})["usersite"].status == "warning"
     foreign = inside({"torch_file": "/home/me/.local/lib/python3.10/site-packages/torch/x.py"})
     assert foreign["py.path"].status == "warning"
@@ -744,8 +749,8 @@ def test_text_has_why_and_fix_where_something_is_wrong() -> None:
         [
             Finding("tmp", "good", "fine", "not shown", "nor this"),
             Finding("bind", "error", "/x does not exist", "it is needed", "create it"),
-            Finding("net.if", "unknown", "only the nodes can tell"),
-            Finding("net.ib", "unknown", "only the nodes can tell"),
+            Finding("net.if", "unknown", "only the nodes can check it"),
+            Finding("net.ib", "unknown", "only the nodes can check it"),
         ]
     )
     assert text.splitlines() == [
@@ -753,7 +758,7 @@ def test_text_has_why_and_fix_where_something_is_wrong() -> None:
         "FAIL  bind    /x does not exist",
         "      it is needed",
         "      create it",
-        "?     net.if, net.ib  only the nodes can tell",
+        "?     net.if, net.ib  only the nodes can check it",
         "1 good, 0 warning(s), 1 error(s), 2 not checked here",
     ]
 
@@ -770,7 +775,7 @@ def test_the_command_on_a_machine(host: StubHost) -> None:
     ("words", "message"),
     [
         (["absent.yaml"], "absent.yaml"),
-        (["--network"], "--network needs a CONFIG"),
+        (["--network"], "--network needs CONFIG"),
         (["job.yaml", "--image", "x.sif"], "Give either CONFIG or --image"),
         (["--image", "docker://x"], "docker://x is a URI"),
     ],

@@ -70,12 +70,12 @@ def test_the_linter_reads_the_directives_of_another_package(
     assert found.returncode == 1, found.stderr
     assert [line for line in found.stdout.splitlines() if line.startswith("job.sh:")] == [
         "job.sh:3: error [unknown-option] Lake has no option `--tyme`, and refuses the script",
-        "job.sh:4: warning [directive-commented-out] a blank behind `#` makes it a comment: "
-        "`# LAKE -x` is not read",
+        "job.sh:4: warning [directive-commented-out] the blank after `#` makes this line "
+        "a comment: `# LAKE -x` is not read",
         "job.sh:5: error [unmatched-quote] Lake refuses the script: the quote ' does not end on "
         "this line",
-        "job.sh:6: warning [hostname-address] `hostname -i` may give 127.0.1.1, several "
-        "addresses, or one of another network than the nodes'",
+        "job.sh:6: warning [hostname-address] `hostname -i` may print 127.0.1.1, several "
+        "addresses, or an address of another network",
     ]
     assert 'MASTER_ADDR="$LAKE_FIRST"' in found.stdout
 

@@ -84,7 +84,7 @@ def test_standard_input() -> None:
     [
         ("missing", "missing cannot be read: No such file or directory"),
         (".", ". cannot be read: Is a directory"),
-        ("binary", "binary is not a script, but binary"),
+        ("binary", "binary is a binary file, not a script"),
     ],
 )
 def test_what_cannot_be_read_is_one_line_and_nothing_is_checked(path: str, message: str) -> None:

@@ -285,7 +285,7 @@ def test_what_is_right_has_no_finding(rule: str, text: str) -> None:
 
 
 def test_every_rule_has_examples_of_both_kinds() -> None:
-    groups = ("Hand-made fp16", "torch.amp, used wrongly")  # test_migrate_rules_torch.py
+    groups = ("Manual fp16", "Mistakes with torch.amp")  # test_migrate_rules_torch.py
     assert set(EXAMPLES) == {name for name, rule in RULES.items() if rule.group not in groups}
     assert {rule for rule, (bad, good) in EXAMPLES.items() if not (bad and good)} == {
         "apex-to-native"
@@ -354,10 +354,10 @@ def test_import_star_names_what_the_file_uses() -> None:
 
     utils = "from apex.fp16_utils import *\n"
     used = star(utils + "m = network_to_half(m)\nprint(to_python_float(l))\nprint(mine(l))\n")
-    assert "this file uses network_to_half, to_python_float of it" in used.message
+    assert "this file uses network_to_half, to_python_float from it" in used.message
     assert "removed from apex in May 2025: the import fails" in used.message
     unused = star(utils + "from mine import network_to_half\nm = network_to_half(m)\n")
-    assert "nothing in this file is one of its names" in unused.message
+    assert "this file uses none of its names" in unused.message
     assert unused.instead == "delete it"
     torch_own = star("from torch.cuda.amp import *\ns = GradScaler()\n")
     assert torch_own.instead == "from torch.cuda.amp import GradScaler"
@@ -377,7 +377,7 @@ def test_what_comes_from_import_star_is_told_but_not_changed() -> None:
         (5, "apex-fp16-utils"),
         (6, "apex-amp"),
     ]
-    assert "left alone: it comes from the `import *` of line 2" in findings[3].instead
+    assert "not changed: it comes from the `import *` of line 2" in findings[3].instead
 
 
 def test_the_names_of_import_star_are_those_of_torch() -> None:

@@ -355,7 +355,7 @@ def test_what_is_right_has_no_finding(rule: str, text: str) -> None:
 
 
 def test_every_rule_has_examples_of_both_kinds() -> None:
-    groups = ("Hand-made fp16", "torch.amp, used wrongly")
+    groups = ("Manual fp16", "Mistakes with torch.amp")
     assert set(EXAMPLES) == {name for name, rule in RULES.items() if rule.group in groups}
     assert all(bad and good for bad, good in EXAMPLES.values())
 

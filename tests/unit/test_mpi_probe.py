@@ -164,8 +164,8 @@ ALONE = FakeMpi(size="1", rank="0", library=OLD_IMAGE)
 def test_a_newer_open_mpi_on_the_host_is_explained_with_both_versions(tmp_path: Path) -> None:
     assert Ranks(tmp_path, ALONE).explanation(4) == (
         "rank 0 sees a world of 1 in MPI, but the launcher started 4 (from Open MPI): the image's "
-        "Open MPI v4.1.4 cannot talk to the host's mpirun (Open MPI) 5.0.11: the host's major "
-        "version may not be newer than the image's. Use an image with Open MPI 5 or newer, or "
+        "Open MPI v4.1.4 cannot talk to the host's mpirun (Open MPI) 5.0.11: its major version "
+        "must not be newer than that of the image. Use an image with Open MPI 5 or newer, or "
         f"`launch.mpi: bind`, or {NO_MPI}"
     )
 
@@ -174,37 +174,37 @@ def test_a_newer_open_mpi_on_the_host_is_explained_with_both_versions(tmp_path: 
     ("host", "image", "use", "environ", "parts"),
     [
         (HYDRA_HOST, OLD_IMAGE, "hybrid", {}, [
-            "the image's Open MPI v4.1.4 cannot talk to the host's mpiexec (HYDRA) 4.3.2: they are "
-            "of two families. Use an image with MPICH, or launch.method: mpirun of a host's Open "
-            "MPI, or `launch.mpi: bind`"]),
+            "the image's Open MPI v4.1.4 cannot talk to the host's mpiexec (HYDRA) 4.3.2: Open MPI "
+            "and MPICH do not work together. Use an image with MPICH, or launch.method: mpirun "
+            "with Open MPI on the host, or `launch.mpi: bind`"]),
         (NEW_HOST, MPICH_IMAGE, "hybrid", {}, [
-            "the image's MPICH 4.3.2 cannot talk to the host's mpirun (Open MPI) 5.0.11: they are "
-            "of two families. Use an image with Open MPI, or launch.method: mpiexec of a host's "
-            "MPICH"]),
+            "the image's MPICH 4.3.2 cannot talk to the host's mpirun (Open MPI) 5.0.11: Open MPI "
+            "and MPICH do not work together. Use an image with Open MPI, or launch.method: mpiexec "
+            "with MPICH on the host"]),
         (OLD_HOST, NEW_IMAGE, "hybrid", {}, [
             "the image's Open MPI v5.0.11 cannot talk to the host's mpirun (Open MPI) 4.1.8, "
-            "although their versions do not exclude it. Keep --cleanenv and --containall out of"]),
+            "although their versions should work together. Remove --cleanenv and --containall"]),
         (OLD_HOST, NEW_IMAGE, "hybrid", {"PMIX_SERVER_TMPDIR": "/no/such/ompi.vm.0"}, [
-            "the launcher's folder /no/such/ompi.vm.0 is not visible inside. Add the part of it "
-            "that lasts, such as /no/such, to container.bind"]),
+            "the launcher's folder /no/such/ompi.vm.0 is not visible in the container. Add a "
+            "parent of it, such as /no/such, to container.bind"]),
         (NEW_HOST, OLD_IMAGE, "bind", {}, [
             "the image's Open MPI v4.1.4 cannot talk to the host's mpirun (Open MPI) 5.0.11: it is "
-            "not the host's. Let host_mpi.libraries", "MPI4PY_LIBMPI"]),
+            "not the host's library. Set host_mpi.libraries", "MPI4PY_LIBMPI"]),
         (NEW_HOST, NEW_IMAGE, "bind", {}, [
-            "the image's Open MPI v5.0.11 cannot talk to the host's mpirun (Open MPI) 5.0.11: see "
-            "to host_mpi of the site"]),
+            "the image's Open MPI v5.0.11 cannot talk to the host's mpirun (Open MPI) 5.0.11: "
+            "check host_mpi of the site"]),
         ("slurm 24.05.1", NEW_IMAGE, "hybrid", {}, [
-            "cannot talk to the host's slurm 24.05.1: srun offers the ranks no MPI "
+            "cannot talk to the host's slurm 24.05.1: srun starts the ranks without MPI "
             "(`--mpi=none`). Set `srun_mpi: pmix`"]),
         ("slurm 24.05.1", MPICH_IMAGE, "hybrid", {}, ["Set `srun_mpi: pmi2`"]),
         ("slurm 24.05.1", NEW_IMAGE, "hybrid", {"PMI_RANK": "0"}, [
-            "Open MPI wants PMIx. Set `srun_mpi: pmix`"]),
+            "Open MPI needs PMIx. Set `srun_mpi: pmix`"]),
         ("slurm 24.05.1", MPICH_IMAGE, "hybrid", {"PMIX_RANK": "0"}, [
-            "MPICH wants PMI. Set `srun_mpi: pmi2`"]),
+            "MPICH needs PMI. Set `srun_mpi: pmi2`"]),
         ("slurm 24.05.1", NEW_IMAGE, "hybrid", {"PMIX_RANK": "0"}, ["PMIX_MCA_psec=^munge"]),
         ("slurm 24.05.1", MPICH_IMAGE, "hybrid", {"PMI_RANK": "0"}, ["a newer library"]),
         ("", OLD_IMAGE, "hybrid", {"OMPI_VERSION": "5.0.11"}, [
-            "Open MPI v4.1.4 cannot talk to the host's mpirun (Open MPI) 5.0.11: the host's "]),
+            "Open MPI v4.1.4 cannot talk to the host's mpirun (Open MPI) 5.0.11: its major "]),
         ("", OLD_IMAGE, "hybrid", {}, [
             "cannot talk to the host's launcher (HPC_AMP_HOST_MPI does not say which), although"]),
     ],
@@ -226,16 +226,16 @@ def test_a_rank_that_mpi_numbers_otherwise(tmp_path: Path) -> None:
 
     assert ranks.explanation(2) == (
         "rank 0 is rank 1 in MPI, but the launcher's variables say 0 of 2 (from Open MPI; host: "
-        "mpirun (Open MPI) 5.0.11, image: Open MPI v4.1.4): a second launcher's are among them. "
-        "Keep them out of job.setup and container.env, or set launch.method to the launcher that "
-        "is meant"
+        "mpirun (Open MPI) 5.0.11, image: Open MPI v4.1.4): variables of a second launcher are "
+        "set. Remove them from job.setup and container.env, or set launch.method to the right "
+        "launcher"
     )
 
 
 def test_messages_that_arrive_wrong(tmp_path: Path) -> None:
     line = Ranks(tmp_path, FakeMpi(total="7")).explanation(3)
 
-    assert line.startswith("the ranks 0 to 2 add up to 7 in MPI (host: mpirun (Open MPI) 5.0.11, ")
+    assert line.startswith("the sum of the ranks 0 to 2 is 7 in MPI (host: mpirun (Open MPI) 5.")
 
 
 # ---- no MPI at all -------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def test_an_image_without_mpi4py(tmp_path: Path) -> None:
     ranks.path = ""
 
     assert ranks.explanation(2) == (
-        f"no mpi4py in the image ({sys.executable}): launch.mpi needs it. Install it there, or use "
+        f"the image has no mpi4py ({sys.executable}), which launch.mpi needs. Install it, or use "
         f"{NO_MPI}"
     )
 
@@ -255,13 +255,13 @@ def test_an_image_without_mpi4py(tmp_path: Path) -> None:
     ("use", "error", "reason", "cure"),
     [
         ("hybrid", "ImportError('libmpi.so.40: cannot open shared object file')",
-         "libmpi.so.40: cannot open shared object file", "bind the host's with `launch.mpi: bind`"),
+         "libmpi.so.40: cannot open shared object file", "of the host with `launch.mpi: bind`"),
         ("hybrid", "RuntimeError('cannot load MPI library\\nlibmpi.so: no\\nlibmpi.so.12: none')",
          "cannot load MPI library; libmpi.so: no; libmpi.so.12: none", "install the MPI that"),
         ("bind", "ImportError('libmpi.so.12: cannot open')", "libmpi.so.12: cannot open",
-         "see to host_mpi.libraries and host_mpi.bind of the site"),
+         "check host_mpi.libraries and host_mpi.bind of the site"),
         ("bind", "ImportError('libc.so.6: version `GLIBC_2.38 not found')", "GLIBC_2.38",
-         "is made for a newer system than the image's: use `launch.mpi: hybrid`"),
+         "needs a newer C library than the image has: use `launch.mpi: hybrid`"),
         ("hybrid", "OSError()", "it gives no reason", "install the MPI that"),
     ],
 )  # fmt: skip
@@ -304,9 +304,9 @@ def test_mpi_that_hangs_is_ended(where: str, doing: str, tmp_path: Path) -> None
     line = ranks.explanation_of_a_hang(2, reached)
 
     assert line.startswith(
-        f"{doing} did not come to an end within X s (HPC_AMP_MPI_TIMEOUT, exported in job.setup, "
-        "sets the time): the image's Open MPI v4.1.4 cannot talk to the host's mpirun (Open MPI) "
-        "5.0.11: the host's major version may not be newer"
+        f"{doing} did not end within X s (to wait longer, export HPC_AMP_MPI_TIMEOUT in "
+        "job.setup): the image's Open MPI v4.1.4 cannot talk to the host's mpirun (Open MPI) "
+        "5.0.11: its major version must not be newer"
     )
 
 
@@ -316,7 +316,7 @@ def test_a_library_that_cannot_be_read_is_no_quarrel_of_versions(tmp_path: Path)
     line = ranks.explanation(HPC_AMP_MPI_TIMEOUT="0.5")
 
     assert line.startswith(("loading the MPI library did not", "the import of mpi4py did not"))
-    assert "the file system that it is read from is slow" in line
+    assert "its file system is slow" in line
 
 
 def test_a_world_that_is_wrong_is_told_even_if_it_hangs_later(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_a_time_limit_that_is_none(limit: str, tmp_path: Path) -> None:
 
     assert status == 2
     assert errors == (
-        f"hpc-amp: HPC_AMP_MPI_TIMEOUT={limit!r} is not a number of seconds above 0\n"
+        f"hpc-amp: HPC_AMP_MPI_TIMEOUT={limit!r} is not a positive number of seconds\n"
     )
 
 
@@ -404,7 +404,7 @@ def test_mpi_that_aborts_is_told_by_its_most_telling_line(tmp_path: Path) -> Non
     record = ranks.attempt / "mpi-crash.txt"
     assert line.startswith(
         "the process ended with status 15 in MPI_Init (likely to abort: PMIX_ERR_UNREACH): the "
-        "image's Open MPI v4.1.4 cannot talk to the host's mpirun (Open MPI) 5.0.11: the host's "
+        "image's Open MPI v4.1.4 cannot talk to the host's mpirun (Open MPI) 5.0.11: its major "
     )
     assert line.endswith(f"{NO_MPI}. What MPI wrote is in {record}")
     assert record.read_text().endswith(f"\n\n{ABORT}")
@@ -434,7 +434,7 @@ def test_open_mpi_that_looks_in_another_folder_for_its_files(tmp_path: Path) -> 
 
     line = ranks.explanation(HPC_AMP_HOST_MPI=OLD_HOST)
 
-    assert "it looks for its own files in /opt/hpcx/ompi, which the image does not have" in line
+    assert "it searches its own files in /opt/hpcx/ompi, which does not exist in the image" in line
 
 
 # ---- who speaks ----------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_a_run_without_torch_says_what_is_missing(installed: Path, tmp_path: Pat
     said = [line for line in ended.stdout.splitlines() if line.startswith("hpc-amp: ")]
     assert len(said) == 2, said
     assert said[0].startswith("hpc-amp: preflight: img.python: ") and "has no torch on" in said[0]
-    assert "name an image with torch" in said[0]
+    assert "use an image with torch" in said[0]
     assert said[1].endswith("no rank was started (launch.preflight=false leaves this check out)")
     assert "Traceback" not in ended.stdout + ended.stderr
 

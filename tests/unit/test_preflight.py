@@ -129,7 +129,10 @@ def test_rank(place: Place, environ: dict[str, str]) -> None:
 def test_fs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", short_of(2**29))
     (found,) = node_checks.check_run_dir(place.node())
-    assert (found.id, found.status) == ("fs", "warning") and "only about 500 MiB left" in found.what
+    assert (found.id, found.status) == (
+        "fs",
+        "warning",
+    ) and "only about 500 MiB of free" in found.what
 
     monkeypatch.setattr(node_checks, "_write", full)
     (found,) = node_checks.check_run_dir(place.node())
@@ -156,7 +159,7 @@ def test_a_working_directory_that_is_not_inside(place: Place) -> None:
 
 def test_data(place: Place) -> None:
     place.more = {"train": ClassificationConfig()}
-    assert "rank 0 downloads" in place.found(node_checks.check_data)["data"].what
+    assert "rank 0 will download" in place.found(node_checks.check_data)["data"].what
     plain = to_plain(ClassificationConfig())
     for changes, status in (
         ({"name": "imagefolder"}, "error"),
@@ -178,12 +181,12 @@ def test_data(place: Place) -> None:
 def test_tmp_and_shm(place: Place, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", short_of(2**20))
     (found,) = check(place.node())
-    assert found.status == "warning" and "has only about 1 MiB left" in found.what
+    assert found.status == "warning" and "has only about 1 MiB of free" in found.what
 
     monkeypatch.setattr(node_checks, "_write", full)
     (found,) = check(place.node())
     assert found.status == "error"
-    assert found.what == "/tmp is full" or found.what.startswith("/dev/shm cannot be written")
+    assert found.what == "/tmp is full" or found.what.startswith("/dev/shm is not writable")
 
 
 # ---- Python and the program ----------------------------------------------------------------------
@@ -192,13 +195,13 @@ def test_tmp_and_shm(place: Place, check: Check, monkeypatch: pytest.MonkeyPatch
 def test_usersite(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("site.getusersitepackages", lambda: str(tmp_path / "packages"))
     assert place.found(node_checks.check_usersite)["usersite"].what == (
-        "no packages in the home folder"
+        "there are no packages in the home folder"
     )
     (tmp_path / "packages" / "torch").mkdir(parents=True)
-    assert "kept out" in place.found(node_checks.check_usersite)["usersite"].what
+    assert "Python ignores" in place.found(node_checks.check_usersite)["usersite"].what
     place.env = {"PYTHONNOUSERSITE": ""}
     found = place.found(node_checks.check_usersite)["usersite"]
-    assert found.status == "warning" and found.what.endswith("replace the image's: torch")
+    assert found.status == "warning" and found.what.endswith("replace those of the image: torch")
 
 
 def test_py_path(place: Place, tmp_path: Path) -> None:
@@ -250,7 +253,7 @@ def test_a_program_beside_a_file_that_is_taken_for_a_library(place: Place) -> No
     found = place.found(node_checks.check_program)
 
     assert found["py.path"].status == "warning"
-    assert found["py.path"].what.endswith("are taken for libraries: random")
+    assert found["py.path"].what.endswith("hide libraries of the same name: random")
 
 
 # ---- environment ---------------------------------------------------------------------------------
@@ -265,7 +268,7 @@ def test_env_masked(place: Place) -> None:
     found = place.found(node_checks.check_masked)["env.masked"]
 
     assert found.status == "warning"
-    assert found.what == "NCCL_IB_HCA is mlx5 outside, and mlx4 inside"
+    assert found.what == "NCCL_IB_HCA is mlx5 outside and mlx4 in the container"
 
 
 def test_an_image_that_chooses_a_network(place: Place) -> None:
@@ -291,7 +294,7 @@ def test_env_libs(place: Place, line: str) -> None:
     place.write("opt/a/lib/libtorch.so")
     place.environ["LD_LIBRARY_PATH"] = "/host:/opt/b/lib64"
     found = place.found(node_checks.check_libraries)["env.libs"]
-    assert found.status == "warning" and found.what.endswith("own folders: /opt/a/lib")
+    assert found.status == "warning" and found.what.endswith("folders of the image: /opt/a/lib")
     place.environ["LD_LIBRARY_PATH"] = "/host:/opt/a/lib:/opt/b/lib64"
     assert place.found(node_checks.check_libraries)["env.libs"].status == "good"
 
@@ -299,7 +302,10 @@ def test_env_libs(place: Place, line: str) -> None:
 def test_cpu_affinity(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
     found = place.found(node_checks.check_cores)["cpu.affinity"]
-    assert (found.status, found.what) == ("warning", "1 core(s) for 2 rank(s) that want 1 each")
+    assert (found.status, found.what) == (
+        "warning",
+        "1 core(s) are available for 2 rank(s) with 1 requested for each",
+    )
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
     assert place.found(node_checks.check_cores)["cpu.affinity"].status == "good"
 
@@ -358,12 +364,12 @@ def test_only_with_a_container_something_has_to_be_bound(
     found = place.found(check)[id]
     assert found.status == "error"
     assert "bound" not in found.fix
-    assert "inside" not in found.what + found.fix
+    assert "in the container" not in found.what + found.fix
 
     place.binds = ["/scratch"]
     found = place.found(check)[id]
-    assert found.fix.endswith("has to be bound")
-    assert found.what.endswith(" inside")
+    assert "must be bound" in found.fix
+    assert found.what.endswith(" in the container")
 
 
 def test_gpus_that_are_only_counted(gpu_place: Place) -> None:
@@ -377,9 +383,9 @@ def test_gpus_that_are_only_counted(gpu_place: Place) -> None:
 
     found = {one.id: one for one in gpu_checks.judge_gpus(shared, facts)}["gpu.count"]
     assert (found.status, found.what) == (
-        "warning", "4 GPUs can be seen, and 2 were asked for",
+        "warning", "4 GPUs are visible, but only 2 were requested",
     )  # fmt: skip
-    assert "computes on the same ones" in found.why
+    assert "may use the same GPUs" in found.why
     assert {one.id: one for one in gpu_checks.judge_gpus(own, facts)}["gpu.count"].status == "good"
 
 
@@ -390,7 +396,7 @@ def test_a_small_job_on_a_large_gpu_is_at_work_too(gpu_place: Place) -> None:
     found = judged(gpu_place, devices=devices)["gpu.alloc"]
 
     assert (found.status, found.what) == (
-        "warning", "GPU 0: 3.0 GiB of its memory are in use by somebody else",
+        "warning", "GPU 0: other processes use 3.0 GiB of its memory",
     )  # fmt: skip
     idle = [{**H100, "free": H100["total"] - 2**29}, {**H100, "index": 1}]
     assert judged(gpu_place, devices=idle)["gpu.alloc"].status == "good"
@@ -416,7 +422,7 @@ def test_no_uvm(gpu_place: Place) -> None:
 
 def test_too_few_gpus(gpu_place: Place) -> None:
     found = judged(gpu_place, devices=[H100])["gpu.count"]
-    assert found.status == "error" and "1 of the 2 GPUs" in found.what
+    assert found.status == "error" and "1 of the 2 requested GPUs" in found.what
     node = gpu_place.node()
     node.job["launch"]["args"] = ["--gpus-per-task=1"]
     facts = {"init": 0, "cuda": 12040, "devices": [H100]}
@@ -428,19 +434,19 @@ def test_too_few_gpus(gpu_place: Place) -> None:
 def test_gpus_that_are_taken_or_broken(gpu_place: Place) -> None:
     busy = judged(gpu_place, devices=[H100, {**H100, "index": 1, "free": 2**30}])["gpu.alloc"]
     assert (busy.status, busy.what) == (
-        "warning", "GPU 1: 79.0 GiB of its memory are in use by somebody else",
+        "warning", "GPU 1: other processes use 79.0 GiB of its memory",
     )  # fmt: skip
     broken = judged(gpu_place, devices=[H100, {"index": 1, "name": "x", "code": 46}])["gpu.alloc"]
-    assert broken.status == "error" and "taken by another process" in broken.what
+    assert broken.status == "error" and "another process has exclusive use" in broken.what
 
 
 @pytest.mark.parametrize(
     ("facts", "id", "text"),
     [
-        ({"library": "libcuda.so.1: cannot open"}, "gpu.count", "libcuda.so.1 is not inside"),
-        ({"hangs": 60.0}, "gpu.alloc", "gives no answer"),
-        ({"init": 999}, "gpu.alloc", "fails without saying why"),
-        ({"init": 803}, "gpu.alloc", "does not fit the driver in the kernel"),
+        ({"library": "libcuda.so.1: cannot open"}, "gpu.count", "libcuda.so.1 cannot be loaded in"),
+        ({"hangs": 60.0}, "gpu.alloc", "does not answer"),
+        ({"init": 999}, "gpu.alloc", "fails with an unknown error"),
+        ({"init": 803}, "gpu.alloc", "does not match the kernel's driver"),
         ({"init": 804}, "gpu.alloc", "do not work with the image's compatibility"),
         ({"init": 100}, "gpu.alloc", "sees no GPU"),
         ({"init": 12345}, "gpu.alloc", "CUDA error 12345"),
@@ -489,12 +495,12 @@ def test_the_driver_is_really_asked(gpu_place: Place) -> None:
 
 def test_net_name(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     found = place.found(network_checks.check_names)["net.name"]
-    assert found.status == "error" and "127.0.0.1 here, which is this node itself" in found.what
+    assert found.status == "error" and "127.0.0.1, which is this node itself" in found.what
     place.environ["HPC_AMP_MASTER_ADDR"] = "10.1.2.3"
     assert place.found(network_checks.check_names)["net.name"].status == "good"
     place.environ["HPC_AMP_MASTER_ADDR"] = "no-such-node.invalid"
     found = place.found(network_checks.check_names)["net.name"]
-    assert found.status == "error" and "has no address inside" in found.what
+    assert found.status == "error" and "cannot be resolved in the container" in found.what
     place.resources["nodes"] = 1
     assert place.found(network_checks.check_names) == {}
 
@@ -547,7 +553,11 @@ def test_net_ib(gpu_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (65536, 65536))
     found = gpu_place.found(network_checks.check_infiniband)["net.ib"]
     assert found.status == "warning"
-    for lack in ("/dev/infiniband is not inside", "no libibverbs", "64 KiB of memory may be"):
+    for lack in (
+        "/dev/infiniband is not in the container",
+        "no libibverbs",
+        "64 KiB of memory may be",
+    ):
         assert lack in found.what
     gpu_place.write("dev/infiniband/uverbs0")
     gpu_place.write("usr/lib/x86_64-linux-gnu/libibverbs.so.1")
@@ -607,7 +617,7 @@ class Nodes:
         return content
 
 
-GOOD = CheckResult("bind", "good", "all mounts are there")
+GOOD = CheckResult("bind", "good", "all binds are visible")
 FULL = CheckResult("tmp", "error", "/tmp is full", "why", "fix")
 
 
@@ -639,7 +649,7 @@ def test_a_node_that_is_silent(place: Place) -> None:
         lambda: nodes.meeting("n3").other([GOOD], 0.1),
     )
 
-    assert nodes.report()["failed"] == "net.reach: 1 node(s) gave no answer in 1 s: n2 on n1"
+    assert nodes.report()["failed"] == "net.reach: 1 node(s) did not answer within 1 s: n2 on n1"
 
 
 def test_a_node_whose_container_did_not_start(place: Place) -> None:
@@ -668,7 +678,7 @@ def test_a_first_node_that_cannot_be_reached(place: Place) -> None:
     nodes.meeting("n2", 0.5).other([GOOD], 0.1)
 
     assert (
-        "the first node cannot be reached at 127.0.0.1:"
+        "cannot connect to the first node at 127.0.0.1:"
         in (nodes.report("preflight-n2.json")["failed"])
     )
 
@@ -691,7 +701,7 @@ def test_a_first_node_whose_name_is_not_known(place: Place) -> None:
     nodes.meeting("n1").first([GOOD], 0.1)
 
     assert nodes.report()["failed"].startswith(
-        "net.name: MASTER_ADDR no-such-node.invalid is a name that is not known: "
+        "net.name: MASTER_ADDR no-such-node.invalid cannot be resolved: "
     )
 
 
@@ -713,7 +723,7 @@ def test_other_code_and_another_time(place: Place, monkeypatch: pytest.MonkeyPat
 
     assert found["code"].status == "error"
     assert (found["clock"].status, found["clock"].what) == (
-        "warning", "clocks differ from the first node's: n2 by -3600 s",
+        "warning", "clocks differ from that of the first node: n2 by -3600 s",
     )  # fmt: skip
 
 
@@ -788,7 +798,7 @@ def test_an_image_that_may_not_be_read(tmp_path: Path) -> None:
         ("exec /usr/bin/python3: exec format error", "img.arch"),
         ("FATAL:   mkdir /tmp/x: no space left on device", "tmp"),
         ('FATAL:   "python3": executable file not found in $PATH', "img.python"),
-        ("hpc-amp: preflight: fs: nothing can be written in /r: Read-only file system", "fs"),
+        ("hpc-amp: preflight: fs: /r is not writable: Read-only file system", "fs"),
         ("FATAL:   stat /opt/python: no such file or directory", "img.python"),
         ("hpc-amp: this is Python 3.8, and hpc-amp needs 3.10", "img.python"),
         ("FATAL:   container creation failed: mount", "rt.start"),
@@ -818,7 +828,7 @@ def test_an_error_ends_the_job_before_its_program(host: StubHost) -> None:
 
     assert events(run_dir) == ["started", "failed"]
     reason = read_events(run_dir)[-1]["reason"]
-    assert reason.startswith("preflight: program: there is no program no-such-program on ")
+    assert reason.startswith("preflight: program: the program no-such-program does not exist on ")
     assert "no rank was started" in ended.output
     assert len(host.calls("srun")) == 1
 

@@ -203,7 +203,7 @@ def test_all_verbs_agree_about_an_orphan(host: StubHost) -> None:
     assert fails(host.hpc_amp("resume", "test")).startswith(f"{run_dir} is still at work: {SIGNS}")
 
     (folder / "ended").touch()
-    assert host.hpc_amp("cancel", "test").stdout == f"{run_dir} has ended already (cancelled)\n"
+    assert host.hpc_amp("cancel", "test").stdout == f"{run_dir} has already ended (cancelled)\n"
     assert host.hpc_amp("resume", "test").returncode == 0
 
 
@@ -222,7 +222,7 @@ def test_an_orphan_that_really_works_is_asked_and_ends(host: StubHost) -> None:
     assert said.endswith(f" kill {process.pid}\n")
     assert "attempt 1 ended: finished" in wait(process).output
     assert (run_dir / "attempts" / "1" / "ended").exists()
-    assert host.hpc_amp("cancel", "test").stdout.endswith("has ended already (finished)\n")
+    assert host.hpc_amp("cancel", "test").stdout.endswith("has already ended (finished)\n")
 
 
 def test_a_run_at_work_is_no_orphan(host: StubHost) -> None:
@@ -243,7 +243,7 @@ def test_an_attempt_that_is_silent_is_lost(host: StubHost) -> None:
     queue(host)
 
     assert status(host, "test")["state"] == "lost"
-    assert host.hpc_amp("cancel", "test").stdout == f"{run_dir} has ended already (lost)\n"
+    assert host.hpc_amp("cancel", "test").stdout == f"{run_dir} has already ended (lost)\n"
     assert host.hpc_amp("resume", "test").returncode == 0
 
 

@@ -400,8 +400,11 @@ def test_job_yaml_is_the_default(host: StubHost) -> None:
     ("words", "said"),
     [
         ((), "there is no terminal to type into; call it from one, or give a command"),
-        (("--",), "No command behind '--'."),
-        (("job.yaml", "python", "x.py"), "'python' is not a KEY=VALUE; put a command behind `--`"),
+        (("--",), "There is no command after '--'."),
+        (
+            ("job.yaml", "python", "x.py"),
+            "'python' does not have the form KEY=VALUE; put a command after `--`",
+        ),
         (("none.yaml",), "none.yaml: there is no such job file"),
         (("nothing",), "there is no run 'nothing'"),
         (("job.yaml", "job.wall=1m"), "override 'job.wall=1m': unknown key"),

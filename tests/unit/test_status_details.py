@@ -226,11 +226,11 @@ def test_in_words(host: StubHost) -> None:
         "test: running",
         f"  run        {run_dir}",
         "  job        4242 (slurm)",
-        "  progress   step 120 of 160 (75%), about 00:01:20 to go",
+        "  progress   step 120 of 160 (75%), about 00:01:20 left",
     ]
-    assert re.fullmatch(r"  time left  0[01]:[0-5]\d:\d\d to the job's limit", lines[4])
-    assert lines[5].startswith("  alive      3 ranks, the last sign of life 30")
-    assert lines[5].endswith("(rank 1 on n1, step 118, training)")
+    assert re.fullmatch(r"  time left  0[01]:[0-5]\d:\d\d until the job's time limit", lines[4])
+    assert lines[5].startswith("  alive      3 ranks, each reported within the last 30")
+    assert lines[5].endswith("(oldest: rank 1 on n1, step 118, training)")
     assert lines[7].split() == ["ATTEMPT", "JOB", "HOST", "STARTED", "TOOK", "STEPS", "ENDED"]
     assert lines[8].split()[:3] == ["1", "4242", "n1"]
     assert lines[8].endswith("  0 to 120  running")
@@ -275,7 +275,7 @@ def test_a_run_that_waits_to_go_on_keeps_what_it_has(host: StubHost) -> None:
     attempt(run_dir, 1, "continued", start=START, end=START + 60)
     queue(host, "4242|PENDING|BeginTime")
 
-    assert host.hpc_amp("cancel", "--save", "test").stdout.endswith(": its checkpoints stay\n")
+    assert host.hpc_amp("cancel", "--save", "test").stdout.endswith(": its checkpoints are kept\n")
     assert host.calls("scancel") == [["4242"]]
 
 
@@ -293,8 +293,8 @@ def test_a_run_that_works_saves_and_is_not_killed(host: StubHost) -> None:
     )  # fmt: skip
 
     assert wait(process).output.splitlines() == [
-        "asked job 4242 to save and stop; it will not go on by itself "
-        "(Ctrl-C: do not wait for that)",
+        "asked job 4242 to save and stop; it will not restart by itself "
+        "(Ctrl-C returns without waiting)",
         f"{run_dir} is checkpointed at step 121: a stop was asked for",
     ]
     assert host.calls("scancel") == []
@@ -319,7 +319,7 @@ def test_ctrl_c_ends_the_waiting_alone(host: StubHost) -> None:
     ended = wait(process)
 
     assert ended.status == 130
-    assert ended.output.splitlines()[-1] == f"no longer waiting; see: hpc-amp status {run_dir}"
+    assert ended.output.splitlines()[-1] == f"not waiting any more; see hpc-amp status {run_dir}"
     assert host.calls("scancel") == []
 
 
@@ -331,7 +331,7 @@ def test_a_program_of_ones_own_is_not_waited_for(host: StubHost) -> None:
     result = host.hpc_amp("cancel", "--save", "test")
 
     assert result.returncode == 0
-    assert "runs a program of your own: it stops when it looks for attempts/1/stop" in result.stdout
+    assert "runs your own program: it stops when it sees the file attempts/1/stop" in result.stdout
     assert (run_dir / "attempts" / "1" / "stop").exists()
     assert events(run_dir)[-1] == "stopping"
     assert host.calls("scancel") == []
@@ -343,7 +343,7 @@ def test_a_run_that_has_ended_is_left_alone(host: StubHost) -> None:
 
     result = host.hpc_amp("cancel", "--save", "test")
 
-    assert result.stdout == f"{run_dir} has ended already (finished)\n"
+    assert result.stdout == f"{run_dir} has already ended (finished)\n"
     assert events(run_dir) == ["submitted", "queued", "finished"]
 
 
