@@ -1,4 +1,4 @@
-"""Where the files that ship beside the code lie: `configs`, `jobs` and `containers`."""
+"""The folders of data files that are installed with the code: `configs`, `jobs`, `containers`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def resource_folder(name: str) -> Path:
-    """The folder `configs`, `jobs` or `containers`: in the package of an install (the wheel puts
-    them into `_share`), beside the package in a checkout.
+    """The path of the folder `name`: `configs`, `jobs` or `containers`. An installed package has
+    it in `_share`; in a checkout it lies beside the package.
 
-    Raises HpcAmpError where neither exists.
+    Raises HpcAmpError if neither folder exists.
     """
-    # The install comes first: beside an installed package lie other packages, which may well have
-    # a folder of the same name.
+    # `_share` is tried first: the parent folder of an installed package is site-packages, where
+    # another package may have a folder of the same name.
     for folder in (_PACKAGE / "_share" / name, _PACKAGE.parent / name):
         if folder.is_dir():
             return folder

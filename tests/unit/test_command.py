@@ -150,15 +150,15 @@ def check(run, **job):
 
 REFUSED = {
     ("[torchrun, --nproc-per-node=2, who.py]", 1, 2): "torchrun starts ranks itself, and the job "
-    "would start it 2 times: 2 worlds that know nothing of each other; write the program alone, "
-    "run: [python, who.py], which hpc-amp starts on every rank; or ask for one rank, "
-    "job.ranks_per_node: 1, and leave all to torchrun",
+    "would start it 2 times: 2 separate worlds; write the program alone, "
+    "run: [python, who.py], which hpc-amp starts on every rank; or set job.ranks_per_node: 1, "
+    "so that torchrun alone starts ranks",
     (
         "[torchrun, --nnodes=2, who.py, 'a b', --c, d, --e, f]",
         2,
         1,
     ): "torchrun starts ranks itself, "
-    "and the job would start it 2 times: 2 worlds that know nothing of each other; write the "
+    "and the job would start it 2 times: 2 separate worlds; write the "
     'program alone, run: [python, who.py, "a b", --c, d, ...], which hpc-amp starts on every rank',
     ("[bash, -c, mpirun ./a.out]", 2, 2): "mpirun starts ranks itself, and the job would start it "
     "4 times: 4 worlds that know nothing of each other; write the program alone, "

@@ -148,7 +148,7 @@ CASES = {
     "is not the name of a variable: write $NAME",
     "scheduler: pbs\nhost_mpi:\n  libraries: [/hl]\n  bind: ['/usr/lib64:/hl']": "a.yaml:3: "
     "host_mpi.libraries: /hl is the host's /usr/lib64, with its C library, which the image's "
-    "programs would load; bind the single libraries that are missed into a folder of their own",
+    "programs would load; bind only the libraries that are missing, into a folder of their own",
     "": "a.yaml: this site file is empty; write keys, such as scheduler: local",
 }
 
