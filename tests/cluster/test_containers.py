@@ -270,7 +270,7 @@ def test_a_place_without_room_is_told_by_name(
         assert f"{small} has 8 MiB free, and the build needs about 3.0 GiB there" in before.stderr
         later = build(wider, *arguments, "--fakeroot", "--size=1MiB", check=False)
         assert later.returncode == 1
-        assert "a file system is full, or a quota used up" in later.stderr.splitlines()[-1]
+        assert "a file system is full, or a quota is exceeded" in later.stderr.splitlines()[-1]
         assert not (tmp_path / "x.sif").exists()
         assert list(small.iterdir()) == []
     finally:

@@ -179,7 +179,7 @@ def test_a_directive_that_would_be_misread_is_refused(
 
 
 def test_no_line_of_setup_or_of_a_value_becomes_a_directive(host: StubHost) -> None:
-    message = r"would take a line of the script for a directive: '#[$] -N x'"
+    message = r"would read a line of the script as a directive: '#[$] -N x'"
     with pytest.raises(ConfigError, match=message):
         render(plan(host, setup="module load a\n#$ -N x\n"))
     with pytest.raises(ConfigError, match=r"directive: .#[$] -t 1-3"):
