@@ -1,10 +1,14 @@
-"""The folders of data files that are installed with the code: `configs`, `jobs`, `containers`."""
+"""What this machine has: the data files that are installed with the code, and programs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from hpc_amp.errors import HpcAmpError
+
+Which = Callable[[str], "str | None"]
+"""A search for a program by name, such as `shutil.which`. It returns a path, or None."""
 
 _PACKAGE = Path(__file__).resolve().parent
 

@@ -21,8 +21,8 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.source import read_file
 from hpc_amp.config.tree import MappingNode, Scalar
 from hpc_amp.errors import ConfigError
+from hpc_amp.resources import Which
 from hpc_amp.schedulers import SCHEDULERS
-from hpc_amp.schedulers.base import Which
 from hpc_amp.tasks.registry import config_class
 
 HERE = "local"

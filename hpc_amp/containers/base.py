@@ -41,13 +41,12 @@ from hpc_amp.containers.image import URI, Image
 from hpc_amp.errors import HpcAmpError, UsageError
 from hpc_amp.finding import Finding, Findings, Status
 from hpc_amp.registry import code_beside
+from hpc_amp.resources import Which
 
 if TYPE_CHECKING:
     from hpc_amp.config.bind import Bind
     from hpc_amp.config.site import Site
     from hpc_amp.jobs.spec import Spec
-
-Which = Callable[[str], "str | None"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -393,7 +393,10 @@ def test_a_job_that_is_ended_from_outside(place: Place) -> None:
             place.run("scancel", "--name=demo", "--state=RUNNING")
         assert terminal.end() != 0
         if place.server is not None:
-            assert "hpc-amp: the session was ended by its time limit or by the scheduler" in terminal.seen
+            assert (
+                "hpc-amp: the session was ended by its time limit or by the scheduler"
+                in terminal.seen
+            )
     left_nothing(place)
 
 

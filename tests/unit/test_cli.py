@@ -308,7 +308,7 @@ def test_no_slurm_on_this_machine(host: StubHost, command: str) -> None:
     if command == "sbatch":
         result = host.hpc_amp("submit", "job.yaml", PATH=str(tools))
         assert fails(result, 1) == (
-            "`sbatch` is not on this machine's PATH; submit from a login node, or say site=local "
+            "`sbatch` is not on this machine's PATH; submit from a login node, or add site=local "
             "to run here"
         )
     else:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hpc_amp.containers.apptainer import doctor
 from hpc_amp.containers.apptainer.image import read_image
 from hpc_amp.containers.apptainer.program import PREFIXES, explain, find_runtime
-from hpc_amp.containers.base import Container, Which, Wrapper
+from hpc_amp.containers.base import Container, Wrapper
 from hpc_amp.containers.image import URI, Image
 from hpc_amp.errors import UsageError
 from hpc_amp.finding import Findings
+from hpc_amp.resources import Which
 
 if TYPE_CHECKING:
     from hpc_amp.config.site import Site

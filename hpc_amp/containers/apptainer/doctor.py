@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpc_amp.containers.apptainer.program import PREFIXES, Runtime, find_runtime
-from hpc_amp.containers.base import Which, not_found
+from hpc_amp.containers.base import not_found
 from hpc_amp.containers.storage import IN_MEMORY, file_system, in_home
 from hpc_amp.errors import HpcAmpError
 from hpc_amp.finding import Finding, Findings
+from hpc_amp.resources import Which
 
 
 def check_here(

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from hpc_amp.config.bind import parse_bind
-from hpc_amp.containers.base import Container, Which, Wrapper
+from hpc_amp.containers.base import Container, Wrapper
 from hpc_amp.containers.image import Image, image_at, squashfs_file
 from hpc_amp.errors import HpcAmpError
 from hpc_amp.finding import Finding, Findings
+from hpc_amp.resources import Which
 
 if TYPE_CHECKING:
     from hpc_amp.config.bind import Bind

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpc_amp.config.bind import parse_bind
-from hpc_amp.containers.base import Container, Which, Wrapper
+from hpc_amp.containers.base import Container, Wrapper
 from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
 from hpc_amp.finding import Finding, Findings
+from hpc_amp.resources import Which
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec

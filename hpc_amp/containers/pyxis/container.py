@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from hpc_amp.config.bind import Bind, parse_bind
-from hpc_amp.containers.base import Container, Which
+from hpc_amp.containers.base import Container
 from hpc_amp.containers.image import URI, Image, image_at, squashfs_file
 from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.finding import Finding, Findings
+from hpc_amp.resources import Which
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec

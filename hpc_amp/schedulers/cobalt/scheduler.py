@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_amp.errors import ConfigError
+from hpc_amp.resources import Which
 from hpc_amp.schedulers.answers import (
     NEVER_STARTS,
     NOT_IN_QUEUE,
@@ -23,7 +24,6 @@ from hpc_amp.schedulers.base import (
     TERMINAL,
     AwayError,
     Interactive,
-    Which,
     asked_again,
     complaint,
     needs_terminal,

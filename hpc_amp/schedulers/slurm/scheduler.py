@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.resources import Which
 from hpc_amp.schedulers.answers import JobStatus, Submission
 from hpc_amp.schedulers.base import (
     TERMINAL,
     Interactive,
     Scheduler,
-    Which,
     complaint,
     directive_words,
     hand_in,
