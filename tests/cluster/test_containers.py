@@ -346,7 +346,7 @@ def test_parallel_pulls_fetch_once(cluster: Cluster, small: Registry, tmp_path: 
     said = [one.communicate(timeout=300)[1] for one in pulls]
     assert [one.returncode for one in pulls] == [0, 0, 0], said
     assert sum("pulling docker://" in text for text in said) == 1
-    assert sum("is there already" in text for text in said) == 2
+    assert sum("exists already" in text for text in said) == 2
     layers = [path for path, _ in small.requests if "/blobs/" in path]
     assert len(layers) == len(set(layers)) == 2  # configuration and layer, once each
     assert [path.name for path in tmp_path.iterdir()] == ["shared.sif"]

@@ -104,7 +104,7 @@ def test_skipping_touches_generated_lines_only(host: StubHost) -> None:
         ("--env A=$(id)", "a remote shell reads it again"),
         ("--preemptable=1", "is not an option"),
         ("--gres=gpu:1", "'--gres=gpu:1' is not an option"),
-        ("-I", "that is `hpc-amp shell`"),
+        ("-I", "use `hpc-amp shell` for that"),
         ("--help", "qsub would submit nothing"),
         ("--vers", "qsub would submit nothing"),
         ("--attrs a=b=c", "it is not a list of NAME=VALUE"),
@@ -166,7 +166,7 @@ def test_a_path_that_a_remote_shell_would_change_is_refused(host: StubHost, name
     (host.folder / "cobalt.yaml").write_text("scheduler: cobalt\n")
     made = host.plan({"site": str(host.folder / "cobalt.yaml"), "run": ["true"]}, cwd=folder)
 
-    with pytest.raises(ConfigError, match="cannot carry the path of the run directory"):
+    with pytest.raises(ConfigError, match="cannot pass on the path of the run directory"):
         render(made)
 
 

@@ -117,12 +117,12 @@ def test_gpus_are_asked_for_as_the_site_counts_them(
 
 def test_gpus_that_slots_do_not_divide_are_refused(host: StubHost) -> None:
     site = {"gpu_request": "gpu-per-slot", "options": {"slots_per_node": "8"}}
-    with pytest.raises(ConfigError, match="4 GPUs cannot be asked for with 8 slots"):
+    with pytest.raises(ConfigError, match="4 GPUs cannot be requested with 8 slots"):
         render(plan(host, site, gpus_per_node=4))
 
 
 def test_memory_needs_a_name(host: StubHost) -> None:
-    with pytest.raises(ConfigError, match="does not say what memory is called"):
+    with pytest.raises(ConfigError, match="does not name the resource for memory"):
         render(plan(host, memory="4GiB"))
 
 

@@ -122,7 +122,7 @@ CASES = {
     "scheduler: cobalt\ngpu_request: gpus-per-node": "a.yaml:2: gpu_request: Cobalt does not know "
     "gpus-per-node; use one of: auto, none",
     "scheduler: pbs\ngpu_type: a100": "a.yaml:2: gpu_type: PBS does not use it; "
-    "say it in chunk, such as gputype=A100",
+    "write it into chunk, such as gputype=A100",
     "scheduler: local\ngpu_type: a100": "a.yaml:2: gpu_type: the local scheduler does not use "
     "it; remove it",
     "scheduler: slurm\nchunk: [a=b]": "a.yaml:2: chunk: Slurm does not use it; use directives",
