@@ -91,8 +91,9 @@ class Container(ABC):
         return True
 
     def check_image(self, image: str) -> None:
-        """Raise UsageError if `image` is not a valid value of `container.image`, by its form and, if
-        it is a path, by the file. The runtime is not used: the login node may not have it."""
+        """Raise UsageError if `image` is not a valid value of `container.image`. The form is
+        checked, and the file if it is a path. The runtime is not used: the login node may not have
+        it."""
         if not self.is_path(image):
             return
         if URI.fullmatch(image):
