@@ -428,7 +428,7 @@ def test_a_point_on_pbs_goes_on_in_a_job_of_its_own(
         ]
         assert attempts == [1, 2, 1]
         log = (sweep.point_dir(1) / "logs" / "job.log").read_text()
-        assert "going on in job 1.head" in log
+        assert "continuing in job 1.head" in log
 
 
 def cobalt_sweep(cobalt: CobaltStandIn) -> subprocess.CompletedProcess[str]:
