@@ -120,10 +120,10 @@ def _syntax_error(error: yaml.MarkedYAMLError, place: Callable[[int], str]) -> C
     # opened is more useful.
     mark = error.context_mark if _OPENED.search(context) else error.problem_mark
     mark = mark or error.problem_mark
-    told = f"{context}, {problem}" if context.startswith("while") else problem
+    message = f"{context}, {problem}" if context.startswith("while") else problem
     hint = next((advice for sign, advice in _ADVICE.items() if sign in problem), None)
     return ConfigError(
-        f"not valid YAML: {told}", where=place(mark.line + 1 if mark else 1), hint=hint
+        f"not valid YAML: {message}", where=place(mark.line + 1 if mark else 1), hint=hint
     )
 
 

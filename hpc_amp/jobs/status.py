@@ -195,7 +195,7 @@ class RunView:
         if self.orphan is not None:
             return "running", str(self.orphan)
         if answer.state == "ended" and not answer.reason:
-            answer = self._last_words()
+            answer = self._final_status()
         left = ""
         if dead:
             left = (
@@ -248,8 +248,8 @@ class RunView:
                 return link, []
         return None, []
 
-    def _last_words(self) -> JobStatus:
+    def _final_status(self) -> JobStatus:
         try:
-            return get_scheduler(self.scheduler).last_words(self.job_id or "", self.folder)
+            return get_scheduler(self.scheduler).final_status(self.job_id or "", self.folder)
         except SchedulerError:
             return NOT_IN_QUEUE

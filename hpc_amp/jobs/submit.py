@@ -56,7 +56,7 @@ def submit(
         # this command is killed.
         before = rundir.point_latest(plan.run_dir)
         try:
-            submission = _hand_in(plan.run_dir, plan.scheduler, plan.job.resources.chain)
+            submission = _submit_script(plan.run_dir, plan.scheduler, plan.job.resources.chain)
         except UnclearError as error:
             raise _kept(error, plan.run_dir) from None
         except HpcAmpError:
@@ -122,12 +122,12 @@ def resume(
         try:
             if planned is None or plan is None:
                 resources = rundir.read_resolved(run_dir)["job"].get("job", {})
-                submission = _hand_in(run_dir, scheduler, resources.get("chain", 0))
+                submission = _submit_script(run_dir, scheduler, resources.get("chain", 0))
                 resumed = Resumed(submission, scheduler.name)
             else:
                 with uninterrupted():
                     number = change.apply(run_dir, planned, command)
-                submission = _hand_in(
+                submission = _submit_script(
                     run_dir, plan.scheduler, plan.job.resources.chain, change=number
                 )
                 resumed = Resumed(submission, plan.scheduler.name, planned.changed, plan.remarks)
@@ -183,7 +183,7 @@ def _refuse_finished(run_dir: Path, planned: change.Change | None) -> None:
         )
 
 
-def _hand_in(run_dir: Path, scheduler: Scheduler, links: int, **facts: Any) -> Submission:
+def _submit_script(run_dir: Path, scheduler: Scheduler, links: int, **facts: Any) -> Submission:
     """Submit the run's script, with `links` more jobs in a chain. The event `submitted`, with
     `facts`, is recorded before, because the script may start and even end before the scheduler's
     command returns. The job id is recorded afterwards in the event `queued`. It is missing if the

@@ -76,7 +76,7 @@ class Arrays(ABC):
         """Query the status of all tasks of arrays, and of jobs, in one request. Raises
         SchedulerError if the scheduler does not answer."""
 
-    def last_words(self, job_ids: Sequence[str]) -> Answers:
+    def final_status(self, job_ids: Sequence[str]) -> Answers:
         """How jobs ended that are not in the queue any more, in one request. Empty if the scheduler
         keeps no records."""
         return {}

@@ -270,7 +270,7 @@ class Scheduler(ABC):
         """Let a job start that was submitted with `held`. Only called if the scheduler `chains`."""
         raise NotImplementedError(f"{self.name} jobs are not held")
 
-    def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
+    def final_status(self, job_id: str, run_dir: Path) -> JobStatus:
         """How a job ended that is not in the queue any more, if the scheduler's records or files
         show it."""
         return NOT_IN_QUEUE
@@ -373,7 +373,7 @@ def submission_environment(environ: Mapping[str, str], *more: str) -> dict[str, 
     return kept
 
 
-def hand_in(
+def run_submit_command(
     command: Sequence[str],
     *,
     environ: Mapping[str, str],
@@ -390,8 +390,8 @@ def hand_in(
     messages: `lost` if the scheduler may have accepted the job without answering, `away` if the
     command did not reach the scheduler.
 
-    Raises SchedulerError if the job was refused, AwayError if the scheduler was not reached, and
-    UnclearError if it is unknown whether the job was accepted.
+    Raises SchedulerError if the job was refused, UnreachableError if the scheduler was not reached,
+    and UnclearError if it is unknown whether the job was accepted.
     """
     try:
         # In a session of its own: qsub handles Ctrl-C of the terminal although the signal is
@@ -473,7 +473,7 @@ def complaint(result: subprocess.CompletedProcess[str]) -> str:
     return message or f"exit status {result.returncode}"
 
 
-class AwayError(SchedulerError):
+class UnreachableError(SchedulerError):
     """The scheduler's server cannot be reached, or its answer is not understood. The request had no
     effect and can be repeated."""
 
@@ -484,10 +484,10 @@ class AwayError(SchedulerError):
 def not_submitted(
     command: str, result: subprocess.CompletedProcess[str], away: str
 ) -> SchedulerError:
-    """The error for a command that submitted no job: AwayError if its message matches the regular
-    expression `away`, else an error that the scheduler refused the job."""
+    """The error for a command that submitted no job: UnreachableError if its message matches the
+    regular expression `away`, else an error that the scheduler refused the job."""
     if re.search(away, f"{result.stderr}{result.stdout}"):
-        return AwayError(f"{command} does not reach the scheduler: {complaint(result)}")
+        return UnreachableError(f"{command} does not reach the scheduler: {complaint(result)}")
     return SchedulerError(f"{command} refused the job: {complaint(result)}")
 
 
@@ -497,16 +497,16 @@ _Answer = TypeVar("_Answer")
 PAUSES = (2.0, 4.0)
 
 
-def asked_again(ask: Callable[_Arguments, _Answer]) -> Callable[_Arguments, _Answer]:
+def retried(ask: Callable[_Arguments, _Answer]) -> Callable[_Arguments, _Answer]:
     """A decorator: call the function again after some seconds, at most twice, if it raises
-    AwayError."""
+    UnreachableError."""
 
     @functools.wraps(ask)
     def asked(*args: _Arguments.args, **options: _Arguments.kwargs) -> _Answer:
         for pause in PAUSES:
             try:
                 return ask(*args, **options)
-            except AwayError:
+            except UnreachableError:
                 time.sleep(pause)
         return ask(*args, **options)
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from hpc_amp.resources import Which
 from hpc_amp.schedulers.base import (
-    AwayError,
     Scheduler,
-    asked_again,
+    UnreachableError,
     complaint,
     launcher_of_one_node,
+    retried,
     run_command,
 )
 from hpc_amp.schedulers.grammar import Grammar
@@ -57,9 +57,9 @@ class QsubScheduler(Scheduler):
         """`mpirun` for several nodes."""
         return "mpirun" if job.resources.nodes > 1 else launcher_of_one_node(job)
 
-    @asked_again
+    @retried
     def release(self, job_id: str) -> None:
         """Release a held job with `qrls`."""
         result = run_command(["qrls", job_id])
         if result.returncode != 0:
-            raise AwayError(f"qrls {job_id}: {complaint(result)}")
+            raise UnreachableError(f"qrls {job_id}: {complaint(result)}")

@@ -17,7 +17,7 @@ enter_container() {
   container=(--container-image="$image" "${container_options[@]}")
   if [ -n "${session:-}" ]; then
     # The shell is a step itself, so the container is another step beside it.
-    [ -n "${SLURM_JOB_ID:-}" ] || fail "Pyxis starts containers in jobs of Slurm only, and this is none"
+    [ -n "${SLURM_JOB_ID:-}" ] || fail "Pyxis starts containers in jobs of Slurm only, and this shell is not in one"
     local step=(srun --overlap --nodes=1 --ntasks=1 --mpi=none --cpu-bind=none)
     [ -z "${SLURMD_NODENAME:-}" ] || step+=(--nodelist="$SLURMD_NODENAME")
     [ ! -t 0 ] || step+=(--pty)

@@ -22,12 +22,12 @@ from hpc_amp.schedulers.answers import (
 )
 from hpc_amp.schedulers.base import (
     TERMINAL,
-    AwayError,
     Interactive,
-    asked_again,
+    UnreachableError,
     complaint,
     needs_terminal,
     output_of,
+    retried,
     run_command,
     script_command,
     submission_environment,
@@ -195,7 +195,7 @@ class Cobalt(QsubScheduler):
         rows = (line.split() for line in lines)
         return {row[0]: Path(row[1]) for row in rows if len(row) == 2 and row[0].isdecimal()}
 
-    @asked_again
+    @retried
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """Query with one `qstat`. It prints nothing for unknown jobs. If it knows none of them, it
         exits with 1 and no message; if the server does not answer, with 1 and a message."""
@@ -204,18 +204,18 @@ class Cobalt(QsubScheduler):
         result = run_command(["qstat", "--header", "JobID:State", *job_ids])
         knows_none = result.returncode == 1 and not f"{result.stdout}{result.stderr}".strip()
         if result.returncode != 0 and not knows_none:
-            raise AwayError(f"qstat does not answer: {complaint(result)}")
+            raise UnreachableError(f"qstat does not answer: {complaint(result)}")
         rows = (line.split() for line in result.stdout.splitlines())
         return {row[0]: _status(row[1]) for row in rows if len(row) >= 2 and row[0] in job_ids}
 
-    @asked_again
+    @retried
     def cancel(self, job_id: str) -> None:
         """Cancel with `qdel`, which ignores unknown jobs."""
         result = run_command(["qdel", job_id])
         if result.returncode != 0:
-            raise AwayError(f"qdel {job_id}: {complaint(result)}")
+            raise UnreachableError(f"qdel {job_id}: {complaint(result)}")
 
-    def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
+    def final_status(self, job_id: str, run_dir: Path) -> JobStatus:
         """From the .cobaltlog, which is the only record. Its last line is written late, and is
         missing if the job was killed."""
         try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpc_amp.schedulers.answers import Submission
-from hpc_amp.schedulers.base import asked_again, hand_in, submission_environment
+from hpc_amp.schedulers.base import retried, run_submit_command, submission_environment
 
 OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
 LOST = r"timed out|Connection reset|BadStatusLine|Broken pipe|EOF occurred|Server Failure"
@@ -18,11 +18,11 @@ AWAY = r":cn:|Failed to connect|Connection refused|No route to host|Network is u
 component that the name server does not know."""
 
 
-@asked_again
+@retried
 def qsub(options: Sequence[str], script: Path, environ: Mapping[str, str]) -> Submission:
     """Submit a script. Raises SchedulerError if it is refused, and UnclearError if it is unknown
     whether Cobalt accepted the job."""
-    return hand_in(
+    return run_submit_command(
         ["qsub", *options, str(script)],
         environ=submission_environment(environ, *OWN_VARIABLES),
         folder=script.parent,

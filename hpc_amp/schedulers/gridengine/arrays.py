@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpc_amp.errors import SchedulerError
 from hpc_amp.schedulers.arrays import Answers, Arrays
-from hpc_amp.schedulers.base import asked_again, run_command
+from hpc_amp.schedulers.base import retried, run_command
 from hpc_amp.schedulers.gridengine import qstat
 
 
@@ -35,13 +35,13 @@ class GridEngineArrays(Arrays):
         """The id of a task, such as `41.8`."""
         return f"{job_ids[0]}.{task + 1}" if job_ids else None
 
-    @asked_again
+    @retried
     def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
         """Query all jobs and tasks of the user. The reasons why they wait are not queried, because
         they may be long."""
         return {job.id: job.status() for job in qstat.queued_jobs()}
 
-    def last_words(self, job_ids: Sequence[str]) -> Answers:
+    def final_status(self, job_ids: Sequence[str]) -> Answers:
         """From the accounting file."""
         return qstat.ended(job_ids)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from hpc_amp.schedulers.answers import JobStatus
-from hpc_amp.schedulers.base import AwayError, complaint, run_command
+from hpc_amp.schedulers.base import UnreachableError, complaint, run_command
 
 AWAY = (
     r"unable to (send message to|contact) qmaster|commlib error|SGE_ROOT directory|cell directory"
@@ -60,15 +60,16 @@ class QueuedJob:
 
 
 def queued_jobs() -> list[QueuedJob]:
-    """The user's jobs and tasks in the queue. Raises AwayError if Grid Engine does not answer."""
+    """The user's jobs and tasks in the queue. Raises UnreachableError if Grid Engine does not
+    answer."""
     # `-g d` lists each task separately, and `-r` lists the jobs that a job waits for.
     result = run_command(["qstat", "-u", _user(), "-g", "d", "-r", "-xml"])
     try:
         if result.returncode != 0:
-            raise AwayError(f"qstat does not answer: {complaint(result)}")
+            raise UnreachableError(f"qstat does not answer: {complaint(result)}")
         return [_job(entry) for entry in ElementTree.fromstring(result.stdout).iter("job_list")]
     except ElementTree.ParseError:
-        raise AwayError(f"qstat does not answer: {complaint(result)}") from None
+        raise UnreachableError(f"qstat does not answer: {complaint(result)}") from None
 
 
 def _job(entry: ElementTree.Element) -> QueuedJob:
@@ -92,7 +93,7 @@ def details(numbers: Sequence[str]) -> Iterator[dict[str, str]]:
     out. A value of several lines contains their line ends."""
     result = run_command(["qstat", "-j", ",".join(numbers)])
     if re.search(AWAY, result.stderr):
-        raise AwayError(f"qstat does not answer: {complaint(result)}")
+        raise UnreachableError(f"qstat does not answer: {complaint(result)}")
     for block in re.split(r"^=+$", result.stdout, flags=re.MULTILINE)[1:]:
         facts: dict[str, str] = {}
         name = ""

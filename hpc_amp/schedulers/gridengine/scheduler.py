@@ -21,15 +21,15 @@ from hpc_amp.resources import Which
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.base import (
     TERMINAL,
-    AwayError,
     Interactive,
-    asked_again,
+    UnreachableError,
     complaint,
-    hand_in,
     merge_directives,
     refuse_directives,
+    retried,
     run_command,
     run_here,
+    run_submit_command,
     script_command,
     submission_environment,
 )
@@ -163,7 +163,7 @@ class GridEngine(QsubScheduler):
                 "-l mem_free=4G is for each slot",
             )
 
-    @asked_again
+    @retried
     def submit(
         self,
         script: Path,
@@ -178,7 +178,7 @@ class GridEngine(QsubScheduler):
         options = ["-h"] if held else []
         if after is not None:
             options += ["-hold_jid", after]
-        return hand_in(
+        return run_submit_command(
             ["qsub", "-terse", *options, str(script)],
             environ=submission_environment(environ, *OWN_VARIABLES),
             folder=script.parent,
@@ -230,7 +230,7 @@ class GridEngine(QsubScheduler):
             and facts.get("script_file", "").endswith(".sh")
         }
 
-    @asked_again
+    @retried
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """Query all jobs of the user. The reasons why jobs wait need a second query, which is made
         only if one waits."""
@@ -242,7 +242,7 @@ class GridEngine(QsubScheduler):
         reasons = qstat.reasons(waiting) if waiting else {}
         return {job.id: job.status(reasons.get(job.number, "")) for job in wanted}
 
-    @asked_again
+    @retried
     def cancel(self, job_id: str) -> None:
         """Cancel with `qdel`, which sends SIGKILL at once to the processes on the first node."""
         result = run_command(["qdel", job_id])
@@ -250,10 +250,10 @@ class GridEngine(QsubScheduler):
         if result.returncode == 0 or _UNKNOWN in output:
             return
         if re.search(qstat.AWAY, output):
-            raise AwayError(f"qdel {job_id}: {complaint(result)}")
+            raise UnreachableError(f"qdel {job_id}: {complaint(result)}")
         raise SchedulerError(f"qdel {job_id}: {complaint(result)}")
 
-    def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
+    def final_status(self, job_id: str, run_dir: Path) -> JobStatus:
         """From the accounting file (`qstat.ended`)."""
         return qstat.ended([job_id]).get(job_id, NOT_IN_QUEUE)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE
 from hpc_amp.schedulers.arrays import Answers, Arrays, bound
-from hpc_amp.schedulers.base import AwayError, asked_again, complaint, run_command
+from hpc_amp.schedulers.base import UnreachableError, complaint, retried, run_command
 from hpc_amp.schedulers.pbs.qstat import job_status, parse_qstat
 
 
@@ -33,17 +33,17 @@ class PbsArrays(Arrays):
             return None
         return job_ids[0].replace("[]", f"[{task}]")
 
-    @asked_again
+    @retried
     def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
         """Query with `qstat -f -t`, which lists each task separately."""
         result = run_command(["qstat", "-f", "-t", *arrays, *jobs])
         # 35: one of the jobs has ended; 153: one of them is unknown.
         if result.returncode not in (0, 35, 153):
-            raise AwayError(f"qstat does not answer: {complaint(result)}")
+            raise UnreachableError(f"qstat does not answer: {complaint(result)}")
         found = parse_qstat(result.stdout)
         return {job_id: job_status(attributes) for job_id, attributes in found.items()}
 
-    def last_words(self, job_ids: Sequence[str]) -> Answers:
+    def final_status(self, job_ids: Sequence[str]) -> Answers:
         """From the server's job history, if it keeps one."""
         found = parse_qstat(run_command(["qstat", "-x", "-f", *job_ids]).stdout)
         return {

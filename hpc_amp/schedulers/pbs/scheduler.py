@@ -19,17 +19,17 @@ from hpc_amp.resources import Which
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.base import (
     TERMINAL,
-    AwayError,
     Interactive,
-    asked_again,
+    UnreachableError,
     complaint,
     directive_words,
-    hand_in,
     merge_directives,
     needs_terminal,
     output_of,
     refuse_directives,
+    retried,
     run_command,
+    run_submit_command,
     script_command,
     submission_environment,
     without_options,
@@ -152,10 +152,10 @@ class Pbs(QsubScheduler):
         if "^array_index^" in str(plan.run_dir):
             raise ConfigError(
                 f"PBS puts numbers in place of ^array_index^ in the path of a log: {plan.run_dir}",
-                hint="work in another folder: PBS would hold the job for ever",
+                hint="work in another folder: PBS would hold the job forever",
             )
 
-    @asked_again
+    @retried
     def submit(
         self,
         script: Path,
@@ -169,7 +169,7 @@ class Pbs(QsubScheduler):
         options = ["-h"] if held else []
         if after is not None:
             options += ["-W", f"depend=afterany:{after}"]
-        return hand_in(
+        return run_submit_command(
             ["qsub", *options, str(script)],
             environ=submission_environment(environ, *OWN_VARIABLES),
             folder=script.parent,
@@ -208,7 +208,7 @@ class Pbs(QsubScheduler):
                 jobs[block.split()[0]] = Path(output[1])
         return jobs
 
-    @asked_again
+    @retried
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """Query with one `qstat -f`. Its text form is used: the JSON form lists only the first of
         several jobs (OpenPBS 23.06), is not always valid, and changes values that look like
@@ -227,9 +227,9 @@ class Pbs(QsubScheduler):
                 ]
                 answer |= dict.fromkeys(ended, JobStatus("ended"))
             elif _UNKNOWN not in line:
-                raise AwayError(f"qstat does not answer: {complaint(result)}")
+                raise UnreachableError(f"qstat does not answer: {complaint(result)}")
         if result.returncode not in (0, 35, 153):
-            raise AwayError(f"qstat does not answer: {complaint(result)}")
+            raise UnreachableError(f"qstat does not answer: {complaint(result)}")
         return answer
 
     lost_log = (
@@ -241,7 +241,7 @@ class Pbs(QsubScheduler):
         """The files of `-o` and `-e`."""
         return log_files_in(directives, GRAMMAR, variable="^array_index^")
 
-    @asked_again
+    @retried
     def cancel(self, job_id: str) -> None:
         """Cancel with `qdel`: SIGTERM to the processes on the first node, SIGKILL some seconds
         later."""
@@ -249,9 +249,9 @@ class Pbs(QsubScheduler):
         if "Unauthorized" in result.stderr:
             raise SchedulerError(f"qdel {job_id}: {complaint(result)}")
         if result.returncode != 0 and not re.search(f"{_FINISHED}|{_UNKNOWN}", result.stderr):
-            raise AwayError(f"qdel {job_id}: {complaint(result)}")
+            raise UnreachableError(f"qdel {job_id}: {complaint(result)}")
 
-    def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
+    def final_status(self, job_id: str, run_dir: Path) -> JobStatus:
         """From the server's job history, if it keeps one."""
         result = run_command(["qstat", "-x", "-f", job_id])
         attributes = _match(parse_qstat(result.stdout), [job_id]).get(job_id)

@@ -21,12 +21,12 @@ from hpc_amp.schedulers.base import (
     Scheduler,
     complaint,
     directive_words,
-    hand_in,
     merge_directives,
     output_of,
     refuse_directives,
     run_command,
     run_here,
+    run_submit_command,
     script_command,
     submission_environment,
     without_options,
@@ -153,7 +153,7 @@ class Slurm(Scheduler):
         """Submit with `sbatch --parsable`, in a clean environment: variables SBATCH_* would
         override the script, and variables SLURM_* of the present allocation would reach the new
         job."""
-        return hand_in(
+        return run_submit_command(
             ["sbatch", "--parsable", str(script)],
             environ=submission_environment(environ, "SLURM_CONF", "SLURM_CLUSTERS"),
             folder=script.parent,
