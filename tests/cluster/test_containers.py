@@ -357,7 +357,7 @@ def test_a_private_image_needs_a_login(cluster: Cluster, small: Registry, tmp_pa
     uri = f"docker://{small.host}/team/small:1"
     refused = pull(cluster, tmp_path, uri, check=False)
     assert refused.returncode == 1
-    assert "the registry wants credentials" in refused.stderr.splitlines()[-1]
+    assert "the registry refuses the credentials" in refused.stderr.splitlines()[-1]
     login = {"APPTAINER_DOCKER_USERNAME": "me", "APPTAINER_DOCKER_PASSWORD": "s3cr3t-word"}
     home = tmp_path / "home"
     home.mkdir()
@@ -390,7 +390,7 @@ def test_a_web_page_is_not_taken_for_an_image(
 def test_a_registry_that_cannot_be_reached(cluster: Cluster, tmp_path: Path) -> None:
     ended = pull(cluster, tmp_path, "docker://127.0.0.1:1/a/b:c", check=False)
     assert ended.returncode == 1
-    assert "this node does not reach it" in ended.stderr.splitlines()[-1]
+    assert "this node does not reach the registry" in ended.stderr.splitlines()[-1]
 
 
 # ---- images that do not work ---------------------------------------------------------------------

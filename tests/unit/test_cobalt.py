@@ -109,7 +109,7 @@ def test_skipping_touches_generated_lines_only(host: StubHost) -> None:
         ("--vers", "qsub would submit nothing"),
         ("--attrs a=b=c", "it is not a list of NAME=VALUE"),
         ("--mode c16", "Mode already set"),
-        ("--env A=\u00e9", "cannot carry 'A=\u00e9' in --env: qstat fails for all users"),
+        ("--env A=\u00e9", "cannot pass on 'A=\u00e9' in --env: qstat fails for all users"),
         ("--jobname \u00e9", "qstat fails for all users"),
     ],
 )
@@ -155,7 +155,7 @@ def test_a_flag_is_kept(host: StubHost) -> None:
 
 
 def test_blanks_cannot_be_carried(host: StubHost) -> None:
-    with pytest.raises(ConfigError, match="cannot carry 'my project' in -A"):
+    with pytest.raises(ConfigError, match="cannot pass on 'my project' in -A"):
         render(plan(host, account="my project"))
 
 
