@@ -51,11 +51,13 @@ def check_own_name(name: str, path: Path, tree: MappingNode) -> None:
 def _folders(kind: str) -> list[Path]:
     """The folders in the order of search: `$HPC_AMP_SITES` (for fabric profiles its subfolder),
     `~/.config/hpc-amp`, the installation."""
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
+    folders = [config / "hpc-amp" / kind, resource_folder("configs") / kind]
     own = os.environ.get("HPC_AMP_SITES")
-    if own and not Path(own).is_dir():
+    if not own:
+        return folders
+    if not Path(own).is_dir():
         raise ConfigError(
             f"there is no folder {own}", where="$HPC_AMP_SITES", hint="correct or unset it"
         )
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
-    folders = [Path(own) if kind == "sites" else Path(own) / kind] if own else []
-    return [*folders, config / "hpc-amp" / kind, resource_folder("configs") / kind]
+    return [Path(own) if kind == "sites" else Path(own) / kind, *folders]

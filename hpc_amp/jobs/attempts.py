@@ -72,15 +72,14 @@ def read_attempts(
     whether the run may be running: the newest attempt then counts as running if no file and no
     event shows its end."""
     folders = _folders(run_dir)
-    return [
-        _attempt(
-            folder,
-            [event for event in events if event.get("attempt") == int(folder.name)],
-            _cancelled(events, int(folder.name)),
-            at_work=at_work and folder == folders[-1],
-        )
-        for folder in folders
-    ]
+    attempts = []
+    for folder in folders:
+        number = int(folder.name)
+        own_events = [event for event in events if event.get("attempt") == number]
+        is_running = at_work and folder == folders[-1]
+        cancelled = _cancelled(events, number)
+        attempts.append(_attempt(folder, own_events, cancelled, at_work=is_running))
+    return attempts
 
 
 def newest_attempt(run_dir: Path) -> Path | None:

@@ -47,41 +47,56 @@ def cancel(
     rundir.refuse_elsewhere(run_dir)
     (status,) = run_statuses([run_dir])
     _refuse_unsettled(status)
-    scheduler = None if status.job_id is None else get_scheduler(status.scheduler)
-    if scheduler is not None and status.job_id is not None:
-        if status.state in _UNDER_WAY:
-            # Recorded first: the script reads it after its ranks have saved, and does not continue.
-            record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
-            _drop_links(scheduler, run_dir, status.job_id)
-            if status.orphan is not None:
-                ask_to_stop(run_dir)
-                on_orphan(status.orphan)
-            try:
-                if status.state == "running" and not (status.orphan or scheduler.signals_ranks):
-                    _let_save(scheduler, status, on_wait)
-            finally:
-                scheduler.cancel(status.job_id)
-        else:
-            left: dict[str, JobStatus] = {}
-            links = read_chain(run_dir)
-            if status.state in ("cancelled", "lost") or (links and status.state != "finished"):
-                left = scheduler.unended([status.job_id, *links])
-            _drop_links(scheduler, run_dir, status.job_id)
-            there = left.get(status.job_id)
-            if there is not None and (there.stuck or status.state == "cancelled"):
-                scheduler.cancel(status.job_id)
-            if any(job.stuck or job.after for job in left.values()):
-                if status.state in ("cancelled", "lost"):
-                    record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
-                return replace(status, state="pending")
-            if there is not None and status.state == "cancelled":
-                return replace(status, state=there.state)
-            orphan = find_orphan(run_dir, status.scheduler)
-            if orphan is not None and status.state == "cancelled":
-                ask_to_stop(run_dir)
-                on_orphan(orphan)
-                return replace(status, state="running", orphan=orphan)
+    if status.job_id is None:
+        return status
+    scheduler = get_scheduler(status.scheduler)
+    if status.state not in _UNDER_WAY:
+        return _cancel_leftovers(run_dir, scheduler, status, status.job_id, on_orphan)
+    # Recorded first: the script reads it after its ranks have saved, and does not continue.
+    record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
+    _drop_links(scheduler, run_dir, status.job_id)
+    if status.orphan is not None:
+        ask_to_stop(run_dir)
+        on_orphan(status.orphan)
+    try:
+        if status.state == "running" and not (status.orphan or scheduler.signals_ranks):
+            _let_save(scheduler, status, on_wait)
+    finally:
+        scheduler.cancel(status.job_id)
     return status
+
+
+def _cancel_leftovers(
+    run_dir: Path,
+    scheduler: Scheduler,
+    status: RunStatus,
+    job_id: str,
+    on_orphan: Callable[[Orphan], object],
+) -> RunStatus:
+    """Cancel what is left of a run that has ended: jobs in the queue and an orphan. Returns the
+    status of the run that these show."""
+    left: dict[str, JobStatus] = {}
+    links = read_chain(run_dir)
+    if status.state in ("cancelled", "lost") or (links and status.state != "finished"):
+        left = scheduler.unended([job_id, *links])
+    _drop_links(scheduler, run_dir, job_id)
+    present = left.get(job_id)
+    if present is not None and (present.stuck or status.state == "cancelled"):
+        scheduler.cancel(job_id)
+    if any(job.stuck or job.after for job in left.values()):
+        if status.state in ("cancelled", "lost"):
+            record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
+        return replace(status, state="pending")
+    if status.state != "cancelled":
+        return status
+    if present is not None:
+        return replace(status, state=present.state)
+    orphan = find_orphan(run_dir, status.scheduler)
+    if orphan is None:
+        return status
+    ask_to_stop(run_dir)
+    on_orphan(orphan)
+    return replace(status, state="running", orphan=orphan)
 
 
 def _refuse_unsettled(status: RunStatus) -> None:

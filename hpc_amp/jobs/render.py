@@ -85,8 +85,9 @@ def _without_additions(plan: Plan) -> Plan:
 def template_context(plan: Plan, *, session: bool = False) -> dict[str, Any]:
     """The variables of the templates in `jobs/`. `session`: the script is not a batch script, and
     makes no preflight."""
-    job = plan.job
+    job, fabric = plan.job, plan.fabric
     sources = [bind.split(":")[0] for bind in plan.binds] if plan.container.uses_image else []
+    setups = {"site.setup": plan.site.setup, "job.setup": job.resources.setup}
     return {
         "marker": verbatim(plan.scheduler.marker),
         "directives": [verbatim(line) for line in plan.scheduler.directives(plan)],
@@ -97,18 +98,13 @@ def template_context(plan: Plan, *, session: bool = False) -> dict[str, Any]:
         "settings": _setting_lines(_settings(plan, session=session)),
         "walltime": plan.walltime,
         "stop_margin": plan.stop_margin,
-        "fabric_comments": [comment(line) for line in plan.fabric.comments()]
-        if plan.fabric is not None
-        else [],
+        "fabric_comments": [comment(line) for line in fabric.comments()] if fabric else [],
         "fabric_env": [(verbatim(name), quote(value)) for name, value in plan.fabric_env.items()],
         "expanded": [quote(line) for line in plan.expanded],
         "site_env": [(verbatim(name), quote(value)) for name, value in plan.site.env.items()],
         "setups": [
             (verbatim(origin), verbatim(lines.strip("\n")))
-            for origin, lines in (
-                ("site.setup", plan.site.setup),
-                ("job.setup", job.resources.setup),
-            )
+            for origin, lines in setups.items()
             if lines.strip()
         ],
         "image": quote(job.container.image or ""),
