@@ -6,7 +6,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`hpc_amp.executor`, which most programs do not need, and images cannot import."""
+    """Import `hpc_amp.executor` when it is first used: images do not have what it needs."""
     if name == "executor":
         import importlib
 

@@ -1,4 +1,4 @@
-"""`python -m hpc_amp` is `hpc-amp`."""
+"""Make `python -m hpc_amp` run the command `hpc-amp`."""
 
 from hpc_amp.cli import main
 

@@ -1,21 +1,22 @@
-"""Errors that a user can do something about.
+"""Errors of the submit side that a user can correct.
 
-    HpcAmpError            one clear line; `exit_code` becomes the process's
+    HpcAmpError            shown as one line; the process exits with its `exit_code`
     ├── ConfigError        the YAML, an override or a site file is wrong (exit 2)
-    ├── UsageError         the command cannot be carried out as asked (exit 2)
-    ├── SchedulerError     the scheduler refused or did not answer (exit 1)
-    │   └── UnclearError   ... and may have taken a job all the same
+    ├── UsageError         the command cannot be executed as it was given (exit 2)
+    ├── SchedulerError     the scheduler refused a request or did not answer (exit 1)
+    │   └── UnclearError   it is unknown whether the scheduler accepted a job
     └── JobError           training cannot begin or go on, as its ranks find (exit 1)
         └── InputError     settings, data or task of a job cannot be used (exit 2)
 
-Anything else that escapes is a defect of hpc-amp and keeps its traceback.
+Any other exception is a defect of hpc-amp and is shown with its traceback.
 """
 
 from __future__ import annotations
 
 
 class HpcAmpError(Exception):
-    """An error told to the user as one line: what is wrong and what to do."""
+    """An error that is shown to the user as one line: `message` says what is wrong, `hint` what
+    to do about it."""
 
     exit_code = 1
 
@@ -29,7 +30,7 @@ class HpcAmpError(Exception):
 
 
 class ConfigError(HpcAmpError):
-    """A configuration is wrong; `where` is `file:line` or the override that said it."""
+    """A configuration is wrong. `where` is `file:line`, or the override that set the value."""
 
     exit_code = 2
 
@@ -43,7 +44,7 @@ class ConfigError(HpcAmpError):
 
 
 class UsageError(HpcAmpError):
-    """The command cannot be carried out as it was given."""
+    """The command cannot be executed as it was given."""
 
     exit_code = 2
 
@@ -53,7 +54,8 @@ class SchedulerError(HpcAmpError):
 
 
 class UnclearError(SchedulerError):
-    """Whether the scheduler has taken a job is not known: what belongs to the job has to stay."""
+    """It is unknown whether the scheduler accepted a job. The caller must keep the job's files,
+    because the job may start."""
 
 
 class JobError(HpcAmpError, RuntimeError):

@@ -1,4 +1,4 @@
-"""What one check says, and how it is shown."""
+"""The result of one check of `doctor` or the preflight, and how results are shown."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ _MARKS: dict[Status, str] = {"good": "ok  ", "warning": "WARN", "error": "FAIL",
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The ids are those of the catalogue (docs/doctor.md)."""
+    """The result of one check."""
 
     id: str
+    """The check's id in the catalogue, docs/doctor.md."""
     status: Status
-    """`unknown`: it cannot be checked here, and `what` says why."""
+    """`unknown`: the check cannot be made here, and `what` gives the reason."""
     what: str
     why: str = ""
     fix: str = ""
     where: str = "login"
-    """`login` (this machine), `image`, or the names of nodes."""
+    """The place that was checked: `login` (this machine), `image`, or names of nodes."""
 
     def to_plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The finding as a dictionary of JSON values."""
         return asdict(self)
 
 
@@ -33,13 +34,14 @@ Findings = Iterator[Finding]
 
 
 def has_error(findings: Iterable[Finding]) -> bool:
-    """Whether something is wrong for certain."""
+    """Whether any finding has the status `error`."""
     return any(finding.status == "error" for finding in findings)
 
 
 def to_text(findings: list[Finding]) -> str:
-    """One line a check, with why and what to do below all that is not good. Checks that cannot be
-    made for the same reason share a line."""
+    """The findings as text: one line for each check, followed by the cause and the remedy where
+    the status is not `good`, and a last line with the counts. Checks with the same status and the
+    same text share one line."""
     together: dict[tuple[Status, str], list[str]] = {}
     for finding in findings:
         key = (finding.status, finding.what)

@@ -4,8 +4,9 @@
     job = executor.submit(train, lr=0.1)
     print(job.result())
 
-It is submitit's executor, set up by a job file: resources, site, container, environment. The
-functions run inside the container; what they need of submitit is taken along.
+The result is an executor of submitit that takes its resources, site, container and environment from
+a job file. The functions run inside the container. submitit and its dependencies are copied into
+the executor's folder, so the image does not need them.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from hpc_amp.launchers import get_launcher
 if TYPE_CHECKING:
     import submitit
 
-_TAKEN_ALONG = ("submitit", "cloudpickle", "typing_extensions")
-# There is no scontrol in an image. What submitit asks of it there (`scontrol requeue ID`) is
-# written down, and done by the batch script on the host.
+_COPIED_MODULES = ("submitit", "cloudpickle", "typing_extensions")
+# An image has no scontrol. This substitute writes the arguments of submitit's call
+# (`scontrol requeue ID`) to a file, and the batch script on the host executes the call.
 _SCONTROL = """#!/bin/sh
 echo "$@" >"$HPC_AMP_REQUEUE"
 """
@@ -46,15 +47,16 @@ echo "$@" >"$HPC_AMP_REQUEUE"
 def executor(
     config: str | Path, *, folder: str | Path = "functions", **overrides: Any
 ) -> submitit.Executor:
-    """A submitit executor for the job of a job file.
+    """Create a submitit executor for the job that a job file describes.
 
-    `overrides` are keys of the job file, as sections (`job={"nodes": 2}`) or with dots
-    (`**{"job.nodes": 2}`). What is written goes to `folder`/<name>/<UTC time>-<4 letters>/. The
-    ranks of a function are those of the job; `submitit.JobEnvironment()` knows them, and
-    `submitit.helpers.TorchDistributedEnvironment().export()` tells torch.
+    `config` is the path of the job file. `overrides` are keys of the job file, as sections
+    (`job={"nodes": 2}`) or with dots (`**{"job.nodes": 2}`). The executor writes its files to
+    `folder`/<name>/<UTC time>-<4 letters>/. Each function runs on all ranks of the job. In the
+    function, `submitit.JobEnvironment()` returns the ranks, and
+    `submitit.helpers.TorchDistributedEnvironment().export()` sets torch's variables.
 
-    Raises ConfigError for a job file that is wrong, UsageError where submitit is not installed or
-    has nothing for the site's scheduler: it knows Slurm and the machine at hand.
+    Raises ConfigError if the job file is wrong, and UsageError if submitit is not installed or does
+    not support the site's scheduler. submitit supports Slurm and local execution.
     """
     try:
         import submitit  # noqa: F401  heavy, and optional
@@ -72,7 +74,7 @@ def executor(
 
 
 def _flat(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Keyword arguments as overrides of a command line."""
+    """Convert keyword arguments to overrides in the form of the command line."""
     for name, value in overrides.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
@@ -84,9 +86,10 @@ def _flat(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 def _plan(config: Path, overrides: list[str], folder: Path) -> Plan:
     source = read_job(config, overrides)
     if source.tree.get("train") is None and source.tree.get("run") is None:
-        # The function is what runs.
+        # The job runs the function, so the file needs neither key. `run` is set in the tree only:
+        # as an override it would appear among those of the user.
         tree = apply_overrides(source.tree, ["run=[python]"], Job)
-        source = replace(source, tree=tree)  # no override: nobody set it
+        source = replace(source, tree=tree)
     node = source.tree.get("site")
     site = find_site(source.site, where=node.where if node else str(config))
     loaded = source.validate(site.defaults)
@@ -104,8 +107,9 @@ def _plan(config: Path, overrides: list[str], folder: Path) -> Plan:
 
 
 def _write(plan: Plan) -> None:
-    """The folder of the executor: the interpreter that submitit starts, and what it needs inside.
-    Raises UsageError where it cannot be written; nothing stays behind then."""
+    """Write the executor's folder: the program that submitit starts as its interpreter, and the
+    modules that it needs in the container. Raises UsageError if the folder cannot be written, and
+    removes the files that were written until then."""
     folder = plan.run_dir
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     context = {**render.template_context(plan, session=True), "pickled_by": verbatim(version)}
@@ -113,10 +117,10 @@ def _write(plan: Plan) -> None:
     context["allocation"] = verbatim(f"${{{variable}:-$$}}" if variable else "$$")
     script = templates("jobs").get_template("python.sh.j2").render(context)
     try:
-        folder.mkdir(parents=True, exist_ok=True)  # submitit has made its own below
+        folder.mkdir(parents=True, exist_ok=True)  # submitit has already created `jobs` in it
         try:
             copy_package(folder, plan)
-            for name in _TAKEN_ALONG:
+            for name in _COPIED_MODULES:
                 _copy_module(name, folder / "lib" / name)
             rundir.write_resolved(plan, folder)
             _write_program(folder / "python", script)
@@ -129,7 +133,7 @@ def _write(plan: Plan) -> None:
 
 
 def _copy_module(name: str, folder: Path) -> None:
-    """A module or package of this Python into a folder of its own."""
+    """Copy an installed module or package into `folder`, which is created."""
     spec = importlib.util.find_spec(name)
     assert spec is not None, f"submitit needs {name}"
     assert spec.origin is not None, f"{name} is not a module"

@@ -1,5 +1,8 @@
-"""Things of one kind that can be added: by one line of a registry here, or by an entry point of
-another package. A class is imported when it is asked for, not before. Standard library only."""
+"""Registries: classes of one kind by name, such as schedulers, container runtimes and tasks.
+
+A class is added by one line in a registry of this package, or by an entry point of another
+package. A class is imported at its first use. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,18 @@ T = TypeVar("T")
 
 
 class RegistryError(Exception):
-    """A registered class that cannot be imported, is none of its kind, or lacks methods. The
-    message says which package it belongs to."""
+    """A registered class cannot be imported, does not extend the base class, or lacks attributes
+    or methods. The message names the class and its group of entry points."""
 
 
 class Registry(Generic[T]):
     """Classes of one kind, by name.
 
-    `own` maps names to `package.module:Class`. An entry point of `group` adds one under its own
-    name; it cannot replace one of `own`. `base` is `package.module:Class` of the class that all of
-    them extend, and `attributes` are those of its attributes that have no default. A `name` among
-    them is the one under which an entry point adds the class.
+    `own` maps the names of this package's classes to `package.module:Class`. Each entry point of
+    `group` adds a class under the entry point's name. It cannot replace a class of `own`. `base` is
+    `package.module:Class` of the base class that all of them extend. `attributes` are the class
+    attributes without a default, which each class has to set. If `name` is one of them, it has to
+    be equal to the name of the entry point.
     """
 
     def __init__(
@@ -36,11 +40,11 @@ class Registry(Generic[T]):
         self._own = dict(own)
 
     def names(self) -> tuple[str, ...]:
-        """All names, those of this package first."""
+        """All names: this package's in their order, then those of entry points, sorted."""
         return (*self._own, *sorted(set(self._foreign()) - set(self._own)))
 
     def own(self) -> tuple[str, ...]:
-        """The names of this package."""
+        """The names of this package's classes."""
         return tuple(self._own)
 
     def __contains__(self, name: str) -> bool:
@@ -50,17 +54,18 @@ class Registry(Generic[T]):
         return map(self.get, self.names())
 
     def get(self, name: str) -> type[T]:
-        """The class of that name. Raises KeyError where nothing has it, and RegistryError where
-        what has it cannot be used."""
+        """Import and return the class of a name. Raises KeyError if the name is unknown, and
+        RegistryError if its class cannot be used."""
         return self._load(name, self.place(name))
 
     def place(self, name: str) -> str:
-        """`package.module:Class` of that name, without importing it. Raises KeyError where nothing
-        has the name."""
+        """`package.module:Class` of a name. Imports nothing. Raises KeyError if the name is
+        unknown."""
         return self._own[name] if name in self._own else self._foreign()[name]
 
     def _foreign(self) -> dict[str, str]:
-        # importlib.metadata is slow to import: `lint` and `--help` do without where they can.
+        # importlib.metadata is slow to import. `lint` and `--help` need it only if an installed
+        # package has entry points of this group.
         if "importlib.metadata" not in sys.modules and not _has_entry_points(self.group):
             return {}
         import importlib.metadata
@@ -91,14 +96,14 @@ class Registry(Generic[T]):
         if own_name != name and name not in self._own:
             raise RegistryError(
                 f"{name!r} of the group {self.group} is {place}, whose `name` is {own_name!r}: "
-                "the two have to be the same"
+                "the two have to be equal"
             )
         return found
 
 
 def _has_entry_points(group: str) -> bool:
-    """Whether an installed package has entry points of a group, or may have: of an archive in
-    sys.path it is not known."""
+    """Whether an installed package has entry points of a group. Also True if `sys.path` contains
+    an archive, which is not searched."""
     heading = f"[{group}]".encode()
     for folder in sys.path:
         try:
@@ -117,14 +122,16 @@ def _has_entry_points(group: str) -> bool:
 
 
 def load(place: str) -> Any:
-    """What is at `package.module:NAME`. Raises ImportError or AttributeError."""
+    """Import and return the object at `package.module:NAME`. Raises ImportError if the module
+    cannot be imported, and AttributeError if it has no such name."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def code_beside(thing: object, name: str) -> str:
-    """The text of the file `name` in the folder of the module of an object's class, or of the
-    nearest class that this one extends; empty where no folder has such a file."""
+    """The text of the file `name` that lies in the same folder as the module of `thing`'s class.
+    If there is none, the folders of its base classes are searched, nearest first. Returns an empty
+    string if no folder has the file."""
     for cls in type(thing).__mro__:
         module = getattr(sys.modules.get(cls.__module__), "__file__", None)
         path = Path(module or "").parent / name

@@ -1,22 +1,26 @@
-"""Where the files that ship beside the code lie: `configs`, `jobs` and `containers`."""
+"""What this machine has: the data files that are installed with the code, and programs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from hpc_amp.errors import HpcAmpError
+
+Which = Callable[[str], "str | None"]
+"""A search for a program by name, such as `shutil.which`. It returns a path, or None."""
 
 _PACKAGE = Path(__file__).resolve().parent
 
 
 def resource_folder(name: str) -> Path:
-    """The folder `configs`, `jobs` or `containers`: in the package of an install (the wheel puts
-    them into `_share`), beside the package in a checkout.
+    """The path of the folder `name`: `configs`, `jobs` or `containers`. An installed package has
+    it in `_share`; in a checkout it lies beside the package.
 
-    Raises HpcAmpError where neither exists.
+    Raises HpcAmpError if neither folder exists.
     """
-    # The install comes first: beside an installed package lie other packages, which may well have
-    # a folder of the same name.
+    # `_share` is tried first: the parent folder of an installed package is site-packages, where
+    # another package may have a folder of the same name.
     for folder in (_PACKAGE / "_share" / name, _PACKAGE.parent / name):
         if folder.is_dir():
             return folder

@@ -1,4 +1,4 @@
-"""What commands do about signals."""
+"""Signal handling of commands."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import NoReturn
 Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 INTERRUPTING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-"""Signals that end a command."""
+"""The signals by which a user or a system ends a command."""
 
 
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """A handler: any signal as Ctrl-C."""
+    """A signal handler that raises KeyboardInterrupt for any signal, as Ctrl-C does."""
     raise KeyboardInterrupt
 
 
 @contextmanager
 def handling(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Handle signals so until the end of this block."""
+    """Install signal handlers for the duration of the block, then restore the previous ones."""
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
@@ -32,9 +32,9 @@ def handling(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C and signals wait until the end of this block, also for programs that it starts:
-    these are in the same process group, and one that dies may have handed in its job all the same.
-    """
+    """Block the signals of `INTERRUPTING` until the end of the block. Programs started in the block
+    inherit the mask. They need it too: Ctrl-C reaches the whole process group, and a submit command
+    that dies may already have submitted its job."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
     try:
         yield

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ from pathlib import Path
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.attempts import read_json
+from hpc_amp.locks import UnsupportedLocksError, lock
 
 
 @contextmanager
@@ -26,16 +25,14 @@ def holding(description: Path, what: str) -> Iterator[None]:
         raise UsageError(f"{folder} cannot be written: {error.strerror}") from None
     with held:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            is_locked = lock(held.fileno(), wait=False)
+        except UnsupportedLocksError:
+            is_locked = True  # without locks, users have to run one command at a time themselves
+        if not is_locked:
             raise UsageError(
                 f"another command is submitting {what} of {folder}",
                 hint="wait for it, or end it with Ctrl-C",
-            ) from None
-        except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
-                raise
-            # A file system without locks: then it is the user's to start one command at a time.
+            )
         yield
 
 

@@ -1,4 +1,4 @@
-"""A host path that is to be seen inside a container, as job files and site files write it."""
+"""Binds: host paths that are mounted into a container, in the form of job files and site files."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """`source`, `source:destination` or `source:destination:options`."""
+    """A bind, written as `source`, `source:destination` or `source:destination:options`."""
 
     source: str
     destination: str
-    """Inside the container. Default: the same path as outside."""
+    """The path in the container. Default: `source`."""
     options: str = ""
     """`ro` for a read-only mount."""
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing can be written through it."""
+        """Whether the mount is read-only."""
         return "ro" in self.options.split(",")
 
 
 def parse_bind(text: str) -> Bind | None:
-    """The bind that `text` writes, or None where it has not this form."""
+    """Parse the text of a bind. Returns None if the text does not have this form."""
     source, *rest = text.split(":")
     destination = rest[0] if rest and rest[0] else source
     if not source or len(rest) > 2:

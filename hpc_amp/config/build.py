@@ -1,7 +1,7 @@
-"""A tree to the dataclass that the schema asks for, or one error at the right line.
+"""Convert a tree to a schema dataclass, or report the first error with its line.
 
-The schema's types are few, so they are walked by hand: each message can then name the key, the
-line, the value as it was written and what to write instead.
+The conversion is written by hand for the few types that the schema uses. Each error message can
+therefore name the key, the line, the value as it was written, and what to write instead.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ _SIMPLE = re.compile(r"[\w./:=+-]+")
 
 
 def build(section: type[T], table: MappingNode, prefix: str = "") -> T:
-    """`table` as an instance of the dataclass `section`; shorthands must be expanded already.
+    """Convert `table` to an instance of the dataclass `section`. Shorthands must be expanded before
+    (`keys.expand_section`).
 
-    `prefix` stands before the key paths in errors. Raises ConfigError for the first entry that does
-    not fit, in the order of the file.
+    `prefix` is put before the key paths in errors. Raises ConfigError for the first wrong entry, in
+    the order of the file.
     """
     built: T = _Builder(section, prefix).section(section, table, prefix)
     return built
 
 
 def read_value(root: type, name: str, node: Node) -> Any:
-    """The value of one key at the top of `root`. Raises ConfigError."""
+    """Convert `node` to the value of the top-level key `name` of `root`. Raises ConfigError if it
+    does not fit."""
     return _Builder(root, "").value(keys_of(root)[name], node, name)
 
 
@@ -49,8 +51,13 @@ class _Builder:
             if name not in keys:
                 raise unknown_key(self.root, self.prefix, path, name, keys, node.where)
             key = keys[name]
-            if isinstance(node, Scalar) and node.is_null and not key.optional and _many(key):
-                continue  # a section whose keys are all commented out has its defaults
+            if (
+                isinstance(node, Scalar)
+                and node.is_null
+                and not key.optional
+                and _holds_several_values(key)
+            ):
+                continue  # an empty section, such as one with all keys commented out: defaults
             values[key.field] = self.value(key, node, _join(path, name))
         for key in keys.values():
             if key.required and key.field not in values:
@@ -62,7 +69,7 @@ class _Builder:
         return section(**values)
 
     def value(self, key: Key, node: Node, path: str) -> Any:
-        """A node as the key's type says, checked."""
+        """Convert a node to the key's type and apply the key's checks."""
         if isinstance(node, Scalar) and node.is_null:
             if key.optional:
                 return None
@@ -84,7 +91,7 @@ class _Builder:
 
 
 def _plain(kind: Any, node: Node, path: str) -> Any:
-    """A node as a type that is not a section."""
+    """Convert a node to a type that is not a section."""
     origin = get_origin(kind)
     if kind is MappingNode:
         if not isinstance(node, MappingNode):
@@ -117,7 +124,7 @@ def _elements(node: Node, path: str) -> list[tuple[Node, str]]:
 
 
 def _text(node: Node, path: str) -> str:
-    """The text exactly as it stands in the source, so that 0.10 stays 0.10."""
+    """The text exactly as written, so that 0.10 stays 0.10."""
     if not isinstance(node, Scalar):
         wrong = f"must be text, not {describe(node)}"
         _fail(path, node, wrong, "put a text with brackets or ': ' in quotes")
@@ -130,7 +137,7 @@ def _text(node: Node, path: str) -> str:
 
 
 def _scalar(kind: Any, node: Node, path: str) -> Any:
-    """A boolean, a number or one of several choices."""
+    """Convert a node to a boolean, a number or one of several choices."""
     if not isinstance(node, Scalar):
         wanted = {bool: "true or false", int: "a whole number", float: "a number"}
         _fail(path, node, f"must be {wanted.get(kind, 'a single value')}, not {describe(node)}")
@@ -162,9 +169,10 @@ def _check(key: Key, value: Any, node: Node, path: str) -> None:
 
 
 def _refuse_number(scalar: Scalar, path: str) -> None:
-    """Refuse an unquoted number where text is wanted: 007 and 1e3 lose digits in other readers.
+    """Refuse an unquoted number where text is required: other YAML readers change 007 and 1e3.
 
-    Runs after the checks, whose messages say more: a walltime of 90 wants a unit, not quotes.
+    This is called after the checks, because their messages are more specific: a walltime of 90
+    needs a unit, not quotes.
     """
     number = scalars.is_number(scalar.text)
     if not scalar.quoted and (number or scalars.is_bool(scalar.text)):
@@ -173,8 +181,8 @@ def _refuse_number(scalar: Scalar, path: str) -> None:
 
 
 def _renamed(section: Any, name: str, node: Node, path: str) -> ConfigError:
-    """The error for a key that had another name once; `RENAMED` has the new one, and what the old
-    value is now."""
+    """The error for the former name of a key. `RENAMED` gives the new name and the new form of the
+    value, in which OLD stands for the old value."""
     new, form = section.RENAMED[name]
     hint = f"write {new}: {form}"
     if isinstance(node, Scalar):
@@ -184,13 +192,13 @@ def _renamed(section: Any, name: str, node: Node, path: str) -> ConfigError:
     )
 
 
-def _many(key: Key) -> bool:
+def _holds_several_values(key: Key) -> bool:
     return key.is_section or key.type is MappingNode or get_origin(key.type) in (list, dict)
 
 
 def _join(path: str, name: str) -> str:
-    told = name if name.isprintable() and name.strip() else repr(name)
-    return f"{path}.{told}" if path else told
+    quoted = name if name.isprintable() and name.strip() else repr(name)
+    return f"{path}.{quoted}" if path else quoted
 
 
 def _fail(path: str, node: Node, message: str, hint: str | None = None) -> NoReturn:

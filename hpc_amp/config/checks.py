@@ -1,5 +1,5 @@
-"""Checks of one key against another, of a job against its site, and against the files here. None
-of them needs a fact of a machine.
+"""Checks that need more than one key: keys of a job against each other, against the site, and
+against files. `doctor` makes the checks that depend on the state of a machine.
 
 Relative paths are relative to the current working directory, as everywhere in a job file.
 """
@@ -29,17 +29,22 @@ from hpc_amp.schedulers import get_scheduler
 from hpc_amp.trackers.registry import TRACKERS
 
 _PLAIN = re.compile(r"[\w./:=+@%-]+|\.\.\.")
-# Folders that every program of an image is loaded from. Runtimes let the host's hide them.
+# Programs of an image load their libraries from these folders. A bind of the host's folder hides
+# the image's, and no container runtime refuses such a bind.
 _LOADED_FROM = {
     *("/", "/usr", "/bin", "/sbin", "/lib", "/lib64"),
     *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64"),
 }
 _SITE_KEYS = ("gpu_type", "chunk")
-"""Keys of a site that only some schedulers use."""
+"""Keys of a site that only some schedulers use (`Scheduler.site_keys`)."""
 
 
 def check_site(site: Site, tree: MappingNode) -> None:
-    """Raises ConfigError for keys of a site that contradict each other, placed by its `tree`."""
+    """Check the keys of a site against each other and against what its scheduler supports.
+
+    `tree` is the tree that the site was built from; errors take the line of a key from it. Raises
+    ConfigError for the first problem.
+    """
 
     def error(key: str, message: str, hint: str) -> ConfigError:
         return ConfigError(f"{key}: {message}", where=tree.place(key), hint=hint)
@@ -88,13 +93,13 @@ def check_site(site: Site, tree: MappingNode) -> None:
                     "host_mpi.libraries",
                     f"{inside} is the host's {source}, with its C library, which the image's "
                     "programs would load",
-                    "bind the single libraries that are missed into a folder of their own",
+                    "bind only the libraries that are missing, into a folder of their own",
                 )
 
 
 def check_job(loaded: LoadedJob, site: Site | None = None) -> None:
-    """Raises ConfigError for keys of a job that contradict each other or name missing files, and
-    for what the site cannot do."""
+    """Check the keys of a job against each other, the files that they name, and, if `site` is
+    given, whether the site supports the job. Raises ConfigError for the first problem."""
     _check_launch(loaded, loaded.job)
     _check_run(loaded, loaded.job)
     if site is not None:
@@ -133,7 +138,7 @@ def _check_launch(loaded: LoadedJob, job: Job) -> None:
 
 
 def _check_run(loaded: LoadedJob, job: Job) -> None:
-    """A launcher would start ranks in each of the job's ranks."""
+    """Refuse a launcher in `run`: it would start further ranks in each rank of the job."""
     launcher = launcher_in(job.run or [])
     if launcher is None or job.world_size == 1:
         return
@@ -145,11 +150,11 @@ def _check_run(loaded: LoadedJob, job: Job) -> None:
     if launcher.is_mpi:
         hint += " (with launch.mpi where it uses MPI)"
     if job.resources.nodes == 1:
-        hint += f"; or ask for one rank, job.ranks_per_node: 1, and leave all to {launcher.name}"
+        hint += f"; or set job.ranks_per_node: 1, so that {launcher.name} alone starts ranks"
     raise loaded.error(
         "run",
         f"{launcher.name} starts ranks itself, and the job would start it {job.world_size} times: "
-        f"{job.world_size} worlds that know nothing of each other",
+        f"{job.world_size} separate worlds",
         hint,
     )
 
@@ -173,7 +178,7 @@ def _check_on_site(loaded: LoadedJob, job: Job, site: Site) -> None:
         raise loaded.error(
             "job.chain",
             f"under {scheduler.title} a run goes on in the same job",
-            "leave it out: job.max_restarts is all that counts",
+            "leave it out: only job.max_restarts applies",
         )
 
 
@@ -198,7 +203,8 @@ def _check_container(loaded: LoadedJob, job: Job, site: Site | None) -> None:
 
 
 def _hides(bind: str) -> tuple[str, str] | None:
-    """Message and hint for a bind that hides what the image's programs are loaded from."""
+    """Message and hint for a bind that hides a folder of the image's own libraries; None for any
+    other bind."""
     source, inside = _ends(bind)
     if inside not in _LOADED_FROM and not re.fullmatch(r"(/usr)?/lib/\w+-linux-gnu", inside):
         return None
@@ -210,7 +216,7 @@ def _hides(bind: str) -> tuple[str, str] | None:
 
 
 def _ends(bind: str) -> tuple[str, str]:
-    """Source and destination of a bind."""
+    """The normalized source and destination of a bind."""
     found = parse_bind(bind) or Bind(bind, bind)
     source, inside = map(os.path.normpath, (found.source, found.destination))
     return source, inside.replace("//", "/")
@@ -227,7 +233,7 @@ def _check_code(loaded: LoadedJob, job: Job) -> None:
 
 
 def _check_task(loaded: LoadedJob, train: Train) -> None:
-    """What the task does not use would be ignored in silence."""
+    """Refuse keys that the task does not use: they would have no effect."""
     for key in train.UNUSED:
         if loaded.tree.has(f"train.{key}"):
             raise loaded.error(f"train.{key}", f"{train.task} does not use it", "remove it")
@@ -297,7 +303,7 @@ def _check_training(loaded: LoadedJob, job: Job, train: Train) -> None:
     if optimizer.name == "sgd" and optimizer.nesterov and optimizer.momentum == 0:
         raise loaded.error(
             "train.optimizer.momentum",
-            "0 leaves Nesterov's form nothing to work on",
+            "Nesterov momentum needs a momentum above 0",
             "add nesterov: false",
         )
     if train.device == "cuda" and job.resources.gpus_per_node == 0:

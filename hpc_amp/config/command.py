@@ -1,7 +1,7 @@
-"""The launcher in a command of one's own: a program that starts ranks itself.
+"""Find a launcher in the user's command (`run`): a program that starts ranks itself.
 
-hpc-amp starts the command once for every rank. A launcher in it would start ranks in each of them,
-and every such group would take itself for the whole job.
+hpc-amp starts the command once for each rank. A launcher in it would start further ranks in each
+rank, and each of these groups would be a world of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LAUNCHERS = {
     *_MPI_LAUNCHERS,
     *("torchrun", "torchrun_jsc", "torchrun-hpc", "deepspeed", "composer", "accelerate-launch"),
 }
-# Programs of which one command is a launcher.
+# Programs with one subcommand that is a launcher.
 _COMMANDS = {
     "accelerate": "launch",
     "fabric": "run",
@@ -40,7 +40,7 @@ _MODULES = {
     *("horovod.runner.launch", "horovod.runner"),
 }
 _MODULE_COMMANDS = {"accelerate.commands.accelerate_cli": "launch", "accelerate": "launch"}
-_ONLY_TELLS = {"--help", "-h", "--version", "-V", "--usage", "--check-build", "-cb"}
+_PRINTS_AND_EXITS = {"--help", "-h", "--version", "-V", "--usage", "--check-build", "-cb"}
 
 
 def _wrapper(values: str = "", words: int = 0, first: tuple[str, ...] = ()) -> Wrapper:
@@ -80,21 +80,21 @@ _MAX_DEPTH = 8
 
 @dataclass(frozen=True, slots=True)
 class CommandLauncher:
-    """A launcher in a command."""
+    """A launcher that a command starts."""
 
     name: str
-    """As one would call it: `torchrun`, `accelerate launch`, `python -m torch.distributed.run`."""
+    """The usual form: `torchrun`, `accelerate launch`, `python -m torch.distributed.run`."""
     arguments: tuple[str, ...]
 
     @property
     def is_mpi(self) -> bool:
-        """Whether programs behind it may expect MPI."""
+        """Whether the programs that it starts may use MPI."""
         return self.name in _MPI_LAUNCHERS
 
     @property
     def program(self) -> list[str] | None:
-        """The Python program that it starts, as a command of its own; None where it is not plain
-        from the words."""
+        """The Python program that it starts, as a command without the launcher. None if the
+        arguments do not show which program that is."""
         for index, word in enumerate(self.arguments):
             rest = list(self.arguments[index:])
             if _PYTHON.fullmatch(_base(word)):
@@ -107,8 +107,9 @@ class CommandLauncher:
 
 
 def launcher_in(words: Sequence[str], depth: int = 0) -> CommandLauncher | None:
-    """The launcher that a command starts, behind `env`, `exec`, `bash -c '...'` and the like; None
-    where it starts none. A launcher's name among the arguments of another program is none."""
+    """Find the launcher that a command starts, directly or through `env`, `exec`, `bash -c '...'`
+    and similar programs. Returns None if the command starts no launcher. The name of a launcher
+    among the arguments of another program does not count. `depth` counts nested shell texts."""
     rest = list(words)
     while rest:
         name = _base(rest[0])
@@ -133,7 +134,8 @@ def launcher_in(words: Sequence[str], depth: int = 0) -> CommandLauncher | None:
 
 
 def script_in(words: Sequence[str]) -> str | None:
-    """The shell script, as a path, that a command runs: `bash run.sh`, `./run.sh`."""
+    """The path of the shell script that a command runs, as in `bash run.sh` or `./run.sh`. None if
+    it runs no script."""
     if not words:
         return None
     if _base(words[0]) not in _SHELLS:
@@ -143,7 +145,7 @@ def script_in(words: Sequence[str]) -> str | None:
 
 
 def launchers_in_script(text: str) -> Iterator[tuple[int, CommandLauncher]]:
-    """The launchers that a shell script starts, each with its line."""
+    """Yield the launchers that a shell script starts, each with its line number (from 1)."""
     for command in read_shell(text).commands:
         found = launcher_in([word.text for word in command.words], depth=1)
         if found is not None:
@@ -155,7 +157,7 @@ def _base(word: str) -> str:
 
 
 def _launcher(name: str, rest: Sequence[str]) -> CommandLauncher | None:
-    if rest and rest[0] in _ONLY_TELLS:
+    if rest and rest[0] in _PRINTS_AND_EXITS:
         return None
     if name in _LAUNCHERS:
         return CommandLauncher(name, tuple(rest))
@@ -165,14 +167,14 @@ def _launcher(name: str, rest: Sequence[str]) -> CommandLauncher | None:
 def _command(
     shown: str, name: str, command: str | None, rest: Sequence[str]
 ) -> CommandLauncher | None:
-    """A program that is a launcher where its first argument is `command`."""
-    if command is None or rest[:1] != [command] or (rest[1:] and rest[1] in _ONLY_TELLS):
+    """A program that is a launcher if its first argument is `command`."""
+    if command is None or rest[:1] != [command] or (rest[1:] and rest[1] in _PRINTS_AND_EXITS):
         return None
     return CommandLauncher(f"{shown} {command}", tuple(rest[1:]))
 
 
 def _in_python(words: list[str]) -> CommandLauncher | None:
-    """A module or a script of the interpreter `words[0]` that is a launcher."""
+    """The launcher that the interpreter `words[0]` runs, as a module or as a script."""
     at = 1
     while at < len(words) and words[at].startswith("-"):
         word = words[at]
@@ -191,7 +193,7 @@ def _in_python(words: list[str]) -> CommandLauncher | None:
 
 
 def _in_module(module: str, rest: list[str]) -> CommandLauncher | None:
-    if rest and rest[0] in _ONLY_TELLS:
+    if rest and rest[0] in _PRINTS_AND_EXITS:
         return None
     if module in _MODULES:
         return CommandLauncher(f"python -m {module}", tuple(rest))
@@ -199,7 +201,7 @@ def _in_module(module: str, rest: list[str]) -> CommandLauncher | None:
 
 
 def _behind_env(words: list[str]) -> list[str]:
-    """What `env` starts."""
+    """The command that `env` starts."""
     at = 0
     while at < len(words):
         word = words[at]
@@ -216,8 +218,8 @@ def _behind_env(words: list[str]) -> list[str]:
 
 @functools.cache
 def _runtimes() -> Mapping[str, Wrapper]:
-    """How a user could start a command in a container. A runtime of another package that cannot be
-    imported is left out: who chooses it sees the error."""
+    """The programs of all container runtimes that start a command in a container. A runtime that
+    cannot be imported is left out: the error is shown to users who choose it."""
     found: dict[str, Wrapper] = {}
     for name in CONTAINERS.names():
         with contextlib.suppress(RegistryError):
@@ -226,7 +228,7 @@ def _runtimes() -> Mapping[str, Wrapper]:
 
 
 def _behind_wrapper(name: str, wrapper: Wrapper, words: list[str]) -> list[str]:
-    """What a wrapper starts; nothing where it only tells something (`command -v srun`)."""
+    """The command that a wrapper starts. Empty if it starts none, as `command -v srun`."""
     at, between = 0, wrapper.words
     while at < len(words):
         word = words[at]
@@ -248,7 +250,7 @@ def _behind_wrapper(name: str, wrapper: Wrapper, words: list[str]) -> list[str]:
 
 
 def _of_shell(words: list[str]) -> tuple[str, str | None]:
-    """What a shell runs: the text behind `-c`, `-lc`, ..., or a file."""
+    """What a shell runs: the text that follows `-c` or `-lc`, or the path of a script."""
     at, is_text = 0, False
     while at < len(words) and words[at][:1] in ("-", "+"):
         word = words[at]

@@ -1,4 +1,4 @@
-"""Fabric profiles: the settings that a network between nodes needs, as named, documented blocks.
+"""Fabric profiles: named sets of environment variables that a network between nodes needs.
 
 The string under a field is its documentation: `docs/sites.md` is generated from it.
 """
@@ -24,7 +24,7 @@ RESERVED = ("auto", "none")
 
 
 def variables(value: dict[str, str]) -> None:
-    """A check that every entry can be a line `export NAME=value` of the script."""
+    """Check that every entry can be written as a line `export NAME=value` of the script."""
     environment_names(value)
     for name, content in value.items():
         try:
@@ -35,7 +35,7 @@ def variables(value: dict[str, str]) -> None:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Fabric:
-    """What a network between nodes needs."""
+    """The settings that a network between nodes needs."""
 
     name: Annotated[str, printable] = ""
     """The name for `fabric:` in a site file and `launch.fabric` in a job file. It is the file's
@@ -43,20 +43,21 @@ class Fabric:
     description: Annotated[str, printable]
     """One line for the launch script: which network, and which library drives it."""
     source: Annotated[str, printable]
-    """Who documents these settings. The launch script quotes it."""
+    """The documentation of these settings. The launch script quotes it."""
     env: Annotated[dict[str, str], variables] = field(default_factory=dict)
     """Environment of every job."""
     multi_node_env: Annotated[dict[str, str], variables] = field(default_factory=dict)
-    """Environment of jobs on several nodes only: what stops a job that needs no network."""
+    """Environment of jobs on several nodes only, such as settings that stop a job without a
+    network."""
     notes: Annotated[str, printable] = ""
     """What to try when it does not work, as one line. The launch script quotes it."""
 
     def settings(self, nodes: int) -> dict[str, str]:
-        """The environment of a job on so many nodes."""
+        """The environment of a job on `nodes` nodes."""
         return {**self.env, **self.multi_node_env} if nodes > 1 else dict(self.env)
 
     def comments(self) -> list[str]:
-        """What the launch script says above the settings, a line each."""
+        """The comment lines that the launch script has above the settings."""
         lines = [
             f"{self.name}: {self.description}",
             f"From {self.source}.",
@@ -66,7 +67,8 @@ class Fabric:
 
 
 def load_fabric(path: Path) -> Fabric:
-    """The profile that a file describes. Raises ConfigError like a site file does."""
+    """Read a fabric profile from a file. Raises ConfigError if the file cannot be read or is
+    wrong."""
     _, tree = read_file(path, "fabric profile")
     fabric = build(Fabric, tree)
     if path.stem in RESERVED:
@@ -80,15 +82,17 @@ def load_fabric(path: Path) -> Fabric:
 
 
 def fabric_files() -> dict[str, Path]:
-    """Every profile by name: `$HPC_AMP_SITES/fabrics`, `~/.config/hpc-amp/fabrics`, then what ships
-    with hpc-amp. A name that is found twice means the first of them."""
+    """The files of all profiles by name, from `$HPC_AMP_SITES/fabrics`,
+    `~/.config/hpc-amp/fabrics` and the installation, in this order. If two files have the same
+    name, the first one counts."""
     return named_files("fabrics")
 
 
 def find_fabric(name: str, where: str | None = None, key: str = "fabric") -> Fabric:
-    """The profile of a name, which the key `key` at the place `where` gave.
+    """Read the profile of a name. `key` is the key that gave the name, and `where` its place, both
+    for errors.
 
-    Raises ConfigError for an unknown name and for a profile with an error.
+    Raises ConfigError if the name is unknown or the profile is wrong.
     """
     files = fabric_files()
     check_known(name, files, key=key, what="fabric profile", where=where)
@@ -96,8 +100,8 @@ def find_fabric(name: str, where: str | None = None, key: str = "fabric") -> Fab
 
 
 def fabric_of(job: Job, site: Site) -> Fabric | None:
-    """The profile of a job on a site, or None. Both names were looked up before, with the places
-    that gave them: by `load_site` and `check_job`."""
+    """The fabric profile of a job on a site: the job's, else the site's, or None. `load_site` and
+    `check_job` have checked both names before, so errors here need no place."""
     if job.launch.fabric != "auto":
         return None if job.launch.fabric == "none" else find_fabric(job.launch.fabric)
     return None if site.fabric in (None, "none") else find_fabric(site.fabric)

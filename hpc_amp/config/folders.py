@@ -1,4 +1,4 @@
-"""Where files lie that users, groups and hpc-amp itself can provide: sites and fabric profiles."""
+"""The folders of site files and fabric profiles: the user's, the group's and the installation's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from hpc_amp.resources import resource_folder
 
 
 def named_files(kind: Literal["sites", "fabrics"]) -> dict[str, Path]:
-    """Every YAML file of a kind by its name. A name that is found twice means the first of them."""
+    """The YAML files of a kind by name, without `.yaml`. If two folders have a file of the same
+    name, the first folder's counts. Raises ConfigError if `$HPC_AMP_SITES` is not a folder."""
     files: dict[str, Path] = {}
     for folder in _folders(kind):
         for path in sorted(folder.glob("*.yaml")):
@@ -23,7 +24,8 @@ def named_files(kind: Literal["sites", "fabrics"]) -> dict[str, Path]:
 
 
 def check_known(name: str, files: Iterable[str], *, key: str, what: str, where: str | None) -> None:
-    """Raises ConfigError unless there is a file of this name; `what` is the kind in words."""
+    """Raise ConfigError if `name` is not among `files`. `key` is the key that gave the name,
+    `where` its place, and `what` the kind of file, such as "fabric profile"."""
     names = sorted(files)
     if name in names:
         return
@@ -37,7 +39,7 @@ def check_known(name: str, files: Iterable[str], *, key: str, what: str, where: 
 
 
 def check_own_name(name: str, path: Path, tree: MappingNode) -> None:
-    """Raises ConfigError where a file calls itself other than it is called."""
+    """Raise ConfigError if the key `name` of a file differs from the file's name."""
     if name and name != path.stem:
         raise ConfigError(
             f"name: {name!r} is not the file's name",
@@ -47,12 +49,15 @@ def check_own_name(name: str, path: Path, tree: MappingNode) -> None:
 
 
 def _folders(kind: str) -> list[Path]:
-    """`$HPC_AMP_SITES` (fabric profiles in a folder of it), `~/.config/hpc-amp`, what ships."""
+    """The folders in the order of search: `$HPC_AMP_SITES` (for fabric profiles its subfolder),
+    `~/.config/hpc-amp`, the installation."""
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
+    folders = [config / "hpc-amp" / kind, resource_folder("configs") / kind]
     own = os.environ.get("HPC_AMP_SITES")
-    if own and not Path(own).is_dir():
+    if not own:
+        return folders
+    if not Path(own).is_dir():
         raise ConfigError(
             f"there is no folder {own}", where="$HPC_AMP_SITES", hint="correct or unset it"
         )
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
-    folders = [Path(own) if kind == "sites" else Path(own) / kind] if own else []
-    return [*folders, config / "hpc-amp" / kind, resource_folder("configs") / kind]
+    return [Path(own) if kind == "sites" else Path(own) / kind, *folders]

@@ -1,4 +1,4 @@
-"""The keys that a schema dataclass allows, taken apart: type, null, checks, shorthand."""
+"""The keys of a schema dataclass: for each field its key, type, checks and marks."""
 
 from __future__ import annotations
 
@@ -20,40 +20,41 @@ class Key:
     """One key of a section."""
 
     name: str
-    """As in the job file."""
+    """The name in the job file."""
     field: str
     """The name of the dataclass's field."""
     type: Any
-    """Without `Annotated` and `| None`: `int`, `list[str]`, a `Literal`, a dataclass, ..."""
+    """The type without `Annotated` and `| None`: `int`, `list[str]`, a `Literal`, a dataclass."""
     optional: bool
-    """Whether null is a value of its own."""
+    """Whether the value may be null."""
     checks: tuple[Callable[[Any], object], ...]
-    """Functions that raise ValueError for a value that the type alone lets pass."""
+    """Functions that raise ValueError for a value of the right type that is not allowed."""
     required: bool
+    """Whether the key has no default."""
     is_path: bool = False
-    """Whether it holds a path, or a list of binds."""
+    """Whether the value is a path or a list of binds."""
     is_first_weights: bool = False
-    """Whether that is a file which only a new run reads."""
+    """Whether the path names a file that only a new run reads."""
     fixed: Fixed | None = None
-    """Why a run that has begun cannot change it."""
+    """Why `resume` cannot change the key; None if it can."""
     registered: Registered | None = None
-    """Where its values are registered."""
+    """The registry with the allowed values, if there is one."""
 
     @property
     def is_section(self) -> bool:
-        """Whether its value is a section of further keys."""
+        """Whether the value is a section with keys of its own."""
         return dataclasses.is_dataclass(self.type) and self.type is not MappingNode
 
     @property
     def shorthand(self) -> Key | None:
-        """The key that a bare value stands for, where this is a section that has one."""
+        """The key that a bare value of this section sets; None if the section has none."""
         name = getattr(self.type, "SHORTHAND", None) if self.is_section else None
         return keys_of(self.type)[name] if name else None
 
 
 def keys_of(section: type) -> dict[str, Key]:
-    """The keys of a dataclass by name, in their order. A field that is marked `derived` is none:
-    nobody writes it."""
+    """The keys of a schema dataclass by name, in the order of its fields. Fields whose metadata has
+    `derived` are left out: they cannot be written in a file."""
     return _keys_of(section)
 
 
@@ -88,8 +89,9 @@ def _keys_of(section: type[Any]) -> dict[str, Key]:
 
 
 def unreadable(section: type, path: str) -> str | None:
-    """What a job file cannot express of a section and those in it, or None: a type hint that no key
-    can have."""
+    """The first field of a section, or of a section in it, whose type a job file cannot express, as
+    a message for the user. Returns None if all types are supported. `path` is the key path of the
+    section."""
     try:
         keys = keys_of(section)
     except (NameError, TypeError, ValueError) as error:
@@ -117,9 +119,9 @@ def _is_readable(kind: Any) -> bool:
 
 
 def find_key(section: type, path: list[str]) -> Key | None:
-    """The key at a path below `section`, or None where the schema has none.
+    """The key at a path of names below `section`, or None if the schema has no such key.
 
-    A name below a mapping, such as `container.env.HOME`, is a key of type `str`.
+    An entry of a mapping, such as `container.env.HOME`, is a key of type `str`.
     """
     name, *rest = path
     key = keys_of(section).get(name)
@@ -133,7 +135,7 @@ def find_key(section: type, path: list[str]) -> Key | None:
 
 
 def expand(node: Node, key: Key) -> Node:
-    """`node` with every bare value that stands for a section written out as that section."""
+    """Return `node` with each shorthand replaced by the section that it stands for."""
     if not key.is_section:
         return node
     if isinstance(node, Scalar) and not node.is_null and key.shorthand:
@@ -142,7 +144,7 @@ def expand(node: Node, key: Key) -> Node:
 
 
 def expand_section(table: MappingNode, section: type) -> MappingNode:
-    """`expand` for every entry of a section. Unknown keys stay as they are."""
+    """Apply `expand` to each entry of a section. Unknown keys are not changed."""
     keys = keys_of(section)
     entries = {
         name: expand(node, keys[name]) if name in keys else node
@@ -152,7 +154,7 @@ def expand_section(table: MappingNode, section: type) -> MappingNode:
 
 
 def _unwrap(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
-    """A type hint as (bare type, whether it allows None, checks and marks)."""
+    """Split a type hint into its bare type, whether it allows None, and its checks and marks."""
     optional = False
     marks: tuple[Any, ...] = ()
     while True:

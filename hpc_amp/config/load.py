@@ -1,4 +1,4 @@
-"""A job file, its overrides and a site's defaults to one validated `Job`."""
+"""Read a job file, its overrides and a site's defaults, and convert them to a validated `Job`."""
 
 from __future__ import annotations
 
@@ -21,34 +21,33 @@ from hpc_amp.tasks.registry import TaskError, config_class
 
 @dataclass(frozen=True, slots=True)
 class LoadedJob:
-    """A validated job that still knows where each of its keys was written."""
+    """A validated job with the place where each of its keys was written."""
 
     job: Job
     path: Path
     text: str
     """The job file as given."""
     tree: MappingNode
-    """All layers merged, before types."""
+    """The job file, the overrides and the site's defaults, merged."""
     overrides: tuple[str, ...] = ()
-    """Those of the command line, which the file does not have."""
+    """The overrides of the command line."""
     expanded: tuple[Expansion, ...] = ()
     """The paths that were written with variables."""
 
     def where(self, key_path: str) -> str:
-        """`file:line`, or the override, that set a key such as `train.batch_size`.
-
-        For a key that nobody wrote: the place of the nearest section above it that somebody did.
-        """
+        """`file:line`, or the override, that set a key such as `train.batch_size`. For a key that
+        was not written, the place of the nearest section above it that was."""
         return self.tree.place(key_path)
 
     def error(self, key_path: str, message: str, hint: str | None = None) -> ConfigError:
-        """An error about the value of a key, at the place that set it."""
+        """Create an error about the value of a key, with the place that set it."""
         return ConfigError(f"{key_path}: {message}", where=self.where(key_path), hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
 class JobSource:
-    """A job file with its overrides, read but not validated: its site is still to be found."""
+    """A job file with its overrides, read but not validated. Validation needs the site, whose name
+    is taken from here."""
 
     path: Path
     text: str
@@ -61,12 +60,13 @@ class JobSource:
     overrides: tuple[str, ...] = ()
 
     def with_overrides(self, overrides: Sequence[str]) -> JobSource:
-        """The same with further overrides, which may choose another task. Raises ConfigError."""
+        """The same job file with further overrides, which may choose another task. Raises
+        ConfigError."""
         return read_tree(self.path, self.text, self.written, (*self.overrides, *overrides))
 
     @property
     def site(self) -> str:
-        """The value of `site`. Raises ConfigError where it is not text."""
+        """The value of the key `site`. Raises ConfigError if it is not text."""
         node = self.tree.get("site")
         if node is None:
             return "auto"
@@ -75,7 +75,8 @@ class JobSource:
         return str(read_value(Job, "site", node))
 
     def validate(self, defaults: MappingNode | None = None) -> LoadedJob:
-        """The job, with `defaults` beneath what was written. Raises ConfigError."""
+        """Validate the job. `defaults` are a site's defaults, for keys that neither the file nor an
+        override sets. Raises ConfigError for the first error."""
         tree = self.tree
         if defaults:
             beneath = expand_section(defaults, self.schema)
@@ -88,9 +89,9 @@ class JobSource:
 
 
 def read_job(path: Path, overrides: Sequence[str] = (), *, code: Path | None = None) -> JobSource:
-    """A job file and its overrides as a tree. `code` is where a task of the user's own is imported
-    from, if not from the folder that the job names. Raises ConfigError where they are not YAML, and
-    where there is no such task."""
+    """Read a job file and merge its overrides. `code` is the folder from which a task of the user's
+    own is imported; default: the value of the key `code`. Raises ConfigError if the file or an
+    override is not valid YAML, or if the task does not exist."""
     text, tree = read_file(path, "job file")
     return read_tree(path, text, tree, overrides, code=code)
 
@@ -113,8 +114,8 @@ _CHOOSES_TASK = re.compile(r"(train|train\.task|code)=")
 
 
 def _config_of(written: MappingNode, overrides: Sequence[str], code: Path | None) -> type[Any]:
-    """The configuration of the job's task. A site cannot choose the task, so file and overrides
-    tell."""
+    """The configuration class of the job's task. A site cannot choose the task, so only the file
+    and the overrides are considered."""
     chosen = [override for override in overrides if _CHOOSES_TASK.match(override)]
     tree = apply_overrides(expand_section(written, Job), chosen, Job)
     train, folder = tree.get("train"), tree.get("code")
@@ -123,7 +124,7 @@ def _config_of(written: MappingNode, overrides: Sequence[str], code: Path | None
         name, where = Train().task, str(tree.where)
     else:
         name, where = node.text, node.where
-    # A NUL is refused later, with its key.
+    # A NUL character is refused later, with an error that names the key.
     if (
         code is None
         and isinstance(folder, Scalar)
@@ -147,16 +148,17 @@ def _config_of(written: MappingNode, overrides: Sequence[str], code: Path | None
 def load_job(
     path: Path, overrides: Sequence[str] = (), *, defaults: MappingNode | None = None
 ) -> LoadedJob:
-    """The validated job of a file, with overrides on top and a site's `defaults` beneath.
+    """Read and validate a job file. `overrides` replace keys of the file, and a site's `defaults`
+    set keys that neither sets.
 
-    Raises ConfigError for the first thing that is wrong, naming the line or the override.
+    Raises ConfigError for the first error, with the line or the override.
     """
     return read_job(path, overrides).validate(defaults)
 
 
 def _beneath(defaults: MappingNode, tree: MappingNode, schema: type[Job]) -> MappingNode:
-    """Defaults below a job. Those for `train` apply only to a job that trains, and where its task
-    uses the key."""
+    """Merge a site's defaults beneath a job. Defaults of `train` apply only to jobs that train, and
+    only for keys that the task uses."""
     train = tree.get("train")
     if train is None or (isinstance(train, Scalar) and train.is_null):
         entries = {name: node for name, node in defaults.entries.items() if name != "train"}
@@ -169,7 +171,7 @@ def _beneath(defaults: MappingNode, tree: MappingNode, schema: type[Job]) -> Map
 
 
 def _for_task(defaults: MappingNode, schema: type[Job]) -> MappingNode:
-    """A site's defaults without those that the job's task does not have or use."""
+    """A site's defaults without keys of `train` that the job's task does not have or use."""
     train, task = defaults.entries["train"], keys_of(schema)["train"].type
     assert isinstance(train, MappingNode)
     used = {

@@ -1,8 +1,9 @@
 """Overrides on the command line: `job.nodes=4`, `train.model=resnet20`, `container.bind=[/a,/b]`.
 
-A value is a YAML scalar, list or mapping. Where the key takes text, it is the text after the first
-`=` as it is, so that nothing needs quoting twice; quotes around the whole of it come off, and
-`null` is null where the key allows that. Mappings are merged; the last of several overrides wins.
+A value is a YAML scalar, list or mapping. If the key's type is text, the value is everything after
+the first `=`, unchanged, so that nothing needs to be quoted twice. Two exceptions: quotes around
+the whole value are removed, and `null` is null if the key allows it. Mappings are merged. If
+several overrides set the same key, the last one counts.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ _KEY = re.compile(r"[\w-]+(?:\.[\w-]+)*", re.ASCII)
 
 
 def apply_overrides(table: MappingNode, overrides: Sequence[str], section: type) -> MappingNode:
-    """`table` (with shorthands expanded) with the overrides merged in, in their order.
+    """Merge overrides into `table`, in their order. Shorthands in `table` must be expanded before;
+    `section` is its schema.
 
-    Raises ConfigError for one that is not `key.path=value` or whose value is not YAML.
+    Raises ConfigError if an override is not `key.path=value` or its value is not YAML.
     """
     for override in overrides:
         path, node = _parse_override(override, section)
@@ -41,7 +43,9 @@ def _parse_override(override: str, section: type) -> tuple[list[str], Node]:
             where=where,
             hint="write key=value without spaces before the '=': job.nodes=4",
         )
-    if any(0xD800 <= ord(letter) <= 0xDFFF for letter in text):  # how Python shows stray bytes
+    if any(
+        0xD800 <= ord(letter) <= 0xDFFF for letter in text
+    ):  # surrogates: bytes that are not UTF-8
         raise ConfigError("the value is not UTF-8 text", where=where)
     path = name.split(".")
     return path, _value(text, find_key(section, path), where)
@@ -61,7 +65,7 @@ def _value(text: str, key: Key | None, where: str) -> Node:
 
 
 def _quoted(text: str, where: str) -> Scalar | None:
-    """The content of a text that is one quoted YAML string and nothing else."""
+    """The content of a text that is exactly one quoted YAML string; None for any other text."""
     if len(text) < 2 or text[0] not in "'\"" or text[-1] != text[0]:
         return None
     try:

@@ -1,9 +1,8 @@
-r"""Variables of the submitting shell in the paths of a job file or a site file: `$SCRATCH/runs`,
-`${PROJECT}/data`, `~/pytorch.sif`.
+r"""Replace variables of the submitting shell in the paths of a job file or a site file:
+`$SCRATCH/runs`, `${PROJECT}/data`, `~/pytorch.sif`.
 
-Which keys hold paths, the schema says (`values.Path`, `values.Binds`). They are replaced once, when
-the file is read: the job has what they meant in the shell that submitted it. Nothing else of a job
-file is expanded.
+The schema marks the keys that hold paths (`values.Path`, `values.Binds`). Variables are replaced
+once, when the file is read, by their values in the shell that submits. Other keys are not expanded.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _DOLLAR = re.compile(r"\\\$|\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A path that was written with a variable or `~`, and what has become of it."""
+    """A path that was written with a variable or `~`, and its value."""
 
     key: str
     written: str
@@ -38,7 +37,7 @@ class Expansion:
 
 
 def missing_path(path: str, kind: str) -> tuple[str, str]:
-    """Message and hint for a path that does not exist."""
+    """Message and hint for a path that does not exist. `kind` is "file" or "folder"."""
     hint = "check the path" if os.path.isabs(path) else f"it is looked up in {os.getcwd()}"
     return f"there is no {kind} {path}", hint
 
@@ -46,10 +45,10 @@ def missing_path(path: str, kind: str) -> tuple[str, str]:
 def expand_paths(
     table: MappingNode, section: type, path: str = ""
 ) -> tuple[MappingNode, list[Expansion]]:
-    """`table`, a section of a tree with shorthands expanded, with the variables in all its paths
-    replaced, and what was replaced. `path` is the key path of the section.
+    """Replace the variables in all paths of a section. Returns the new tree and the expansions.
 
-    Raises ConfigError for a variable that this shell does not have, or a `$` that begins none.
+    `table` is the section with shorthands expanded, `section` its schema and `path` its key path.
+    Raises ConfigError if this shell does not have a variable, or if no name follows a `$`.
     """
     keys = keys_of(section)
     entries: dict[str, Node] = {}
@@ -64,19 +63,19 @@ def expand_paths(
 
 
 def expand_path(node: Scalar, path: str) -> tuple[Scalar, list[Expansion]]:
-    """The same for the value of one key that holds a path."""
+    """Replace the variables in the value of one key that holds a path. `path` is the key path."""
     return _expand_text(node, path, separator=None)
 
 
 def literal(path: str) -> str:
-    """A path as it has to stand in a key, so that it is read as it is."""
+    """Escape a path so that `expand_paths` reads it unchanged."""
     text = path.replace("$", r"\$")
     return f"./{text}" if text.startswith("~") else text
 
 
 def as_overrides(job: Any, expansions: Iterable[Expansion]) -> list[str]:
-    """Overrides with the expanded paths of a `job` as they are now, for a job file that is read
-    again later, when the variables may be others."""
+    """Overrides that set the expanded paths of a `job` to their present values. They are used when
+    the job file is read again later and the variables may have changed."""
     overrides = []
     for key in dict.fromkeys(expansion.key.partition("[")[0] for expansion in expansions):
         value = job
@@ -88,8 +87,8 @@ def as_overrides(job: Any, expansions: Iterable[Expansion]) -> list[str]:
 
 
 def paths_in(section: Any, path: str = "") -> Iterator[tuple[str, Key, str]]:
-    """The paths in a section and those in it: where each stands, its key, and the path itself.
-    Lists of binds are none, and neither is what the section does not use."""
+    """Yield the paths in a section and its subsections: the key path, the key, and the path itself.
+    Lists of binds, and keys that the section does not use, are left out."""
     for names, key in _path_keys(type(section)):
         value = section
         for name in names:
@@ -99,7 +98,7 @@ def paths_in(section: Any, path: str = "") -> Iterator[tuple[str, Key, str]]:
 
 
 def with_paths(section: S, change: Callable[[Key, str], str | None]) -> S:
-    """The section with each path of `paths_in` as `change` gives it."""
+    """Replace each path of `paths_in` by the result of `change(key, path)`."""
     for where, key, value in paths_in(section):
         section = _with_value(section, where.split("."), change(key, value))
     return section
@@ -113,14 +112,14 @@ def _with_value(section: Any, names: Sequence[str], value: str | None) -> Any:
 
 
 def _path_keys(section: type) -> tuple[tuple[tuple[str, ...], Key], ...]:
-    """The keys for single paths in a section and those in it, each with the names that lead to
-    it."""
+    """The keys for single paths in a section and its subsections, each with the names of its
+    path."""
     return _path_keys_of(section)
 
 
 @functools.cache
 def _path_keys_of(section: type[Any]) -> tuple[tuple[tuple[str, ...], Key], ...]:
-    # Those of the class: a sweep asks for them at each of its points.
+    # Cached by class: a sweep calls this for each of its points.
     found: list[tuple[tuple[str, ...], Key]] = []
     unused = getattr(section, "UNUSED", ())
     for name, key in keys_of(section).items():
@@ -134,7 +133,7 @@ def _path_keys_of(section: type[Any]) -> tuple[tuple[tuple[str, ...], Key], ...]
 
 
 def _expand_node(node: Node, key: Key, path: str) -> tuple[Node, list[Expansion]]:
-    """What has another form than the key asks for stays as it is: `build` refuses it."""
+    """Expand a node. A node of the wrong form is not changed: `build` refuses it later."""
     if key.is_section and isinstance(node, MappingNode):
         return expand_paths(node, key.type, path)
     if not key.is_path:
@@ -147,7 +146,7 @@ def _expand_node(node: Node, key: Key, path: str) -> tuple[Node, list[Expansion]
 
 
 def _expand_binds(node: Items, path: str) -> tuple[Items, list[Expansion]]:
-    """Of a bind, source and destination are paths: `~/data:/data`."""
+    """Expand the source and the destination of each bind: `~/data:/data`."""
     items: list[Node] = []
     expansions: list[Expansion] = []
     for index, item in enumerate(node.items):
@@ -170,7 +169,7 @@ def _expand_text(node: Scalar, path: str, separator: str | None) -> tuple[Scalar
         raise ConfigError(message, where=node.where, hint=error.hint) from None
     if text == node.text:
         return node, []
-    # Quoted: a number from a variable is a path, too.
+    # Marked as quoted: the value is a path even if a variable makes it look like a number.
     expanded = dataclasses.replace(node, text=text, quoted=True)
     if text == node.text.replace(r"\$", "$"):
         return expanded, []
@@ -178,13 +177,13 @@ def _expand_text(node: Scalar, path: str, separator: str | None) -> tuple[Scalar
 
 
 def _value_of(match: re.Match[str]) -> str:
-    """What stands in the place of a `$NAME`, `${NAME}` or an escaped dollar sign."""
+    """The text that replaces `$NAME`, `${NAME}` or an escaped dollar sign."""
     if match[0] == r"\$":
         return "$"
     name = match[1] or match[2]
     if name is None:
         raise ConfigError(
-            "a $ that begins no $NAME or ${NAME}", hint=r"write \$ for a dollar sign in a name"
+            "no variable name follows the $", hint=r"write \$ for a dollar sign in a name"
         )
     value = os.environ.get(name)
     if value is None:
@@ -204,7 +203,7 @@ def _value_of(match: re.Match[str]) -> str:
 
 
 def _with_home(path: str) -> str:
-    """`~` and `~user` in front of a path as that home folder."""
+    """Replace `~` or `~user` at the beginning of a path by the home folder."""
     if not path.startswith("~"):
         return path
     expanded = os.path.expanduser(path)

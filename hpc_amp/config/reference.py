@@ -1,11 +1,11 @@
-"""The tables of all keys in `docs/config.md` and `docs/sites.md`, made from the schema, and that of
-the shipped fabric profiles.
+"""Generate the tables of all keys in `docs/config.md` and `docs/sites.md` from the schema, and the
+table of the shipped fabric profiles.
 
-    python -m hpc_amp.config.reference            # writes both
-    python -m hpc_amp.config.reference --check    # exits 1 where one is out of date
+    python -m hpc_amp.config.reference            # writes both documents
+    python -m hpc_amp.config.reference --check    # exits with 1 if a document is out of date
     python -m hpc_amp.config.reference --task my_package.tasks:Segmentation CODE_FOLDER
 
-The rest of both documents is written by hand: only what stands between two marks is replaced.
+Only the text between two marks is replaced. The rest of both documents is written by hand.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FABRICS = BEGIN.replace("keys:", "fabrics:").replace("the schema", "configs/fabr
 END_OF_FABRICS = END.replace("keys", "fabrics")
 DOCUMENTS: dict[str, type] = {"config.md": Job, "sites.md": Site}
 
-# What a check says about a type, where it is not a bound of its own (`at_least(1)`).
+# The name of a type by its check. The bounds of checks such as `at_least(1)` are shown as they are.
 _CHECKED: dict[Callable[[Any], object], str] = {
     units.parse_duration: "[duration](config.md#units)",
     units.parse_interval: "[interval](config.md#units)",
@@ -54,8 +54,8 @@ _WORDS: dict[Any, tuple[str, str]] = {
 
 
 def keys_as_markdown(root: type) -> str:
-    """The tables of all keys of a schema class and of its sections. Those of a job are followed by
-    the keys that each task of this package adds."""
+    """The tables of all keys of a schema class and of its sections, as Markdown. For `Job`, the
+    tables of the keys that each task of this package adds follow."""
     tables = list(_sections(root, ""))
     if root is Job:
         for name in TASKS.own():
@@ -64,8 +64,8 @@ def keys_as_markdown(root: type) -> str:
 
 
 def task_as_markdown(name: str, code: Path | None = None) -> list[str]:
-    """The tables of the keys that a task adds to `train`. `code` is the folder of the user's own
-    modules. Raises TaskError."""
+    """The tables of the keys that a task adds to `train`, as Markdown. `code` is the folder of the
+    user's own modules. Raises TaskError if the task cannot be used."""
     config = config_class(name, code)
     own = {key for key in keys_of(config) if key not in keys_of(Train)}
     if not own:
@@ -82,7 +82,8 @@ def task_as_markdown(name: str, code: Path | None = None) -> list[str]:
 
 
 def fabrics_as_markdown(folder: Path) -> str:
-    """The table of the fabric profiles in a folder, and that of a profile's keys."""
+    """The table of the fabric profiles in a folder and the table of a profile's keys, as
+    Markdown."""
     lines = ["| Profile | In every job | In jobs on several nodes |", "|---|---|---|"]
     for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem):
         fabric = load_fabric(path)
@@ -94,12 +95,14 @@ def fabrics_as_markdown(folder: Path) -> str:
 
 
 def with_keys(document: str, root: type) -> str:
-    """A document with the tables of all keys between its marks. Raises ValueError without marks."""
+    """Replace the text between the marks of a document by the tables of all keys. Raises ValueError
+    if the document has no marks."""
     return _with(document, BEGIN, keys_as_markdown(root), END)
 
 
 def with_fabrics(document: str) -> str:
-    """A document with the shipped fabric profiles between its marks. Raises ValueError without."""
+    """Replace the text between the marks of a document by the shipped fabric profiles. Raises
+    ValueError if the document has no marks."""
     made = fabrics_as_markdown(resource_folder("configs") / "fabrics")
     return _with(document, FABRICS, made, END_OF_FABRICS)
 
@@ -113,8 +116,8 @@ def _with(document: str, begin: str, made: str, end: str) -> str:
 
 
 def main(arguments: Sequence[str], folder: Path) -> int:
-    """Writes the documents in `folder`, or checks them; with a task, prints its keys. Returns the
-    exit code."""
+    """Write the documents in `folder`, check them (`--check`), or print the keys of a task
+    (`--task`). Returns the exit code."""
     if "--task" in arguments:
         name, *rest = arguments[arguments.index("--task") + 1 :]
         try:
@@ -143,7 +146,7 @@ def main(arguments: Sequence[str], folder: Path) -> int:
 
 
 def _sections(section: type, path: str) -> Iterator[str]:
-    """Markdown for a section, then for those in it."""
+    """Yield the Markdown of a section, then of its subsections."""
     yield _section(section, path)
     for key in keys_of(section).values():
         if key.is_section:
@@ -161,7 +164,7 @@ def _section(section: type, path: str) -> str:
 
 
 def _table(section: type, path: str, only: Collection[str] | None = None) -> list[str]:
-    """The lines of the table of a section's keys, of all or of `only` some."""
+    """The lines of the table of a section's keys. `only` restricts it to some keys."""
     lines = ["| Key | Type | Default | Meaning |", "|---|---|---|---|"]
     meanings = _field_docs(section)
     defaults = {field.name: field for field in dataclasses.fields(section)}
@@ -179,7 +182,7 @@ def _table(section: type, path: str, only: Collection[str] | None = None) -> lis
 
 
 def _fixed(key: Key) -> list[str]:
-    """What to say of a key that `resume` cannot change."""
+    """The note on a key that `resume` cannot change."""
     if key.fixed is None:
         return []
     if not key.fixed.free:
@@ -189,7 +192,7 @@ def _fixed(key: Key) -> list[str]:
 
 
 def _type(key: Key, path: str) -> str:
-    """A key's type in words."""
+    """The type of a key, in words."""
     if key.is_section:
         anchor = re.sub(r"[^a-z0-9_-]", "", _below(path, key.name).lower())
         return f"[section](#{anchor})"
@@ -224,7 +227,7 @@ def _default(key: Key, field: dataclasses.Field[Any]) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """A default as one would write it in YAML."""
+    """A default value in YAML."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -247,7 +250,7 @@ def _below(path: str, name: str) -> str:
 
 
 def _field_docs(section: type) -> dict[str, str]:
-    """The string under each field of a dataclass, or of one that it extends."""
+    """The string under each field of a dataclass and of its base classes, by field."""
     docs: dict[str, str] = {}
     for base in reversed(section.__mro__):
         if dataclasses.is_dataclass(base):
@@ -257,7 +260,7 @@ def _field_docs(section: type) -> dict[str, str]:
 
 @functools.cache
 def _docs_of_module(name: str) -> dict[str, dict[str, str]]:
-    """By class, the string under each annotated name of its body."""
+    """For each class of a module, the string under each annotated name of its body."""
     source = Path(str(sys.modules[name].__file__)).read_text(encoding="utf-8")
     docs: dict[str, dict[str, str]] = {}
     for item in ast.parse(source).body:

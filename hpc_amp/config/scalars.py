@@ -1,6 +1,7 @@
-"""Scalars to numbers and booleans by the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/).
+"""Convert scalars to numbers and booleans by the core schema of YAML 1.2
+(https://yaml.org/spec/1.2.2/).
 
-Every function raises ValueError with a message for the user.
+The functions `to_*` raise ValueError with a message for the user.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def is_bool(text: str) -> bool:
 
 
 def to_bool(scalar: Scalar) -> bool:
-    """`true` or `false`."""
+    """Convert `true` or `false`."""
     if scalar.quoted or scalar.text not in _BOOLS:
         plain = _YES_NO.get(scalar.text.lower())
         advice = f"; write {plain}" if plain else _unquote(scalar, is_bool(scalar.text))
@@ -37,12 +38,12 @@ def to_bool(scalar: Scalar) -> bool:
 
 
 def to_int(scalar: Scalar) -> int:
-    """A whole number: `12`, `-3`, `0x1f`, `0o17`."""
+    """Convert a whole number: `12`, `-3`, `0x1f`, `0o17`."""
     matches = bool(_INT.fullmatch(scalar.text))
     if scalar.quoted or not matches:
         advice = _unquote(scalar, matches)
         raise ValueError(f"must be a whole number, not {describe(scalar)}{advice}")
-    # More digits than 64 bits hold are a mistake, and Python refuses to read very many.
+    # A number that does not fit 64 bits is a mistake. Python also limits the digits that it reads.
     if len(scalar.text) > 19:
         raise ValueError(f"{describe(scalar)} is too large a number")
     base = {"0x": 16, "0o": 8}.get(scalar.text[:2], 10)
@@ -50,7 +51,7 @@ def to_int(scalar: Scalar) -> int:
 
 
 def to_float(scalar: Scalar) -> float:
-    """A finite number: `0.1`, `1e-3`, `5`."""
+    """Convert a finite number: `0.1`, `1e-3`, `5`."""
     matches = bool(_FLOAT.fullmatch(scalar.text))
     if not scalar.quoted and matches:
         number = float(scalar.text)

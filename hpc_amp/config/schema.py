@@ -1,12 +1,12 @@
 """Every key of a job file, with its type, its default and its meaning.
 
-These dataclasses are the only thing that the submit side and the job side share. The submit side
-validates YAML into them (`config.load`); the job side reads the resolved `job.json` back into the
-same classes (`from_plain`). Standard library only.
+The submit side and the job side share these dataclasses. The submit side converts YAML to them
+(`config.load`). The job side reads the resolved `job.json` into the same classes (`from_plain`).
+Standard library only.
 
-The string under a field is its documentation: `docs/config.md` is generated from it. A class with a
-`SHORTHAND` may be written as a bare value: `precision: fp16` means `precision: {mode: fp16}`.
-An `Annotated` type carries a check (see `config.values`).
+The string under a field is its documentation: `docs/config.md` is generated from it. A section with
+a `SHORTHAND` may be written as a bare value: `precision: fp16` means `precision: {mode: fp16}`.
+An `Annotated` type carries checks and marks (see `config.values`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from hpc_amp.config.values import (
 
 SCHEMA_VERSION = 1
 
-# Why `resume` cannot change a key.
+# Reasons why `resume` cannot change a key.
 _FOLDER = Fixed("the run's folder and its job are named by it")
 TaskName = Annotated[Word, Fixed("the checkpoints are those of this task")]
 _SAMPLES = Fixed("the run has learned from these samples, in an order that follows from them")
@@ -53,43 +53,45 @@ _SAMPLES = Fixed("the run has learned from these samples, in an order that follo
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Resources:
-    """What is asked of the scheduler."""
+    """The resources that are requested from the scheduler."""
 
     nodes: Count = 1
     """Nodes of the allocation."""
     gpus_per_node: Natural = 1
-    """GPUs on each node. 0 asks for none: the ranks then compute on CPUs."""
+    """GPUs on each node. 0: no GPUs; the ranks then compute on CPUs."""
     ranks_per_node: Count | None = None
-    """Training processes on each node. Default: one a GPU, or one where `gpus_per_node` is 0."""
+    """Training processes on each node. Default: one for each GPU, or one if `gpus_per_node` is
+    0."""
     cpus_per_gpu: Count = 1
     """CPU cores for each rank: data loading, compression and the threads of CPU kernels."""
     memory: Size | None = None
     """Memory of each node, such as `64GiB`. Default: the scheduler's."""
     walltime: Duration = "01:00:00"
-    """Time limit of one attempt. A job that needs longer goes on in the next attempt."""
+    """Time limit of one attempt. A job that needs longer continues in the next attempt."""
     queue: Word | None = None
     """Partition or queue. Default: the site's."""
     account: Word | None = None
-    """Account or project that pays. Default: the scheduler's."""
+    """Account or project that is charged. Default: the scheduler's."""
     directives: Words = field(default_factory=list)
-    """More directives, each as the scheduler reads it after its marker: `--qos=premium`."""
+    """Further directives, each as the scheduler reads it after its marker: `--qos=premium`."""
     skip_directives: Words = field(default_factory=list)
     """Generated directives to leave out, by option: `--gpus-per-node`."""
     setup: str = ""
     """Shell lines that run on the first node before the launch: `module load apptainer`. They are
-    shell on purpose and reach the script as they are. They run as in a script of their own: a line
-    that fails is named in the log and ends nothing, unless you say `set -e`."""
+    copied into the script unchanged. A line that fails is named in the log and does not end the
+    job, except after `set -e`."""
     stop_margin: Duration = "2m"
     """How long before the time limit the run saves a checkpoint and stops."""
     grace: Duration | None = None
-    """Time between the scheduler's SIGTERM and its SIGKILL, in which a run that is preempted or
-    cancelled has to save. Default: what Slurm says (KillWait); PBS 10s, Cobalt 300s, local 30s."""
+    """Time between the scheduler's SIGTERM and its SIGKILL. A run that is preempted or cancelled
+    has to save a checkpoint in this time. Default: on Slurm its setting KillWait; PBS 10s, Cobalt
+    300s, local 30s."""
     max_restarts: Natural = 10
-    """How often a run that stopped at a checkpoint may go on by itself in a new attempt."""
+    """How often a run that stopped at a checkpoint continues by itself in a new attempt."""
     chain: Natural = 0
-    """PBS, Cobalt and Grid Engine, where a run goes on in another job: jobs to submit beforehand,
-    each waiting for the one before, where a compute node cannot submit the next one itself. 0: it
-    submits it itself."""
+    """PBS, Cobalt and Grid Engine, where a run continues in another job: the number of jobs to
+    submit in advance, each waiting for the one before. For sites whose compute nodes cannot submit
+    jobs. 0: each job submits the next one."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -99,22 +101,24 @@ class ContainerOptions:
     SHORTHAND: ClassVar[str] = "image"
 
     runtime: Annotated[str, Registered("hpc_amp.containers:CONTAINERS")] = "auto"
-    """`auto`: none without an image, else Apptainer or Singularity, whichever is installed on the
-    nodes. What another runtime needs is in [containers](containers.md#runtimes)."""
+    """`auto`: no container without an image, else Apptainer or Singularity, whichever is installed
+    on the nodes. [Containers](containers.md#runtimes) says what other runtimes need."""
     image: Path | None = None
-    """The image: for Apptainer the path of a `.sif` file or a sandbox folder, on a file system that
-    every node sees. Not a URI: pull it once, then name the file. Default: no container."""
+    """The image. For Apptainer: the path of a `.sif` file or a sandbox folder, on a file system
+    that every node can read; a URI has to be pulled first. Default: no container."""
     bind: Binds = field(default_factory=list)
-    """Host paths to see inside, as `path`, `source:destination` or `source:destination:ro`. The
-    run directory, the working directory and the data are bound by themselves."""
+    """Host paths to mount into the container, as `path`, `source:destination` or
+    `source:destination:ro`. The run directory, the working directory and the data are mounted
+    automatically."""
     env: Annotated[dict[str, str], environment_names] = field(default_factory=dict)
-    """Environment of the training process, with a container or without. Any text may stand in a
-    value: it never passes through a shell. What hpc-amp sets itself is refused: `RANK`,
-    `WORLD_SIZE`, `MASTER_ADDR` and the like, and names that begin with `HPC_AMP_`."""
+    """Environment variables of the training process, with or without a container. A value may be
+    any text: it does not pass through a shell. Variables that hpc-amp sets itself are refused:
+    `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and others, and names that begin with `HPC_AMP_`."""
     args: Words = field(default_factory=list)
-    """More options for the runtime, such as Apptainer's `--rocm`."""
+    """Further options for the runtime, such as Apptainer's `--rocm`."""
     gpu: bool | None = None
-    """Give the image NVIDIA's driver (Apptainer: `--nv`). Default: where the job has GPUs."""
+    """Make NVIDIA's driver available in the container (Apptainer: `--nv`). Default: if the job has
+    GPUs."""
     python: Path | None = None
     """Python interpreter of the job. Default: `python3` in a container, the one that runs
     `hpc-amp` without."""
@@ -127,29 +131,30 @@ class Launch:
     SHORTHAND: ClassVar[str] = "method"
 
     method: Annotated[str, Registered("hpc_amp.launchers:LAUNCHERS", ("auto",))] = "auto"
-    """`srun`: one task a rank (Slurm). `mpirun`: Open MPI's. `mpiexec`: MPICH's (hydra) or Cray's
-    (PALS). `torchrun`: one agent a node. `single`: one process. `auto`: the site's, else `srun` on
-    Slurm; elsewhere `single` for one rank, `torchrun` on one node, `mpirun` on several."""
+    """`srun`: one task for each rank (Slurm). `mpirun`: Open MPI's. `mpiexec`: MPICH's (hydra) or
+    Cray's (PALS). `torchrun`: one agent on each node. `single`: one process. `auto`: the site's,
+    else `srun` on Slurm; elsewhere `single` for one rank, `torchrun` on one node, `mpirun` on
+    several."""
     mpi: Literal["none", "hybrid", "bind"] = "none"
-    """Whether the program itself uses MPI. `hybrid`: the image's own MPI under the launcher of the
-    host. `bind`: the host's MPI, mounted into the image (`host_mpi` of the site). Both are tried
-    before the start: a program that would see a world of one is stopped with an explanation.
-    `none`: the launcher only starts processes; torch needs no MPI in the image."""
+    """Whether the program itself uses MPI. `hybrid`: it uses the image's MPI under the launcher of
+    the host. `bind`: it uses the host's MPI, mounted into the image (`host_mpi` of the site). Both
+    are tested before the start: if each process would be in a world of its own, the job ends with
+    an explanation. `none`: the launcher only starts processes; torch needs no MPI in the image."""
     fabric: Word = "auto"
     """Settings of the network between nodes: a [fabric profile](sites.md), `none`, or `auto`: the
     site's."""
     args: Words = field(default_factory=list)
-    """More options for the launcher."""
+    """Further options for the launcher."""
     forward_signals: bool | None = None
-    """Pass SIGUSR1 and SIGUSR2 on to the ranks. Default: to built-in tasks, which save and stop; a
-    program of your own that does not handle them would be killed."""
+    """Forward SIGUSR1 and SIGUSR2 to the ranks. Default: only to built-in tasks, which save and
+    stop. These signals would kill a program that does not handle them."""
     timeout: Duration = "10m"
-    """How long ranks wait for each other, at the start and in every collective operation. A rank of
-    a built-in task that makes no step for so long is taken for hung: all ranks show what they are
-    doing, and the attempt has failed."""
+    """How long ranks wait for each other, at the start and in every collective operation. If a rank
+    of a built-in task makes no step in this time, all ranks print their stacks and the attempt
+    fails."""
     preflight: bool = True
-    """Look at every node in the first seconds of the job, before any rank starts: mounts, space,
-    GPUs, network. An error ends the job there and says why. See [doctor](doctor.md)."""
+    """Check every node before any rank starts: mounts, space, GPUs, network. An error ends the job
+    with an explanation. See [doctor](doctor.md)."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -159,20 +164,20 @@ class Restarts:
     SHORTHAND: ClassVar[str] = "on_failure"
 
     on_failure: Natural = 0
-    """How often a run that failed is started again from its newest checkpoint."""
+    """How often a failed run is started again from its newest checkpoint."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Augment:
-    """Random changes of the training images, drawn per (seed, epoch, sample)."""
+    """Random changes of the training images. They depend on seed, epoch and sample only."""
 
     crop: Natural = 4
-    """Small images: padding in pixels around the image before a crop of its size; 0 for none.
-    Large images: any value but 0 means a random resized crop."""
+    """Small images: padding in pixels around the image before a crop to its size; 0: no crop. Large
+    images: any value above 0 means a random resized crop."""
     flip: bool = True
     """Mirror half of the images."""
     cutout: Natural = 0
-    """Side in pixels of a square that is blanked; 0 for none. Small images only."""
+    """Side in pixels of a square that is set to zero; 0: none. Small images only."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -193,7 +198,7 @@ class Synthetic:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Data:
-    """The images that are trained on."""
+    """The training and test images."""
 
     SHORTHAND: ClassVar[str] = "name"
 
@@ -201,34 +206,34 @@ class Data:
         Literal["cifar10", "cifar100", "fashion_mnist", "mnist", "imagefolder", "synthetic"],
         _SAMPLES,
     ] = "cifar10"
-    """`imagefolder` reads `root/train/<class>/*` and `root/test/<class>/*` (or `val`). Of 16 bits
-    the upper 8 count; images of 32 bits or floating-point numbers, whose range is not known, are
-    refused."""
+    """`imagefolder` reads `root/train/<class>/*` and `root/test/<class>/*` (or `val`). Images of 16
+    bits are reduced to the upper 8 bits. Images of 32 bits or floating-point numbers are refused,
+    because their range is unknown."""
     root: Path = "data"
     """Folder of the files, relative to where `submit` was called."""
     if_missing: Literal["error", "synthetic"] = "error"
-    """What to do when the files are absent and cannot be downloaded. `synthetic` trains on
-    synthetic images instead, and every report then says SYNTHETIC."""
+    """What to do if the files are missing and cannot be downloaded. `synthetic`: train on synthetic
+    images; every report then says SYNTHETIC."""
     download: bool = True
-    """Let rank 0 download what is missing."""
+    """Let rank 0 download missing files."""
     in_memory: bool | None = None
-    """Keep the images as uint8 in memory and augment whole batches on the device. Default: where
-    they are small (all of one size up to 64 pixels)."""
+    """Keep the images as uint8 in memory and augment whole batches on the device. Default: if the
+    images are small (all of one size up to 64 pixels)."""
     image_size: Annotated[Count | None, _SAMPLES] = None
-    """Side in pixels to which `imagefolder` images are brought. Default: as they are when small,
-    else 224."""
+    """Side in pixels to which `imagefolder` images are resized. Default: small images keep their
+    size, others are resized to 224."""
     workers: Natural | None = None
-    """Loader processes of each rank for data that is not in memory; 0 decodes in the rank itself.
-    Default: the rank's cores less one, at most 8."""
+    """Loader processes of each rank for data that is not in memory. 0: the rank itself decodes.
+    Default: the rank's cores minus one, at most 8."""
     augment: Augment = field(default_factory=Augment)
     """Random changes of the training images."""
     synthetic: Annotated[Synthetic, _SAMPLES] = field(default_factory=Synthetic)
-    """Size of the synthetic set, where it is used."""
+    """Size of the synthetic data set, if it is used."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Optimizer:
-    """How weights are updated."""
+    """The optimizer."""
 
     SHORTHAND: ClassVar[str] = "name"
 
@@ -254,7 +259,7 @@ class Optimizer:
     ] = True
     """Apply the weight decay to biases and normalisation weights too."""
     fused: bool | None = None
-    """One kernel for the whole update. Default: on GPUs where torch has it."""
+    """Use one kernel for the whole update. Default: on GPUs, if torch has this kernel."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -264,16 +269,16 @@ class Schedule:
     SHORTHAND: ClassVar[str] = "name"
 
     name: Literal["cosine", "linear", "step", "constant"] = "cosine"
-    """`cosine` and `linear` fall to `final`; `step` multiplies by `gamma` at each milestone."""
+    """`cosine` and `linear` decay to `final`; `step` multiplies by `gamma` at each milestone."""
     warmup: Fraction = 0.05
-    """Part of the run in which the rate rises linearly from near zero."""
+    """Fraction of the run in which the rate rises linearly from near zero."""
     decay_after: StepInterval | None = None
-    """`cosine` and `linear`: how long the rate stays at its peak, counted from the beginning of the
-    run, such as `100epochs` or `5000steps`. Default: until the warm-up is over."""
+    """`cosine` and `linear`: when the decay begins, counted from the beginning of the run, such as
+    `100epochs` or `5000steps`. Default: at the end of the warm-up."""
     final: Fraction = 0.0
-    """`cosine` and `linear`: the last rate as a part of the peak rate."""
+    """`cosine` and `linear`: the last rate as a fraction of the peak rate."""
     milestones: list[float] = field(default_factory=lambda: [0.5, 0.75])
-    """`step`: where the rate falls, as parts of the run."""
+    """`step`: when the rate falls, as fractions of the run."""
     gamma: Fraction = 0.1
     """`step`: the factor at each milestone."""
 
@@ -310,79 +315,81 @@ class Precision:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Checkpointing:
-    """When the state of the run is saved and how many checkpoints stay."""
+    """When checkpoints are saved and which are kept."""
 
     SHORTHAND: ClassVar[str] = "every"
 
     every: Interval = "5m"
-    """Interval: `5m`, `200steps` or `1epoch`. The end of the run and every early stop save too."""
+    """Interval: `5m`, `200steps` or `1epoch`. A checkpoint is also saved at the end of the run and
+    at every early stop."""
     keep: Annotated[int, at_least(2)] = 3
-    """Newest checkpoints that stay. At least 2: the last one may be damaged."""
+    """Number of newest checkpoints to keep. At least 2: the last one may be damaged."""
     keep_best: Natural = 1
-    """Checkpoints with the best results that stay besides. The task names the metric: the highest
-    `accuracy` of a classification, the lowest `frechet_small` of a `dcgan`. An evaluation better
-    than all before is saved at once. 0: none."""
+    """Number of checkpoints with the best results to keep in addition. The task defines the metric:
+    the highest `accuracy` of a classification, the lowest `frechet_small` of a `dcgan`. A new best
+    result is saved at once. 0: none."""
     keep_every: StepInterval | None = None
-    """Interval in steps or epochs (`10epochs`) of checkpoints that stay for good."""
+    """Interval in steps or epochs (`10epochs`) of checkpoints that are never removed."""
     background: bool = True
-    """Write while the training goes on: rank 0 keeps a copy of the state in memory. `false` saves
-    the memory and lets the training wait."""
+    """Write checkpoints while the training continues. Rank 0 then keeps a copy of the state in
+    memory. `false` saves this memory, and the training waits."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Timing:
-    """Measurement of single steps: each rank writes `attempts/N/timing/rank-*.json`. Set by
-    `hpc-amp bench` and `hpc-amp scale`."""
+    """Measurement of single steps: each rank writes `attempts/N/timing/rank-*.json`. `hpc-amp
+    bench` and `hpc-amp scale` set it."""
 
     SHORTHAND: ClassVar[str] = "steps"
 
     warmup: Natural = 20
-    """Steps of an attempt before the first one that is measured."""
+    """Steps of an attempt before the first measured step."""
     steps: Count = 100
-    """Steps that are measured."""
+    """Number of measured steps."""
     seconds: Positive | None = None
-    """Measure for about so long instead of so many `steps`, and end the training then."""
+    """Measure for about this many seconds instead of `steps`, then end the training."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Profile:
-    """A recording of some steps: `attempts/N/profile` gets a trace of torch's profiler for each
-    chosen rank, and where the time of a step goes. See [profiling](profiling.md)."""
+    """A recording of some steps with torch's profiler: `attempts/N/profile` gets a trace of each
+    chosen rank and a summary of the time of a step. See [profiling](profiling.md)."""
 
     steps: Annotated[tuple[int, int], step_range] = (20, 25)
-    """First and last step that is recorded."""
+    """First and last recorded step."""
     ranks: Annotated[list[int], rank_numbers] = field(default_factory=lambda: [0])
-    """Ranks that record."""
+    """Ranks that are recorded."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Train:
-    """The keys that every task has. A task has further ones of its own: the fields of a dataclass
-    that extends this one (see `hpc_amp.tasks.registry`)."""
+    """The keys that every task has. A task adds keys with a dataclass that extends this one (see
+    `hpc_amp.tasks.registry`)."""
 
     UNUSED: ClassVar[tuple[str, ...]] = ()
     """Keys of this class that a task does not use. Its job file may not set them."""
 
     task: TaskName = "classification"
-    """What is trained: `classification`, `dcgan`, a task that another package adds, or
+    """The task: `classification`, `dcgan`, a task that another package adds, or
     `package.module:Class` of [a task of your own](extending-task.md) in `code`."""
     data: Data = field(default_factory=Data)
     """The data set."""
     epochs: Count = 10
     """Passes over the training data."""
     max_steps: Count | None = None
-    """End after so many steps, whichever comes first."""
+    """End after this many steps, if they come before the end of `epochs`."""
     batch_size: Annotated[
         Count, Fixed("steps, and with them the place in the data, are counted in batches")
     ] = 128
-    """Global batch size, over all ranks and accumulated parts. It must divide by
+    """Global batch size, over all ranks and accumulated parts. It must be a multiple of
     world size x `accumulate`."""
     eval_batch_size: Count | None = None
     """Batch size of a rank in evaluation. Default: the rank's training batch, at least 256."""
     accumulate: Count = 1
-    """Parts in which a rank works through its share of a batch before one update."""
+    """Number of parts into which a rank divides its share of a batch. One update follows after all
+    parts."""
     optimizer: Optimizer = field(default_factory=Optimizer)
-    """How weights are updated."""
+    """The optimizer."""
     schedule: Schedule = field(default_factory=Schedule)
     """The learning rate over the run."""
     precision: Precision = field(default_factory=Precision)
@@ -390,36 +397,37 @@ class Train:
     channels_last: bool = True
     """Keep images and weights in channels-last order, which mixed-precision kernels prefer."""
     clip_norm: Positive | None = None
-    """Largest norm of the gradient, taken over all parameters after unscaling."""
+    """Largest norm of the gradient over all parameters, after unscaling. Larger gradients are
+    scaled down to it."""
     ema: Fraction | None = None
-    """Decay of an exponential moving average of the weights, such as 0.999; it is what is
-    evaluated then. With precision `O2` it is an average of the fp32 masters; with `O2` and `O3` it
-    is evaluated in fp32. Default: none."""
+    """Decay of an exponential moving average of the weights, such as 0.999. The average is then
+    evaluated instead of the weights. With precision `O2` it is an average of the fp32 masters; with
+    `O2` and `O3` it is evaluated in fp32. Default: no average."""
     ema_start: Natural = 0
     """Steps before the average begins. Until then it is a copy of the weights."""
     sync_batchnorm: bool = False
     """Share batch statistics among all ranks."""
     evaluate_every: Natural = 1
-    """Epochs between two evaluations. The end of the run evaluates in any case. 0: never, not even
-    there."""
+    """Epochs between two evaluations. The run is also evaluated at its end. 0: no evaluation at
+    all."""
     log_every: Count = 20
     """Steps between two lines of the log and two points of the curves."""
     trackers: Words = field(default_factory=lambda: ["tensorboard"])
-    """Where the curves go besides `metrics.jsonl`: `tensorboard`, and the names of trackers that
-    other packages add. Each has to be installed in the image of the job too."""
+    """Where curves are written in addition to `metrics.jsonl`: `tensorboard`, and the names of
+    trackers that other packages add. Each has to be installed in the image of the job too."""
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
-    """When the state of the run is saved."""
+    """When checkpoints are saved."""
     timing: Timing | None = None
-    """Measure single steps. Default: no."""
+    """Measure single steps. Default: no measurement."""
     profile: Profile | None = None
     """Record some steps. Default: none."""
     seed: Annotated[Natural, Fixed("the order of the samples follows from it")] = 0
-    """Seed of everything random."""
+    """Seed of all random numbers."""
     deterministic: bool = False
-    """Use only deterministic kernels, for runs that repeat bit by bit on GPUs too. CPU runs always
-    do."""
+    """Use only deterministic kernels, so that runs on GPUs are reproducible bit by bit. Runs on
+    CPUs always are."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
-    """`auto`: CUDA; CPUs, with a warning, only where the node has no NVIDIA device at all."""
+    """`auto`: CUDA. If the node has no NVIDIA device, CPUs with a warning."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -427,20 +435,20 @@ class Job:
     """A job file."""
 
     name: Annotated[str, run_name, _FOLDER]
-    """Name of the job, of its folder below `runs_dir`, and for the scheduler."""
+    """Name of the job in the scheduler, and of its folder below `runs_dir`."""
     site: Path = "auto"
-    """A name from `configs/sites`, the path of a site file, or `auto`: the one that fits this
-    machine."""
+    """A name from `configs/sites`, the path of a site file, or `auto`: the site of this machine."""
     runs_dir: Annotated[Path, _FOLDER] = "runs"
     """Folder of all runs, relative to where `submit` was called."""
     code: Annotated[
         Path | None, Fixed("the run has a copy, `code` in its folder, which may be edited")
     ] = None
-    """Folder of your own code. It is copied into the run directory and is the working directory of
-    `run`; a task of your own is imported from it. Later edits do not reach the job. `.git`,
-    `.venv`, `venv`, `node_modules`, `runs` and `__pycache__` stay behind."""
+    """Folder of your own code. It is copied into the run directory. The copy is the working
+    directory of `run`, and a task of your own is imported from it. Later edits of the folder do not
+    affect the job. `.git`, `.venv`, `venv`, `node_modules`, `runs` and `__pycache__` are not
+    copied."""
     resources: Resources = field(default_factory=Resources, metadata={"key": "job"})
-    """What is asked of the scheduler."""
+    """The resources that are requested from the scheduler."""
     container: ContainerOptions = field(default_factory=ContainerOptions)
     """The image that the job runs in."""
     launch: Launch = field(default_factory=Launch)
@@ -450,9 +458,9 @@ class Job:
     train: Train | None = None
     """Training of a task. Either this or `run`."""
     run: Annotated[list[str], no_nul] | None = None
-    """Your own command, as a list of words; each rank runs it with the standard torch.distributed
-    variables. A first word `python` means the job's interpreter. [Not a
-    launcher](config.md#launchers) such as `torchrun`, unless the job has one rank."""
+    """Your own command, as a list of words. Each rank runs it with the standard torch.distributed
+    variables. A first word `python` stands for the job's interpreter. It may not be a
+    [launcher](config.md#launchers) such as `torchrun`, except if the job has one rank."""
 
     @property
     def ranks_per_node(self) -> int:
@@ -471,8 +479,8 @@ class Job:
 
 
 def job_class(train: type) -> type[Job]:
-    """A job file's keys where the section `train` has those of a task: a `Job` to read with. The
-    job itself is a `Job` (see `as_job`)."""
+    """A subclass of `Job` whose section `train` is the configuration class `train` of a task. It is
+    only used to read a job file; `as_job` converts the result to a `Job`."""
     if train is Train:
         return Job
     return _job_class(train)
@@ -488,7 +496,8 @@ def _job_class(train: Any) -> type[Job]:
 
 
 def as_job(read: Job) -> Job:
-    """What was read with `job_class`, as a `Job`: two of different tasks can then be compared."""
+    """Convert an instance of `job_class` to a `Job`, so that jobs of different tasks can be
+    compared."""
     return Job(**{field.name: getattr(read, field.name) for field in fields(Job)})
 
 
@@ -510,7 +519,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(cls: type[T], plain: dict[str, Any]) -> T:
-    """The dataclass that `to_plain` flattened. Keys must be known; values are trusted: they were
+    """Restore a dataclass from the result of `to_plain`. Values are not checked: they were
     validated when the job was submitted. Raises TypeError for an unknown key."""
     hints = typing.get_type_hints(cls)
     names = {key_of(each): each.name for each in fields(cls)}  # type: ignore[arg-type]
@@ -519,7 +528,8 @@ def from_plain(cls: type[T], plain: dict[str, Any]) -> T:
 
 
 def _revive(hint: Any, value: Any) -> Any:
-    """`value` as the type says: nested dataclasses and tuples are rebuilt, the rest is as it is."""
+    """Convert a JSON value to a type hint: restore nested dataclasses and tuples, and return any
+    other value unchanged."""
     if value is None or hint is None:
         return value
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:

@@ -1,4 +1,4 @@
-"""Every key of a site file: what one cluster wants, said once by somebody who knows it.
+"""Every key of a site file: the settings that one cluster needs, for all jobs and users.
 
 The string under a field is its documentation: `docs/sites.md` is generated from it.
 """
@@ -23,7 +23,7 @@ from hpc_amp.config.values import (
 
 
 def host_pattern(value: str) -> None:
-    """A check that text is a host name with `{host}` once in it."""
+    """A check that text is a host name with one `{host}` in it."""
     if not re.fullmatch(r"[A-Za-z0-9.-]*\{host\}[A-Za-z0-9.-]*", value):
         raise ValueError(
             f"{value!r} is not {{host}} with letters, digits, '.' and '-' before or behind it, "
@@ -32,13 +32,13 @@ def host_pattern(value: str) -> None:
 
 
 def gpu_type_name(value: str) -> None:
-    """A check that text can name a type of GPU in a request."""
+    """A check that text can name a GPU type in a request to the scheduler."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
         raise ValueError(f"{value!r} cannot name a GPU: write it as `sinfo -o %G` shows it: a100")
 
 
 def chunk_resources(value: list[str]) -> None:
-    """A check that every item can stand in the `select` of PBS, whose parts end at `:` and `+`."""
+    """A check that every item can be a resource in PBS's `select`, where `:` and `+` separate."""
     for item in value:
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*=[^\s:+]+", item):
             raise ValueError(f"{item!r} is not a resource of a chunk: write name=value")
@@ -48,7 +48,8 @@ SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 
 
 def library_folders(value: list[str]) -> None:
-    """A check that every item can stand in `LD_LIBRARY_PATH` inside, or is a variable for it."""
+    """A check that every item is a folder for `LD_LIBRARY_PATH` in the container, or the name of a
+    variable with such folders."""
     for item in value:
         if item.startswith("$"):
             if not re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", item):
@@ -64,19 +65,20 @@ class HostMpi:
     """The MPI of the host, for jobs with `launch.mpi: bind`."""
 
     prefix: Path | None = None
-    """Folder that Open MPI is installed in. It is mounted, and becomes `OPAL_PREFIX` inside.
-    Default: not needed, as with MPICH's and Cray's."""
+    """Folder that Open MPI is installed in. It is mounted, and `OPAL_PREFIX` in the container is
+    set to it. Default: not set; MPICH and Cray MPICH do not need it."""
     libraries: Annotated[Words, library_folders] = field(default_factory=list)
-    """Folders that stand before the image's in `LD_LIBRARY_PATH`, as they are called inside.
-    `$NAME` means those in that variable, which `setup` exports. Never the host's `/usr/lib64`,
-    under whatever name: the image's programs would load the host's C library. Bind single files."""
+    """Folders that are put before the image's in `LD_LIBRARY_PATH`, by their paths in the
+    container. `$NAME` stands for the folders in that variable, which `setup` exports. Do not use
+    the host's `/usr/lib64` under any path: the image's programs would load the host's C library.
+    Bind single files instead."""
     bind: Binds = field(default_factory=list)
-    """What else has to be mounted for it, as in `bind`."""
+    """Further host paths that the MPI needs, as in `bind`."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Site:
-    """What a cluster wants."""
+    """The settings of a cluster."""
 
     RENAMED: ClassVar[dict[str, tuple[str, str]]] = {"address_suffix": ("address", '"{host}OLD"')}
 
@@ -84,52 +86,52 @@ class Site:
     """The name for `site:` in a job file. It is the file's name without `.yaml`, and may be left
     out."""
     description: Annotated[str, printable] = ""
-    """One line for `hpc-amp doctor`: which machine, and where its documentation is."""
+    """One line for `hpc-amp doctor`: the machine and its documentation."""
     scheduler: Annotated[str, Registered("hpc_amp.schedulers:SCHEDULERS")]
     """`slurm`: `sbatch` and friends. `pbs`: PBS Professional and OpenPBS. `cobalt`: Argonne's.
     `gridengine`: Grid Engine. `local`: the machine at hand, without any scheduler."""
     launcher: Annotated[str, Registered("hpc_amp.launchers:LAUNCHERS", ("auto",))] = "auto"
-    """What `launch.method: auto` means here. `auto`: `srun` on Slurm; elsewhere `single` for one
+    """The launcher for `launch.method: auto`. `auto`: `srun` on Slurm; elsewhere `single` for one
     rank, `torchrun` on one node, `mpirun` on several."""
     launcher_args: Words = field(default_factory=list)
     """More options for `mpirun`, `mpiexec` and `srun`, before those of the job."""
     srun_mpi: Word = "pmix"
-    """What `srun --mpi` has to say for a job with `launch.mpi`: see `srun --mpi=list`."""
+    """Value of `srun --mpi` for jobs with `launch.mpi`. `srun --mpi=list` prints the values."""
     host_mpi: HostMpi = field(default_factory=HostMpi)
     """The MPI of the host, for jobs with `launch.mpi: bind`."""
     fabric: Word | None = None
     """[Profile](#fabric-profiles) of the network between nodes: `ib`, `slingshot`, ... Default:
     none."""
     runtime: Annotated[str, Registered("hpc_amp.containers:CONTAINERS")] = "auto"
-    """What `container.runtime: auto` means here for a job with an image. `auto`: Apptainer or
+    """The runtime for `container.runtime: auto` if the job has an image. `auto`: Apptainer or
     Singularity, whichever is installed on the nodes."""
     hosts: Words = field(default_factory=list)
-    """Patterns for the login nodes' full names, such as `login*.perlmutter.nersc.gov`. Where one
-    fits, `site: auto` chooses this site."""
+    """Patterns for the full names of the login nodes, such as `login*.perlmutter.nersc.gov`.
+    `site: auto` chooses this site if one matches."""
     gpu_request: Word = "auto"
-    """How GPUs are asked for. Slurm: `--gpus-per-node=4` or `--gres=gpu:4`. PBS: `ngpus=4` in each
-    chunk. Grid Engine: `gpu` asks for those of a node, `gpu-per-slot` divides them by its slots.
-    `none`: not at all, where whole nodes are given or `directives` say it. `auto`: `gpus-per-node`
-    on Slurm, `ngpus` on PBS, `gpu` on Grid Engine, `none` on Cobalt."""
+    """How GPUs are requested. Slurm: `--gpus-per-node=4` or `--gres=gpu:4`. PBS: `ngpus=4` in each
+    chunk. Grid Engine: `gpu` requests the GPUs of a node, `gpu-per-slot` divides them by the node's
+    slots. `none`: no request, for whole nodes or if `directives` request GPUs. `auto`:
+    `gpus-per-node` on Slurm, `ngpus` on PBS, `gpu` on Grid Engine, `none` on Cobalt."""
     gpu_order: Literal["as-is", "reversed"] = "as-is"
-    """`reversed`: the first rank of a node takes its last GPU, where that is the one next to the
-    first cores."""
+    """`reversed`: the first rank of a node uses the node's last GPU. For nodes whose last GPU is
+    the one nearest to the first cores."""
     chunk: Annotated[Words, chunk_resources] = field(default_factory=list)
     """PBS: more resources of each chunk, such as `system=polaris`."""
     gpu_type: Annotated[str, gpu_type_name] | None = None
-    """Slurm: type of GPU to ask for. `a100` asks with `gpu:a100:4`. Default: any."""
+    """Slurm: type of GPU to request. `a100` requests `gpu:a100:4`. Default: any."""
     options: dict[str, str] = field(default_factory=dict)
-    """What only this site's scheduler has to know, by name. Grid Engine: `parallel_environment` of
-    jobs on several nodes (default: `mpi`), `one_node_environment` of those on one (default: the
-    same), `slots_per_node` that the environment's rule gives (default: what the job's ranks need),
-    and the names of the resources for GPUs, `gpu_resource` (default: `gpu`), and for memory,
+    """Options of this site's scheduler, by name. Grid Engine: `parallel_environment` of jobs on
+    several nodes (default: `mpi`), `one_node_environment` of jobs on one node (default: the same),
+    `slots_per_node` that the environment's rule gives (default: the slots that the job's ranks
+    need), and the names of the resources for GPUs, `gpu_resource` (default: `gpu`), and for memory,
     `memory_resource`."""
     bind: Binds = field(default_factory=list)
     """Host paths that every container of this site sees: file systems, fabric libraries."""
     env: Annotated[dict[str, str], environment_names] = field(default_factory=dict)
-    """Environment that the script exports before the launch, such as proxies. It goes on top of the
-    fabric profile's, and a job's `container.env` on top of both. What hpc-amp sets itself is
-    refused, as there."""
+    """Environment variables that the script exports before the launch, such as proxies. They
+    override those of the fabric profile, and a job's `container.env` overrides both. Variables that
+    hpc-amp sets itself are refused, as there."""
     setup: str = ""
     """Shell lines for the first node before the launch, such as `module load apptainer`."""
     directives: Words = field(default_factory=list)
@@ -138,13 +140,13 @@ class Site:
     skip_directives: Words = field(default_factory=list)
     """Generated directives that this scheduler refuses, by option: `--gpus-per-node`."""
     address: Annotated[str, host_pattern] | None = None
-    """Form of the first node's name in `MASTER_ADDR`, where only another name leads to the fast
-    network: `{host}-ib0`, `ic-{host}`, `{host}.hsn.example.org`. `{host}` is the node's short name.
-    Default: the name as the scheduler has it."""
+    """Form of the first node's name in `MASTER_ADDR`, for sites where nodes have another name in
+    the fast network: `{host}-ib0`, `ic-{host}`, `{host}.hsn.example.org`. `{host}` is the node's
+    short name. Default: the name that the scheduler uses."""
     container_args: Words = field(default_factory=list)
     """More options of the runtime for every container, such as Apptainer's `--fakeroot`."""
     defaults: MappingNode = field(default_factory=lambda: MappingNode({}, "no site file"))
-    """Keys of a [job file](config.md) that hold here unless the job says otherwise, in the same
-    form: `job: {queue: gpu}`. Those below `train` reach only jobs that train."""
+    """Defaults for keys of a [job file](config.md), in the same form: `job: {queue: gpu}`. Defaults
+    below `train` apply only to jobs that train."""
     expanded: tuple[Expansion, ...] = field(default=(), metadata={"derived": True})
     """The paths of this site that were written with variables."""

@@ -1,4 +1,4 @@
-"""Which site a job runs on: by name, by path, or found out from this machine."""
+"""Find the site of a job: by name, by path, or from the machine that submits."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.source import read_file
 from hpc_amp.config.tree import MappingNode, Scalar
 from hpc_amp.errors import ConfigError
+from hpc_amp.resources import Which
 from hpc_amp.schedulers import SCHEDULERS
-from hpc_amp.schedulers.base import Which
 from hpc_amp.tasks.registry import config_class
 
 HERE = "local"
@@ -32,7 +32,7 @@ _NOT_FOR_SITES = ("name", "site", "code", "run", "train.task")
 
 
 def load_site(path: Path) -> Site:
-    """The site that a file describes. Raises ConfigError like a job file does."""
+    """Read a site file. Raises ConfigError if it cannot be read or is wrong."""
     _, tree = read_file(path, "site file")
     tree, expanded = expand_paths(tree, Site)
     return dataclasses.replace(_site_of(path, tree), expanded=tuple(expanded))
@@ -51,8 +51,8 @@ def _site_of(path: Path, tree: MappingNode) -> Site:
                 where=defaults.place(name),
                 hint="it belongs in the job file",
             )
-    # Built only to be checked, with its paths as they are written: the job file may have others. A
-    # job needs a name, which is the job file's to give.
+    # The defaults are built only to check them. Their paths are not expanded here, because a job
+    # file may replace them. `name` is required in a job and cannot be a default.
     named = MappingNode(
         {"name": Scalar("any", "", quoted=True), **defaults.entries}, defaults.where
     )
@@ -61,8 +61,8 @@ def _site_of(path: Path, tree: MappingNode) -> Site:
 
 
 def site_files() -> dict[str, Path]:
-    """Every site by name: `$HPC_AMP_SITES`, `~/.config/hpc-amp/sites`, then what ships with
-    hpc-amp. A name that is found twice means the first of them."""
+    """The files of all sites by name, from `$HPC_AMP_SITES`, `~/.config/hpc-amp/sites` and the
+    installation, in this order. If two files have the same name, the first one counts."""
     return named_files("sites")
 
 
@@ -73,12 +73,16 @@ def find_site(
     which: Which = shutil.which,
     where: str | None = None,
 ) -> Site:
-    """The site of a name, of a path (it has a `/` or ends in `.yaml`), or `auto`.
+    """Find a site. `name` is the name of a site, the path of a site file (it contains `/` or ends
+    in `.yaml`), or `auto`.
 
-    `auto` is the first site with a pattern in `hosts` that fits this machine's full name, else the
-    generic one of the scheduler that is installed and configured here, else `local`. The generic
-    one has the scheduler's name, and may have no file. `where` is the place that gave the name, for
-    errors. Raises ConfigError for an unknown name and for a site file with an error.
+    `auto` is the first site with a pattern in `hosts` that matches this machine's full name. If
+    none matches, it is the generic site of the scheduler that is installed and configured here, or
+    `local` without one. A generic site has the name of its scheduler and needs no file.
+
+    `hostname` replaces this machine's name, and `which` the search in PATH. `where` is the place
+    that gave `name`, for errors. Raises ConfigError if the name is unknown or the site file is
+    wrong.
     """
     if "/" in name or name.endswith((".yaml", ".yml")):
         return load_site(Path(name))
@@ -99,8 +103,8 @@ def load_for_site(
     which: Which = shutil.which,
     code: Path | None = None,
 ) -> tuple[LoadedJob, Site]:
-    """A job file with its overrides, and the site that it names, whose defaults lie beneath. `code`
-    is as for `read_job`.
+    """Read a job file with its overrides, find its site, and validate the job with the site's
+    defaults. `hostname` and `which` are as for `find_site`, and `code` as for `read_job`.
 
     Raises ConfigError.
     """
@@ -115,7 +119,7 @@ def load_for_site(
 def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: Which) -> Site:
     hosts = [hostname] if hostname else _host_names()
     for path in files.values():
-        # Variables in the paths of other sites need not be set here.
+        # Paths are not expanded yet: the variables of other sites may not be set here.
         site = _site_of(path, read_file(path, "site file")[1])
         for host, pattern in itertools.product(hosts, site.hosts):
             if fnmatch.fnmatchcase(host.lower(), pattern.lower()):
@@ -127,13 +131,14 @@ def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: W
 
 
 def _generic(scheduler: str, files: dict[str, Path]) -> Site:
-    """The site of a scheduler's name: without a file, one with all defaults."""
+    """The generic site of a scheduler: from its file, or with all defaults if it has none."""
     if scheduler in files:
         return load_site(files[scheduler])
     return Site(name=scheduler, scheduler=scheduler)
 
 
 def _host_names() -> list[str]:
-    """This host's names. DNS, which may be slow, is asked only where the host knows a short one."""
+    """This host's names. DNS, which may be slow, is asked only if the host's name is not a full
+    one."""
     name = socket.gethostname()
     return [name] if "." in name else [name, socket.getfqdn()]

@@ -1,7 +1,7 @@
-"""YAML text to a tree that knows the line of every key.
+"""Parse YAML text into a tree that has the line of every key.
 
-Scalars stay text here: PyYAML's YAML 1.1 rules, under which an unquoted `01:00:00` is the number
-3600 and `no` is false, never run. `config.scalars` reads them by the rules of YAML 1.2.
+Scalars stay text here. PyYAML's rules of YAML 1.1, by which an unquoted `01:00:00` is the number
+3600 and `no` is false, are not applied. `config.scalars` converts scalars by the rules of YAML 1.2.
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ _ADVICE = {
 
 
 class _Loader(_Base):  # type: ignore[misc]  # its C base may be absent, so it has no static type
-    """Composes nodes without guessing types; a node with an explicit tag keeps it."""
+    """Composes nodes without resolving types. A node with an explicit tag keeps it."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, object]] = {}
     DEFAULT_SCALAR_TAG = DEFAULT_SEQUENCE_TAG = DEFAULT_MAPPING_TAG = _PLAIN
 
 
 def read_file(path: Path, kind: str) -> tuple[str, MappingNode]:
-    """The text of a YAML file and its tree; `kind` names it in errors ("job file").
+    """Read a YAML file. Returns its text and its tree. `kind` is the kind of file for errors, such
+    as "job file".
 
-    Raises ConfigError where the file cannot be read, is not YAML or is not a mapping.
+    Raises ConfigError if the file cannot be read, is not valid YAML or is not a mapping.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -90,9 +91,10 @@ def read_file(path: Path, kind: str) -> tuple[str, MappingNode]:
 
 
 def parse(text: str, place: Callable[[int], str]) -> Node | None:
-    """The tree of a YAML text, None for an empty one; `place` turns a line (from 1) into a `where`.
+    """Parse a YAML text. Returns None for an empty text. `place` converts a line number (from 1) to
+    the `where` of a node.
 
-    Raises ConfigError for anything that is not one YAML document.
+    Raises ConfigError if the text is not exactly one valid YAML document.
     """
     strange = _UNPRINTABLE.search(text)
     if strange:
@@ -111,21 +113,22 @@ def parse(text: str, place: Callable[[int], str]) -> Node | None:
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, place: Callable[[int], str]) -> ConfigError:
-    """PyYAML's complaint as one line, at the line that a person has to look at."""
+    """An error of PyYAML as one line, with the line number where the mistake probably is."""
     problem = error.problem or "it cannot be read"
     context = error.context or ""
-    # What was opened and never closed is noticed at the end of the file; the opening helps more.
+    # PyYAML reports an unclosed quote or bracket at the end of the file. The line where it was
+    # opened is more useful.
     mark = error.context_mark if _OPENED.search(context) else error.problem_mark
     mark = mark or error.problem_mark
-    told = f"{context}, {problem}" if context.startswith("while") else problem
+    message = f"{context}, {problem}" if context.startswith("while") else problem
     hint = next((advice for sign, advice in _ADVICE.items() if sign in problem), None)
     return ConfigError(
-        f"not valid YAML: {told}", where=place(mark.line + 1 if mark else 1), hint=hint
+        f"not valid YAML: {message}", where=place(mark.line + 1 if mark else 1), hint=hint
     )
 
 
 class _Converter:
-    """PyYAML nodes to trees. A node behind several aliases is converted once and shared."""
+    """Converts PyYAML nodes to trees. A node with several aliases is converted once and shared."""
 
     def __init__(self, place: Callable[[int], str]) -> None:
         self.place = place
@@ -136,7 +139,7 @@ class _Converter:
         if depth > _MAX_DEPTH:
             raise ConfigError(f"nested more than {_MAX_DEPTH} levels deep", where=where)
         if id(node) not in self.done:
-            self.done[id(node)] = None  # marks it as under way
+            self.done[id(node)] = None  # its conversion has begun
             self.done[id(node)] = self.convert(node, where, depth)
         converted = self.done[id(node)]
         if converted is None:
@@ -182,7 +185,8 @@ class _Converter:
 
     @staticmethod
     def merged(value: Node, where: str) -> dict[str, Node]:
-        """The entries of a merge key (`<<: *base`, `<<: [*first, *second]`); the first one wins."""
+        """The entries of a merge key (`<<: *base`, `<<: [*first, *second]`). If several mappings
+        have the same key, the first one counts."""
         tables = value.items if isinstance(value, Items) else (value,)
         entries: dict[str, Node] = {}
         for table in tables:
@@ -196,7 +200,7 @@ class _Converter:
 
 
 def _neighbours(path: Path) -> str:
-    """What to do about a missing file: the file that was probably meant, where there is one."""
+    """The hint for a missing file: the name of a similar file in its folder, if there is one."""
     try:
         names = [item.name for item in path.parent.iterdir() if item.suffix in (".yaml", ".yml")]
     except OSError:

@@ -1,4 +1,4 @@
-"""What was probably meant: errors for unknown keys and values, with the nearest valid one."""
+"""Errors for unknown keys and values, with a suggestion of the nearest valid one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpc_amp.tasks.registry import TASKS, TaskError, config_class
 
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
-    """The valid word that looks most like `word`, whatever its case and dashes, or None."""
+    """The valid word that is most similar to `word`, or None. Case and dashes are ignored."""
     plain = {option.lower().replace("-", "_"): option for option in valid}
     near = get_close_matches(word.lower().replace("-", "_"), plain, n=1)
     return plain[near[0]] if near else None
@@ -23,10 +23,12 @@ def nearest(word: str, valid: Iterable[str]) -> str | None:
 def unknown_key(
     root: type, prefix: str, path: str, name: str, valid: Iterable[str], where: str
 ) -> ConfigError:
-    """The error for a key `name` that the section at `path` does not have."""
+    """The error for a key `name` that the section at `path` does not have. `root` is the schema of
+    the file, `prefix` the key path that stands before it, `valid` the section's keys, and `where`
+    the place of the key."""
     valid = list(valid)
-    told = name if re.fullmatch(r"[\w.-]+", name) else shown(name)
-    message = f"unknown key {path}.{told}" if path else f"unknown key {told}"
+    printed = name if re.fullmatch(r"[\w.-]+", name) else shown(name)
+    message = f"unknown key {path}.{printed}" if path else f"unknown key {printed}"
     elsewhere = [
         f"under {section}" if section else "at the top level"
         for section in _sections_with(root, name, prefix)
@@ -44,7 +46,7 @@ def unknown_key(
 
 
 def choice_error(path: str, scalar: Scalar, choices: list[str]) -> ConfigError:
-    """The error for a value that is none of the choices."""
+    """The error for a value that is not one of the choices. `path` is its key path."""
     near = nearest(scalar.text, choices)
     return ConfigError(
         f"{path}: {describe(scalar)} is not one of {', '.join(choices)}",
@@ -54,7 +56,7 @@ def choice_error(path: str, scalar: Scalar, choices: list[str]) -> ConfigError:
 
 
 def _tasks_with(name: str) -> list[str]:
-    """The tasks that have a key of that name."""
+    """The tasks that have a key `name` in `train`."""
     found = []
     for task in TASKS.names():
         with contextlib.suppress(TaskError):
@@ -64,7 +66,7 @@ def _tasks_with(name: str) -> list[str]:
 
 
 def _sections_with(section: type, name: str, path: str) -> Iterator[str]:
-    """The paths of all sections that have a key of that name."""
+    """Yield the paths of all sections that have a key `name`."""
     keys = keys_of(section)
     if name in keys:
         yield path

@@ -1,7 +1,10 @@
-"""A configuration before it has types: what was written, and where it was written.
+"""Trees: a configuration before its conversion to types, with the place of every value.
 
-A YAML file, an override and a site's defaults all become such trees. They are merged as trees and
-get their types last (`config.build`), so every error can name the line or the override at fault.
+A YAML file, an override and a site's defaults are all read as trees. The trees are merged, and the
+result is converted to types last (`config.build`). Every error can therefore name the line or the
+override that is wrong.
+
+`where` of a node is `file:line`, the text of an override, or another place that an error can name.
 """
 
 from __future__ import annotations
@@ -14,16 +17,17 @@ _NULLS = {"", "~", "null", "Null", "NULL"}
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A single value as its source text. Its type is decided by the key that it belongs to."""
+    """A single value as its source text. The type of its key decides how it is converted."""
 
     text: str
     where: str
     quoted: bool = False
-    """Written in quotes or as a block (`|`, `>`): it is text and cannot be a number or null."""
+    """Whether it was written in quotes or as a block (`|`, `>`). It then cannot be a number or
+    null."""
 
     @property
     def is_null(self) -> bool:
-        """Whether YAML 1.2 reads it as null: an empty value is null too."""
+        """Whether it is null in YAML 1.2. An empty value is null too."""
         return not self.quoted and self.text in _NULLS
 
 
@@ -47,15 +51,15 @@ class MappingNode:
         return self.entries.get(name)
 
     def has(self, key_path: str) -> bool:
-        """Whether somebody wrote a key such as `train.batch_size`."""
+        """Whether a key such as `train.batch_size` was written."""
         node: Node | None = self
         for name in key_path.split("."):
             node = node.get(name) if isinstance(node, MappingNode) else None
         return node is not None
 
     def place(self, key_path: str) -> str:
-        """Where a key such as `train.batch_size` was written; for one that nobody wrote, the place
-        of the nearest section above it that somebody did."""
+        """Where a key such as `train.batch_size` was written. For a key that was not written, the
+        place of the nearest section above it that was."""
         node = self
         for name in key_path.split("."):
             below = node.get(name)
@@ -69,7 +73,8 @@ Node = Union[Scalar, Items, MappingNode]  # noqa: UP007  evaluated at run time, 
 
 
 def merge(under: Node | None, over: Node) -> Node:
-    """`over` on top of `under`: mappings are joined key by key, everything else is replaced."""
+    """Merge `over` onto `under`. Mappings are merged key by key; any other node of `over` replaces
+    that of `under`."""
     if not (isinstance(under, MappingNode) and isinstance(over, MappingNode)):
         return over
     joined = {name: merge(under.get(name), node) for name, node in over.entries.items()}
@@ -77,7 +82,7 @@ def merge(under: Node | None, over: Node) -> Node:
 
 
 def assign(table: MappingNode, path: list[str], node: Node) -> MappingNode:
-    """`table` with `node` merged in at a key path. Sections on the way are made as needed."""
+    """Merge `node` into `table` at a key path. Missing sections on the path are created."""
     name, *rest = path
     present = table.get(name)
     if not rest:
@@ -89,12 +94,12 @@ def assign(table: MappingNode, path: list[str], node: Node) -> MappingNode:
 
 
 def shown(text: str) -> str:
-    """Text as it may stand in a message of one line: in quotes, escaped and not too long."""
+    """Text for a message of one line: quoted, escaped and cut to 60 characters."""
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def describe(node: Node) -> str:
-    """What a node is, for a message that says `must be ..., not ...`."""
+    """What a node is, for a message of the form `must be ..., not ...`."""
     if isinstance(node, MappingNode):
         return "a mapping"
     if isinstance(node, Items):

@@ -1,6 +1,6 @@
-"""Text with units to numbers: durations, sizes and intervals.
+"""Convert text with units to numbers: durations, sizes and intervals.
 
-Standard library only: both halves of the package read configurations.
+Standard library only, because both halves of the package read configurations.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 _DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# At most nine digits: more are a mistake, and Python's numbers overflow at a few hundred.
+# At most nine digits: more are a mistake, and a float overflows at 309 digits.
 _NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
 _DURATION_PART = re.compile(rf"{_NUMBER}(s|m|h|d)")
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,9}):([0-5]?\d):([0-5]?\d)")
@@ -23,9 +23,10 @@ _COUNT = re.compile(r"(\d{1,9})\s*(steps?|epochs?)")
 
 
 def parse_duration(text: str) -> int:
-    """Seconds in `"HH:MM:SS"`, `"D-HH:MM:SS"` or `"90m"`, `"1h30m"`, `"45s"`, `"2d"`.
+    """Convert a duration to seconds: `"HH:MM:SS"`, `"D-HH:MM:SS"`, `"90m"`, `"1h30m"`, `"45s"`,
+    `"2d"`.
 
-    Raises ValueError for anything else, and for a duration of zero.
+    Raises ValueError for any other text, and for less than a second.
     """
     clock = _CLOCK.fullmatch(text.strip())
     if clock:
@@ -46,7 +47,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as `HH:MM:SS`, with `D-` before it from one day on (Slurm's and PBS's form)."""
+    """Format seconds as `HH:MM:SS`, from one day on as `D-HH:MM:SS`. Slurm and PBS read both."""
     whole = int(seconds)
     days, rest = divmod(whole, 86400)
     clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
@@ -54,9 +55,9 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes in `"64GiB"`, `"500MB"`, ...
+    """Convert a size such as `"64GiB"` or `"500MB"` to bytes.
 
-    Raises ValueError without a unit, with an unknown one, and for a size of zero.
+    Raises ValueError if the unit is missing or unknown, and for less than a byte.
     """
     match = _SIZE.fullmatch(text.strip())
     if not match:
@@ -76,7 +77,8 @@ class Interval:
 
 
 def parse_interval(text: str) -> Interval:
-    """An interval such as `5m` (wall clock), `200steps` or `1epoch`. Raises ValueError."""
+    """Parse an interval: `5m` or another duration (of wall-clock time), `200steps` or `1epoch`.
+    Raises ValueError for any other text."""
     match = _COUNT.fullmatch(text.strip())
     if match:
         count = int(match[1])
@@ -92,7 +94,8 @@ def parse_interval(text: str) -> Interval:
 
 
 def parse_step_interval(text: str) -> Interval:
-    """An interval in steps or epochs, such as `200steps` or `10epochs`. Raises ValueError."""
+    """Parse an interval in steps or epochs: `200steps`, `10epochs`. Raises ValueError for any other
+    text."""
     interval = parse_interval(text)
     if interval.unit == "seconds":
         raise ValueError(f"{text!r} is a time: write steps or epochs, such as 200steps or 10epochs")

@@ -1,6 +1,7 @@
-"""What the value of a key may be: checks, and the types that carry one.
+"""Checks of values, marks of keys, and the annotated types of the schema that carry them.
 
-A check is a function that raises ValueError with a message for the user. Standard library only.
+A check is a function of one value that raises ValueError with a message for the user if the value
+is not allowed. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,43 +25,43 @@ class Fixed:
 
 
 class PathMark:
-    """Says of a key that it holds paths: variables of the submitting shell in them are replaced
-    (`config.paths`). A path of a task is absolute in the job, and its folder is bound into the
+    """Marks a key that holds paths. Variables of the submitting shell in them are replaced
+    (`config.paths`). The paths of a task are made absolute, and their folders are bound into the
     container."""
 
 
 class FirstWeights(PathMark):
-    """Says of a path that it is a file which is read when a run begins: it has to exist when the
-    job is submitted, and is not needed by a resumed run."""
+    """Marks a path of a file that is read only at the beginning of a run. The file has to exist
+    when the job is submitted. A resumed run does not need it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Marks a key whose value is a name of the registry at `place` (`package.module:NAME`), or one
-    of the words `more`, which stand before those names."""
+    """Marks a key whose value is one of the words `more`, or a name of the registry at `place`
+    (`package.module:NAME`)."""
 
     place: str
     more: tuple[str, ...] = ()
 
     @property
     def registry(self) -> Registry[Any]:
-        """The registry, imported when it is asked for."""
+        """The registry. It is imported here, at its first use."""
         found: Registry[Any] = load(self.place)
         return found
 
     def allows(self, value: str) -> bool:
-        """Whether it is one of the values. Unlike `choices`, this looks for other packages only
-        where the value is none of ours."""
+        """Whether a value is allowed. Entry points of other packages, which take time to find, are
+        looked up only if no registered name of this package matches."""
         return value in self.more or value in self.registry
 
     @property
     def choices(self) -> list[str]:
-        """All values, in the order in which they are shown."""
+        """All allowed values, in the order in which they are shown."""
         return [*self.more, *(name for name in self.registry.names() if name not in self.more)]
 
     @property
     def own_choices(self) -> list[str]:
-        """The values without those that other packages add."""
+        """The allowed values without those that other packages add."""
         return [*self.more, *(name for name in self.registry.own() if name not in self.more)]
 
 
@@ -116,7 +117,7 @@ def step_range(value: tuple[int, int]) -> None:
 
 
 def rank_numbers(value: list[int]) -> None:
-    """A check that there is a rank, and none below 0."""
+    """A check that a list has at least one rank, and no rank below 0."""
     if not value or min(value) < 0:
         raise ValueError(f"{value} is not a list of ranks, such as [0]")
 
@@ -137,7 +138,7 @@ def run_name(value: str) -> None:
 
 
 class EntryError(ValueError):
-    """What is wrong with one entry of a mapping, and what to do about it."""
+    """One entry of a mapping is wrong. `name` is its key; `hint` says what to do."""
 
     def __init__(self, name: str, message: str, hint: str) -> None:
         super().__init__(message)
@@ -155,21 +156,21 @@ OWN_VARIABLES = {
     "another form, such as ic-{host}",
     "MASTER_PORT": "it is another one for each job and attempt",
 }
-"""Variables that every rank or launcher gets from hpc-amp, whatever else is set, and what they
-are. Besides, there are those whose names begin with `HPC_AMP_`, and those that belong to one
-scheduler (`Scheduler.own_variables`)."""
+"""Environment variables that hpc-amp sets for every rank or launcher, with their meanings. A job
+file and a site file cannot set them. The same holds for names that begin with `HPC_AMP_` and for
+the variables of a scheduler (`Scheduler.own_variables`)."""
 
 
 def own_variable(name: str) -> str | None:
-    """What a variable that hpc-amp sets is; None for any other."""
+    """The meaning of a variable that hpc-amp sets; None for any other variable."""
     if name.startswith("HPC_AMP_"):
-        return "hpc-amp's own parts talk to each other with it"
+        return "the parts of hpc-amp use it to exchange data"
     return OWN_VARIABLES.get(name)
 
 
 def environment_names(value: dict[str, str]) -> None:
-    """A check that every key can be an environment variable, and is none that hpc-amp sets itself,
-    and that no value holds a NUL."""
+    """A check that every key is the name of an environment variable that hpc-amp does not set
+    itself, and that no value contains a NUL character."""
     for name, content in value.items():
         meaning = own_variable(name)
         if meaning is not None:

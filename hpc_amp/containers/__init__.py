@@ -1,4 +1,4 @@
-"""How a command runs inside an image: which container runtimes there are."""
+"""Container runtimes: classes that run a command in an image, found by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CONTAINERS", "Container", "container_of", "get_container", "image_runtime"]
 
-# `auto` is a runtime like the others: what runs images on most clusters.
+# `auto` is a runtime like the others: the one that most clusters have.
 CONTAINERS: Registry[Container] = Registry(
     "hpc_amp.containers",
     "hpc_amp.containers.base:Container",
@@ -31,19 +31,19 @@ CONTAINERS: Registry[Container] = Registry(
 
 
 def container_of(job: Job, site: Site | None) -> str:
-    """The name of the runtime that job and site choose."""
+    """The name of the runtime that job and site choose, whether or not the job has an image."""
     if job.container.runtime == "auto" and site is not None:
         return site.runtime
     return job.container.runtime
 
 
 def get_container(job: Job, site: Site | None) -> Container:
-    """The container of a job: none without an image."""
+    """The container runtime of a job. It is `none` without an image."""
     name = "none" if job.container.image is None else container_of(job, site)
     return CONTAINERS.get(name)()
 
 
 def image_runtime(site: Site) -> Container:
-    """The runtime of the images of a site. One whose jobs use none may still have the usual one."""
+    """The runtime for images on a site. If the site's runtime is `none`, it is `auto`."""
     container = CONTAINERS.get(site.runtime)()
     return container if container.uses_image else CONTAINERS.get("auto")()

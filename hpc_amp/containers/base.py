@@ -1,28 +1,28 @@
 """The interface of container runtimes.
 
-A runtime is a class that extends `Container`, and its host code: bash that runs on the first node
-of a job, outside of the image. Nothing else names a runtime; what a caller has to know is a method
-or an attribute here, with a default that fits a runtime whose images are files or folders.
+A runtime is a class that extends `Container`, with host code: bash that runs on the first node of a
+job, outside of the image. No other code names a runtime. Callers use the methods and attributes of
+this class, whose defaults fit a runtime with images in files or folders.
 
-Host code is sourced by hpc_amp/host/container.sh and defines the function `enter_container`. That
-finds in its environment
+Host code is sourced by hpc_amp/host/container.sh and defines the function `enter_container`. The
+function can read the variables
 
-    job               the settings of the script: job[binaries], what `settings` returns, ...
+    job               the settings of the script: job[binaries], the result of `settings`, ...
     image             the image
-    container_options what `options` returns, an array
-    bind_sources      the host paths that are to be bound, an array
+    container_options the result of `options`, an array
+    bind_sources      the host paths of the binds, an array
     run_dir           the run directory
 
 and sets
 
-    container         the words before a command that is to run inside, an array: a program and its
-                      options, or options of the step launcher where that enters the container
-    container_image   the path of the image, for the check on every node; may stay empty
-    container_binds   host paths that have to exist on every node, an array; may stay empty
-    container_says    one line for the log; may stay empty
+    container         the words before a command that runs in the container, an array: a program and
+                      its options, or options of the step launcher if that enters the container
+    container_image   the path of the image, for the check on every node; may be empty
+    container_binds   host paths that have to exist on every node, an array; may be empty
+    container_says    one line for the log; may be empty
 
-It may define the function `leave_container` too, which is called when a launch has failed, for
-containers that are left behind.
+Host code may also define the function `leave_container`, which is called after a launch failed, to
+remove containers that were left behind.
 """
 
 from __future__ import annotations
@@ -41,25 +41,24 @@ from hpc_amp.containers.image import URI, Image
 from hpc_amp.errors import HpcAmpError, UsageError
 from hpc_amp.finding import Finding, Findings, Status
 from hpc_amp.registry import code_beside
+from hpc_amp.resources import Which
 
 if TYPE_CHECKING:
     from hpc_amp.config.bind import Bind
     from hpc_amp.config.site import Site
     from hpc_amp.jobs.spec import Spec
 
-Which = Callable[[str], "str | None"]
-
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """How a command line starts another program behind its own options."""
+    """The command line of a program that starts another program."""
 
     values: frozenset[str] = frozenset()
-    """Options whose value is the next word."""
+    """The options whose value is the next word."""
     words: int = 0
-    """How many words stand between its options and the program."""
+    """The number of words between its options and the program that it starts."""
     first: tuple[str, ...] = ()
-    """What the first of those words may be; empty: anything."""
+    """The allowed values of the first of those words. Empty: any word."""
 
 
 class Container(ABC):
@@ -72,28 +71,29 @@ class Container(ABC):
     binaries: ClassVar[tuple[str, ...]] = ()
     """Programs that can run the image, in order of preference. The nodes need one of them."""
     uses_image: ClassVar[bool] = True
-    """Whether the command runs inside an image."""
+    """Whether the command runs in an image."""
     entered_by: ClassVar[str] = ""
-    """The step launcher that enters the container: the words before a command are options of it.
-    Empty: those words are a program and its options, which any launcher can start."""
+    """The step launcher that enters the container. The words before a command are then options of
+    this launcher. Empty: they are a program and its options, which any launcher can start."""
     image_forms: ClassVar[str] = "a file or a folder"
-    """What `container.image` may be, for messages."""
+    """The allowed forms of `container.image`, for messages."""
     unmountable: ClassVar[str] = "',' and ':' cannot stand in a mount"
-    """What cannot be part of a path that is bound, for messages."""
+    """What the path of a bind may not contain, as a sentence for messages."""
     wraps: ClassVar[Mapping[str, Wrapper]] = {}
-    """Programs with which a user could start a command in a container, and how."""
+    """The programs with which a user can start a command in a container."""
     handled: ClassVar[tuple[str, ...]] = ()
-    """Variables of a user's shell which the host code keeps from the ranks."""
+    """Variables of the user's shell that the host code removes before the ranks start."""
 
     # ---- the image -------------------------------------------------------------------------------
 
     def is_path(self, image: str) -> bool:
-        """Whether an image reference is a path of this machine. Such a path becomes absolute."""
+        """Whether an image reference is a path. A path is made absolute."""
         return True
 
     def check_image(self, image: str) -> None:
-        """Raise UsageError where `container.image` cannot be this: by its form, and by what the
-        login node sees of it without the runtime."""
+        """Raise UsageError if `image` is not a valid value of `container.image`. The form is
+        checked, and the file if it is a path. The runtime is not used: the login node may not have
+        it."""
         if not self.is_path(image):
             return
         if URI.fullmatch(image):
@@ -110,8 +110,8 @@ class Container(ABC):
             self.read_image(image)
 
     def read_image(self, image: str) -> Image | None:
-        """What an image is, from its bytes alone; None where it is not a path of this machine.
-        Raises UsageError for what is not an image, or only a part of one."""
+        """Read the facts about an image from its file, without running the image. Returns None if
+        it is not a path. Raises UsageError if the file is no image, or an incomplete one."""
         if not self.is_path(image):
             return None
         path = Path(os.path.abspath(image))
@@ -125,33 +125,34 @@ class Container(ABC):
     # ---- the job ---------------------------------------------------------------------------------
 
     def mountable(self, path: str) -> bool:
-        """Whether a bind of this runtime can carry a path."""
+        """Whether this runtime can bind a path."""
         return not set(",:") & set(path)
 
     def check_bind(self, bind: Bind) -> str | None:
-        """What the runtime cannot do of a bind; None where it can."""
+        """Why this runtime cannot mount a bind, as a message; None if it can."""
         return None
 
     def check(self, plan: Spec) -> None:
-        """Raise ConfigError for what this runtime cannot do."""
+        """Raise ConfigError if this runtime cannot run the plan."""
         return
 
     @abstractmethod
     def options(self, plan: Spec) -> list[str]:
         """The words between the program and the image: binds (`plan.binds`), GPUs, working
-        directory (`plan.run_dir`), and what the site's `container_args` and the job's
-        `container.args` add."""
+        directory (`plan.run_dir`), the site's `container_args` and the job's `container.args`."""
 
     def settings(self, plan: Spec) -> dict[str, str]:
-        """What the host code has to know besides, as entries of its array `job`."""
+        """Further settings for the host code, as entries of its array `job`."""
         return {}
 
     def host_code(self) -> str:
-        """Bash that defines `enter_container`. Default: `host.sh` beside the class's module."""
+        """Bash code that defines `enter_container`. Default: `host.sh` beside the class's
+        module."""
         return code_beside(self, "host.sh")
 
     def command(self, plan: Spec, inside: Sequence[str]) -> list[str]:
-        """The command line with which a user runs the words `inside` on a node."""
+        """The command line with which a user can run the words `inside` in the container, on a
+        node."""
         program = next(filter(shutil.which, self.binaries), self.binaries[0])
         return [program, *self.options(plan), plan.job.container.image or "", *inside]
 
@@ -166,13 +167,14 @@ class Container(ABC):
         clean: bool = False,
         which: Which = shutil.which,
     ) -> list[str]:
-        """The words before a command that is to run inside on this machine, in the image's root
-        folder. `clean`: without this shell's environment. Raises HpcAmpError where this machine
-        cannot."""
+        """The words before a command that runs in an image on this machine, in the image's root
+        folder. `binds` are mounted if their sources exist. `gpu`: with the node's GPU driver.
+        `clean`: without this shell's environment. Raises HpcAmpError if this machine cannot run the
+        image."""
         raise HpcAmpError(f"hpc-amp does not look into images of {self.title}")
 
     def explain(self, output: str) -> tuple[str, str | None]:
-        """What the runtime said last in `output`, and the known cause of it."""
+        """The last error message of the runtime in `output`, and its known cause, or None."""
         lines = [line.strip() for line in output.splitlines() if line.strip()]
         return (lines[-1] if lines else "", None)
 
@@ -186,8 +188,9 @@ class Container(ABC):
         which: Which = shutil.which,
         root: Path = Path("/"),
     ) -> Findings:
-        """The finding `rt.found`: whether this machine has the runtime. `needed`: whether the job
-        runs on this machine; `elsewhere`: why the nodes may have what this machine has not."""
+        """Yield the finding `rt.found`: whether this machine has the runtime. `needed`: the job
+        runs on this machine. `elsewhere`: why the nodes may have the runtime although this machine
+        does not. `which` replaces the search in PATH, and `root` the root folder."""
         program = next(filter(None, map(which, self.binaries)), None)
         if program is not None:
             yield Finding("rt.found", "good", f"{version_of(program)}, {program}")
@@ -198,39 +201,42 @@ class Container(ABC):
     def check_options(
         self, options: Sequence[str], *, ranks: int, which: Which = shutil.which
     ) -> Findings:
-        """The findings `rt.flags` and `env.value`: options that site and job add to those of a job
-        of `ranks` ranks. Here: nothing."""
+        """Yield the findings `rt.flags` and `env.value` on `options`, which site and job add. The
+        job has `ranks` ranks. Default: none."""
         yield from ()
 
     def check_places(self, environ: Mapping[str, str]) -> Findings:
-        """The finding `cache`: where the runtime puts what it downloads and unpacks. Here:
-        nothing."""
+        """Yield the finding `cache`: whether the folders for downloads and temporary files are
+        suitable. Default: none."""
         yield from ()
 
     def check_leaks(self, environ: Mapping[str, str]) -> Findings:
-        """Findings `env.leak`: variables of this shell that change every container. Here:
-        nothing."""
+        """Yield the findings `env.leak`: variables of this shell that affect every container.
+        Default: none."""
         yield from ()
 
     # ---- images: `hpc-amp container` -------------------------------------------------------------
 
     def pull(self, *, site: Site, say: Callable[[str], None], **wanted: Any) -> Path:
-        """Pull an image with the options of `hpc-amp container pull`, and return its path. Raises
-        UsageError where hpc-amp cannot."""
+        """Pull an image. `wanted` are the options of `hpc-amp container pull`, and `say` is called
+        with messages for the user. Returns the image's path. Raises UsageError if hpc-amp pulls no
+        images for this runtime."""
         raise UsageError(
             f"hpc-amp pulls no images for {self.title}", hint="use the runtime's own commands"
         )
 
     def build(self, *, site: Site, say: Callable[[str], None], **wanted: Any) -> Path:
-        """Build an image with the options of `hpc-amp container build`, and return its path. Raises
-        UsageError where hpc-amp cannot."""
+        """Build an image. `wanted` are the options of `hpc-amp container build`, and `say` is
+        called with messages for the user. Returns the image's path. Raises UsageError if hpc-amp
+        builds no images for this runtime."""
         raise UsageError(
             f"hpc-amp builds no images for {self.title}", hint="use the runtime's own commands"
         )
 
 
 def not_found(what: str, *, needed: bool, elsewhere: str, hint: str = "") -> Finding:
-    """The finding `rt.found` for a runtime that this machine has not."""
+    """The finding `rt.found` if this machine does not have the runtime. `what` is its text; see
+    `Container.check_here` for `needed` and `elsewhere`."""
     if elsewhere:
         return Finding("rt.found", "unknown", f"{what}, but {elsewhere}")
     status: Status = "error" if needed else "warning"
@@ -238,7 +244,7 @@ def not_found(what: str, *, needed: bool, elsewhere: str, hint: str = "") -> Fin
 
 
 def version_of(program: str) -> str:
-    """The first line that a program answers to `--version`; its name where it does not answer."""
+    """The first line that a program prints for `--version`, or its name if it prints none."""
     try:
         ended = subprocess.run(
             [program, "--version"], text=True, capture_output=True, timeout=60, check=False

@@ -1,5 +1,5 @@
-"""What an image is, told from its bytes alone: no runtime, and no look inside that executes any of
-it, so it works on a login node of another architecture. What all runtimes need of it."""
+"""Read facts about an image from its file or folder. No program of the image is run, so this works
+without the runtime and on a machine of another architecture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpc_amp.errors import UsageError
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
 
-# Names as Go, Docker and the runtimes write them. `uname -m` has its own.
+# Architectures: names of `uname -m`, and the names that Go, Docker and the runtimes use.
 _MACHINES = {
     "x86_64": "amd64",
     "aarch64": "arm64",
@@ -25,7 +25,7 @@ _MACHINES = {
     "riscv64": "riscv64",
     "s390x": "s390x",
 }
-# Machine field of an ELF file.
+# Architectures by the machine field of an ELF file.
 _ELF_MACHINES = {3: "386", 20: "ppc", 21: "ppc64", 22: "s390x", 40: "arm", 62: "amd64"}
 _ELF_MACHINES |= {183: "arm64", 243: "riscv64"}
 
@@ -38,28 +38,28 @@ class Image:
     kind: str
     """`sif`, `sandbox` (the root folder of a system), `squashfs`, ..."""
     architecture: str | None
-    """As Go names it (`amd64`, `arm64`); None where it cannot be told."""
+    """In Go's form (`amd64`, `arm64`); None if it is unknown."""
     size: int | None
-    """Bytes of a file."""
+    """In bytes; None for a folder."""
     labels: dict[str, str] = field(default_factory=dict)
 
 
 def machine() -> str:
-    """This machine's architecture, as Go names it."""
+    """This machine's architecture in Go's form."""
     return go_name(platform.machine())
 
 
 def go_name(machine: str) -> str:
-    """What `uname -m` and Slurm call an architecture, as Go names it."""
+    """Convert the name of an architecture from `uname -m` or Slurm to Go's form."""
     return _MACHINES.get(machine, machine)
 
 
 def image_at(where: str, of_file: Callable[[Path, BinaryIO], Image]) -> Image:
-    """Look at the image at a path: a root folder, or a file that `of_file` reads. Raises UsageError
-    for what is none, or only a part of one."""
+    """Read the image at a path: a root folder, or a file that `of_file` reads. Raises UsageError if
+    it is no image, or an incomplete one."""
     if URI.fullmatch(where):
         raise UsageError(
-            f"{where} is a URI, not an image that is here",
+            f"{where} is a URI, not an image on this machine",
             hint=f"pull it once: hpc-amp container pull {where}",
         )
     path = Path(os.path.abspath(os.path.expanduser(where)))
@@ -73,12 +73,12 @@ def image_at(where: str, of_file: Callable[[Path, BinaryIO], Image]) -> Image:
     except OSError as error:
         raise UsageError(
             f"the image {path} cannot be read: {error.strerror}",
-            hint="see its permissions and those of the folders above it: namei -l",
+            hint="check its permissions and those of the folders above it: namei -l",
         ) from None
 
 
 def root_folder(path: Path) -> Image:
-    """The root folder of a system as an image. Raises UsageError where it is none."""
+    """Read the root folder of a system as an image. Raises UsageError if it is none."""
     shell = _inside(path, "/bin/sh")
     if shell is None:
         hint = "a sandbox is the root folder of a system; to train here without one, leave it out"
@@ -87,8 +87,8 @@ def root_folder(path: Path) -> Image:
 
 
 def squashfs_file(path: Path, file: BinaryIO, hint: str) -> Image:
-    """A squashfs file as an image; `hint` says how to make one. Raises UsageError for what is none,
-    or only a part of one."""
+    """Read a squashfs file as an image. `hint` says how to make one, for errors. Raises UsageError
+    if it is no squashfs file, or an incomplete one."""
     head = file.read(96)
     size = os.fstat(file.fileno()).st_size
     if head[:4] != b"hsqs":
@@ -105,7 +105,8 @@ def squashfs_file(path: Path, file: BinaryIO, hint: str) -> Image:
 
 
 def _inside(root: Path, name: str) -> Path | None:
-    """A file of a sandbox, with symbolic links as they lead inside; None where there is none."""
+    """The path of a file in a sandbox, whose symbolic links are resolved as in the container. None
+    if there is no such file."""
     rest = [part for part in name.split("/") if part]
     done: list[str] = []
     for _ in range(1000):

@@ -1,4 +1,5 @@
-"""What is in an image, whether hpc-amp can run in it, and whether this node's driver can run it."""
+"""Inspect an image: its software, whether hpc-amp can train in it, and whether this node's driver
+supports it."""
 
 from __future__ import annotations
 
@@ -26,35 +27,35 @@ from hpc_amp.resources import resource_folder
 _TIMEOUT = 600
 _MARK = "hpc-amp-facts "
 
-# Of the image's own variables, those that stand in the way of what a job's script exports on the
-# host: an image's value wins. `container.env` of a job file always gets through.
+# Variables of an image that hide those that a job's script exports on the host: the image's values
+# override them. `container.env` of a job file always overrides the image's values.
 _MASKING = re.compile(
     r"(NCCL|FI|UCX|OMPI|PMIX|PRTE|MPICH|TORCH|TORCHINDUCTOR|TRITON|CUDA|OMP|GLOO|MKL|HF)_.*"
     r"|OPAL_PREFIX|LD_PRELOAD|PYTHON.*|TMPDIR|MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK"
 )
-# Variables that say what is inside, and set nothing.
-_TELLING = re.compile(r"\w+_VERSION|CUDA_HOME|(TORCH_)?CUDA_ARCH_LIST|PYTHONIOENCODING")
+# Variables that only describe the image's software.
+_DESCRIPTIVE = re.compile(r"\w+_VERSION|CUDA_HOME|(TORCH_)?CUDA_ARCH_LIST|PYTHONIOENCODING")
 _TRAPS = {
-    "BASH_ENV": "every bash in it reads this file first, which runs nvidia-smi for seconds in NGC "
-    "images: do not wrap programs in bash",
-    "PIP_CONSTRAINT": "pip in it obeys this file",
+    "BASH_ENV": "every bash in it reads this file first; in NGC images the file runs nvidia-smi, "
+    "which takes seconds: do not wrap programs in bash",
+    "PIP_CONSTRAINT": "pip in it applies the constraints in this file",
     "LD_LIBRARY_PATH": "its own libraries are found through this: add to it, never replace it",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Something that hpc-amp would use."""
+    """Something that an image lacks."""
 
     what: str
     why: str
     needed: bool
-    """Whether nothing trains without it."""
+    """Whether built-in training cannot run without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFacts:
-    """What is known of an image. What cannot be told is None."""
+    """The facts about an image. Unknown facts are None."""
 
     image: str
     kind: str
@@ -63,7 +64,8 @@ class ImageFacts:
     size: int | None
     labels: dict[str, str]
     looked_inside: bool
-    """False where the image is for another architecture than this machine."""
+    """Whether a program in the image could be run. False if the image is for another
+    architecture."""
     python: str | None = None
     torch: str | None = None
     torchvision: str | None = None
@@ -81,26 +83,28 @@ class ImageFacts:
     driver_here: str | None = None
     driver_support: Support | None = None
     masks: dict[str, str] = field(default_factory=dict)
-    """Variables of the image that win over those that a launch script exports."""
+    """Variables of the image that override those that a launch script exports."""
     traps: dict[str, str] = field(default_factory=dict)
+    """Variables of the image with surprising effects, each with its effect."""
     lacks: list[Lack] = field(default_factory=list)
 
     @property
     def usable(self) -> bool | None:
-        """Whether built-in training can run in it; None where that is not known."""
+        """Whether built-in training can run in it; None if that is unknown."""
         return not any(lack.needed for lack in self.lacks) if self.looked_inside else None
 
     def to_plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The facts as a dictionary of JSON values."""
         return {**asdict(self), "usable": self.usable}
 
 
 def inspect_image(where: str, container: Container) -> ImageFacts:
-    """Look at an image and, where this machine can run it, into it. Raises UsageError for what is
-    no image, HpcAmpError where nothing runs in it."""
+    """Read the facts about an image: from its file and, if this machine can run it, from a program
+    in the container. `where` is its path. Raises UsageError if it is no image, and HpcAmpError if
+    no program runs in it."""
     image = container.read_image(where)
     if image is None:
-        raise UsageError(f"{where} is not a file that could be looked into")
+        raise UsageError(f"{where} is not a file that can be inspected")
     here = machine()
     if image.architecture not in (None, here):
         wrong = Lack(
@@ -127,8 +131,8 @@ def _report(image: Image, **more: Any) -> ImageFacts:
 
 
 def _ask(image: Image, container: Container) -> dict[str, Any]:
-    """What the probe says inside. Python is started without any shell: an image's bash may do all
-    kinds of things first."""
+    """Run the probe in the container and return its facts. Python is started without a shell,
+    because an image may configure its bash to run other programs first."""
     command = container.words_here(str(image.path), clean=True)
     command += ["python3", "-B", "-s", "-"]
     try:
@@ -142,18 +146,19 @@ def _ask(image: Image, container: Container) -> dict[str, Any]:
         )
     except subprocess.TimeoutExpired:
         raise HpcAmpError(
-            f"{image.path}: nothing came back from it in {_TIMEOUT} s",
+            f"{image.path}: the probe did not end within {_TIMEOUT} s",
             hint="its file system may be slow; try again, or copy it to a faster one",
         ) from None
     for line in ended.stdout.decode(errors="replace").splitlines():
         if line.startswith(_MARK):
             facts: dict[str, Any] = json.loads(line[len(_MARK) :])
             return facts
-    said, cause = container.explain((ended.stderr + b"\n" + ended.stdout).decode(errors="replace"))
-    if re.search(r'"?python3"?.*(executable file not found|no such file)', said, re.IGNORECASE):
+    output = (ended.stderr + b"\n" + ended.stdout).decode(errors="replace")
+    message, cause = container.explain(output)
+    if re.search(r'"?python3"?.*(executable file not found|no such file)', message, re.IGNORECASE):
         return {"python": None, "environ": {}}
     raise HpcAmpError(
-        f"{image.path}: nothing runs in it (status {ended.returncode}): {said}", hint=cause
+        f"{image.path}: no program runs in it (status {ended.returncode}): {message}", hint=cause
     )
 
 
@@ -199,13 +204,14 @@ def _masks(environ: Mapping[str, str]) -> dict[str, str]:
         name: value
         for name, value in sorted(environ.items())
         if _MASKING.fullmatch(name)
-        and not _TELLING.fullmatch(name)
+        and not _DESCRIPTIVE.fullmatch(name)
         and (name, value) != ("PYTHONNOUSERSITE", "1")
     }
 
 
 def _sets(environ: Mapping[str, str], name: str) -> bool:
-    """Whether an image sets a variable; the runtime adds its own folder to LD_LIBRARY_PATH."""
+    """Whether an image sets a variable. The folder that Apptainer adds to LD_LIBRARY_PATH does not
+    count."""
     return environ.get(name, "").strip(":") not in ("", "/.singularity.d/libs")
 
 
@@ -230,7 +236,7 @@ def _lacks(
         why = "built-in training reads and changes images with it"
         lacks.append(Lack("torchvision", _why(facts.get("torchvision"), why), True))
     if isinstance(torch, str) and facts.get("torch_cuda") is None:
-        lacks.append(Lack("CUDA", "its torch only computes on CPUs", False))
+        lacks.append(Lack("CUDA", "its torch computes on CPUs only", False))
     if not isinstance(facts.get("tensorboard"), str):
         why = "a run writes its metrics without it, but no curves for TensorBoard"
         lacks.append(Lack("tensorboard", _why(facts.get("tensorboard"), why), False))
@@ -256,7 +262,7 @@ def _text(found: Any) -> str | None:
 
 
 def driver_here() -> str | None:
-    """The version of this node's NVIDIA driver; None without one, as on most login nodes."""
+    """The version of this node's NVIDIA driver. None if it has none, as on most login nodes."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text()
         match = re.search(r"\b(\d{3,4}\.\d+(\.\d+)?)\b", text)

@@ -1,8 +1,9 @@
-"""The table of NVIDIA's PyTorch images, and which of them a driver can run.
+"""The table of NVIDIA's PyTorch images, and which of them a driver supports.
 
-A driver runs an image natively where it is as new as the one that the image was made for. An older
-one does it by minor-version compatibility from a floor on, which depends on CUDA's major version.
-Below the floor only data-centre GPUs can, through the libraries in the image's `cuda/compat`.
+A driver supports an image natively if it is at least as new as the driver that the image was made
+for. Older drivers support it by minor-version compatibility, down to a minimum that depends on
+CUDA's major version. Below this minimum, only data-centre GPUs are supported, by the libraries in
+the image's `cuda/compat`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hpc_amp.errors import UsageError
 
 REPOSITORY = "nvcr.io/nvidia/pytorch"
 OLDEST_TORCH = (2, 1)
-"""What the job side needs."""
+"""The oldest torch that the job side supports."""
 OLDEST_PYTHON = (3, 10)
 
 Support = Literal["native", "minor-version", "forward", "too-old", "unknown"]
@@ -27,7 +28,7 @@ _TAG = re.compile(r"(\d\d\.\d\d)(-py3(-igpu)?)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One row of the table. What no source says is None."""
+    """One row of the table. Facts that no source gives are None."""
 
     release: str
     torch: str
@@ -43,18 +44,18 @@ class Release:
 
     @property
     def image(self) -> str:
-        """The reference to pull, without a transport."""
+        """The reference of the image, without a transport."""
         return f"{REPOSITORY}:{self.release}-py3"
 
     @property
     def trains(self) -> bool:
-        """Whether the built-in training runs on this torch."""
+        """Whether built-in training runs with this torch."""
         return version(self.torch)[:2] >= OLDEST_TORCH
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseTable:
-    """The releases, oldest first, with where and when they were read."""
+    """The releases, oldest first, with the sources and the date of the table."""
 
     date: str
     sources: list[str]
@@ -62,11 +63,12 @@ class ReleaseTable:
     releases: list[Release]
 
     def floor(self, cuda: str) -> str | None:
-        """The oldest driver for a version of CUDA by minor-version compatibility."""
+        """The oldest driver for a version of CUDA, by minor-version compatibility. None if it is
+        unknown."""
         return self.floors.get(cuda.partition(".")[0])
 
     def find(self, tag: str) -> Release | None:
-        """The row of a tag such as `25.06-py3`, if there is one."""
+        """The row of a tag such as `25.06-py3`; None if there is none."""
         match = _TAG.match(tag)
         return next((row for row in self.releases if match and row.release == match[1]), None)
 
@@ -76,7 +78,7 @@ def table() -> ReleaseTable:
     """The table that ships with hpc-amp."""
     import yaml
 
-    # As text: YAML would read 20.10 and 12.9 as numbers.
+    # BaseLoader reads all values as text. Otherwise 20.10 and 12.9 would become numbers.
     loaded: dict[str, Any] = yaml.load(
         Path(__file__).with_name("ngc.yaml").read_text(), yaml.BaseLoader
     )
@@ -92,22 +94,24 @@ def table() -> ReleaseTable:
 
 
 def version(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version: `(2, 8, 0)` for `2.8.0a0+5228986c39.nv25.06`. NVIDIA's own
-    versions are pre-releases to Python packaging, in which 2.8.0a0 is older than 2.8."""
+    """The leading numbers of a version: `(2, 8, 0)` for `2.8.0a0+5228986c39.nv25.06`. The suffix is
+    ignored: by Python's rules, NVIDIA's 2.8.0a0 would be a pre-release and older than 2.8."""
     match = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def as_new_as(have: str, wanted: str) -> bool:
-    """Whether a version is not older than another, as far as it is said: `535` is as new as
-    `535.104.05`, since it names the whole branch."""
+    """Whether the version `have` is not older than `wanted`. Only the given numbers are compared:
+    `535` is as new as `535.104.05`, because it stands for the whole branch."""
     length = len(version(have))
     return version(have) >= version(wanted)[:length]
 
 
 def support(driver: str, made_for: str | None, floor: str, compat: list[str] | None) -> Support:
-    """How a driver can run an image. `unknown`: below the floor, and no source lists which older
-    branches the image's compatibility libraries work with."""
+    """How a driver supports an image. `made_for` is the driver that the image was made for, `floor`
+    the oldest one by minor-version compatibility, and `compat` the older branches that the image's
+    compatibility libraries support. `unknown`: the driver is below the floor, and `compat` is
+    None."""
     if made_for is not None and as_new_as(driver, made_for):
         return "native"
     if as_new_as(driver, floor):
@@ -119,7 +123,7 @@ def support(driver: str, made_for: str | None, floor: str, compat: list[str] | N
 
 
 def check_driver(text: str) -> str:
-    """A driver's version as it stands. Raises UsageError for anything else."""
+    """Return the text of a driver's version. Raises UsageError if it is none."""
     if not re.fullmatch(r"\d{3,4}(\.\d+){0,2}", text):
         raise UsageError(
             f"{text!r} is not a version of NVIDIA's driver",
@@ -129,7 +133,7 @@ def check_driver(text: str) -> str:
 
 
 def check_torch(text: str) -> tuple[int, ...]:
-    """The numbers of a torch version as a filter. Raises UsageError."""
+    """The numbers of a torch version. Raises UsageError if the text is none."""
     if not re.fullmatch(r"\d+(\.\d+){0,2}", text):
         raise UsageError(f"{text!r} is not a version of torch", hint="write 2.6 or 2.6.0")
     return version(text)

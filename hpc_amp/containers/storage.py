@@ -1,4 +1,4 @@
-"""File systems of this machine: what kind they are, and sizes for people."""
+"""Facts about the file systems of this machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def in_home(path: Path, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a place is in the home folder, where quotas are small."""
+    """Whether a path is in the home folder, where quotas are usually small."""
     home = environ.get("HOME")
     return bool(home) and home != "/" and path.resolve().is_relative_to(Path(home or "").resolve())
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system of a path, such as `tmpfs`; empty where it cannot be told."""
+    """The type of the file system of a path, such as `tmpfs`. Empty if it is unknown."""
     best, kind = "", ""
     try:
         lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
@@ -34,5 +34,5 @@ def file_system(path: Path) -> str:
 
 
 def gib(size: float) -> str:
-    """A size for people."""
+    """Format a size in bytes as GiB or MiB."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

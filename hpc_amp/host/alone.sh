@@ -1,20 +1,21 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# Functions of a script that is not a batch script: a session, or the Python of an executor.
+# Functions for scripts that are not batch scripts: those of a session (hpc-amp shell), and the Python of
+# an executor.
 
-# fail MESSAGE: what keeps the program from starting.
+# fail MESSAGE: exit because the program cannot start.
 fail() {
   echo "hpc-amp: $1" >&2
   exit 2
 }
 
-# setup_failed WHAT STATUS: `setup` has ended this script.
+# setup_failed MESSAGE STATUS: exit because a line of `setup` has ended this script.
 setup_failed() {
   echo "hpc-amp: $1" >&2
   [ "$2" -ne 0 ] || exit 2
   exit "$2"
 }
 
-# enter: what ranks are given, and how to start something in the container.
+# enter: set the environment of ranks, and the array `container` for starting commands in the container.
 enter() {
   set -u
   export PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1
@@ -23,11 +24,11 @@ enter() {
   source "$run_dir/src/hpc_amp/host/container.sh"
 }
 
-# be_one_process: the world of a session.
+# be_one_process: set the variables of a session, which is a world of one rank.
 be_one_process() {
   local master_addr=127.0.0.1 port_seed=$$ job_id=
   export HOSTNAME # as in a batch job
-  # What a batch script said that this shell was started from.
+  # These may come from a batch script in which this shell was started.
   unset HPC_AMP_WORLD_SIZE HPC_AMP_NNODES HPC_AMP_PPN HPC_AMP_ATTEMPT HPC_AMP_OUTCOME_FILE \
     HPC_AMP_STOP_AT HPC_AMP_END_AT HPC_AMP_GRACE
   [ -z "${job[allocation]:-}" ] || job_id=${!job[allocation]:-}
@@ -38,24 +39,24 @@ be_one_process() {
     port_seed=${job_id%%[!0-9]*}
   fi
   export MASTER_ADDR=$master_addr
-  # Above the range of ephemeral ports, and another one for each job.
+  # Above the range of ephemeral ports, and different for each job.
   export MASTER_PORT=$((61000 + port_seed * 13 % 4536))
-  # Under names that no image sets: an image's own values would win over all others.
+  # Names that no image sets. An image's values of the names above would override these.
   export HPC_AMP_MASTER_ADDR=$MASTER_ADDR HPC_AMP_MASTER_PORT=$MASTER_PORT
   if [ "${job[ends]:-}" = yes ]; then
-    # A training saves and stops before the scheduler ends it, as it would in the batch job.
+    # A training saves and stops before the time limit, as in the batch job.
     HPC_AMP_END_AT=$(($(date +%s) + job[walltime]))
     export HPC_AMP_END_AT HPC_AMP_STOP_AT=$((HPC_AMP_END_AT - job[stop_margin]))
   fi
 }
 
-# run_session WORD ...: a shell or a command in the container, as the only rank.
+# run_session WORD ...: run a shell or a command in the container, as the only rank.
 run_session() {
   local status=0
   be_one_process
   enter
   [ "${job[watched]:-}" = yes ] || exec "${container[@]}" "$python" "${program[@]}" "$@"
-  # Ctrl-C is for what runs inside; this script stays to say how that ended.
+  # Ctrl-C is for the program in the container. This script stays, to record the exit status.
   trap : INT QUIT
   running=yes
   "${container[@]}" "$python" "${program[@]}" "$@" || status=$?

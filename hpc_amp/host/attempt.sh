@@ -1,32 +1,32 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# Attempts: one at a time.
+# Attempts of a run. Only one runs at a time.
 #
-# attempts/N has its owner in it from the first moment: it is made aside and renamed, which only one
-# job can do. `alive` is touched as long as this script lives, and `ended` says that nothing of the
-# attempt is at work any more. A job that dies with its node leaves no `ended`: then the scheduler
-# says what has become of it, or, where it cannot, the age of `alive`.
-heartbeat=3
-quiet=10  # so long without, and a job that has ended has left nothing behind
-lease=180 # so long without, and a job of which nobody knows has ended
+# The folder attempts/N is prepared under another name and renamed, which only one job can do, so it has
+# its file `owner` from the beginning. `alive` is touched while this script runs. `ended` is written when
+# no process of the attempt is left. A job that dies with its node writes no `ended`: the scheduler then
+# shows whether it has ended or, if the scheduler does not answer, the age of `alive`.
+heartbeat=3 # seconds between two touches of `alive`
+quiet=10    # seconds without a touch after which a job that has ended has no processes left
+lease=180   # seconds without a touch after which a job counts as ended if the scheduler does not know it
 
-# owner_of N KEY: who made attempt N; nothing where nobody did.
+# owner_of N KEY: a value from the file `owner` of attempt N; empty if there is none.
 owner_of() {
   sed -nE "s/.*\"$2\": \"?([^\",}]*).*/\1/p" "attempts/$1/owner" 2>/dev/null || true
 }
 
-# silence N: seconds since attempt N gave a sign of life, by the file server's clock alone.
+# silence N: seconds since attempt N touched `alive`. Both times are the file server's.
 silence() {
   touch "$own/alive"
-  : <"attempts/$1/alive" || true # asks the server, where file attributes are cached
+  : <"attempts/$1/alive" || true # opening the file makes NFS fetch its attributes from the server
   echo $(($(stat -c %Y "$own/alive") - $(stat -c %Y "attempts/$1/alive" || echo 0)))
 } 2>/dev/null
 
-# give_way_to N: return when attempt N is over; end this job where it is at work.
+# give_way_to N: return when attempt N has ended. If it is still running, end this job.
 give_way_to() {
   local owner host limit beat first_beat=
   owner=$(owner_of "$1" job_id)
   host=$(owner_of "$1" host)
-  # The scheduler has ended a job that it starts once more.
+  # If the owner is this job itself, the scheduler has ended its earlier start.
   while [ -n "$owner" ] && [ "$owner" != "$job_id" ] && [ ! -e "attempts/$1/ended" ]; do
     case $(job_state "$owner" "$host") in
       running) refuse "$1" ;;
@@ -34,32 +34,32 @@ give_way_to() {
       *) limit=$lease ;;
     esac
     [ "$(silence "$1")" -lt "$limit" ] || return 0
-    # Whatever the scheduler says: it may not show the jobs of others.
+    # A touch shows that the attempt runs, whatever the scheduler answers: it may hide other users' jobs.
     beat=$(stat -c %Y "attempts/$1/alive")
     [ "$beat" = "${first_beat:-$beat}" ] || refuse "$1"
     [ -n "$first_beat" ] ||
       echo "job $owner on $host has not said that it has ended: waiting for a sign of life"
     first_beat=$beat
     sleep "$heartbeat"
-    ! ended_from_outside || exit 143 # there is nothing to record yet
+    ! ended_from_outside || exit 143 # this job has no attempt yet, so nothing is recorded
   done
 }
 
-# refuse N: another job is at work on this run. What it records shall stand.
+# refuse N: exit because another job is running attempt N. Nothing is recorded.
 refuse() {
   echo "hpc-amp: job $(owner_of "$1" job_id) on $(owner_of "$1" host) has been at work on this run since $(date -d "@$(owner_of "$1" time)" '+%F %T') (attempt $1); two at once would spoil it" >&2
   exit 2
 }
 
-# claim N: make attempt N ours. The owner tells whether that was done; a file server may have lost
-# its answer.
+# claim N: try to become the owner of attempt N. Success is read from the file `owner`: the status of `mv`
+# is wrong if the answer of the file server got lost.
 claim() {
   mv -T "$own" "attempts/$1" 2>/dev/null || true
   [ "$(cat "attempts/$1/owner" 2>/dev/null)" = "$me" ]
 }
 
-# outlive N: wait for what an earlier start of this job has left behind, on a node that has lost only
-# its daemon. The folder of this attempt tells it to stop.
+# outlive N: wait for the end of attempt N, an earlier start of this job. It may still run on a node that
+# only lost its daemon. It stops when it sees the folder of this attempt.
 outlive() {
   local patience=$((SECONDS + lease)) waits=no
   while [ ! -e "attempts/$1/ended" ] && [ "$(silence "$1")" -lt "$quiet" ] && [ "$SECONDS" -lt "$patience" ]; do
@@ -69,24 +69,24 @@ outlive() {
   done
 }
 
-# superseded: whether the scheduler took this attempt for dead, and another has the run now.
+# superseded: whether a later attempt exists, because this one was taken for dead.
 superseded() { [ -e "attempts/$((attempt + 1))" ]; }
 
-# keep_alive: the sign of life. Deaf to signals that all processes of a job get. Where the script was
-# killed, the ranks must not go on with nobody to say so.
+# keep_alive: touch `alive` until this script ends. Ignores the signals that all processes of a job get.
+# If the script was killed, this ends the launcher, because nothing would record the end of the ranks.
 keep_alive() {
   local self=$BASHPID pause launcher
   trap '' HUP INT TERM USR1 USR2
-  exec {pause}<> <(:) # to wait without a child that would outlive this one
+  exec {pause}<> <(:) # `read` waits on it; a child process `sleep` could outlive this process
   while [ "$(awk '/^PPid:/ { print $2 }' "/proc/$self/status")" = $$ ]; do
     ! superseded || kill -s TERM $$
-    touch "attempts/$attempt/alive" || true # the file server may come back
+    touch "attempts/$attempt/alive" || true # the file server may be away for some time
     read -r -t "$heartbeat" -u "$pause" _ || true
   done
   ! read -r launcher <"attempts/$attempt/launcher" || kill -s TERM "$launcher"
 }
 
-# leave: nothing of this attempt is at work any more.
+# leave: record that no process of this attempt is left.
 leave() {
   [ -z "$launch_pid" ] || return 0
   if [ "$attempt" -eq 0 ]; then
@@ -98,9 +98,9 @@ leave() {
   touch "attempts/$attempt/ended" || true
 } 2>/dev/null
 
-# ranks_listen: whether a warning ends no rank. Each rank of a task writes its first sign of life once
-# it handles signals; until then the signal's default action would kill it. What a program of the
-# user's does is not known, and `launch.forward_signals` says that it wants them.
+# ranks_listen: whether all ranks handle signals. Each rank of a task writes its first heartbeat after it
+# has installed its handlers; before, the default action of a signal would kill it. A program of the
+# user's gets signals only if `launch.forward_signals` says so.
 ranks_listen() {
   local signs
   [ "${job[program]}" = task ] || return 0
@@ -108,7 +108,8 @@ ranks_listen() {
   [ "$signs" -eq "$HPC_AMP_WORLD_SIZE" ]
 }
 
-# pass_on SIGNAL: the ranks look for the stop file; launchers that forward signals are faster.
+# pass_on SIGNAL: ask the ranks to save and stop, by the stop file and, which is faster, by a signal to the
+# launcher if it forwards one.
 pass_on() {
   local sent
   stop_signal=$1
@@ -120,22 +121,22 @@ pass_on() {
   [ -z "$sent" ] || kill -s "$sent" "$launch_pid" 2>/dev/null || true
 }
 
-# turn: whether it is this job's, after what the ones before came to.
+# turn: exit if this job has nothing to do after the attempts before it.
 turn() {
   scheduler_turn
-  # The cancellation may have come when this job was asking for its next start.
+  # The run may have been cancelled while this job requested its next start.
   if [ "$(count cancelled)" -gt 0 ] && [ "$(owner_of "$newest" job_id)" = "$job_id" ]; then
     echo "job $job_id has nothing to do: the run was cancelled"
     exit 0
   fi
   if [ "$(count stopping)" -gt 0 ] && [ "$(count finished)" -eq 0 ]; then
-    echo "a stop was asked for before job $job_id began: go on with hpc-amp resume"
+    echo "a stop was asked for before job $job_id began: continue with hpc-amp resume"
     record checkpointed "a stop was asked for"
     end 75
   fi
 }
 
-# begin_attempt: claim the next one. From here on this script has something to record.
+# begin_attempt: claim the next attempt. From here on, this script records what happens.
 begin_attempt() {
   mkdir -p attempts logs 2>/dev/null || fail "cannot write in $run_dir: no space, or no permission"
   own=attempts/.claim-$job_id-$$
@@ -157,7 +158,7 @@ begin_attempt() {
   disown "$keeper"
   own=attempts/$attempt
   for name in USR1 USR2 TERM INT; do
-    # shellcheck disable=SC2064 # the name of this round is meant
+    # shellcheck disable=SC2064 # the name is expanded now
     trap "pass_on $name" "$name"
   done
   [ "$newest" -eq 0 ] || outlive "$newest"

@@ -1,20 +1,21 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# Sourced by a launch script before the lines of `setup`: defines what ends the script and what it
-# records, and prepares the shell. Needs `run_dir` and the settings of the script in `job`:
+# Sourced by a launch script before the lines of `setup`: defines all functions and prepares the shell.
+# Needs `run_dir` and the settings of the script in `job`:
 #
-#   name scheduler launcher container       names of the run and of the parts that it is made of
+#   name                                    name of the job
+#   scheduler launcher container            names of these parts
 #   program                                 task, or own: a program of the user's
 #   nodes ranks_per_node cpus_per_rank step_cpus
 #   walltime stop_margin grace launch_timeout     in seconds
-#   max_restarts retries                    how often a run goes on, and how often a failure is tried again
-#   limited                                 no: nothing ends the job at its time limit
-#   forward_USR1 ...                        the signal to send to the launcher, where it is to get one
+#   max_restarts retries                    how often the run continues, and how often a failure is retried
+#   limited                                 no: the scheduler does not end jobs at their time limit
+#   forward_USR1 ...                        the signal to send to the launcher for a signal to this script
 #   ask_grace preflight mpi address         see run.sh
 #   python binaries container_by_step       see container.sh
 set -eo pipefail
-umask "${HPC_AMP_UMASK:-$(umask)}" # where the scheduler gives jobs another one than the user's
+umask "${HPC_AMP_UMASK:-$(umask)}" # set by schedulers whose jobs do not have the user's umask
 cd "$run_dir"
-trap : USR1 USR2 # a warning before this script listens must not end it: the clock says the same
+trap : USR1 USR2 # a warning of the time limit must not end this script before its handlers are installed
 
 job_id=unknown
 attempt=0
@@ -27,7 +28,7 @@ keeper=
 began=$(date +%s)
 deadline=$((began + job[walltime]))
 
-# library: all functions. Once more after `setup`, whose lines may define some of the same names.
+# library: define all functions. Called again after `setup`, whose lines may define the same names.
 library() {
   # shellcheck source=exit.sh
   source "$run_dir/src/hpc_amp/host/exit.sh"
@@ -46,12 +47,12 @@ library() {
 }
 library
 
-# setup_failed WHAT: a line of `setup` has ended this script.
+# setup_failed MESSAGE: record that a line of `setup` has ended this script.
 setup_failed() {
   begin_attempt
   fail "$1" "$1"
 }
-# A signal ends `setup`; what comes after it sees that.
+# A signal ends `setup`. The code after `setup` checks `stop_signal`.
 trap 'stop_signal=TERM; [ "$at_exit" = leave ] || exit 143' TERM
 trap 'stop_signal=INT; [ "$at_exit" = leave ] || exit 130' INT
 

@@ -3,12 +3,13 @@
 # folder of a session; empty for anything else) and the settings of the script in `job` (see begin.sh);
 # those of a session are also
 #
-#   watched      yes: nobody hands on its exit status, which is written to `session` then
-#   allocation   the variable that has the job's id inside an allocation
-#   ends         yes: the scheduler ends it after the walltime, counted from now
+#   watched      yes: the exit status is written to `session`, because the scheduler's command does not
+#                return it
+#   allocation   the variable with the job's id in an allocation
+#   ends         yes: the scheduler ends the session after the walltime, counted from now
 set -eo pipefail
 
-# library: all functions. Once more after `setup`, whose lines may define some of the same names.
+# library: define all functions. Called again after `setup`, whose lines may define the same names.
 # shellcheck disable=SC2317 # setup_ends calls it
 library() {
   # shellcheck source=exit.sh
@@ -21,7 +22,7 @@ library() {
 }
 library
 
-# leave STATUS: where a signal ends this script while something runs in it, there is no status.
+# leave STATUS: write the exit status. If a signal ends this script while a program runs, there is none.
 running=no
 # shellcheck disable=SC2317 # `exit` calls it
 leave() {

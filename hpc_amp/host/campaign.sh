@@ -4,11 +4,11 @@
 #
 #   scheduler          name
 #   tasks_per_node     processes that the launcher starts on each node
-#   limit              seconds after which no run has time left, or none
-#   group              what the runs of a group have in common, for messages: a point, a precision
-#   checkpoints        keep, or drop: nobody resumes the runs
+#   limit              seconds that this job has for all runs, or none
+#   group              the kind of a group of runs, for messages: point, precision
+#   checkpoints        keep, or drop if the runs are never resumed
 set -u
-umask "${HPC_AMP_UMASK:-$(umask)}" # where the scheduler gives jobs another one than the user's
+umask "${HPC_AMP_UMASK:-$(umask)}" # set by schedulers whose jobs do not have the user's umask
 # shellcheck source=exit.sh
 source "$run_dir/src/hpc_amp/host/exit.sh" || exit 2
 leave() { :; }
@@ -17,21 +17,21 @@ source "$run_dir/src/hpc_amp/host/child.sh" || exit 2
 # shellcheck source=in_turn.sh
 source "$run_dir/src/hpc_amp/host/in_turn.sh" || exit 2
 
-# fail MESSAGE: what keeps the runs from starting.
+# fail MESSAGE: exit because the runs cannot start.
 fail() {
   echo "hpc-amp: $1" >&2
   exit 2
 }
 
-# use_first_nodes N: the runs from now on get the first N nodes of this job. A scheduler's file replaces
-# this where its own programs count on variables that it has set for the whole job. Here: the launch
-# scripts of the runs take no more nodes from the list that `read_allocation` gives (run.sh).
-# shellcheck disable=SC2317 # a file that replaces it is not always the one that shellcheck reads
+# use_first_nodes N: let the following runs use only the first N nodes of this job. Default: their launch
+# scripts use the first N nodes of the list of `read_allocation` (run.sh). The file of a scheduler replaces
+# this function if the scheduler's programs read the nodes from variables or files of the whole job.
+# shellcheck disable=SC2317 # shellcheck may read a scheduler's file that replaces it
 use_first_nodes() { export HPC_AMP_FIRST_NODES=$1; }
 
-# use_first_lines N VARIABLE: for a scheduler whose programs read the nodes in a file that VARIABLE names:
-# let it name one that has the first N nodes alone. A node may stand there once a process. A job without
-# such a file has one node, or the launch script of the run says that the file is missing.
+# use_first_lines N VARIABLE: for schedulers with a node file whose path is in VARIABLE. Write a file with
+# the first N nodes only, and set VARIABLE to it. A node file may have a line for each process. If there is
+# no node file, the job has one node, or the launch script of the run reports that the file is missing.
 use_first_lines() {
   local number=$1 variable=$2
   all_nodes=${all_nodes:-${!variable:-}}
@@ -46,9 +46,9 @@ source "$run_dir/src/hpc_amp/host/schedulers/${job[scheduler]}.sh" || exit 2
 declare -A gave_up=()
 longest=0
 
-# run GROUP NODES RUN_DIR: a run on the first NODES nodes, or on `all`. Where a run has failed, no other of
-# its group is tried, and none where the longest before would not fit into the time left. A job that is
-# started again makes those runs that have not finished.
+# run GROUP NODES RUN_DIR: make a run on the first NODES nodes, or on `all`. It is skipped if a run of its
+# group has failed, or if the remaining time of the job is less than the longest run before took. If the
+# job is started again, finished runs are skipped.
 run() {
   local status=0 begin=$SECONDS left
   ! has_finished "$3" || return 0
@@ -75,7 +75,7 @@ run() {
   [ "${job[checkpoints]}" = keep ] || rm -rf "$3/checkpoints"
 }
 
-# end_runs: end this script, with 0 where all runs have ended well.
+# end_runs: exit with 0 if all runs have finished, with 75 after a signal, else with 1.
 end_runs() {
   [ -z "$stop_signal" ] || exit 75
   [ -z "${gave_up[*]:-}" ] || exit 1

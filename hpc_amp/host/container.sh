@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# Sourced before the launch: finds out how a command runs inside the image. Afterwards the array
-# `container` has the words before such a command, `python` is the Python inside, and the array
-# `program` is what that runs as a rank. Needs from the script `job` and, with an image, `image` and
-# the arrays `container_options` and `bind_sources`.
+# Sourced before the launch: determines how a command is run in the image. Afterwards the array
+# `container` has the words before such a command, `python` is the interpreter in the container, and the
+# array `program` has its arguments for a rank. Needs from the script `job` and, with an image, `image`
+# and the arrays `container_options` and `bind_sources`.
 python=${job[python]}
 program=("$run_dir/src" --job "$run_dir/job.json")
 container=()
@@ -10,7 +10,7 @@ container_says=
 container_image=
 container_binds=()
 
-# container_program: the first of job[binaries] that this node has, as `runtime`.
+# container_program: set `runtime` to the first of job[binaries] that this node has.
 container_program() {
   local binary
   runtime=
@@ -20,25 +20,25 @@ container_program() {
   [ -n "$runtime" ] || fail "no ${job[binaries]// / or } on $HOSTNAME: load its module in job.setup"
 }
 
-# container_paths: the image and the binds as paths that every node has to have.
+# container_paths: set the paths of the image and the binds, which every node has to have.
 container_paths() {
   local source
   [ -r "$image" ] || fail "the image $image is not readable on $HOSTNAME"
   container_image=$image
   container_binds=(${bind_sources[@]+"${bind_sources[@]}"})
-  [ "${job[preflight]}" != yes ] || return 0 # which looks on every node
+  [ "${job[preflight]}" != yes ] || return 0 # the preflight checks them on every node
   for source in ${bind_sources[@]+"${bind_sources[@]}"}; do
-    [ -e "$source" ] || fail "$source is to be bound, but not here"
+    [ -e "$source" ] || fail "$source is to be bound into the container, but does not exist on $HOSTNAME"
   done
 }
 
-# container_environment: variables that would reach from this node into the image.
+# container_environment: set and remove variables of this node that would reach into the container.
 container_environment() {
   export TMPDIR=/tmp HPC_AMP_CONTAINER=1
   unset PYTHONPATH PYTHONHOME
 }
 
-# leave_container: for a runtime whose containers may outlive a launch that failed.
+# leave_container: called after a launch failed. Replaced by runtimes whose containers may still run then.
 leave_container() { :; }
 
 # shellcheck source=/dev/null

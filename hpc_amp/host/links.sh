@@ -1,20 +1,20 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# For schedulers without a requeue: a run goes on in another job. That is the next link of the chain that
-# was submitted with this one (file `chain`, one job id a line), or a job that this one submits. A link
-# looks for itself whether there is anything left to do.
+# For schedulers that cannot requeue a job: a run continues in another job. This is the next job (link) of
+# the chain that was submitted together with this one (file `chain`, one job id per line), or else a job
+# that this one submits. Each link checks whether there is anything left to do.
 #
-# A scheduler's file defines `next_job_id` (sed's expression for the id in qsub's answer), `gone JOB_ID`
-# and `own_jobs`.
+# The file of a scheduler defines `next_job_id` (an expression of sed for the id in qsub's answer),
+# `gone JOB_ID` and `own_jobs`.
 
-# set_deadline START: for `read_allocation`. Makes seconds of `limit`, the time limit as the scheduler
-# shows it (seconds, or parts with colons), and counts `deadline` from START, when the scheduler started
-# the job, as `date` reads it: on a busy node that is seconds before this script.
+# set_deadline START: for `read_allocation`. Converts `limit`, the time limit in the scheduler's form
+# (seconds, or parts with colons), to seconds, and sets `deadline`. START is when the scheduler started the
+# job, in a form that `date` reads. On a busy node, this script begins some seconds later.
 set_deadline() {
   local start
   limit=$(awk -F: 'NF { for (i = 1; i <= NF; i++) s = s * 60 + $i; print s }' <<<"$limit")
   start=$(date -d "${1:-now}" +%s 2>/dev/null) || start=$began
   if [ "$start" -gt "$began" ] || [ "$start" -lt $((began - 600)) ]; then
-    start=$began # the clocks of server and node differ
+    start=$began # the clocks of server and node differ too much
   fi
   [ -z "$limit" ] || deadline=$((start + limit))
 }
@@ -24,10 +24,10 @@ nothing_to_do() {
   exit 0
 }
 
-# turn_of_link: for a job that was submitted beforehand.
+# turn_of_link: exit if this link of a chain has nothing to do.
 turn_of_link() {
   case $(grep -v '"state": "queued"' state.jsonl | tail -n 1) in
-    *"\"job_id\": \"$job_id\""*) ;; # this job, started once more
+    *"\"job_id\": \"$job_id\""*) ;; # this job was started again
     *'"state": "finished"'* | *'"state": "failed"'* | *'"state": "checkpointed"'* | *'"state": "terminated"'* | *'"state": "killed"'*)
       nothing_to_do "the run has ended"
       ;;
@@ -41,11 +41,10 @@ turn_of_link() {
   esac
 }
 
-# later_links: the jobs of the chain behind this one.
+# later_links: the jobs of the chain after this one.
 later_links() { awk -v own="$job_id" 'found { print } $0 == own { found = 1 }' chain 2>/dev/null || true; }
 
-# drop_links: they leave the queue, if this node can tell it. Those that do not find out by themselves
-# that nothing is left to do.
+# drop_links: delete the later links, if this node can. Otherwise each finds out that it has nothing to do.
 drop_links() {
   local link
   while read -r link; do
@@ -53,9 +52,9 @@ drop_links() {
   done < <(later_links)
 }
 
-# submit_next: the script once more, as the job `next`. Where qsub does not tell an id, its answer may
-# have been lost: the queue says whether the job is there. The queue is asked until it answers, and
-# qsub up to twenty times, which takes eight minutes.
+# submit_next: submit the script again, and set `next` to the new job's id; empty if that fails. If qsub
+# prints no id, its answer may have been lost, so the queue is searched for the job. The queue is queried
+# until it answers, and qsub is tried up to twenty times, which takes eight minutes.
 submit_next() {
   local said tries=0 pause
   stop_signal=
@@ -65,7 +64,7 @@ submit_next() {
     next=$(sed -nE "$next_job_id" <<<"$said" | tail -n 1)
     [ -z "$next" ] || return 0
     tries=$((tries + 1))
-    # A node that the server has never answered may not ask it.
+    # Without `limit`, the server has never answered this node, which may not have access to it.
     if [ -z "$limit" ] || [ "$tries" -ge 20 ] || is_refused "$said"; then
       return 0
     fi
@@ -74,11 +73,11 @@ submit_next() {
       sleep "$pause" &
       wait $! || true
       [ "$(count cancelled)" -eq 0 ] || end 0
-      if superseded; then # it has begun already
+      if superseded; then # the new job has already started
         next=$(owner_of "$((attempt + 1))" job_id)
         return 0
       fi
-      # Not beyond the end of this job, and not when it was deleted meanwhile.
+      # Give up shortly before the time limit, and if this job was deleted.
       [ -z "$stop_signal" ] && [ "$(date +%s)" -lt $((deadline - 15)) ] || return 0
       ! next=$(find_next) || break
     done
@@ -86,18 +85,19 @@ submit_next() {
   done
 }
 
-# find_next: the job in the queue that is this run's, has not begun yet and waits for no other one, if
-# there is one. Fails where the queue does not answer.
+# find_next: print the job of this run that is in the queue, has not begun and waits for no other job, if
+# there is one. Fails if the queue does not answer.
 find_next() {
   local found
   found=$(own_jobs) || return 1
-  # Less those that had their turn, this one among them; a server may have several names.
+  # Jobs that have already begun, such as this one, are left out. Ids are compared without the server's
+  # name, which may differ.
   awk -F . 'NR == FNR { began[$1]; next } NF && !($1 in began)' \
     <(sed -nE 's/.*"job_id": "([^"]+)".*/\1/p' state.jsonl) - <<<"$found" | tail -n 1
 }
 
-# is_refused WHAT-QSUB-SAID: whether it would say the same again. A limit that has been reached may
-# be so no longer.
+# is_refused OUTPUT: whether another try is useless, given the output of qsub. A limit that was reached may
+# not be reached later.
 is_refused() {
   ! grep -qiE 'has been reached|would exceed' <<<"$1" || return 1
   grep -qiE 'not found|no such|permission denied|unauthorized|bad uid|access from host|illegal|unknown (queue|resource)|directive error|violates|fault 10[0-9][0-9]|not executable|realistic range|filter .* failed' <<<"$1"
@@ -109,25 +109,25 @@ scheduler_turn() {
 }
 
 scheduler_ends() {
-  # Not where this job may start again and go on in them.
+  # Later links are kept if this job may start again and continue in them.
   if ! ended_from_outside || ! may_start_again || [ "$(count cancelled)" -gt 0 ]; then
     drop_links
   fi
 }
 
-# go_on: have the script started again; returns where that cannot be had.
+# go_on: continue the run in another job, and exit. Returns if that is not possible.
 go_on() {
-  # This job ends with 0 then: some schedulers start none that waits for one that did not.
+  # The exit status is 0, because some schedulers start a waiting job only then.
   next=$(later_links | head -n 1)
   if [ -n "$next" ] && gone "$next"; then
-    echo "job $next, which was to go on, is not in the queue any more"
-    drop_links # the others wait for it, and would for ever
+    echo "job $next, the next one of the chain, is not in the queue any more"
+    drop_links # the other links wait for it, and would wait forever
     next=
   fi
   [ -n "$next" ] || submit_next
   if [ -n "$next" ]; then
     record queued "" "$next"
-    echo "going on in job $next"
+    echo "continuing in job $next"
     exit 0
   fi
   record "${outcome:-failed}" "$HOSTNAME could not submit the next job"

@@ -1,16 +1,16 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# Sourced by run.sh when the launcher has ended: what has become of the attempt, and what comes next.
+# Sourced by run.sh after the end of the launcher: determines the outcome of the attempt, and what follows.
 if superseded; then
   echo "attempt $attempt ended: attempt $((attempt + 1)) has taken the run over"
   exit "$status"
 fi
-# At its time limit a job gets the same signal as when it is deleted, and the ranks may end by it before
-# this script has got its own.
+# At its time limit, a job gets the same signal as when it is deleted. The ranks may end by this signal
+# before the script receives it, so the clock decides.
 [ "${job[limited]}" = no ] || [ "$(date +%s)" -lt "$deadline" ] || stop_signal=LIMIT
-# The job says how it ended in a file, since some launchers hide exit codes.
+# The ranks write the outcome to a file, because some launchers hide exit statuses.
 outcome=$(sed -nE 's/.*"outcome" *: *"(finished|checkpointed|failed)".*/\1/p' "$HPC_AMP_OUTCOME_FILE" 2>/dev/null) || outcome=
-# Your own program: 0 is finished, 75 is stopped at a checkpoint, unless it wrote the file. Launchers
-# take a 75 for a crash, so several ranks leave a mark instead.
+# A program of the user's that wrote no file: 0 means finished, and 75 stopped at a checkpoint. Launchers
+# treat 75 as a crash, so several ranks create the file `stopped` and exit with 0.
 if [ "${job[program]}" = own ] && [ -z "$outcome" ]; then
   case $status in
     0) [ -e "attempts/$attempt/stopped" ] && outcome=checkpointed || outcome=finished ;;
@@ -20,7 +20,7 @@ fi
 cause=$(sed -n 's/.*"cause": "\([A-Z]*\)".*/\1/p' "$HPC_AMP_OUTCOME_FILE" 2>/dev/null) || cause=
 echo "attempt $attempt ended: ${outcome:-failed} (status $status)"
 
-# The job writes its summary itself, unless it is your own program, or died.
+# A task writes its summary itself, unless it was killed. A program of the user's does not.
 [ "${job[program]}" = task ] || rm -f summary.json
 if [ ! -e summary.json ]; then
   printf '{"outcome": "%s", "name": "%s", "data": null, "synthetic": null, "metrics": null, "best": null, "samples_per_second": null, "world_size": %s, "nodes": %s, "precision": null, "loss_scale": null, "skipped_steps": null, "steps": null, "seconds": %s}\n' \
@@ -30,8 +30,8 @@ elif [ -z "$outcome" ] || [ "$outcome" = failed ]; then
 fi
 [ "$outcome" = finished ] || [ "$status" -ne 0 ] || status=1
 
-# terminated: whether only the ranks were told to terminate, which is how preemption begins. Your
-# own program does not say what made it stop.
+# terminated: whether the ranks got a SIGTERM, as at the beginning of a preemption, and this script did not.
+# A program of the user's does not report why it stopped.
 terminated() { [ "$cause" = TERMINATED ] || { [ -z "$cause" ] && preempted; }; }
 
 case $outcome in
@@ -43,7 +43,7 @@ case $outcome in
     if [ "$(count cancelled)" -gt 0 ]; then
       end 0
     elif ended_from_outside; then
-      # If it was cancelled, it shall not start again.
+      # The job may have been cancelled, so the script does not continue the run itself.
       if starts_again; then
         record requeued "saved at SIG$stop_signal"
       else
@@ -54,7 +54,7 @@ case $outcome in
       record checkpointed "a stop was asked for"
       end 75
     elif [ "$stop_signal" != LIMIT ] && terminated; then
-      # It does not count as a restart: it may come any number of times.
+      # A preemption does not count as a restart: the number of preemptions is not limited.
       another_unless_stuck preempted "the ranks were terminated"
     elif [ -e "attempts/$attempt/stop" ] && [ -z "$stop_signal" ]; then
       record checkpointed "a stop was asked for"

@@ -1,26 +1,27 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# One task of a sweep: fills the run directory `run_dir` of its point, where that is not done yet, as
-# `hpc-amp submit` fills one. Needs of the script `fail MESSAGE`, `sweep_dir`, `point` (its number, with
+# Sourced by a task of a sweep: creates the run directory `run_dir` of its point, as `hpc-amp submit` does,
+# if it is not complete yet. Needs from the script `fail MESSAGE`, `sweep_dir`, `point` (its number, with
 # four digits), `run_dir` and the settings in `sweep`: array, scheduler, launch_script, own_code.
 set -eo pipefail
 
-# unpack_snapshot: the first task of all unpacks the code, and all share it.
+# unpack_snapshot: unpack the code, which all tasks share. The first task does it.
 unpack_snapshot() {
   local waited=0 own=.snapshot-$point
   while [ ! -e snapshot ] && ! mkdir .unpacking 2>/dev/null && [ "$waited" -lt 60 ]; do
     sleep 1
     waited=$((waited + 1))
   done
-  # Where the snapshot came between the two tests above, the folder is this task's.
+  # If the snapshot appeared between the two tests above, this task has created `.unpacking`.
   if [ ! -e snapshot ]; then
-    # Ours to do, or whoever began it is gone.
+    # This task is the first one, or the task that began to unpack has died.
     { mkdir -p "$own" && tar -xf snapshot.tar -C "$own"; } || fail "its code cannot be unpacked"
     mv -T "$own" snapshot 2>/dev/null || rm -rf "$own"
   fi
   rmdir .unpacking 2>/dev/null || true
 }
 
-# make_run_dir: launch.sh comes last, and says that the directory is complete.
+# make_run_dir: create the files of the run directory. launch.sh is created last; it marks the directory as
+# complete.
 make_run_dir() {
   local sweep_id=${sweep_dir##*/}
   [ ! -e launch.sh ] || return 0
@@ -37,10 +38,10 @@ make_run_dir() {
   mv .launch.sh launch.sh
 }
 
-# record_submission: not when the same task starts once more.
+# record_submission: record the submission, unless the same task was started before.
 record_submission() {
   ! grep -qsF "\"array\": ${sweep[array]}," state.jsonl || return 0
-  # In a shell of its own: the launch script begins with the scheduler's code by itself.
+  # In a subshell, because the launch script sources the scheduler's code itself.
   local job_id
   job_id=$(
     # shellcheck source=/dev/null

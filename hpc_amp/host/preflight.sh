@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # preflight.sh FOLDER IMAGE [BIND SOURCE ...] -- COMMAND ...
-# One node's preflight as far as the container's outside: what would keep it from starting. COMMAND
-# is the inside (hpc_amp/preflight), which leaves its report in FOLDER. Where it leaves none, this does.
-# It always ends with 0: mpirun would end the other nodes' tasks, which have something to tell, too.
+# The preflight of one node, outside of the container: checks what would prevent the container from
+# starting. COMMAND makes the checks in the container (hpc_amp/preflight) and writes a report to FOLDER. If
+# it writes none, this script writes one. The exit status is always 0: after another one, mpirun would end
+# the tasks on the other nodes before they could report.
 set -u
 folder=$1
 image=$2 # empty without a container
 shift 2
-node=$(uname -n) # HOSTNAME may have come along from the first node
+node=$(uname -n) # HOSTNAME may be that of the first node
 node=${node%%.*}
 report=$folder/preflight-$node.json
 
-# json TEXT: as the inside of a JSON string.
+# json TEXT: escape a text for a JSON string.
 json() {
   local text=${1//\\/\\\\}
   text=${text//\"/\\\"}
@@ -20,7 +21,7 @@ json() {
 
 findings=
 first=
-# finding ID WHAT WHY FIX: an error of this node.
+# finding ID WHAT WHY FIX: add an error of this node.
 finding() {
   echo "hpc-amp: preflight: $1: $2 on $node; $4" >&2
   findings+="${findings:+,}
@@ -28,7 +29,8 @@ finding() {
   [ -n "$first" ] || first="$1: $2 on $node"
 }
 
-# give_up: this node starts nothing. Who looks at the report sees all of it or nothing.
+# give_up: write the report and exit without starting the container. The report is renamed, so that it is
+# always complete.
 give_up() {
   printf '{\n "node": "%s",\n "failed": "%s",\n "findings": [%s\n ]\n}\n' \
     "$(json "$node")" "$(json "$first")" "$findings" >"$report.new" && mv "$report.new" "$report"
@@ -36,7 +38,7 @@ give_up() {
 }
 
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
-  # A relative one is relative to where the script is, as the container's `-B` takes it.
+  # A relative path is relative to the script's working directory, as in the container's `-B`.
   if [ ! -e "$1" ]; then
     finding bind "$1 is to be bound into the container, and does not exist" \
       "a container does not start where a source is missing" \
@@ -60,7 +62,7 @@ if [ -n "$image" ]; then
   fi
 fi
 [ -z "$findings" ] || give_up
-[ $# -gt 0 ] || exit 0 # the inside is a step of its own
+[ $# -gt 0 ] || exit 0 # the checks in the container are a separate step
 
 # shellcheck source=outside.sh
 source "$(dirname "${BASH_SOURCE[0]}")/outside.sh"
@@ -72,7 +74,7 @@ status=$?
 [ ! -e "$report" ] || exit 0
 said=$(sed -e $'s/\x1b\\[[0-9;]*m//g' -e '/^[[:space:]]*$/d' <<<"$said")
 if [[ $said =~ hpc-amp:\ preflight:\ ([a-z.]+):\ ([^$'\n']*) ]]; then
-  # It came so far, and could write no report.
+  # The checks in the container ran, but could not write the report.
   finding "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "the job writes there" "see above" 2>/dev/null
   give_up
 fi

@@ -1,31 +1,30 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# Sourced at the end of a launch script: one attempt of the run, from the claim to its end. Besides
-# `job` (see begin.sh) it needs from the script the functions `launch`, which ends with `exec` of what
-# starts the ranks, and `on_each_node COMMAND ...`; and for a container the arrays `container_options`
-# and `bind_sources`. In turn it gives them the arrays `container` (the words before a command that
-# shall run inside), `program` (what Python runs as a rank), and the variables `python`, `hosts` and
-# `attempt`.
+# Sourced at the end of a launch script: runs one attempt, from its claim to its end. Needs from the script
+# `job` (see begin.sh), the functions `launch`, which ends with `exec` of the launcher, and
+# `on_each_node COMMAND ...`, and for a container the arrays `container_options` and `bind_sources`. These
+# functions can use the arrays `container` (the words before a command that runs in the container) and
+# `program` (Python's arguments for a rank), and the variables `python`, `hosts` and `attempt`.
 set -u
 begin_attempt
 
 # ---- allocation ----------------------------------------------------------------------------------
 master_addr=
 read_allocation
-# A run of several in one job may have the first of its nodes alone (campaign.sh).
+# A run of a campaign may use only the first nodes of a job (campaign.sh).
 [ -z "${HPC_AMP_FIRST_NODES:-}" ] || hosts=$(head -n "$HPC_AMP_FIRST_NODES" <<<"$hosts")
 allocated=$(wc -l <<<"$hosts")
 [ "$allocated" -eq "${job[nodes]}" ] || fail "the job has $allocated nodes, but was made for ${job[nodes]}"
 if [ -z "$master_addr" ]; then
   master_addr=${hosts%%$'\n'*}
   if [ -n "${job[address]:-}" ]; then
-    # The name that leads to the fast network; a node file may give a full name.
+    # The node's name in the fast network. A node file may have full names.
     master_addr=${job[address]/\{host\}/${master_addr%%.*}}
   fi
 fi
 echo "$deadline" >"attempts/$attempt/end_at" || true
 record started "on $HOSTNAME"
 
-# ---- what the ranks are told ---------------------------------------------------------------------
+# ---- environment of the ranks --------------------------------------------------------------------
 export PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1
 export OMP_NUM_THREADS=${job[cpus_per_rank]}
 export HPC_AMP_NNODES=${job[nodes]} HPC_AMP_PPN=${job[ranks_per_node]}
@@ -39,13 +38,13 @@ export HPC_AMP_GRACE=${job[grace]}
 if [ "${job[ask_grace]:-}" = yes ]; then
   grace=$(ask_grace) || grace=
   HPC_AMP_GRACE=${grace:-$HPC_AMP_GRACE}
-  # torchrun kills its ranks after a time of its own.
+  # The launcher may kill its ranks earlier.
   [ "$HPC_AMP_GRACE" -le "${job[longest_grace]:-$HPC_AMP_GRACE}" ] || HPC_AMP_GRACE=${job[longest_grace]}
 fi
 export MASTER_ADDR=$master_addr
-# Above the range of ephemeral ports, and another one for each job and attempt.
+# Above the range of ephemeral ports, and different for each job and attempt.
 export MASTER_PORT=$((61000 + (port_seed * 13 + attempt) % 4536))
-# Under names that no image sets: an image's own values would win over all others.
+# Names that no image sets. An image's values of the names above would override these.
 export HPC_AMP_MASTER_ADDR=$MASTER_ADDR HPC_AMP_MASTER_PORT=$MASTER_PORT HPC_AMP_JOB_ID=$job_id
 
 # ---- container and launcher ----------------------------------------------------------------------
@@ -61,8 +60,7 @@ prepare_launch
 # ---- checks before any rank starts ---------------------------------------------------------------
 printf '%s\n' "$hosts" >"attempts/$attempt/nodes" || true
 if [ "${job[preflight]}" = yes ]; then
-  # Every node looks at itself: at what would keep the ranks from starting, or let them wait for one
-  # another in vain.
+  # Every node checks itself for problems that would prevent the ranks from starting or communicating.
   # shellcheck disable=SC2016 # each node expands this for itself
   preflight=(bash -c '[ -r "$1" ] || { echo "hpc-amp: preflight: run.dir: $1 is not there on $(uname -n)" >&2; exit; }; exec bash "$@"'
     bash "$run_dir/src/hpc_amp/host/preflight.sh" "$run_dir/attempts/$attempt" "$container_image"
@@ -70,7 +68,7 @@ if [ "${job[preflight]}" = yes ]; then
     --)
   inside=("${container[@]}" "$python" "${program[@]}" --preflight "$run_dir/attempts/$attempt")
   if [ "${job[container_by_step]:-}" = yes ]; then
-    # The step is inside as a whole, so the outside of the nodes is another step.
+    # The whole step runs in the container, so the checks outside of it are another step.
     on_each_node "${preflight[@]}" </dev/null || true
     if ! compgen -G "attempts/$attempt/preflight-*.json" >/dev/null; then
       # shellcheck source=outside.sh
@@ -79,7 +77,7 @@ if [ "${job[preflight]}" = yes ]; then
       export HPC_AMP_OUTSIDE
       said=$(on_each_node "${inside[@]}" 2>&1 </dev/null) || true
       [ -z "$said" ] || printf '%s\n' "$said" >&2
-      # Where nothing could start, what the step has said tells why.
+      # If no program could start, the output of the step has the reason.
       # shellcheck disable=SC2016 # the inner shell expands it
       compgen -G "attempts/$attempt/preflight*.json" >/dev/null ||
         "${preflight[@]}" bash -c 'echo "$1"; exit 1' bash "$said" >/dev/null 2>&1
@@ -88,7 +86,8 @@ if [ "${job[preflight]}" = yes ]; then
   else
     on_each_node "${preflight[@]}" "${inside[@]}" </dev/null || true
   fi
-  # The first node has heard of the others. Where nothing could start on it, another may say why.
+  # The first node collects the reports of the others. If no program could start on it, the report of
+  # another node may have the reason.
   verdict=$(cat "attempts/$attempt"/preflight.json "attempts/$attempt"/preflight-*.json 2>/dev/null |
     sed -nE 's/^ "failed": "(.+)",$/\1/p' | head -n 1) || true
   [ -e "attempts/$attempt/preflight.json" ] || verdict=${verdict:-"no answer from the first node, see the log"}
@@ -96,7 +95,7 @@ if [ "${job[preflight]}" = yes ]; then
     fail "preflight: $verdict; no rank was started (launch.preflight=false leaves this check out)" "preflight: $verdict"
 fi
 if [ "${job[mpi]}" = yes ]; then
-  # The program will use MPI: see first whether the ranks find each other through it.
+  # The program uses MPI: check first whether the ranks find each other through it.
   HPC_AMP_HOST_MPI=$(host_mpi 2>&1 | head -n 2 | tr '\n' ' ') || HPC_AMP_HOST_MPI=unknown
   export HPC_AMP_HOST_MPI
   program+=(--mpi-probe)
@@ -107,7 +106,7 @@ fi
 
 # ---- launch --------------------------------------------------------------------------------------
 echo "attempt $attempt of job $job_id: $HPC_AMP_WORLD_SIZE rank(s) on ${job[nodes]} node(s), first $master_addr:$MASTER_PORT, stops by $(date -d "@$HPC_AMP_STOP_AT" '+%F %T')"
-# ranks: the launch, and who `keep_alive` is to end where this script is killed.
+# ranks: start the launcher. Its process id is for `keep_alive`, which ends it if this script is killed.
 ranks() {
   echo "$BASHPID" >"attempts/$attempt/launcher" || true
   launch

@@ -1,16 +1,18 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# The lines of `setup` run as in a script of their own: a line that fails ends nothing by itself. The
-# log names it, and also the line that ends this script, by `exit` or `set -e`.
+# The lines of `setup` run as in a script of their own: a line that fails does not end the script, but is
+# named in the log. If a line ends the script, by `exit` or after `set -e`, the log names it too.
 
-# clean_environment: no leftovers of the login shell that would reach the ranks.
+# clean_environment: remove variables of the login shell that would affect the ranks.
 clean_environment() {
   unset PYTHONPATH PYTHONHOME PYTHONSTARTUP LC_ALL RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
 }
 
-# Variables of the script that have a value before those lines, which may use the names for something else.
+# Variables of this script that are saved before `setup` and restored afterwards, since its lines may use
+# the same names.
 setup_names=(run_dir job_id attempt outcome status launch_pid own keeper began deadline)
 
-# setup_begins OF LINE: the lines after LINE, `$LINENO` of this call, are the setup of OF.
+# setup_begins ORIGIN LINE: prepare for the lines after LINE, which is `$LINENO` of this call. They are the
+# setup of ORIGIN.
 setup_begins() {
   setup_of=$1
   setup_before=$2
@@ -22,14 +24,13 @@ setup_begins() {
     setup_values+=("${!setup_name-}")
   done
   set +eo pipefail
-  # What these two run must not change `$_`, which people use: `mkdir -p X && cd "$_"`.
+  # These two traps must not change `$_`, which `setup` may use: `mkdir -p X && cd "$_"`.
   trap 'setup_note $? "$_"' ERR
-  # It stands in one line: `$LINENO` counts its lines, too.
+  # This trap must be one line, because `$LINENO` would count its lines.
   trap 'setup_last=$_; [ "$LINENO" -le "$setup_before" ] || setup_line=$((LINENO - setup_before)) setup_command=$BASH_COMMAND; : "$setup_last"' DEBUG
 }
 
-# setup_ends: this shell as it was before those lines, but for what they exported. `library` defines its
-# functions again.
+# setup_ends: restore this shell's state after `setup`, except for exported variables.
 setup_ends() {
   local number
   trap - DEBUG ERR
@@ -51,7 +52,7 @@ setup_place() {
 }
 
 setup_note() {
-  if [[ $- != *e* ]]; then # else it ends this script, and is named then
+  if [[ $- != *e* ]]; then # with `set -e`, the line ends this script, and setup_ended names it
     echo "note: $(setup_place) returned $1" >&2
   fi
 }

@@ -1,14 +1,13 @@
-"""The attempts of a run, as its files tell them: who worked on it, from which step to which, and
-how it ended.
+"""Read the attempts of a run from its files.
 
-    attempts/N/owner          the job, the host, the launch script's process and when it began
-    attempts/N/alive          touched every 3 s as long as the script lives
-    attempts/N/from           step of the newest checkpoint at the beginning; made then
-    attempts/N/end_at         when the scheduler ends the job, in seconds since the epoch
-    attempts/N/stop           whoever makes it asks the ranks to save and stop
-    attempts/N/progress.json  where the training is; written by the job, like the next
-    attempts/N/outcome.json   how it ended in the job's own words
-    attempts/N/ended          nothing of the attempt is at work any more
+attempts/N/owner          job, host, process of the launch script, and start time
+attempts/N/alive          touched every 3 s while the launch script runs
+attempts/N/from           step of the newest checkpoint when the attempt began
+attempts/N/end_at         when the scheduler ends the job, in seconds since the epoch
+attempts/N/stop           if it exists, the ranks save and stop
+attempts/N/progress.json  progress of the training; written by the ranks
+attempts/N/outcome.json   how the attempt ended; written by the ranks
+attempts/N/ended          written when no process of the attempt is left
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from typing import Any
 
 from hpc_amp.schedulers import get_scheduler
 
-# How the script says that an attempt is over; what it says there is for readers of state.jsonl.
+# The events of state.jsonl with which the launch script ends an attempt, and their texts.
 _ENDINGS = {
     "finished": "finished",
     "checkpointed": "stopped at a checkpoint",
-    "continued": "stopped at a checkpoint, to go on in the next attempt",
-    "preempted": "preempted; the run goes on in the next attempt",
+    "continued": "stopped at a checkpoint, to continue in the next attempt",
+    "preempted": "preempted; the run continues in the next attempt",
     "terminated": "the job was ended, by its user or by a preemption",
     "killed": "the job was ended, by its user or by its scheduler",
     "requeued": "the scheduler took the nodes away and starts the job again",
@@ -38,14 +37,15 @@ _ENDINGS = {
     "failed": "failed",
 }
 _NO_REASON = "ended without a message: it was killed, or its node failed"
-# As in the launch script: so long without a sign of life, and nothing is left of a job that ended.
+# Seconds without a touch of `alive` after which a job that has ended counts as dead. The launch
+# script uses the same number.
 _QUIET_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One attempt. Times are in seconds since the epoch, `end` is None while it is at work, steps
-    are None where they are not known."""
+    """One attempt. Times are in seconds since the epoch. `end` is None while the attempt runs.
+    Unknown values are None."""
 
     number: int
     job_id: str | None
@@ -55,48 +55,49 @@ class Attempt:
     from_step: int | None
     to_step: int | None
     state: str
-    """`running`, what the script recorded at the end, `cancelled`, or `lost` where it could not."""
+    """`running`, the state that the script recorded at the end, `cancelled`, or `lost` if the
+    script recorded no end."""
     ending: str
-    """How and why it ended, in words; empty while it is at work."""
+    """How and why it ended, in words. Empty while the attempt runs."""
 
     def to_plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The attempt as a dictionary of JSON values."""
         return asdict(self)
 
 
 def read_attempts(
     run_dir: Path, events: Sequence[dict[str, Any]], *, at_work: bool
 ) -> list[Attempt]:
-    """All attempts in order. `at_work` says whether the newest one may still be, if nothing tells
-    its end."""
+    """Read all attempts of a run, oldest first. `events` are those of `read_events`. `at_work` says
+    whether the run may be running: the newest attempt then counts as running if no file and no
+    event shows its end."""
     folders = _folders(run_dir)
-    return [
-        _attempt(
-            folder,
-            [event for event in events if event.get("attempt") == int(folder.name)],
-            _cancelled(events, int(folder.name)),
-            at_work=at_work and folder == folders[-1],
-        )
-        for folder in folders
-    ]
+    attempts = []
+    for folder in folders:
+        number = int(folder.name)
+        own_events = [event for event in events if event.get("attempt") == number]
+        is_running = at_work and folder == folders[-1]
+        cancelled = _cancelled(events, number)
+        attempts.append(_attempt(folder, own_events, cancelled, at_work=is_running))
+    return attempts
 
 
 def newest_attempt(run_dir: Path) -> Path | None:
-    """The folder of the newest attempt; None before the first."""
+    """The folder of the newest attempt, or None before the first attempt."""
     folders = _folders(run_dir)
     return folders[-1] if folders else None
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An attempt at work whose job has ended, as far as its scheduler knows: that lost sight of a
-    node, or was told to forget the job."""
+    """An attempt that still runs although its job has ended for the scheduler: for example, the
+    scheduler lost contact to a node, or an administrator deleted the job."""
 
     attempt: int
     job_id: str
     host: str
     pid: int | None
-    """Of its launch script on `host`."""
+    """The process of the launch script on `host`."""
 
     def __str__(self) -> str:
         return (
@@ -106,15 +107,16 @@ class Orphan:
 
 
 def find_orphan(run_dir: Path, scheduler: str) -> Orphan | None:
-    """The newest attempt of a run whose job has ended, if its launch script is at work all the
-    same: it touched `alive` within the last seconds, and has not said that it is over."""
+    """Find an orphan. Call it for a run whose job has ended for the scheduler. The newest attempt
+    is an orphan if its launch script touched `alive` in the last 10 s and did not record its end.
+    Returns None if there is no orphan."""
     folder = newest_attempt(run_dir)
     if folder is None or (folder / "ended").exists():
         return None
     owner = read_json(folder / "owner")
     host = str(owner.get("host", "unknown"))
     if host == socket.gethostname() and get_scheduler(scheduler).one_machine:
-        return None  # this machine's own list of processes is never wrong
+        return None  # the scheduler is this machine's list of processes, which is always right
     silence = _silence(folder)
     if silence is None or silence >= _QUIET_SECONDS:
         return None
@@ -128,10 +130,11 @@ def find_orphan(run_dir: Path, scheduler: str) -> Orphan | None:
 
 
 def _silence(folder: Path) -> float | None:
-    """Seconds since an attempt gave a sign of life, by the file server's clock where this user may
-    write there, else by ours. None where it never gave one."""
+    """Seconds since `alive` was touched, or None if it was never touched. The present time is the
+    file server's if this user may write there, else this machine's."""
     try:
-        with (folder / "alive").open("rb") as alive:  # asks the server, where attributes are cached
+        # Opening the file makes NFS fetch its attributes, which may be cached, from the server.
+        with (folder / "alive").open("rb") as alive:
             touched = os.fstat(alive.fileno()).st_mtime
     except OSError:
         return None
@@ -178,7 +181,7 @@ def _attempt(
 
 
 def _end(folder: Path, last: dict[str, Any] | None) -> int | None:
-    """When it ended; where it could not say so, its last sign of life."""
+    """When the attempt ended. If its end was not recorded, the time of its last sign of life."""
     if last is not None and isinstance(last.get("time"), int):
         return int(last["time"])
     times = [
@@ -188,7 +191,7 @@ def _end(folder: Path, last: dict[str, Any] | None) -> int | None:
 
 
 def _cancelled(events: Sequence[dict[str, Any]], number: int) -> bool:
-    """Whether the run was cancelled after this attempt began and before the next."""
+    """Whether the run was cancelled after this attempt began and before the next one."""
     began = [i for i, event in enumerate(events) if event.get("attempt") == number]
     later = [i for i, event in enumerate(events) if int(event.get("attempt") or 0) > number]
     within = events[began[0] if began else len(events) : later[0] if later else None]
@@ -196,7 +199,8 @@ def _cancelled(events: Sequence[dict[str, Any]], number: int) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a file that may be missing, be damaged, or be replaced at this moment."""
+    """Read a JSON object from a file. Returns an empty dictionary if the file is missing, damaged
+    or no object."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -205,7 +209,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_number(path: Path) -> int | None:
-    """A whole number that is all of a file; None where there is none."""
+    """Read a file that contains one whole number. Returns None if it is missing or damaged."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):

@@ -1,15 +1,15 @@
-"""Going on with other settings: what `hpc-amp resume RUN KEY=VALUE...` does to a run.
+"""Change the settings of a run before it is resumed: `hpc-amp resume RUN KEY=VALUE...`.
 
-The job is put together anew from the run's own job file, what the command line set at its
-submission, and what is set now. Then `job.json`, `launch.sh` and, where it is of another hpc-amp,
-`src` are replaced, and what was there before stays in
+The job is built again from the run's job file, the overrides of its submission, and the new
+overrides. Then `job.json` and `launch.sh` are replaced, and `src` too if it differs from this
+hpc-amp's. The previous files are kept in
 
     history/N/job.json, launch.sh    as they were before change N
-    history/N/src                    the same, where it was replaced
-    history/N/change.json            when, by which command, and what changed from what to what
+    history/N/src                    `src` before the change, if it was replaced
+    history/N/change.json            time, command, and the old and new values
 
-The folder is made first, in one step, and the job is submitted last: the event `submitted` names
-the change. A change without that event did not come about, and is taken back.
+This folder is created first, by one rename. The job is submitted last, and its event `submitted`
+has the number of the change. A change without such an event is incomplete and is reverted.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
 
 _FACTS = ("hpc_amp", "site", "scheduler", "launcher", "python")
-"""What `job.json` holds besides the job, and is told when it changes."""
+"""Entries of `job.json` besides the job whose changes are reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """One key, and its values before and after, as JSON has them."""
+    """A key with its values before and after the change, as JSON values."""
 
     key: str
     before: Any
@@ -56,7 +56,7 @@ class Changed:
 
     def __str__(self) -> str:
         if self.key.startswith("container.env."):
-            return f"{self.key} changed"  # a password may stand there
+            return f"{self.key} changed"  # the value may be a password
         return f"{self.key} {_shown(self.before)} -> {_shown(self.after)}"
 
 
@@ -67,26 +67,26 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change that was checked, but not made."""
+    """A change that was checked, but not made yet."""
 
     plan: Plan
     script: str
     changed: tuple[Changed, ...]
 
     @property
-    def only_told(self) -> bool:
-        """Whether the job itself stays as it is."""
+    def keeps_job(self) -> bool:
+        """Whether the change affects entries of `_FACTS` only, and no key of the job."""
         return all(one.key in _FACTS for one in self.changed)
 
 
-# ---- what would change ---------------------------------------------------------------------------
+# ---- planning a change ---------------------------------------------------------------------------
 
 
 def plan_change(run_dir: Path, overrides: Sequence[str]) -> Change:
-    """The run with `overrides` on top of what it was submitted with. Touches nothing on disk.
+    """Compute the change that `overrides` make to a run. Nothing on disk is changed.
 
-    Raises ConfigError for values that are wrong and for keys that cannot change, and UsageError
-    where the run does not tell how it was submitted.
+    Raises ConfigError if a value is wrong or a key cannot change, and UsageError if the run does
+    not record how it was submitted, is on another site, or is already past its new end.
     """
     resolved = rundir.read_resolved(run_dir)
     before = rundir.job_of(run_dir, resolved)
@@ -98,22 +98,23 @@ def plan_change(run_dir: Path, overrides: Sequence[str]) -> Change:
             raise UsageError(
                 f"{run_dir} was submitted for the site {resolved['site']}, but this machine is one "
                 f"of the site {site.name}",
-                hint=f"add site={resolved['site']}, or site={site.name} to go on with that one",
+                hint=f"add site={resolved['site']}, or site={site.name} to continue there",
             )
         check_job(dataclasses.replace(loaded, job=_without_what_was_read(loaded.job)), site)
-        # By the path of the submission: nodes may not know another one to the same folder.
+        # The path of the submission: nodes may not have another path to the same folder.
         plan = make_plan(loaded, site, Path(resolved["run_dir"]))
     after = json.loads(json.dumps(rundir.resolved(plan)))
     changed = _changed_keys(before, loaded.job, after["job"])
     _refuse_fixed(changed, loaded)
     facts = [Changed(key, resolved.get(key), after[key]) for key in _FACTS]
-    told = [fact for fact in facts if fact.before != fact.after]
+    facts = [fact for fact in facts if fact.before != fact.after]
     _check_length(run_dir, plan.job.train)
-    return Change(plan, render(plan), tuple([one for one, _ in changed] + told))
+    return Change(plan, render(plan), tuple([one for one, _ in changed] + facts))
 
 
 def _without_what_was_read(job: Job) -> Job:
-    """The job without the files that a run has read when it began: these may be gone."""
+    """The job without the files that only the beginning of a run reads: they may not exist any
+    more."""
     train = job.train
     if train is not None:
         train = with_paths(train, lambda key, path: None if key.is_first_weights else path)
@@ -123,7 +124,8 @@ def _without_what_was_read(job: Job) -> Job:
 def _changed_keys(
     before: Job, loaded: Job, after: Mapping[str, Any]
 ) -> list[tuple[Changed, Fixed | None]]:
-    """What differs. Where the task is another one, that alone: it cannot change."""
+    """The keys that differ, each with the reason why it cannot change, or None. If the task
+    differs, only the key `train.task`."""
     plain: dict[str, Any] = json.loads(json.dumps(to_plain(before)))
     if before.train is not None and loaded.train is not None:
         if before.train.task != loaded.train.task:
@@ -139,8 +141,9 @@ def _given_at_submission(run_dir: Path, resolved: Mapping[str, Any]) -> list[str
     given = resolved.get("overrides")
     if not isinstance(given, list) or not isinstance(resolved.get("submitted_from"), str):
         raise UsageError(
-            f"{run_dir} was submitted by an hpc-amp that did not note what its command line set",
-            hint="resume it as it is, or submit a new run",
+            f"{run_dir} was submitted by an hpc-amp that did not record the overrides of its "
+            "command line",
+            hint="resume it without changes, or submit a new run",
         )
     return given
 
@@ -148,8 +151,9 @@ def _given_at_submission(run_dir: Path, resolved: Mapping[str, Any]) -> list[str
 def _differences(
     section: type, before: Mapping[str, Any], after: Mapping[str, Any], path: str, why: Fixed | None
 ) -> Iterator[tuple[Changed, Fixed | None]]:
-    """What differs between two sections, down to single keys and variables of the environment, each
-    with the reason why it cannot change. A section above that is fixed fixes all its keys."""
+    """Yield the differences between two sections, down to single keys and environment variables,
+    each with the reason why it cannot change, or None. `why` is the reason of the section itself,
+    which holds for all its keys."""
     for name, key in keys_of(section).items():
         if name not in after:
             continue  # the task does not use it
@@ -173,7 +177,7 @@ def _refuse_fixed(changed: Sequence[tuple[Changed, Fixed | None]], loaded: Loade
         if one.key in ("train", "run") and None in (one.before, one.after):
             raise loaded.error(
                 one.key,
-                "a run stays a built-in task or a program of your own",
+                "a run cannot change between a built-in task and a program of your own",
                 "submit a new run",
             )
         if fixed is None or (one.before in fixed.free and one.after in fixed.free):
@@ -186,7 +190,7 @@ def _refuse_fixed(changed: Sequence[tuple[Changed, Fixed | None]], loaded: Loade
 
 
 def _check_length(run_dir: Path, train: Train | None) -> None:
-    """Raise UsageError where the run has made more steps than it would have now."""
+    """Raise UsageError if the run has already made more steps than its new length."""
     done, total = steps_done(run_dir), total_steps(run_dir, train)
     if total is not None and done > total:
         raise UsageError(
@@ -196,31 +200,32 @@ def _check_length(run_dir: Path, train: Train | None) -> None:
 
 
 def steps_done(run_dir: Path) -> int:
-    """The step of the newest checkpoint."""
+    """The step of the newest checkpoint; 0 if there is none."""
     names = [path.name for path in (run_dir / "checkpoints").glob("step-*")]
     return max((int(name[5:]) for name in names if name[5:].isdecimal()), default=0)
 
 
 def total_steps(run_dir: Path, train: Train | None) -> int | None:
-    """How many steps a training has from its beginning on; None where that is not known: the run
-    has not come so far, or is a program of the user's own."""
-    told = [
+    """The number of steps of the whole training. None if it is unknown: no attempt has recorded the
+    steps of an epoch yet, or the run is a program of the user's own."""
+    recorded = [
         read_json(path).get("steps_per_epoch")
         for path in (run_dir / "attempts").glob("*/progress.json")
     ]
-    in_epoch = next((number for number in told if isinstance(number, int)), None)
+    in_epoch = next((number for number in recorded if isinstance(number, int)), None)
     if train is None or in_epoch is None:
         return None
     steps = train.epochs * in_epoch
     return steps if train.max_steps is None else min(steps, train.max_steps)
 
 
-# ---- making it -----------------------------------------------------------------------------------
+# ---- making a change -----------------------------------------------------------------------------
 
 
 def apply(run_dir: Path, change: Change, command: str) -> int:
-    """Make a change, and return its number. `command` is what the user typed. The job is to be
-    submitted next, or the change taken back. Raises UsageError; all is as it was then."""
+    """Make a change on disk. Returns its number. `command` is the user's command line, for the
+    history. The caller has to submit the job next, or to revert the change with `take_back`. Raises
+    UsageError if a file cannot be written; the run is unchanged then."""
     stage = run_dir / f".change-{os.getpid()}"
     kept: Path | None = None
     try:
@@ -242,7 +247,7 @@ def apply(run_dir: Path, change: Change, command: str) -> int:
 
 
 def _keep(run_dir: Path, stage: Path, change: Change, command: str) -> Path:
-    """Make the folder of the change, with the files as they are. Raises OSError."""
+    """Create the history folder of a change with copies of the present files. Raises OSError."""
     history = run_dir / "history"
     history.mkdir(exist_ok=True)
     aside = stage / "before"
@@ -264,7 +269,8 @@ def _keep(run_dir: Path, stage: Path, change: Change, command: str) -> Path:
 def _replace(run_dir: Path, stage: Path, kept: Path) -> None:
     """Put the new files in place. Raises OSError."""
     source = run_dir / "src"
-    # A point of a sweep shares it by a link, which leads out of what the job's container sees.
+    # In a point of a sweep, `src` is a link to the sweep's folder, which this job's container does
+    # not mount.
     if source.is_symlink() or not _same_code(source, stage / "src"):
         if os.path.lexists(source):
             os.rename(source, kept / "src")
@@ -274,7 +280,7 @@ def _replace(run_dir: Path, stage: Path, kept: Path) -> None:
 
 
 def _same_code(one: Path, other: Path) -> bool:
-    """Whether two folders hold the same files. What Python made of them does not count."""
+    """Whether two folders contain the same files, except for `__pycache__`."""
     names = [_files(folder) for folder in (one, other)]
     if names[0] != names[1]:
         return False
@@ -288,20 +294,21 @@ def _files(folder: Path) -> list[str]:
 
 
 def take_back(run_dir: Path, number: int, reason: str) -> None:
-    """Undo a change whose job was not submitted. Raises UsageError."""
+    """Revert change `number`, whose job was not submitted. `reason` is written to the run's log.
+    Raises UsageError if the files cannot be restored."""
     try:
         _put_back(run_dir, run_dir / "history" / str(number))
     except OSError as error:
         raise UsageError(
-            f"change {number} of {run_dir} cannot be taken back: {error}",
+            f"change {number} of {run_dir} cannot be reverted: {error}",
             hint="the next `hpc-amp resume` tries again",
         ) from None
-    with contextlib.suppress(OSError):  # the log may be on the disk that is full
-        _log(run_dir, f"the change was taken back: {reason}")
+    with contextlib.suppress(OSError):  # the disk of the log may be full
+        _log(run_dir, f"the change was reverted: {reason}")
 
 
 def _put_back(run_dir: Path, kept: Path) -> None:
-    """Undo a change, also one that was made or undone in part. Raises OSError."""
+    """Revert a change, even if it was made or reverted only in part. Raises OSError."""
     if os.path.lexists(kept / "src"):
         source = run_dir / "src"
         if os.path.lexists(source):
@@ -310,15 +317,16 @@ def _put_back(run_dir: Path, kept: Path) -> None:
     for name in ("launch.sh", "job.json"):
         shutil.copy2(kept / name, kept / f"{name}.back")
         os.replace(kept / f"{name}.back", run_dir / name)
-    # In one step: a change that is half removed could not be undone once more.
+    # The folder is renamed before its removal: a folder that is removed in part could not be used
+    # for another try.
     doomed = run_dir / f".change-{os.getpid()}-undone"
     os.rename(kept, doomed)
     shutil.rmtree(doomed, ignore_errors=True)
 
 
 def mend(run_dir: Path) -> None:
-    """Take back a change that did not come about because its command was killed. Only for a run
-    that is not under way. Raises UsageError."""
+    """Revert a change whose command was killed before it submitted the job. The run must not be
+    pending or running. Raises UsageError if the files cannot be restored."""
     submitted = {
         event.get("change") for event in read_events(run_dir) if event["state"] == "submitted"
     }
@@ -337,12 +345,12 @@ def _log(run_dir: Path, text: str) -> None:
         log.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
 
 
-# ---- reading it ----------------------------------------------------------------------------------
+# ---- reading the history -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A change that was made."""
+    """A change that was made in the past."""
 
     number: int
     time: int
@@ -351,12 +359,12 @@ class Past:
     changed: tuple[Changed, ...]
 
     def to_plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The change as a dictionary of JSON values."""
         return dataclasses.asdict(self)
 
 
 def read_history(run_dir: Path) -> list[Past]:
-    """The changes of a run, oldest first; without those that cannot be read."""
+    """The changes of a run, oldest first. Changes that cannot be read are left out."""
     found = []
     for number in sorted(_numbers(run_dir)):
         facts = read_json(run_dir / "history" / str(number) / "change.json")

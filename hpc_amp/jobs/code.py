@@ -1,5 +1,5 @@
-"""What a job runs: a copy of this package as `src`, and one of the user's `code`. Nothing that
-changes while the job waits can change it."""
+"""Copy the code that a job runs into its run directory: this package's job side as `src`, and the
+user's code as `code`. Later edits of either do not affect the job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEVER_COPIED = (
     *("__pycache__", "*.pyc", ".git", ".venv", "venv", "node_modules", "_share"),
     *("runs", "sweeps", "studies", "functions"),
 )
-"""Patterns of names that no run needs."""
+"""Patterns of file names that are not copied."""
 MAIN = '''"""`python src ...` is `python -m hpc_amp.distributed.exec ...` with this snapshot."""
 
 import sys
@@ -31,19 +31,19 @@ from hpc_amp.distributed.exec import main
 
 main(sys.argv[1:])
 '''
-"""`src/__main__.py`."""
+"""The content of `src/__main__.py`."""
 JOB_SIDE = (
     *("__init__.py", "errors.py", "registry.py", "py.typed", "host", "preflight", "distributed"),
     *("amp", "train", "tasks", "gan", "trackers", "data", "models"),
     *(f"config/{name}.py" for name in ("__init__", "schema", "values", "units", "keys", "tree")),
 )
-"""What of the package runs on the nodes."""
+"""The files and folders of the package that run on the nodes."""
 _CODE_LIMIT = 100 * 2**20
 
 
 def copy_package(folder: Path, plan: Plan) -> None:
-    """The job side of hpc-amp and the host code of a plan as `src` in a folder: nothing of it has
-    to be in the image."""
+    """Copy the job side of hpc-amp and the host code of a plan to `src` in `folder`. The image
+    therefore does not need hpc-amp. Raises OSError."""
     for name in JOB_SIDE:
         source, copy = PACKAGE / name, folder / "src" / "hpc_amp" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -58,8 +58,8 @@ def copy_package(folder: Path, plan: Plan) -> None:
 
 
 def texts(plans: Iterable[Plan]) -> dict[str, str]:
-    """What else stands in `src`, by its path in there: the program that a rank begins with, and the
-    host code of each plan's scheduler, launcher and container."""
+    """The generated files of `src`, as texts by their paths in it: `__main__.py`, and the host code
+    of each plan's scheduler, launcher and container runtime."""
     found = {"__main__.py": MAIN}
     for plan in plans:
         host = "hpc_amp/host"
@@ -70,13 +70,14 @@ def texts(plans: Iterable[Plan]) -> dict[str, str]:
 
 
 def host_folder(run_dir: Path) -> Path:
-    """The files of a run that its launch script is made of, beside what stands in it."""
+    """The folder of the bash files that a run's launch script sources."""
     return run_dir / "src" / "hpc_amp" / "host"
 
 
 def copy_code(source: Path, folder: Path, results: Path) -> None:
-    """The user's code as `code` in a folder, without `results`, where all such copies are made: it
-    may lie in what is copied. Raises ConfigError as `refuse_large` does."""
+    """Copy the user's code from `source` to `code` in `folder`. `results` is the folder of all
+    runs; it is left out, because it may lie in `source`. Raises ConfigError if the code is too
+    large (`refuse_large`)."""
     refuse_large(source, results)
     ignore = shutil.ignore_patterns(*NEVER_COPIED)
 
@@ -88,8 +89,8 @@ def copy_code(source: Path, folder: Path, results: Path) -> None:
 
 
 def refuse_large(source: Path, results: Path) -> None:
-    """Raises ConfigError where the user's code, `results` not counted, is so large that nobody can
-    have meant it."""
+    """Raise ConfigError if the user's code, without `results`, has more than 100 MiB. Such a folder
+    probably contains data."""
     total = 0
     for folder, folders, files in os.walk(source):
         folders[:] = [

@@ -1,4 +1,4 @@
-"""Ending runs."""
+"""Cancel runs, or have them save a checkpoint and stop."""
 
 from __future__ import annotations
 
@@ -27,81 +27,104 @@ def cancel(
     on_wait: Callable[[], object] = lambda: None,
     on_orphan: Callable[[Orphan], object] = lambda orphan: None,
 ) -> RunStatus:
-    """End a run that is pending or running, for good: it will not start again by itself. Returns
-    its status before. A run that has ended is left as it is; one that was cancelled is cancelled
-    again where its job is there still, since the scheduler may have refused. A job that can never
-    start is taken out of the queue.
+    """Cancel a run that is pending or running. It does not start again by itself. Returns the
+    run's status before the cancellation.
 
-    An attempt that works although its job has ended is asked to stop through the stop file, which
-    is all that reaches it, and `on_orphan` is told.
+    A run that has ended is not changed, except that jobs of it that can never start are deleted
+    from the queue. A run that was cancelled before is cancelled again if its job still exists,
+    because the scheduler may have refused the first request.
 
-    Where signals do not reach the ranks in time, they are asked through the stop file first and
-    have 60 s to save (`on_wait` is told); an interrupt ends the wait, and then the job.
+    If the scheduler does not send signals to the ranks in time, the ranks are first asked through
+    the stop file and have 60 s to save. `on_wait` is called before this wait. KeyboardInterrupt
+    ends the wait; the job is cancelled then too.
+
+    An attempt that runs although its job has ended (`Orphan`) can only be reached by the stop file.
+    It is asked to stop, and `on_orphan` is called with it.
+
+    Raises UsageError if the run belongs elsewhere or its job is not known yet, and SchedulerError
+    if the scheduler refuses.
     """
     rundir.refuse_elsewhere(run_dir)
     (status,) = run_statuses([run_dir])
     _refuse_unsettled(status)
-    scheduler = None if status.job_id is None else get_scheduler(status.scheduler)
-    if scheduler is not None and status.job_id is not None:
-        if status.state in _UNDER_WAY:
-            # Recorded before: the script reads it when its ranks have saved, and does not go on.
-            record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
-            _drop_links(scheduler, run_dir, status.job_id)
-            if status.orphan is not None:
-                ask_to_stop(run_dir)
-                on_orphan(status.orphan)
-            try:
-                if status.state == "running" and not (status.orphan or scheduler.signals_ranks):
-                    _let_save(scheduler, status, on_wait)
-            finally:
-                scheduler.cancel(status.job_id)
-        else:
-            left: dict[str, JobStatus] = {}
-            links = read_chain(run_dir)
-            if status.state in ("cancelled", "lost") or (links and status.state != "finished"):
-                left = scheduler.unended([status.job_id, *links])
-            _drop_links(scheduler, run_dir, status.job_id)
-            there = left.get(status.job_id)
-            if there is not None and (there.stuck or status.state == "cancelled"):
-                scheduler.cancel(status.job_id)
-            if any(job.stuck or job.after for job in left.values()):
-                if status.state in ("cancelled", "lost"):
-                    record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
-                return replace(status, state="pending")
-            if there is not None and status.state == "cancelled":
-                return replace(status, state=there.state)
-            orphan = find_orphan(run_dir, status.scheduler)
-            if orphan is not None and status.state == "cancelled":
-                ask_to_stop(run_dir)
-                on_orphan(orphan)
-                return replace(status, state="running", orphan=orphan)
+    if status.job_id is None:
+        return status
+    scheduler = get_scheduler(status.scheduler)
+    if status.state not in _UNDER_WAY:
+        return _cancel_leftovers(run_dir, scheduler, status, status.job_id, on_orphan)
+    # Recorded first: the script reads it after its ranks have saved, and does not continue.
+    record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
+    _drop_links(scheduler, run_dir, status.job_id)
+    if status.orphan is not None:
+        ask_to_stop(run_dir)
+        on_orphan(status.orphan)
+    try:
+        if status.state == "running" and not (status.orphan or scheduler.signals_ranks):
+            _let_save(scheduler, status, on_wait)
+    finally:
+        scheduler.cancel(status.job_id)
     return status
 
 
+def _cancel_leftovers(
+    run_dir: Path,
+    scheduler: Scheduler,
+    status: RunStatus,
+    job_id: str,
+    on_orphan: Callable[[Orphan], object],
+) -> RunStatus:
+    """Cancel what is left of a run that has ended: jobs in the queue and an orphan. Returns the
+    status of the run that these show."""
+    left: dict[str, JobStatus] = {}
+    links = read_chain(run_dir)
+    if status.state in ("cancelled", "lost") or (links and status.state != "finished"):
+        left = scheduler.unended([job_id, *links])
+    _drop_links(scheduler, run_dir, job_id)
+    present = left.get(job_id)
+    if present is not None and (present.stuck or status.state == "cancelled"):
+        scheduler.cancel(job_id)
+    if any(job.stuck or job.after for job in left.values()):
+        if status.state in ("cancelled", "lost"):
+            record_event(run_dir, "cancelled", reason="by hpc-amp cancel")
+        return replace(status, state="pending")
+    if status.state != "cancelled":
+        return status
+    if present is not None:
+        return replace(status, state=present.state)
+    orphan = find_orphan(run_dir, status.scheduler)
+    if orphan is None:
+        return status
+    ask_to_stop(run_dir)
+    on_orphan(orphan)
+    return replace(status, state="running", orphan=orphan)
+
+
 def _refuse_unsettled(status: RunStatus) -> None:
-    """A job whose id is not known yet cannot be ended."""
+    """Raise UsageError for a run whose job has no known id yet: it cannot be cancelled."""
     if status.state == "unknown" and status.job_id is None:
         raise UsageError(
             f"{status.run_dir}: {status.reason}, and its job is not known",
-            hint=f"try again; {ANSWER_SECONDS} s after its submission it is clear what came of it",
+            hint=f"try again {ANSWER_SECONDS} s after its submission, when this is settled",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What became of a run that was to save and stop."""
+    """The result of `save_and_stop`."""
 
     before: RunStatus
     how: Literal["saved", "cancelled", "asked", "ended before"]
-    """`cancelled`: it was not at work; `asked`: a program of the user's own, which may look for the
-    stop file or not."""
+    """`cancelled`: the run was not running. `asked`: the run is a program of the user's own, which
+    may ignore the stop file; its end is not waited for."""
     after: RunStatus
 
 
 def save_and_stop(run_dir: Path, on_wait: Callable[[RunStatus], object]) -> Stopped:
-    """Have a run save a checkpoint and stop, and wait until it has (`on_wait` is told its status);
-    nothing is killed. It does not go on by itself then, even if it is preempted meanwhile. A
-    pending run is cancelled; one that has ended is left as it is.
+    """Ask a run to save a checkpoint and stop, and wait for its end. No process is killed. The run
+    does not continue by itself, even if it is preempted meanwhile. A pending run is cancelled, and
+    a run that has ended is not changed. `on_wait` is called with the run's status before the wait.
+
+    Raises UsageError and SchedulerError as `cancel` does.
     """
     rundir.refuse_elsewhere(run_dir)
     (before,) = run_statuses([run_dir])
@@ -111,7 +134,7 @@ def save_and_stop(run_dir: Path, on_wait: Callable[[RunStatus], object]) -> Stop
     if before.state == "pending" or before.attempt == 0:
         cancel(run_dir)
         return Stopped(before, "cancelled", before)
-    # For this attempt, and for the next if this one is just ending.
+    # The event holds for the next attempt too, in case that this one ends at this moment.
     record_event(run_dir, "stopping", reason="by hpc-amp cancel --save")
     ask_to_stop(run_dir)
     if rundir.read_resolved(run_dir)["job"].get("train") is None:
@@ -121,8 +144,8 @@ def save_and_stop(run_dir: Path, on_wait: Callable[[RunStatus], object]) -> Stop
 
 
 def _wait_for_end(run_dir: Path, scheduler: Scheduler) -> RunStatus:
-    """The files say nearly everything; the scheduler is asked now and then, for jobs that
-    vanish."""
+    """Wait until a run has ended. The files of the run normally show its end. The scheduler is
+    queried at longer intervals, for jobs that disappear without a record."""
     next_ask = time.monotonic() + scheduler.ask_seconds
     while True:
         time.sleep(_POLL_SECONDS)
@@ -135,15 +158,16 @@ def _wait_for_end(run_dir: Path, scheduler: Scheduler) -> RunStatus:
 
 
 def _drop_links(scheduler: Scheduler, run_dir: Path, job_id: str) -> None:
-    """Delete the jobs that wait for this one, the last one first: none shall start meanwhile."""
+    """Delete the jobs that wait for this one. The last one is deleted first, so that none starts
+    meanwhile."""
     for link in reversed(read_chain(run_dir)):
         if link != job_id:
             scheduler.cancel(link)
 
 
 def ask_to_stop(run_dir: Path) -> None:
-    """Ask the ranks of the newest attempt to save and stop, through the stop file. Raises
-    UsageError."""
+    """Create the stop file of the newest attempt: its ranks save and stop. Does nothing before the
+    first attempt. Raises UsageError if the file cannot be written."""
     newest = newest_attempt(run_dir)
     if newest is None:
         return
@@ -157,7 +181,7 @@ def _let_save(scheduler: Scheduler, status: RunStatus, on_wait: Callable[[], obj
     """Ask the ranks of a built-in task to save and stop, and wait for the job to end."""
     run_dir = Path(status.run_dir)
     if rundir.read_resolved(run_dir)["job"].get("train") is None:
-        return  # a program of the user's own knows no stop file
+        return  # a program of the user's own does not look for the stop file
     ask_to_stop(run_dir)
     on_wait()
     deadline = time.monotonic() + SAVE_SECONDS
@@ -166,6 +190,6 @@ def _let_save(scheduler: Scheduler, status: RunStatus, on_wait: Callable[[], obj
         try:
             there = scheduler.unended([status.job_id or ""])
         except SchedulerError:
-            continue  # the ranks have heard of it all the same
+            continue  # the ranks see the stop file all the same
         if not there:
             return

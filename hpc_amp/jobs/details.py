@@ -1,4 +1,4 @@
-"""All that there is to know of one run: its attempts, its progress, its time, its ranks."""
+"""The details of a run: its attempts, its progress, its remaining time, and its ranks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hpc_amp.jobs.status import RunStatus, run_statuses
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatAge:
-    """The least recent sign of life among the ranks of an attempt that is at work."""
+    """The oldest of the newest heartbeats of all ranks of a running attempt."""
 
     ranks: int
-    """Ranks that have given one."""
+    """Number of ranks that have written a heartbeat."""
     rank: int
     host: str
     step: int | None
@@ -31,21 +31,21 @@ class HeartbeatAge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDetails:
-    """What `hpc-amp status RUN` shows. Times are in seconds, None where they are not known or the
-    run is not running."""
+    """The facts that `hpc-amp status RUN` shows. Times are in seconds. They are None if they are
+    unknown or the run is not running."""
 
     status: RunStatus
     attempts: list[Attempt]
     seconds_to_go: int | None
-    """To the last step, at the latest speed."""
+    """Time to the last step at the present speed."""
     time_left: int | None
-    """To the time limit of the job."""
+    """Time to the time limit of the job."""
     heartbeat: HeartbeatAge | None
     changes: list[Past]
-    """Of its settings, by `hpc-amp resume`."""
+    """The changes of its settings by `hpc-amp resume`."""
 
     def to_plain(self) -> dict[str, Any]:
-        """For JSON: one flat object."""
+        """The details as one dictionary of JSON values; the keys of the status are at its top."""
         beat = self.heartbeat
         return {
             **self.status.to_plain(),
@@ -58,7 +58,7 @@ class RunDetails:
 
 
 def run_details(folders: Sequence[Path]) -> list[RunDetails]:
-    """The details of runs, with one request to each scheduler."""
+    """Read the details of runs, given by their run directories. Each scheduler is queried once."""
     return [
         _details(folder, status)
         for folder, status in zip(folders, run_statuses(folders), strict=True)
@@ -89,7 +89,7 @@ def _seconds_to_go(folder: Path, attempt: Path) -> int | None:
         steps = progress["total_steps"] - progress["step"]
         return int(steps * train["batch_size"] / progress["samples_per_second"])
     except (KeyError, TypeError, ZeroDivisionError):
-        return None  # it has not come so far, or is a program that tells no progress
+        return None  # no progress is recorded yet, or the program records none
 
 
 def _heartbeat(attempt: Path) -> HeartbeatAge | None:

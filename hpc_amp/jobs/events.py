@@ -1,5 +1,5 @@
-"""`state.jsonl`: every change of state of a run, one line each, written by the submitting command
-and by the launch script. It outlives the scheduler's memory."""
+"""`state.jsonl`: the changes of state of a run, one JSON object per line. The commands of hpc-amp
+and the launch script write it. Unlike the scheduler's records, it is never deleted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpc_amp.errors import UsageError
 
 
 def record_event(run_dir: Path, state: str, **facts: Any) -> None:
-    """Append one event. Raises UsageError where this user cannot write there."""
+    """Append an event with the present time. Raises UsageError if the file cannot be written."""
     line = json.dumps({"time": int(time.time()), "state": state, **facts})
     path = run_dir / "state.jsonl"
     try:
@@ -20,13 +20,14 @@ def record_event(run_dir: Path, state: str, **facts: Any) -> None:
             out.write(line + "\n")
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be written: {error.strerror}", hint="is the run somebody else's?"
+            f"{path} cannot be written: {error.strerror}",
+            hint="check that the run is yours and that the disk is not full",
         ) from None
 
 
 def read_events(run_dir: Path) -> list[dict[str, Any]]:
-    """All events, oldest first. What is not one is left out: a last line that is still being
-    written, or the traces of a full disk."""
+    """Read all events, oldest first. Lines that are not an event are left out, such as an
+    incomplete last line that is being written, or was when the disk became full."""
     try:
         lines = (run_dir / "state.jsonl").read_bytes().splitlines()
     except OSError:

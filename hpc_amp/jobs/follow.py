@@ -1,4 +1,4 @@
-"""Showing a run's log as it grows, until the run ends."""
+"""Show a run's log while it grows, until the run ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _POLL_SECONDS = 0.3
 
 
 class LogTail:
-    """Hands over what was appended to a file since the last look. It need not exist yet."""
+    """Passes text that is appended to a file to `write`. The file need not exist yet. `offset` is
+    the position in bytes where reading begins."""
 
     def __init__(self, path: Path, write: Callable[[str], object], *, offset: int = 0) -> None:
         self._path = path
@@ -22,14 +23,14 @@ class LogTail:
         self._offset = offset
 
     def pump(self) -> bool:
-        """Write what is new; returns whether there was anything."""
+        """Pass on the text that was appended since the last call. Returns whether there was any."""
         try:
             with self._path.open("rb") as source:
                 source.seek(self._offset)
                 data = source.read()
         except FileNotFoundError:
             return False
-        # A half-written character at the end waits for its other half.
+        # A character at the end that is not complete yet is read again at the next call.
         if _ends_inside(data):
             text = data.decode(errors="ignore")
             self._offset += len(text.encode())
@@ -56,8 +57,8 @@ def follow(
     offset: int = 0,
     on_wait: Callable[[RunStatus], object],
 ) -> RunStatus:
-    """Write the run's log from `offset` on until it has ended; returns how. `on_wait` is told the
-    status each time that the scheduler was asked."""
+    """Pass a run's log to `write`, from the byte `offset` on, until the run has ended. Returns its
+    final status. `on_wait` is called with the status after each query of the scheduler."""
     tail = LogTail(run_dir / "logs" / "job.log", write, offset=offset)
     next_ask = 0.0
     while True:
@@ -66,7 +67,7 @@ def follow(
         if state_changed or time.monotonic() >= next_ask:
             (status,) = run_statuses([run_dir])
             if status.state in FINAL:
-                # The last lines may have come between the two looks.
+                # The last lines may have been written after the call of `pump` above.
                 tail.pump()
                 return status
             on_wait(status)
@@ -75,5 +76,5 @@ def follow(
 
 
 def _final_event(run_dir: Path) -> bool:
-    """Whether the last event is an end. Cheap: no scheduler is asked."""
+    """Whether the last event is an end. Does not query the scheduler."""
     return any(event["state"] in FINAL for event in read_events(run_dir)[-1:])

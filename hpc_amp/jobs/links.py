@@ -1,6 +1,7 @@
-"""`chain`: the jobs that were submitted together to follow one another, one id a line.
+"""Chains: jobs of one run that are submitted together, each waiting for the one before.
 
-For schedulers that cannot requeue a job. The launch script reads it too.
+Chains are for schedulers that cannot requeue a job. The file `chain` of a run has their ids, one
+per line. The launch script reads it too.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from hpc_amp.signals import INTERRUPTING
 
 
 def submit_chain(scheduler: Scheduler, run_dir: Path, links: int) -> Submission:
-    """Submit the run's script, and `links` times more to start after the one before. Raises
-    SchedulerError or UsageError; no job stays behind then. UnclearError says that there may be one,
-    or that the scheduler did not take one back.
+    """Submit a run's script once, and `links` more jobs that each start after the one before.
+    Returns the submission of the first job.
 
-    The first one is held until all are there: nothing can wait for a job that has ended already.
-    A signal that waits (`signals.uninterrupted`) ends the chain before its next link.
+    The first job is held until all are submitted, because no job can be submitted to wait for one
+    that has already ended. A pending signal (see `signals.uninterrupted`) ends the submission
+    before the next job.
+
+    Raises SchedulerError or UsageError if a job cannot be submitted; the jobs before it are
+    deleted. Raises UnclearError if a job may exist, or could not be deleted.
     """
     script = run_dir / "launch.sh"
     (run_dir / "chain").unlink(missing_ok=True)
@@ -56,19 +60,19 @@ def submit_chain(scheduler: Scheduler, run_dir: Path, links: int) -> Submission:
 
 
 def _without_chain(error: OSError | HpcAmpError, kept: Sequence[str]) -> HpcAmpError:
-    """The error of a chain that did not come about, and of which the scheduler has `kept` jobs."""
-    said = (
-        str(error) if isinstance(error, HpcAmpError) else f"the chain cannot be recorded: {error}"
-    )
+    """The error of a chain that could not be submitted. `kept` are jobs that could not be
+    deleted."""
+    is_file_error = isinstance(error, OSError)
+    message = f"the chain cannot be recorded: {error}" if is_file_error else str(error)
     if kept:
-        return UnclearError(f"{said}; could not be deleted again: {', '.join(kept)}")
-    if isinstance(error, OSError):
-        return UsageError(said)
-    return UnclearError(said) if isinstance(error, UnclearError) else SchedulerError(said)
+        message += f"; could not be deleted again: {', '.join(kept)}"
+    if kept or isinstance(error, UnclearError):
+        return UnclearError(message)
+    return UsageError(message) if is_file_error else SchedulerError(message)
 
 
 def _take_back(scheduler: Scheduler, job_ids: Sequence[str]) -> list[str]:
-    """Delete jobs, the last one first; those that the scheduler keeps."""
+    """Delete jobs, the last one first. Returns those that the scheduler did not delete."""
     kept = []
     for job_id in reversed(job_ids):
         try:
@@ -79,12 +83,12 @@ def _take_back(scheduler: Scheduler, job_ids: Sequence[str]) -> list[str]:
 
 
 def write_chain(run_dir: Path, job_ids: Sequence[str]) -> None:
-    """Record the chain. Raises OSError."""
+    """Write the ids of a chain's jobs, in order. Raises OSError."""
     (run_dir / "chain").write_text("".join(f"{job_id}\n" for job_id in job_ids))
 
 
 def read_chain(run_dir: Path) -> list[str]:
-    """The chain's job ids in order; none for a run without one."""
+    """The ids of a chain's jobs, in order. Empty for a run without a chain."""
     try:
         return (run_dir / "chain").read_text().split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Everything that a launch script depends on, resolved: the input of rendering."""
+"""Plans: a job with its site, scheduler, launcher and container, ready to be rendered."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hpc_amp.schedulers import Scheduler, get_scheduler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Spec):
-    """One run, ready to be rendered."""
+    """A run with everything that its launch script depends on."""
 
     scheduler: Scheduler
     launcher: Launcher
@@ -37,8 +37,8 @@ class Plan(Spec):
 
     @property
     def step_launcher(self) -> str:
-        """The launcher with which the scheduler itself starts processes on the nodes of a job;
-        empty where it has none."""
+        """The name of the scheduler's own launcher, which starts processes on the nodes of a job.
+        Empty if the scheduler has none."""
         return self.scheduler.step_launcher
 
     @property
@@ -48,13 +48,15 @@ class Plan(Spec):
 
     @property
     def grace(self) -> int:
-        """Seconds between the scheduler's SIGTERM and its SIGKILL, as far as is known here."""
+        """Seconds between the scheduler's SIGTERM and its SIGKILL: `job.grace`, else the default of
+        the scheduler."""
         given = self.job.resources.grace
         return parse_duration(given) if given is not None else self.scheduler.grace
 
     @property
     def whole_nodes(self) -> bool:
-        """Whether its nodes are known to be its own: where they are given whole, or it says so."""
+        """Whether the job certainly shares its nodes with no other job: the scheduler or the site
+        allocates whole nodes, or a directive requests exclusive ones."""
         if self.scheduler.whole_nodes or self.site.gpu_request == "none":
             return True
         directives = (*self.site.directives, *self.job.resources.directives)
@@ -62,10 +64,11 @@ class Plan(Spec):
 
 
 def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
-    """Choose scheduler, launcher and container for a job on a site.
+    """Choose scheduler, launcher and container for a job on a site, and check that they work
+    together.
 
-    Paths in the job become absolute, relative to the working directory. Raises ConfigError where
-    the parts do not fit together.
+    Paths in the job are made absolute, from the working directory. `run_dir` need not exist.
+    Raises ConfigError if the parts do not work together, and UsageError if host code is incomplete.
     """
     job = loaded.job
     workdir = Path.cwd().resolve()
@@ -103,7 +106,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         _refuse_step_in_step(loaded, launcher.name)
     if job.launch.mpi != "none" and not launcher.mpi:
         raise ConfigError(
-            f"launch.mpi {job.launch.mpi}: under {method} the ranks are no MPI world",
+            f"launch.mpi {job.launch.mpi}: {method} does not start the ranks as an MPI program",
             where=loaded.where("launch.mpi"),
             hint="use launch.method srun, mpirun or mpiexec",
         )
@@ -124,7 +127,8 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         workdir=run_dir / "code" if job.code is not None else workdir,
         python=_absolute_program(job.container.python or default_python, workdir),
         umask=_umask(),
-        # Variables in paths are those of the submitting shell, also when the file is read again.
+        # Expanded paths are fixed by overrides: `resume` reads the job file again, and the
+        # variables may have changed by then.
         overrides=(*loaded.overrides, *as_overrides(loaded.job, loaded.expanded)),
         submitted_from=workdir,
     )
@@ -133,29 +137,29 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
 
 
 def _umask() -> int:
-    """This process's umask, which can only be read by setting it."""
+    """This process's umask. The only way to read it is to set it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
 def _refuse_step_in_step(loaded: LoadedJob, launcher: str) -> None:
-    """A step has all cores of its tasks, so that another one inside would wait for ever (seen with
-    srun of Slurm 22.05)."""
+    """Refuse a command that starts a step inside a step. The outer step has all cores, so the inner
+    one would wait for them forever (observed with srun of Slurm 22.05)."""
     found = launcher_in(loaded.job.run or [])
     if found is not None and found.name == launcher and "--overlap" not in found.arguments:
         raise loaded.error(
             "run",
-            f"{launcher} inside a step of {launcher} waits for ever for the cores that this step "
-            "has",
-            "write launch: single: then the batch script itself starts the command",
+            f"{launcher} inside a step of {launcher} waits forever for the cores of this step",
+            "write launch: single, so that the batch script itself starts the command",
         )
 
 
 def _check_entry(
     loaded: LoadedJob, container: Container, scheduler: Scheduler, launcher: Launcher
 ) -> None:
-    """Refuse a container that options of a step launcher enter where no such step is made."""
+    """Refuse a container runtime that needs options of a step launcher if the job has no such
+    step."""
     needed = container.entered_by
     if not needed:
         return
@@ -175,7 +179,7 @@ def _check_entry(
 
 
 def _on_one_node(job: Job) -> Job:
-    """The same world on one node, with the resources of all."""
+    """The job with all its ranks and GPUs on one node."""
     request = job.resources
     resources = dataclasses.replace(
         request,
@@ -187,13 +191,14 @@ def _on_one_node(job: Job) -> Job:
 
 
 def absolute_path(path: str, workdir: Path) -> str:
-    """A path of a job file as absolute, and free of symbolic links."""
+    """Make a path of a job file absolute and resolve its symbolic links."""
     return str((workdir / path).resolve())
 
 
 def _absolute_program(program: str, workdir: Path) -> str:
-    """A path as absolute; a bare name stays, to be found on PATH. The interpreter of a virtual
-    environment is a symbolic link and only works as one."""
+    """Make the path of a program absolute. A bare name is not changed; it is searched in PATH.
+    Symbolic links are not resolved: the interpreter of a virtual environment is one, and its target
+    would not use the environment."""
     if "/" not in program:
         return program
     return os.path.abspath(workdir / program)
@@ -205,7 +210,7 @@ def _absolute_paths(job: Job, workdir: Path, runtime: Container) -> Job:
 
     def absolute_bind(bind: str) -> str:
         source, colon, rest = bind.partition(":")
-        # Links stay: `/scratch` shall be there inside under this name, wherever it leads.
+        # Symbolic links are not resolved: `/scratch` has to be mounted under this name.
         source = os.path.abspath(workdir / source) if source else ""
         return f"{source}{colon}{rest}" if rest else source
 
@@ -227,8 +232,8 @@ def _absolute_paths(job: Job, workdir: Path, runtime: Container) -> Job:
 def _check_paths(
     loaded: LoadedJob, job: Job, run_dir: Path, workdir: Path, container: Container
 ) -> None:
-    """Refuse paths that cannot be carried all the way: search paths split at `:`, no scheduler
-    takes a control character, and scripts and job.json are UTF-8."""
+    """Refuse paths that cannot be used everywhere: `:` separates search paths, schedulers accept no
+    control characters, and scripts and job.json are UTF-8."""
     for what, path in (("the run directory", run_dir), ("the working directory", workdir)):
         text = str(path)
         if any(
@@ -237,7 +242,7 @@ def _check_paths(
         ):
             raise ConfigError(
                 f"{what} {text!r} has a colon, a control character or a byte that is not UTF-8",
-                hint="search paths and mounts cannot carry it; work in another folder",
+                hint="search paths and mounts cannot contain it; work in another folder",
             )
     if not container.uses_image:
         return
@@ -258,7 +263,7 @@ def _check_paths(
 
 
 def _wrong_bind(text: str, container: Container) -> tuple[str, str]:
-    """What keeps a bind from working, and what to do; empty where nothing does."""
+    """Message and hint for a bind that cannot work; both are empty if it can."""
     bind = parse_bind(text)
     if bind is None or not bind.destination.startswith("/"):
         return f"{text!r} is not a bind", (

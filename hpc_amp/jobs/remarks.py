@@ -1,4 +1,4 @@
-"""What somebody wrote for a job and has no effect, although nothing is wrong with it by itself."""
+"""Remarks: settings of a job that are valid but probably do not have the intended effect."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class _Setting:
 
     origin: str
     name: str
-    """Long where there is a long one; each entry of an option whose entries add up is an option of
-    its own, named `OPTION ENTRY`."""
+    """The option's long name if it has one. If the entries of several such options are combined,
+    each entry is a setting of its own, named `OPTION ENTRY`."""
     spelling: str
-    """All that stands before the value: `--constraint=`, `-l `."""
+    """The text before the value: `--constraint=`, `-l `."""
     value: str
 
     @property
@@ -37,8 +37,9 @@ class _Setting:
 
 
 def remarks_on(loaded: LoadedJob, site: Site) -> tuple[str, ...]:
-    """One line for each directive that another one replaces, for each variable that `setup` or an
-    option of the container sets in vain, and for a launcher in the script that every rank runs."""
+    """The remarks on a job on a site, one line each: directives that another one replaces,
+    variables in `setup` or container options that hpc-amp overrides, and a launcher in the script
+    that every rank runs."""
     scheduler = get_scheduler(site.scheduler)
     own = scheduler.own_variables
     found = [
@@ -73,8 +74,9 @@ def _directives(loaded: LoadedJob, site: Site, grammar: Grammar) -> Iterator[str
 
 
 def _settings(origin: str, lines: Sequence[str], grammar: Grammar) -> Iterator[_Setting]:
-    """The options of directives that have a value, as the scheduler reads them. Each line is read
-    by itself, so that a wrong one, which rendering refuses, does not hide the others."""
+    """Yield the options with a value of some directives, as the scheduler reads them. Each line is
+    parsed separately, so that a wrong one, which rendering refuses later, does not affect the
+    others."""
     for line in lines:
         for option in grammar.parse_line(f" {line}").options:
             if option.value is None:
@@ -95,7 +97,7 @@ def _replaced(old: _Setting, new: _Setting) -> str:
 
 
 def _joined(old: _Setting, new: _Setting, grammar: Grammar) -> str:
-    """Advice to have both, where the scheduler has a form for it."""
+    """Advice how to combine two settings, if the scheduler has a form for it."""
     joined = grammar.joined.get(new.name)
     if joined is None or not all(re.fullmatch(joined.form, one.value) for one in (old, new)):
         return ""
@@ -114,7 +116,7 @@ def _names(value: str) -> set[str]:
 
 
 def _against_keys(loaded: LoadedJob, setting: _Setting, grammar: Grammar) -> Iterator[str]:
-    """A directive that stands in the place of what a key asks for."""
+    """A directive that replaces the one generated from a key of the job file."""
     key = grammar.keys.get(setting.name)
     if key is None or not _is_written(loaded.tree, key):
         return
@@ -130,7 +132,7 @@ def _is_written(tree: MappingNode, key: str) -> bool:
 
 
 def _without_gpus(loaded: LoadedJob, site: Site, gres: _Setting | None) -> Iterator[str]:
-    """A `--gres` for something else in the place of the generated one for GPUs."""
+    """A `--gres` without GPUs that replaces the generated one with GPUs."""
     count = loaded.job.resources.gpus_per_node
     if gres is None or site.gpu_request != "gres" or count == 0 or "gpu" in _names(gres.value):
         return
@@ -147,7 +149,8 @@ _LONGEST_SCRIPT = 2**20
 
 
 def _launchers(job: Job) -> Iterator[str]:
-    """What a script does depends on more than its words, so that this is not an error."""
+    """A launcher in the script that every rank runs. This is not an error, because the script may
+    start it in some ranks only."""
     name = script_in(job.run or [])
     if name is None or job.world_size == 1:
         return
@@ -157,7 +160,7 @@ def _launchers(job: Job) -> Iterator[str]:
             return
         text = path.read_text(errors="replace")
     except OSError:
-        return  # the job says so, if it is there at all
+        return  # the file may exist on the nodes only
     for line, launcher in launchers_in_script(text):
         yield (
             f"run: every one of the {job.world_size} ranks runs {name}, whose line {line} starts "
@@ -170,7 +173,7 @@ def _launchers(job: Job) -> Iterator[str]:
 
 
 def _container_options(origin: str, words: Sequence[str], own: Mapping[str, str]) -> Iterator[str]:
-    """Variables in the container's `--env A=1,B=2`; the rank's own come after them."""
+    """Variables in the container's `--env A=1,B=2` that hpc-amp sets afterwards for each rank."""
     values = [word.removeprefix("--env=") for word in words if word.startswith("--env=")]
     values += [after for word, after in itertools.pairwise(words) if word == "--env"]
     for entry in ",".join(values).split(","):
@@ -180,9 +183,7 @@ def _container_options(origin: str, words: Sequence[str], own: Mapping[str, str]
             yield f"--env {name} of {origin} has no effect, since hpc-amp sets it: {meaning}"
 
 
-_AFTER_SETUP = {
-    "OMP_NUM_THREADS": "it is job.cpus_per_gpu, and container.env can say another value"
-}
+_AFTER_SETUP = {"OMP_NUM_THREADS": "it is job.cpus_per_gpu; set another value in container.env"}
 
 
 def _exports(origin: str, setup: str, own: Mapping[str, str]) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""A plan as a launch script: the only place that joins scheduler, launcher, container and site."""
+"""Render the launch script of a plan. Only this module combines scheduler, launcher, container and
+site."""
 
 from __future__ import annotations
 
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
 
 def render(plan: Plan) -> str:
-    """The launch script: the very bytes that are submitted. Pure, and the same for the same plan.
+    """Render the launch script of a plan, exactly as it is submitted. Reads no state besides the
+    plan and the templates.
 
-    Raises ConfigError where the scheduler cannot do what the plan asks, or would misread a
-    directive that site or user added."""
+    Raises ConfigError if the scheduler cannot run the plan, or would misread a directive of the
+    site or the user.
+    """
     plan.scheduler.check(plan)
     script = templates("jobs").get_template("launch.sh.j2").render(template_context(plan))
     _check_directives(plan, script)
@@ -31,8 +34,9 @@ def render(plan: Plan) -> str:
 def render_session(
     plan: Plan, folder: Path, command: Sequence[str], *, watched: bool, limited: bool
 ) -> str:
-    """The script of `hpc-amp shell`: a shell, or a command, as the only rank. `watched`: it says
-    itself how it ended; `limited`: its time is the job's walltime, from now on."""
+    """Render the script of `hpc-amp shell`, which runs a shell, or `command`, as the only rank.
+    `folder` is the session's folder. `watched`: the script records its exit status there.
+    `limited`: its time limit is the job's walltime, from its start."""
     about = {"watched": _yes(watched), "ends": _yes(limited)}
     if plan.scheduler.allocation:
         about["allocation"] = plan.scheduler.allocation
@@ -48,8 +52,8 @@ def render_session(
 
 
 def _check_directives(plan: Plan, script: str) -> None:
-    """Refuse lines of site and user that the scheduler would misread. Ours are not suspected: a `$`
-    in them is one that somebody's path has."""
+    """Raise ConfigError for lines of the site or the user that the scheduler would misread.
+    Generated directives are not checked: a `$` in them comes from a path and is meant literally."""
     grammar = plan.scheduler.grammar
     if grammar is None:
         return
@@ -59,11 +63,11 @@ def _check_directives(plan: Plan, script: str) -> None:
         line = lines[finding.line - 1]
         if line.removeprefix(f"{grammar.marker} ") not in ours:
             raise ConfigError(f"the directive `{line}`: {finding.message}", hint=finding.fix)
-    # Some schedulers read the whole script. A value may have lines of its own.
+    # Some schedulers search the whole script for directives, also lines of `setup` and of values.
     written = len(plan.scheduler.directives(plan))
     for directive in grammar.read(lines).directives[written:]:
         raise ConfigError(
-            f"{plan.scheduler.title} would take a line of the script for a directive: "
+            f"{plan.scheduler.title} would read a line of the script as a directive: "
             f"{lines[directive.line - 1]!r}",
             hint=f"no line of setup or of a value may begin with {grammar.marker}",
         )
@@ -79,9 +83,11 @@ def _without_additions(plan: Plan) -> Plan:
 
 
 def template_context(plan: Plan, *, session: bool = False) -> dict[str, Any]:
-    """What the templates in `jobs/` know of a job. `session`: its script is not a batch script."""
-    job = plan.job
+    """The variables of the templates in `jobs/`. `session`: the script is not a batch script, and
+    makes no preflight."""
+    job, fabric = plan.job, plan.fabric
     sources = [bind.split(":")[0] for bind in plan.binds] if plan.container.uses_image else []
+    setups = {"site.setup": plan.site.setup, "job.setup": job.resources.setup}
     return {
         "marker": verbatim(plan.scheduler.marker),
         "directives": [verbatim(line) for line in plan.scheduler.directives(plan)],
@@ -92,18 +98,13 @@ def template_context(plan: Plan, *, session: bool = False) -> dict[str, Any]:
         "settings": _setting_lines(_settings(plan, session=session)),
         "walltime": plan.walltime,
         "stop_margin": plan.stop_margin,
-        "fabric_comments": [comment(line) for line in plan.fabric.comments()]
-        if plan.fabric is not None
-        else [],
+        "fabric_comments": [comment(line) for line in fabric.comments()] if fabric else [],
         "fabric_env": [(verbatim(name), quote(value)) for name, value in plan.fabric_env.items()],
         "expanded": [quote(line) for line in plan.expanded],
         "site_env": [(verbatim(name), quote(value)) for name, value in plan.site.env.items()],
         "setups": [
             (verbatim(origin), verbatim(lines.strip("\n")))
-            for origin, lines in (
-                ("site.setup", plan.site.setup),
-                ("job.setup", job.resources.setup),
-            )
+            for origin, lines in setups.items()
             if lines.strip()
         ],
         "image": quote(job.container.image or ""),
@@ -116,7 +117,7 @@ def template_context(plan: Plan, *, session: bool = False) -> dict[str, Any]:
 
 
 def _settings(plan: Plan, *, session: bool) -> list[dict[str, str]]:
-    """What hpc_amp/host has to know of a job, as the groups in which they are read best."""
+    """The settings of a job that hpc_amp/host reads. Each group becomes one line of the script."""
     job, request = plan.job, plan.job.resources
     groups: list[dict[str, Any]] = [
         {
@@ -175,13 +176,13 @@ def _yes(value: bool) -> str:
 
 
 def _grace(plan: Plan) -> int:
-    """Seconds between SIGTERM and SIGKILL, which the launcher may send earlier."""
+    """Seconds between SIGTERM and SIGKILL. The launcher may send SIGKILL before the scheduler."""
     longest = plan.launcher.longest_grace
     return plan.grace if longest is None else min(plan.grace, longest)
 
 
 def _option_lines(options: list[str]) -> list[ShellText]:
-    """Options for reading: one a line, with their values."""
+    """The lines of an array of options: each option with its values on a line of its own."""
     lines: list[list[str]] = []
     for word in options:
         if word.startswith("-") or not lines:
@@ -192,6 +193,7 @@ def _option_lines(options: list[str]) -> list[ShellText]:
 
 
 def _array_word(word: str) -> ShellText:
-    """A word of an array. A comma is quoted, lest it be taken for a separator."""
+    """A word of a bash array. Words with a comma are quoted for readers, who might take the comma
+    for a separator."""
     quoted = quote(word)
     return verbatim(f"'{word}'") if "," in word and quoted == word else quoted

@@ -1,4 +1,4 @@
-"""Run directories on the submit side: making one, finding one again.
+"""Create and find run directories.
 
 runs/<name>/<UTC time>-<4 letters>/   and   runs/<name>/latest -> the newest
 """
@@ -29,23 +29,25 @@ from hpc_amp.tasks.registry import TaskError, job_from_plain
 
 
 def new_run_id() -> str:
-    """A name for a run that sorts by time: `20261127-223455-kqzf` (UTC)."""
+    """A new run id: the time in UTC and four random letters, such as `20261127-223455-kqzf`. Run
+    ids sort by time."""
     now = datetime.datetime.now(datetime.timezone.utc)
     letters = "".join(secrets.choice(string.ascii_lowercase) for _ in range(4))
     return f"{now:%Y%m%d-%H%M%S}-{letters}"
 
 
 def check_run_id(run_id: str) -> str:
-    """A run id that somebody chose. Raises UsageError unless it has the form of ours."""
+    """Return a run id that the user chose. Raises UsageError if it does not have the form of
+    `new_run_id`."""
     if not re.fullmatch(r"\d{8}-\d{6}-[a-z]{4}", run_id):
         raise UsageError(f"{run_id!r} is not a run id", hint="use the form 20261127-223455-kqzf")
     return run_id
 
 
 def create(plan: Plan, script: str, config_text: str) -> None:
-    """Make the run directory of `plan` with everything that the job needs: the frozen
-    configuration, the script, and a copy of the code. Raises UsageError where it exists or cannot
-    be written; nothing stays behind then."""
+    """Create the run directory of `plan` with everything that the job needs: the configuration,
+    the script, and a copy of the code. `config_text` is the job file as given. Raises UsageError if
+    the directory exists or cannot be written; what was written is removed then."""
     run_dir = plan.run_dir
     try:
         run_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -55,25 +57,26 @@ def create(plan: Plan, script: str, config_text: str) -> None:
             f"{run_dir} exists already", hint="every run has a directory of its own"
         ) from None
     except OSError as error:
-        raise UsageError(f"the run directory cannot be made: {error}") from None
+        raise UsageError(f"the run directory cannot be created: {error}") from None
     try:
         _fill(plan, script, config_text)
     except BaseException as error:
         discard(run_dir)
         if isinstance(error, OSError):
-            raise UsageError(f"the run directory cannot be filled: {_told(error)}") from None
+            raise UsageError(f"the run directory cannot be written: {_one_line(error)}") from None
         raise
 
 
 def discard(run_dir: Path) -> None:
-    """Remove a run that did not come about, and the folder of its name if it was the first."""
+    """Remove a run that was not submitted, and the folder above it if that is then empty."""
     shutil.rmtree(run_dir, ignore_errors=True)
     with contextlib.suppress(OSError):
         run_dir.parent.rmdir()
 
 
-def _told(error: OSError) -> str:
-    """An error as one line. Copying a tree collects its errors: (source, destination, reason)."""
+def _one_line(error: OSError) -> str:
+    """The text of an error. `shutil.copytree` collects its errors in one, as tuples of source,
+    destination and reason; of these, the first reason."""
     first = error.args[0] if isinstance(error, shutil.Error) else None
     return str(first[0][2]) if isinstance(first, list) else str(error)
 
@@ -93,14 +96,14 @@ def _fill(plan: Plan, script: str, config_text: str) -> None:
 
 
 def write_resolved(plan: Plan, folder: Path) -> None:
-    """`job.json`, from which the job side has its settings."""
+    """Write `job.json`, from which the job side reads its settings. Raises OSError."""
     (folder / "job.json").write_text(json.dumps(resolved(plan), indent=1) + "\n")
 
 
 def resolved(plan: Plan) -> dict[str, Any]:
-    """The content of `job.json`: the job with all defaults, and where things are. The
-    environment of network and site is added beneath the job's: inside the container it has to win
-    over the image's."""
+    """The content of `job.json`: the job with all defaults, and the paths of the run. The
+    environment of fabric and site is merged beneath the job's `container.env`, because in the
+    container it has to override the image's."""
     job = to_plain(plan.job)
     for key in plan.job.train.UNUSED if plan.job.train is not None else ():
         del job["train"][key]
@@ -125,7 +128,7 @@ def resolved(plan: Plan) -> dict[str, Any]:
 
 
 def read_resolved(run_dir: Path) -> dict[str, Any]:
-    """`job.json` of a run. Raises UsageError where it is damaged."""
+    """Read `job.json` of a run. Raises UsageError if it is missing or damaged."""
     path = run_dir / "job.json"
     try:
         content = json.loads(path.read_text())
@@ -137,8 +140,9 @@ def read_resolved(run_dir: Path) -> dict[str, Any]:
 
 
 def job_of(run_dir: Path, resolved: Mapping[str, Any]) -> Job:
-    """The job of the `job.json` of a run, with the defaults of keys that are newer than it. Raises
-    UsageError where this version, or the task in the run's `code`, has not all its keys."""
+    """The job in the `job.json` of a run. Keys that are newer than the file get their defaults.
+    Raises UsageError if the file has keys that this version, or the task in the run's `code`, does
+    not have."""
     plain = resolved["job"]
     code = run_dir / "code" if plain.get("code") is not None else None
     try:
@@ -150,9 +154,9 @@ def job_of(run_dir: Path, resolved: Mapping[str, Any]) -> Job:
 
 
 def origin(folder: Path, resolved: Mapping[str, Any]) -> Path | None:
-    """Where a run was submitted, if that is another folder than this one: its script and its job
-    are of that folder, whether this is a copy of it or the folder itself, moved. None where both
-    are one, by whatever path. `resolved` is the folder's `job.json`."""
+    """The folder in which a run was submitted, if `folder` is not the same folder by another path;
+    else None. `resolved` is the content of the folder's `job.json`. The run was copied or moved
+    then, and its script and its job still use the original folder."""
     recorded = resolved.get("run_dir")
     if not isinstance(recorded, str):
         return None
@@ -161,14 +165,16 @@ def origin(folder: Path, resolved: Mapping[str, Any]) -> Path | None:
 
 @contextlib.contextmanager
 def working_in(folder: str, what: str) -> Iterator[None]:
-    """Be in the folder that paths in a job count from. `what` was done there, such as `the run was
-    submitted`. Raises UsageError where it is gone."""
+    """Change the working directory for the duration of the block, to the folder from which the
+    relative paths of a job are resolved. `what` says what was done there, such as `the run was
+    submitted`, for errors. Raises UsageError if the folder does not exist any more."""
     before = Path.cwd()
     try:
         os.chdir(folder)
     except OSError as error:
         raise UsageError(
-            f"{what} in {folder}: {error.strerror}", hint="paths in its job count from there"
+            f"{what} in {folder}: {error.strerror}",
+            hint="the relative paths in its job start from there",
         ) from None
     try:
         yield
@@ -177,21 +183,22 @@ def working_in(folder: str, what: str) -> Iterator[None]:
 
 
 def same_folder(one: Path, other: Path) -> bool:
-    """Whether two paths are one folder: symbolic links and bind mounts lead to the same inode."""
+    """Whether two paths lead to the same folder, also by symbolic links and bind mounts."""
     try:
         return os.path.samefile(one, other)
     except OSError:
-        return False  # one is gone, or this machine does not see it
+        return False  # one of them does not exist on this machine
 
 
 def refuse_elsewhere(run_dir: Path) -> None:
-    """Raises UsageError where a run is not in the folder that it was submitted in: what is done to
-    it would happen there."""
+    """Raise UsageError if a run is not in the folder in which it was submitted: a command on it
+    would affect that folder."""
     refuse_copy(run_dir, origin(run_dir, read_resolved(run_dir)))
 
 
 def refuse_copy(folder: Path, recorded: Path | None) -> None:
-    """Raises UsageError where a run, a study or a sweep has another `origin` than its folder."""
+    """Raise UsageError if `recorded` is not None. It is the `origin` of the run or campaign in
+    `folder`."""
     if recorded is None:
         return
     if recorded.exists():
@@ -209,8 +216,8 @@ def refuse_copy(folder: Path, recorded: Path | None) -> None:
 
 
 def point_latest(run_dir: Path) -> str | None:
-    """Let `latest` point to a run. Where that is not possible it stays as it is: no job shall fail
-    for it. Returns where it pointed."""
+    """Make the link `latest` point to a run. Returns its previous target, or None. If the link
+    cannot be changed, it is left as it is; this is no reason for a job to fail."""
     try:
         before = os.readlink(run_dir.parent / "latest")
     except OSError:
@@ -220,11 +227,11 @@ def point_latest(run_dir: Path) -> str | None:
 
 
 def restore_latest(run_dir: Path, before: str | None) -> None:
-    """Let `latest` point where it did before a run that does not come about."""
+    """Make the link `latest` point to `before` again, after the submission of a run failed."""
     latest = run_dir.parent / "latest"
     with contextlib.suppress(OSError):
         if os.readlink(latest) != run_dir.name:
-            return  # another run has come since then
+            return  # another run was submitted meanwhile
         if before is None:
             latest.unlink()
         else:
@@ -232,7 +239,7 @@ def restore_latest(run_dir: Path, before: str | None) -> None:
 
 
 def _link_latest(run_dir: Path, target: str) -> None:
-    """`latest` always points somewhere: the new link replaces the old one in one step."""
+    """Replace the link by a rename, so that `latest` exists at any time."""
     temporary = run_dir.parent / f".latest-{run_dir.name}"
     with contextlib.suppress(OSError):
         temporary.symlink_to(target)
@@ -240,17 +247,17 @@ def _link_latest(run_dir: Path, target: str) -> None:
 
 
 def find_run(target: str, runs_dir: Path) -> Path:
-    """The run directory that `target` means: a run directory, a run's name (its newest run), or a
-    job id. Raises UsageError where there is none."""
+    """Find a run directory. `target` is a run directory, the name of a job (its newest run), or a
+    job id. Raises UsageError if there is no such run."""
     for folder in (Path(target), runs_dir / target / "latest", runs_dir / target):
-        if os.path.isfile(folder / "job.json"):  # False, too, for names that no file can have
+        if os.path.isfile(folder / "job.json"):  # unlike Path.is_file, False for invalid names
             return folder.resolve()
     copies = []
     for folder in all_runs(runs_dir):
         if any(event.get("job_id") == target for event in read_events(folder)):
             if origin(folder, read_json(folder / "job.json")) is None:
                 return folder
-            copies.append(folder)  # it has the original's events, but the job is the original's
+            copies.append(folder)  # a copy has the events of the original, whose job this is
     if copies:
         return copies[0]
     raise UsageError(

@@ -1,7 +1,8 @@
-"""`hpc-amp shell`: a shell, or one command, on a node, with what the job's ranks would have.
+"""`hpc-amp shell`: run a shell, or one command, on a node, in the environment of the job's ranks.
 
-A session has a folder: with its script, and for a job file with what a run directory has for the
-job (job.json, the package). It goes at the end, unless somebody has put something into it.
+Each session has a folder with its script. If the session is of a job file, the folder also has
+job.json and the package, as a run directory. It is removed at the end, unless the session wrote
+files into it.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ _MARKS = ("started", "status")
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session that is to be: `plan.run_dir` is where its job.json is."""
+    """A session that is not started yet. Its job.json is in `plan.run_dir`."""
 
     plan: Plan
     folder: Path
     command: tuple[str, ...]
     """Empty for a shell."""
     config_text: str | None
-    """Of a job file; None where the job is a run's."""
+    """The text of the job file; None if the session is of a run."""
 
     @property
     def request(self) -> Plan:
-        """What to ask the scheduler for: one node, with its part of the job's cores and GPUs, for
-        one process."""
+        """The plan whose resources are requested from the scheduler: one node of the job, with its
+        cores and GPUs, for one process."""
         job = self.plan.job
         resources = dataclasses.replace(
             job.resources, nodes=1, ranks_per_node=1, cpus_per_gpu=job.cpus_per_node
@@ -65,8 +66,8 @@ class Session:
 
 
 def of_config(config: Path | None, overrides: Sequence[str], command: Sequence[str]) -> Session:
-    """A session for a job file; without one, for a job that has nothing but the site's defaults.
-    Raises ConfigError."""
+    """Prepare a session for a job file. If `config` is None, its job has only the site's defaults
+    and the overrides. `command` is empty for a shell. Raises ConfigError."""
     if config is None:
         where = "hpc-amp shell"
         tree = parse("name: shell\nrun: [sh]\n", lambda line: where)
@@ -80,7 +81,7 @@ def of_config(config: Path | None, overrides: Sequence[str], command: Sequence[s
     check_job(loaded, site)
     job = loaded.job
     folder = Path(job.runs_dir) / job.name / f"shell-{rundir.new_run_id()}"
-    # What is typed here works on the code itself, not on a copy.
+    # A session works on the user's code itself, not on a copy.
     loaded = dataclasses.replace(loaded, job=dataclasses.replace(_on_one_node(job), code=None))
     plan = make_plan(loaded, site, folder)
     if job.code is not None:
@@ -91,20 +92,20 @@ def of_config(config: Path | None, overrides: Sequence[str], command: Sequence[s
 
 
 def of_run(run_dir: Path, overrides: Sequence[str], command: Sequence[str]) -> Session:
-    """A session for a run, with its own code and job. Only what it asks of the scheduler may be
-    overridden. Raises ConfigError or UsageError."""
+    """Prepare a session for a run, with the run's code and job. `overrides` may change keys of
+    `job` only. `command` is empty for a shell. Raises ConfigError or UsageError."""
     rundir.refuse_elsewhere(run_dir)
     resolved = rundir.read_resolved(run_dir)
     if not (host_folder(run_dir) / "begin_alone.sh").is_file():
         raise UsageError(
             f"{run_dir} was made by an older hpc-amp ({resolved.get('hpc_amp', 'unknown')})",
-            hint="its runs have no shell of this one; name the job file instead of the run",
+            hint="this version cannot open a shell for its runs; name the job file instead",
         )
     job = rundir.job_of(run_dir, resolved)
     for override in overrides:
         if not override.startswith("job."):
             raise UsageError(
-                f"{override}: of a run, only job.... can be set: the rest is as it was submitted",
+                f"{override}: for the shell of a run, only keys of job can be set",
                 hint="name the job file instead of the run",
             )
     resources, tree = _resources(run_dir, resolved["job"], overrides)
@@ -114,8 +115,8 @@ def of_run(run_dir: Path, overrides: Sequence[str], command: Sequence[str]) -> S
     plan = make_plan(loaded, _site_of(job, resolved), run_dir)
     if not (host_folder(run_dir) / "containers" / f"{plan.container.name}.sh").is_file():
         raise UsageError(
-            f"{run_dir} has no code for the container runtime {plan.container.name}, which the "
-            f"site {plan.site.name} did not name when it was submitted",
+            f"{run_dir} has no host code for the container runtime {plan.container.name}: the site "
+            f"{plan.site.name} used another one when the run was submitted",
             hint="name the job file instead of the run",
         )
     plan = dataclasses.replace(
@@ -142,20 +143,24 @@ def _resources(
 
 
 def _site_of(job: Job, resolved: Mapping[str, Any]) -> Site:
-    """The run's site. Where it was named by the path of a file, that file has to be here still."""
+    """The site of a run. If the job named a site file, that file is read again if it exists."""
     is_path = "/" in job.site or job.site.endswith((".yaml", ".yml"))
     if is_path and os.path.isfile(job.site):
         return find_site(job.site)
     return find_site(resolved["site"])
 
 
-# ---- the line to copy ----------------------------------------------------------------------------
+# ---- lines to copy -------------------------------------------------------------------------------
 
 
 def lines_to_copy(session: Session, *, here: bool, environ: Mapping[str, str]) -> list[str]:
-    """What a user would type on a node: what site and job set up, and the container's command. The
-    environment is set inside, where the image cannot mask it and nothing evaluates it."""
-    # The session's own folder is never made.
+    """The lines that a user can type on a node instead of calling `hpc-amp shell`: the environment
+    and `setup` of site and job, and the container's command. `here`: this machine is the node.
+
+    The command sets the environment inside the container, where the image's environment cannot
+    override it and no shell evaluates it.
+    """
+    # The session's own folder is not created.
     folder = session.plan.workdir if session.config_text is not None else session.plan.run_dir
     plan = dataclasses.replace(session.plan, run_dir=folder)
     lines = []
@@ -174,11 +179,11 @@ def lines_to_copy(session: Session, *, here: bool, environ: Mapping[str, str]) -
 
 
 def _for_a_shell(command: Sequence[str], script: Path) -> list[str]:
-    """A command that runs the script on a new node, with a login shell in place of the script.
-    Empty where the script runs on this machine."""
+    """Replace the script at the end of `command`, which runs it on a new node, by a login shell.
+    Returns an empty list if the command runs the script on this machine."""
     here = run_here(script, {}).command
     for runs in (script_command(script), here, [str(script)]):
-        # Some schedulers hand the words to a shell.
+        # Some schedulers pass the words to a shell, and the command then has them quoted.
         for end in (runs, [shlex.quote(word) for word in runs]):
             before = list(command[: -len(end)])
             if [*before, *end] == list(command):
@@ -218,14 +223,15 @@ def _container_words(session: Session, plan: Plan) -> list[str]:
     return plan.container.command(plan, inside)
 
 
-# ---- running it ----------------------------------------------------------------------------------
+# ---- running a session ---------------------------------------------------------------------------
 
 
 def start(
     session: Session, *, here: bool, environ: Mapping[str, str], say: Callable[[str], None]
 ) -> int:
-    """Run the session, and return the exit status of its shell or command. Raises HpcAmpError where
-    it does not come about."""
+    """Run a session. Returns the exit status of its shell or command. `here`: run it on this
+    machine. `say` is called with messages for the user. Raises HpcAmpError if the session cannot be
+    started."""
     has_terminal = terminal.is_terminal()
     if not session.command and not has_terminal:
         raise UsageError(
@@ -280,22 +286,23 @@ def _run_watched(session: Session, how: Interactive) -> int:
         return int((session.folder / "status").read_text())
     if (session.folder / "started").exists():
         raise SchedulerError(
-            "the session was ended from outside", hint=f"by its time limit, or by {name}"
+            "the session was ended by its time limit or by the scheduler",
+            hint=f"{name} may know why",
         )
     if status == 0:
         raise SchedulerError(f"{name} ended the job before the session could start")
-    return status  # its command has said why
+    return status  # the scheduler's command has printed the reason
 
 
 def _create(session: Session, script: str) -> set[str]:
-    """The session's folder, with all that it needs: the names in it, and those that the session
-    itself makes."""
+    """Create the session's folder with the files that it needs. Returns the names of all files
+    that hpc-amp writes to it. Raises UsageError if it cannot be written."""
     folder, plan = session.folder, session.plan
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
     except OSError as error:
-        raise UsageError(f"the session's folder cannot be made: {error}") from None
+        raise UsageError(f"the session's folder cannot be created: {error}") from None
     try:
         if session.config_text is not None:
             copy_package(folder, session.plan)
@@ -305,12 +312,13 @@ def _create(session: Session, script: str) -> set[str]:
     except BaseException as error:
         rundir.discard(folder)
         if isinstance(error, OSError):
-            raise UsageError(f"the session's folder cannot be filled: {error}") from None
+            raise UsageError(f"the session's folder cannot be written: {error}") from None
         raise
 
 
 def _remove(session: Session, made: set[str], say: Callable[[str], None]) -> None:
-    """Remove the folder, unless it holds what is not ours: checkpoints, most likely."""
+    """Remove the session's folder, unless it has other files than those in `made`, such as
+    checkpoints. `say` is called with a message in this case."""
     leftovers = session.plan.scheduler.leftover_files
     with contextlib.suppress(OSError):
         others = sorted(
@@ -320,9 +328,9 @@ def _remove(session: Session, made: set[str], say: Callable[[str], None]) -> Non
         )
         if others and session.config_text is not None:
             shown = ", ".join(others[:4]) + (", ..." if len(others) > 4 else "")
-            say(f"kept {session.folder}: the session has put {shown} there")
+            say(f"kept {session.folder}: the session wrote {shown} there")
             return
-    # Something may still be ending on the node, and write its last file while this goes on.
+    # A process on the node may still be ending and write its last file during the removal.
     for seconds in (0.0, 0.1, 0.5, 1.0, 2.0):
         time.sleep(seconds)
         rundir.discard(session.folder)

@@ -1,4 +1,4 @@
-"""The `setup` of a job or a site: shell lines that the launch script contains as they are."""
+"""Check the `setup` lines of a job and a site, which are copied into the launch script."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hpc_amp.errors import ConfigError
 
 
 def check_setup(loaded: LoadedJob, site: Site) -> None:
-    """Raises ConfigError for lines that bash cannot read, or that would go on into the lines of the
-    script behind them: an open quote, a here-document without its end, a backslash at the end."""
+    """Raise ConfigError if bash cannot parse the `setup` lines, or if they would continue into the
+    next line of the script: an open quote, a here-document without end, a backslash at the end."""
     for key, lines, where in (
         (f"setup of the site {site.name}", site.setup, None),
         ("job.setup", loaded.job.resources.setup, loaded.where("job.setup")),
@@ -27,11 +27,12 @@ def check_setup(loaded: LoadedJob, site: Site) -> None:
 
 
 def _syntax_error(lines: str) -> str | None:
-    """What bash says of the lines without running them; None where nothing is wrong."""
+    """The error that bash reports when it parses the lines without running them; None if it
+    reports none."""
     ending = lines.rstrip("\n")
     if (len(ending) - len(ending.rstrip("\\"))) % 2:
         return "its last line ends with a backslash"
-    # Extended patterns are read as such: the lines may switch them on.
+    # Extended patterns are accepted, because the lines may enable them.
     checked = subprocess.run(
         ["bash", "--norc", "-O", "extglob", "-n"],
         input=lines + "\n",
@@ -40,5 +41,5 @@ def _syntax_error(lines: str) -> str | None:
         capture_output=True,
         check=False,
     )
-    said = checked.stderr.strip().splitlines()
-    return re.sub(r"^bash: ", "", said[0]) if said else None
+    errors = checked.stderr.strip().splitlines()
+    return re.sub(r"^bash: ", "", errors[0]) if errors else None

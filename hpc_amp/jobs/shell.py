@@ -1,7 +1,7 @@
-"""The one place where text becomes part of a shell script.
+"""Convert text to parts of a shell script. No other module does this.
 
-Templates may only insert `ShellText` and numbers (see `templates`): whatever comes from a
-configuration has to pass `quote`, and shell that a user wrote on purpose has to say `verbatim`.
+Templates insert only `ShellText` and numbers (see `templates`). Text from a configuration therefore
+has to pass `quote`, and shell code of the user has to be marked with `verbatim`.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from hpc_amp.resources import resource_folder
 if TYPE_CHECKING:
     import jinja2
 
-# Of a command, without what stands in front of it.
+# The width of a command's lines, without the text in front of it.
 _WIDTH = 80
 
 
 class ShellText(str):
-    """Text that is safe to stand in a bash script as it is."""
+    """Text that may be inserted into a bash script unchanged."""
 
     __slots__ = ()
 
 
 def quote(value: str) -> ShellText:
-    """`value` as one bash word that expands to exactly `value`. Raises ValueError for a NUL, which
-    no argument can carry."""
+    """Quote `value` as one bash word that expands to exactly `value`. Raises ValueError if it
+    contains a NUL character, which no argument can contain."""
     if "\0" in value:
-        raise ValueError("a NUL character cannot stand in a command line")
+        raise ValueError("a command line cannot contain a NUL character")
     return ShellText(shlex.quote(value))
 
 
 def words(values: Iterable[str]) -> ShellText:
-    """Several words, each quoted."""
+    """Quote several words, and join them with spaces."""
     return ShellText(" ".join(quote(value) for value in values))
 
 
 def command_line(values: Iterable[str]) -> ShellText:
-    """Words that are shell already, as one command over as many lines as it needs."""
+    """Join words that are shell code already to one command, with line breaks if it is long."""
     lines, line = [], ""
     for value in values:
         if line and len(line) + len(value) > _WIDTH:
@@ -51,18 +51,20 @@ def command_line(values: Iterable[str]) -> ShellText:
 
 
 def verbatim(text: str) -> ShellText:
-    """Shell source that is meant as such: our own, or a user's `setup` lines."""
+    """Mark text as shell code: hpc-amp's own, or a user's `setup` lines."""
     return ShellText(text)
 
 
 def comment(text: str) -> ShellText:
-    """Text for the rest of a comment line: control characters would end it."""
+    """Convert text for use in a comment line. Control characters, which would end the comment, are
+    replaced by `?`."""
     return ShellText("".join(letter if letter.isprintable() else "?" for letter in text))
 
 
 @functools.cache
 def templates(folder: str) -> jinja2.Environment:
-    """The templates of a resource folder: of launch scripts, of definition files."""
+    """The Jinja environment for the templates of a resource folder. Its templates raise TypeError
+    for a value that is neither ShellText nor a number."""
     import jinja2
 
     return jinja2.Environment(
@@ -77,7 +79,7 @@ def templates(folder: str) -> jinja2.Environment:
 
 
 def _only_shell(value: Any) -> Any:
-    """Let a template insert nothing but numbers and text that went through this module."""
+    """Refuse any value of a template that is neither a number nor ShellText."""
     if isinstance(value, (ShellText, int)):
         return value
     raise TypeError(f"{value!r} would reach a shell without being quoted")

@@ -1,4 +1,4 @@
-"""What schedulers, launchers and containers get to see of a plan."""
+"""`Spec`: the part of a plan that schedulers, launchers and containers use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 
-# Folders that a container has itself; binding the host's over them breaks the image.
+# Folders that every image has. A bind of the host's folder would hide the image's files.
 SYSTEM_FOLDERS = frozenset(
     {"/", *("/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/mnt", "/opt", "/proc")}
     | {"/root", "/run", "/sbin", "/sys", "/usr", "/var"}
@@ -23,7 +23,7 @@ SYSTEM_FOLDERS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec(ABC):
-    """A job on a site, resolved. All paths are absolute and free of symbolic links."""
+    """A job on a site. All paths are absolute and contain no symbolic links."""
 
     job: Job
     site: Site
@@ -32,22 +32,22 @@ class Spec(ABC):
     python: str
     fabric: Fabric | None = None
     umask: int = 0o022
-    """Of the submitting shell: the job's files shall have the same permissions."""
+    """The umask of the submitting shell. The job uses it too."""
     remarks: tuple[str, ...] = ()
-    """What the user should know, although nothing is wrong."""
+    """Remarks for the user, one line each (`jobs.remarks`)."""
     expanded: tuple[str, ...] = ()
-    """The paths that were written with variables, and what they are. The log tells, too."""
+    """The paths that were written with variables, and their values, for the log."""
     version: str = __version__
     overrides: tuple[str, ...] = ()
-    """What the command line set besides the job file."""
+    """The overrides of the command line, and those that fix the values of expanded paths."""
     submitted_from: Path = Path("/")
-    """Where relative paths of job file and command line count from."""
+    """The folder from which relative paths of job file and command line are resolved."""
 
     @property
     @abstractmethod
     def step_launcher(self) -> str:
-        """The launcher with which the scheduler itself starts processes on the nodes of a job;
-        empty where it has none."""
+        """The name of the scheduler's own launcher, which starts processes on the nodes of a job.
+        Empty if the scheduler has none."""
 
     @property
     @abstractmethod
@@ -82,13 +82,13 @@ class Spec(ABC):
 
     @property
     def fabric_env(self) -> dict[str, str]:
-        """What the network between the nodes needs."""
+        """The environment variables of the fabric profile."""
         return self.fabric.settings(self.job.resources.nodes) if self.fabric is not None else {}
 
     @property
     def binds(self) -> list[str]:
-        """What the container has to see besides itself, without repetitions: the site's folders,
-        the user's, and what the job itself reads and writes."""
+        """The binds of the container, without duplicates: those of the site and of the job, and the
+        folders that the job reads and writes."""
         wanted = [*self.site.bind, *self.job.container.bind]
         if self.job.launch.mpi == "bind":
             prefix = self.site.host_mpi.prefix
@@ -108,13 +108,14 @@ class Spec(ABC):
 
 
 def _folder_of(path: Path) -> Path:
-    """The folder to bind for a path of a task: that of a file, and for what does not exist yet the
-    one that it will be made in."""
+    """The folder to bind for a path of a task: the path itself if it is a folder, else the nearest
+    folder above it that exists."""
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
 def _same_inside(text: str) -> str | None:
-    """The folder of a bind that leaves it where it is and writable; None for any other bind."""
+    """The folder of a bind that is writable and has the same path in the container; None for any
+    other bind."""
     bind = parse_bind(text)
     if bind is None or bind.destination != bind.source or bind.read_only:
         return None

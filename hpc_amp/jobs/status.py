@@ -1,4 +1,4 @@
-"""Where runs stand: what their files say, checked against what the scheduler says."""
+"""The status of runs, from their files and from the scheduler."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from hpc_amp.jobs.unsettled import INTERRUPTED, found_since, may_still_come
 from hpc_amp.schedulers import JobStatus, get_scheduler
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE
 
-# States after which the scheduler has nothing more to say.
+# States of a run that has ended. The scheduler is not queried for it any more.
 FINAL = frozenset(("finished", "failed", "cancelled", "checkpointed", "lost"))
 
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """One line of `hpc-amp status`.
+    """The status of a run: one line of `hpc-amp status`.
 
-    `state` is pending, running, finished, failed, cancelled, checkpointed (stopped, may be
-    resumed), lost (it left the queue without a word) or unknown (the scheduler does not answer).
+    `state` is pending, running, finished, failed, cancelled, checkpointed (stopped at a checkpoint,
+    can be resumed), lost (the job ended and its end was not recorded) or unknown (the scheduler
+    does not answer).
     """
 
     run_dir: str
@@ -40,17 +41,19 @@ class RunStatus:
     total_steps: int | None
     outcome: str | None
     orphan: Orphan | None = None
-    """What is at work although the job of a `running` run has ended."""
+    """An attempt that still runs although the run's job has ended. `state` is then `running`."""
 
     def to_plain(self) -> dict[str, Any]:
-        """For JSON. Its reason tells of an orphan."""
+        """The status as a dictionary of JSON values, without `orphan`, which `reason` describes."""
         plain = asdict(self)
         del plain["orphan"]
         return plain
 
 
 def run_statuses(folders: Sequence[Path]) -> list[RunStatus]:
-    """The status of runs, with one request to each scheduler, and none where all have ended."""
+    """Read the status of runs, given by their run directories. Each scheduler is queried once, and
+    only if some run has not ended. The job id of an interrupted submission is searched for in the
+    queue and recorded."""
     views = [RunView(folder) for folder in folders]
     for view in views:
         if view.is_unsettled:
@@ -64,23 +67,23 @@ def run_statuses(folders: Sequence[Path]) -> list[RunStatus]:
 
 
 def status_of(view: RunView, answers: dict[str, JobStatus] | None) -> RunStatus:
-    """The status of a run, given its scheduler's answer about `view.job_ids`; None where there was
-    no answer."""
+    """The status of a run. `answers` is the scheduler's answer about `view.job_ids`, or None if it
+    did not answer."""
     status = view.status(answers)
-    # The script may have written its last line between our look at the files and the scheduler's
-    # answer, and so may the next job of the run.
+    # The script, and the next job of the run, may have written files after `view` was read and
+    # before the scheduler answered.
     while status.state == "lost":
         newer = RunView(view.folder)
         if newer.job_ids != view.job_ids and not newer.ended:
             view, status = newer, newer.status(_ask(newer.scheduler, newer.job_ids))
             continue
-        # Once the job has ended, the files cannot change any more.
+        # The job has ended, so these files are final.
         return newer.status(answers)
     return status
 
 
 def _ask(scheduler: str, job_ids: Sequence[str]) -> dict[str, JobStatus] | None:
-    """The scheduler's answer; None where there is none."""
+    """The scheduler's answer about jobs; None if it does not answer."""
     try:
         return get_scheduler(scheduler).query(job_ids)
     except SchedulerError:
@@ -88,29 +91,30 @@ def _ask(scheduler: str, job_ids: Sequence[str]) -> dict[str, JobStatus] | None:
 
 
 class RunView:
-    """What the files of one run say."""
+    """The state of a run according to its files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.resolved = read_json(folder / "job.json")
-        # Of a copy, or of a run that was moved: the job in the queue is not this folder's.
+        # Set if the run was copied or moved: the job in the queue then belongs to another folder.
         self.origin = origin(folder, self.resolved)
         self.scheduler: str = self.resolved.get("scheduler", "unknown")
         events = read_events(folder)
         since = max((i for i, e in enumerate(events) if e["state"] == "submitted"), default=0)
         current = events[since:]
-        # From `queued`, or from the script itself, which may be faster than the scheduler's answer.
+        # The event `queued` has the id, and so have those of the script, which may start before the
+        # scheduler's command returns.
         job_ids = [str(event["job_id"]) for event in current if event.get("job_id")]
         self.job_id: str | None = job_ids[-1] if job_ids else None
         chain = read_chain(folder)
         waiting = chain[chain.index(self.job_id) + 1 :] if self.job_id in chain else []
-        # The current job, then those that wait for it to end.
+        # The current job, then the jobs that wait for its end.
         self.job_ids = [*([self.job_id] if self.job_id else []), *waiting]
-        # `queued` only brings the job id: the script may have recorded more before it.
+        # `queued` only adds the job id. The script may have recorded its events before it.
         changes = [event for event in current if event["state"] != "queued"]
         self.last = changes[-1] if changes else {"state": "unknown"}
         self.stopping = any(event["state"] == "stopping" for event in current)
-        # The script may have said more since, but it ends without a word then.
+        # Not necessarily the last event: the script may have recorded others after it.
         self.cancelled = next((e for e in reversed(current) if e["state"] == "cancelled"), None)
         self.attempt = max((int(event.get("attempt", 0)) for event in events), default=0)
         self.submissions = [event for event in events if event["state"] == "submitted"]
@@ -119,11 +123,11 @@ class RunView:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether the command that submitted it has not (yet) told the job's id."""
+        """Whether the run was submitted, but the job's id is not recorded yet."""
         return self.last["state"] == "submitted" and self.job_id is None and self.origin is None
 
     def look_for_job(self) -> None:
-        """Find in the queue what that command did not tell, and record it."""
+        """Search the queue for the job of an unsettled run, and record its id."""
         folder = Path(self.submissions[-1].get("folder", self.folder))
         try:
             found = found_since(self.scheduler, folder, self._events)
@@ -133,17 +137,18 @@ class RunView:
         if not found:
             return
         self.job_id, self.job_ids = found[0], found
-        with contextlib.suppress(UsageError, OSError):  # it may be somebody else's run
+        with contextlib.suppress(UsageError, OSError):  # the run may belong to another user
             record_event(self.folder, "queued", job_id=found[0])
             if len(found) > 1:
                 write_chain(self.folder, found)
 
     @property
     def ended(self) -> bool:
-        """Whether the scheduler has nothing to say of it."""
+        """Whether the scheduler need not be queried about this run."""
         return self.last["state"] in FINAL or self.origin is not None
 
     def status(self, answers: dict[str, JobStatus] | None) -> RunStatus:
+        """The status of the run. `answers` is as for `status_of`."""
         attempt_path = self.folder / "attempts" / str(self.attempt)
         progress = read_json(attempt_path / "progress.json")
         ended = read_json(attempt_path / "outcome.json")
@@ -151,7 +156,7 @@ class RunView:
         self.orphan: Orphan | None = None
         state, reason = self._state(answers)
         if state == outcome == "failed":
-            # The job's own words say more than the script's exit status.
+            # The reason that the ranks recorded is more specific than the script's exit status.
             reason = str(ended.get("reason") or reason)
         return RunStatus(
             run_dir=str(self.folder),
@@ -182,7 +187,7 @@ class RunView:
         answer = answers.get(self.job_id, JobStatus("ended"))
         dead: list[str] = [self.job_id] if answer.stuck else []
         if answer.state == "ended":
-            # Where a job was killed without a word, the next link of its chain takes over.
+            # After a job that was killed, the next job of its chain continues the run.
             link, dead_links = self._next_link(answers)
             answer, dead = link or answer, [*dead, *dead_links]
         if answer.state == "ended":
@@ -190,59 +195,61 @@ class RunView:
         if self.orphan is not None:
             return "running", str(self.orphan)
         if answer.state == "ended" and not answer.reason:
-            answer = self._last_words()
-        left = (
-            f"; still in the queue, where it can never start: job {', '.join(dead)} "
-            "(hpc-amp cancel takes it out)"
-            if dead
-            else ""
-        )
+            answer = self._final_status()
+        left = ""
+        if dead:
+            left = (
+                f"; still in the queue, where it can never start: job {', '.join(dead)} "
+                "(hpc-amp cancel deletes it)"
+            )
         if answer.state == "ended" and state == "terminated":
-            # Saved, and not started again.
+            # It saved a checkpoint, and the scheduler did not start it again.
             return "checkpointed", f"{reason}{left}"
         if answer.state == "ended" and self.cancelled is not None:
             return "cancelled", f"{self.cancelled.get('reason', '')}{left}"
         if answer.state == "ended" and state == "killed":
-            # Nor was this one.
+            # It was killed, and the scheduler did not start it again.
             return "failed", f"{reason}{left}"
         if answer.state == "ended":
-            # The script had no chance to write its last line.
+            # The script was killed before it could record its end.
             state = "cancelled" if answer.reason.lower().startswith("cancelled") else "lost"
             return state, f"{answer.reason}{left}"
         if answer.state == "pending":
             return "pending", answer.reason
-        return "running", "it was asked to save and stop" if self.stopping else ""
+        reason = "it was asked to save and stop" if self.stopping else ""
+        return "running", reason
 
     def _without_job(self) -> tuple[str, str]:
-        """Of a run whose job is not known."""
+        """State and reason of a run whose job id is not known."""
         try:
             (self.folder / "state.jsonl").open("rb").close()
         except FileNotFoundError:
-            pass  # its command was killed before it wrote it
-        except OSError as error:  # it may be somebody else's run
+            pass  # its command was killed before it wrote the file
+        except OSError as error:  # the run may belong to another user
             return "unknown", f"its state.jsonl cannot be read: {error.strerror}"
         if not self.submissions:
             return "failed", "it was never submitted: its command was ended before that"
         if not self._queue_answers:
             return "unknown", "the scheduler does not answer"
         if may_still_come(int(self.submissions[-1].get("time", 0))):
-            return "unknown", "its submission has not come to an end"
+            return "unknown", "its submission has not ended yet"
         return "failed", f"{INTERRUPTED}: no job of it is in the queue"
 
     def _next_link(self, answers: dict[str, JobStatus]) -> tuple[JobStatus | None, list[str]]:
-        """The status of the link that takes over from a job that has ended; or, where the job ended
-        in a way that lets no link start, those that are in the queue for ever."""
+        """The status of the next job of the chain, after the current job has ended. If the job
+        ended in a way that no further job can start, None and the jobs that stay in the queue
+        forever."""
         for number, job_id in enumerate(self.job_ids[1:], 1):
             link = answers.get(job_id, JobStatus("ended"))
-            # All before it have ended: what it still waits for does not come.
+            # All jobs before it have ended, so a job that still waits for one can never start.
             if link.stuck or link.after:
                 return None, [one for one in self.job_ids[number:] if one in answers]
             if link.state != "ended":
                 return link, []
         return None, []
 
-    def _last_words(self) -> JobStatus:
+    def _final_status(self) -> JobStatus:
         try:
-            return get_scheduler(self.scheduler).last_words(self.job_id or "", self.folder)
+            return get_scheduler(self.scheduler).final_status(self.job_id or "", self.folder)
         except SchedulerError:
             return NOT_IN_QUEUE

@@ -1,4 +1,4 @@
-"""From a configuration to a job in the queue."""
+"""Submit and resume runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from hpc_amp.signals import uninterrupted
 def prepare(
     config: Path, overrides: Sequence[str], *, run_id: str | None = None, site: str | None = None
 ) -> tuple[Plan, LoadedJob]:
-    """A validated plan for a configuration. Touches nothing on disk. `site` replaces the job's."""
+    """Read a job file, validate it and make its plan. Writes nothing to disk. `run_id` replaces the
+    generated run id, and `site` the job's site. Raises ConfigError or UsageError."""
     if site is not None:
         overrides = [*overrides, f"site={site}"]
     loaded, chosen = load_for_site(config, overrides)
@@ -40,18 +41,22 @@ def prepare(
 def submit(
     plan: Plan, config_text: str, tell: Callable[[Submission], object] = lambda submission: None
 ) -> Submission:
-    """Create the run directory and hand the script to the scheduler. Where that refuses, nothing
-    stays behind; where it may have taken the job all the same, the directory stays (UnclearError).
+    """Create the run directory and submit the script. `config_text` is the job file as given.
+    `tell` is called with the submission.
 
-    Ctrl-C and signals wait until the job's id is on record and `tell` has told it.
+    Signals, also that of Ctrl-C, are blocked until the job's id is recorded and `tell` has
+    returned. If the scheduler refuses, the run directory is removed and SchedulerError is raised.
+    If it is unknown whether the scheduler accepted the job, the directory is kept and UnclearError
+    is raised. Also raises ConfigError and UsageError.
     """
     script = render(plan)
     rundir.create(plan, script, config_text)
     with waiting_for(plan.scheduler):
-        # Before there is a job: whatever ends this command, the run's name finds it.
+        # The link is set before the submission, so that the run can be found by its name even if
+        # this command is killed.
         before = rundir.point_latest(plan.run_dir)
         try:
-            submission = _hand_in(plan.run_dir, plan.scheduler, plan.job.resources.chain)
+            submission = _submit_script(plan.run_dir, plan.scheduler, plan.job.resources.chain)
         except UnclearError as error:
             raise _kept(error, plan.run_dir) from None
         except HpcAmpError:
@@ -63,28 +68,28 @@ def submit(
 
 
 def waiting_for(scheduler: Scheduler) -> AbstractContextManager[None]:
-    """Let Ctrl-C and signals wait while the scheduler is handed a job. On this machine the script
-    is a child, which has to hear signals, and records itself that it has begun."""
+    """Block signals in the block, while a job is submitted. Not if jobs run on this machine: the
+    script is then a child process, which has to receive signals and records its start itself."""
     return nullcontext() if scheduler.one_machine else uninterrupted()
 
 
 def _kept(error: UnclearError, run_dir: Path) -> UnclearError:
     return UnclearError(
-        f"{error.message}; whether the job is in the queue is not known, and {run_dir} stays",
-        hint=f"hpc-amp status {run_dir} looks for it",
+        f"{error.message}; it is unknown whether the job is in the queue, so {run_dir} is kept",
+        hint=f"hpc-amp status {run_dir} searches for the job",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A run that was submitted again."""
+    """The result of `resume`."""
 
     submission: Submission
     scheduler: str
     changed: tuple[Changed, ...] = ()
-    """What it goes on with."""
+    """The settings that were changed."""
     remarks: tuple[str, ...] = ()
-    """What the user should know, although nothing is wrong."""
+    """Remarks on the new settings, one line each."""
 
 
 def resume(
@@ -93,36 +98,36 @@ def resume(
     command: str = "hpc-amp resume",
     tell: Callable[[Resumed], object] = lambda resumed: None,
 ) -> Resumed:
-    """Submit the run's script again; the job goes on from its newest checkpoint, with `overrides`
-    on top of its settings. `command` is what the user typed, for the run's history. `tell` is told
-    of the submission before a Ctrl-C that came meanwhile takes effect.
+    """Submit a run again. It continues from its newest checkpoint, with `overrides` applied to its
+    settings. `command` is the user's command line, for the run's history. `tell` is called with the
+    result before signals are unblocked.
 
-    Raises ConfigError for overrides that are wrong or cannot change, and UsageError where the run
-    is under way, is not the one that it says it is, or has finished and would have nothing to do.
-    Where the scheduler refuses, the run's settings are as they were.
+    Raises ConfigError if an override is wrong or its key cannot change. Raises UsageError if the
+    run is pending or running, was copied or moved, or has finished and has no steps left. Raises
+    SchedulerError if the scheduler refuses; the changes of settings are reverted then.
     """
     before, stuck = _refuse_under_way(run_dir)
     change.mend(run_dir)
     planned = change.plan_change(run_dir, overrides) if overrides else None
-    if planned is not None and planned.only_told:
-        planned = None  # all is as it is to be
+    if planned is not None and planned.keeps_job:
+        planned = None  # the settings of the job are already as requested
     if before.state == "finished":
         _refuse_finished(run_dir, planned)
     scheduler = get_scheduler(before.scheduler)
     for link in (*reversed(read_chain(run_dir)), *stuck):
-        scheduler.cancel(link)  # may still wait for a job that failed
+        scheduler.cancel(link)  # it may still wait for a job that failed
     plan = None if planned is None else planned.plan
     number = None
     with waiting_for(scheduler if plan is None else plan.scheduler):
         try:
             if planned is None or plan is None:
                 resources = rundir.read_resolved(run_dir)["job"].get("job", {})
-                submission = _hand_in(run_dir, scheduler, resources.get("chain", 0))
+                submission = _submit_script(run_dir, scheduler, resources.get("chain", 0))
                 resumed = Resumed(submission, scheduler.name)
             else:
                 with uninterrupted():
                     number = change.apply(run_dir, planned, command)
-                submission = _hand_in(
+                submission = _submit_script(
                     run_dir, plan.scheduler, plan.job.resources.chain, change=number
                 )
                 resumed = Resumed(submission, plan.scheduler.name, planned.changed, plan.remarks)
@@ -131,7 +136,7 @@ def resume(
         except HpcAmpError as error:
             if number is not None:
                 change.take_back(run_dir, number, str(error))
-                if before.state == "finished":  # which it still is
+                if before.state == "finished":  # the run is still finished
                     record_event(run_dir, "finished", job_id=before.job_id)
             raise
         tell(resumed)
@@ -139,8 +144,8 @@ def resume(
 
 
 def _refuse_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
-    """The status of a run, and its job where that waits in the queue and can never start. Raises
-    UsageError unless the run has ended, for all that is known."""
+    """The status of a run that has ended, and its job if that is in the queue but can never start.
+    Raises UsageError if the run has not ended, or may not have."""
     rundir.refuse_elsewhere(run_dir)
     (status,) = run_statuses([run_dir])
     if status.state in ("pending", "running"):
@@ -149,12 +154,12 @@ def _refuse_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
         )
     if status.state == "unknown":
         raise UsageError(
-            f"whether {run_dir} still runs is not known: {status.reason}", hint="try again later"
+            f"it is unknown whether {run_dir} still runs: {status.reason}", hint="try again later"
         )
     if not read_events(run_dir):
         raise UsageError(
-            f"{run_dir} is incomplete: its command was ended while it wrote it",
-            hint="submit it anew",
+            f"{run_dir} is incomplete: its command was ended before it was submitted",
+            hint="submit it again",
         )
     scheduler = get_scheduler(status.scheduler)
     there = {} if status.job_id is None else scheduler.unended([status.job_id])
@@ -162,26 +167,27 @@ def _refuse_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
         raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")
     orphan = find_orphan(run_dir, status.scheduler) if status.state == "cancelled" else None
     if orphan is not None:
-        raise UsageError(f"{run_dir} is still at work: {orphan}", hint="`cancel` asks it to stop")
+        raise UsageError(f"{run_dir} still runs: {orphan}", hint="`cancel` asks it to stop")
     return status, [*there]
 
 
 def _refuse_finished(run_dir: Path, planned: change.Change | None) -> None:
-    """Raises UsageError where a run that has finished would have no step more to do."""
+    """Raise UsageError if a run that has finished has no steps left."""
     if planned is None:
         raise UsageError(f"{run_dir} has finished", hint="there is nothing to resume")
     total = change.total_steps(run_dir, planned.plan.job.train)
     if total is not None and total <= change.steps_done(run_dir):
         raise UsageError(
             f"{run_dir} has finished, at step {total} of {total}",
-            hint="it can go on with more train.epochs or train.max_steps",
+            hint="it can continue with more train.epochs or train.max_steps",
         )
 
 
-def _hand_in(run_dir: Path, scheduler: Scheduler, links: int, **facts: Any) -> Submission:
-    """Submit the run's script. `submitted` is recorded before, since the script may start and even
-    end before the scheduler's command has returned; the job id follows in an event of its own, and
-    is missing where the scheduler gave no clear answer. `facts` are recorded with it."""
+def _submit_script(run_dir: Path, scheduler: Scheduler, links: int, **facts: Any) -> Submission:
+    """Submit the run's script, with `links` more jobs in a chain. The event `submitted`, with
+    `facts`, is recorded before, because the script may start and even end before the scheduler's
+    command returns. The job id is recorded afterwards in the event `queued`. It is missing if the
+    scheduler gave no clear answer."""
     record_event(run_dir, "submitted", scheduler=scheduler.name, **facts)
     try:
         submission = submit_chain(scheduler, run_dir, links)
@@ -193,7 +199,7 @@ def _hand_in(run_dir: Path, scheduler: Scheduler, links: int, **facts: Any) -> S
     try:
         record_event(run_dir, "queued", job_id=submission.job_id)
     except UsageError as error:
-        # The job is in the queue all the same, and its script will tell the id when it starts.
+        # The job is in the queue all the same, and its script records the id when it starts.
         remarks = f"{submission.remarks}\nWARNING: {error}".strip()
         submission = replace(submission, remarks=remarks)
     return submission

@@ -1,27 +1,23 @@
-"""The summary of a run, for people: what came out and where it lies."""
+"""The summary of a run as text: its results and the paths of its files."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
 
 from hpc_amp.config.units import format_duration
+from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.status import RunStatus
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """The job's `summary.json`, or nothing where it did not get that far."""
-    try:
-        content = json.loads((run_dir / "summary.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    """Read `summary.json` of a run. Empty if the run has not written it."""
+    return read_json(run_dir / "summary.json")
 
 
 def describe(status: RunStatus) -> str:
-    """The closing lines of `submit --follow`."""
+    """The summary of a run as lines of text, such as those at the end of `submit --follow`."""
     run_dir = Path(status.run_dir)
     facts = read_summary(run_dir)
     rows = [("outcome", _outcome(status))]
@@ -39,8 +35,8 @@ def _outcome(status: RunStatus) -> str:
 
 
 def _explanation(status: RunStatus) -> list[tuple[str, str]]:
-    """Cause and fix of a failure, where they are known. It looks at the ends of a large log
-    only."""
+    """Cause and fix of a failure, if they are known. Of a large log, only the beginning and the end
+    are searched."""
     if status.state not in ("failed", "lost"):
         return []
     from hpc_amp.explain.run import explain_run
@@ -49,9 +45,8 @@ def _explanation(status: RunStatus) -> list[tuple[str, str]]:
         rows = explain_run(status, bounded=True).in_short()
     except OSError:
         return []  # the log cannot be read
-    # What the job itself gave as its reason stands above.
-    said = bool(status.reason) and status.reason in rows[0][1] if rows else False
-    return [] if said else rows
+    is_repeated = bool(rows and status.reason) and status.reason in rows[0][1]
+    return [] if is_repeated else rows
 
 
 def _results(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -69,8 +64,9 @@ def _results(facts: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("speed", f"{facts['samples_per_second']:,.0f} samples/s"))
     ranks, nodes = facts.get("world_size"), facts.get("nodes")
     if ranks:
+        unit = "node" if nodes == 1 else "nodes"
         device = f" ({facts['device']})" if facts.get("device") else ""
-        rows.append(("ranks", f"{ranks} on {nodes} node{'s' if nodes != 1 else ''}{device}"))
+        rows.append(("ranks", f"{ranks} on {nodes} {unit}{device}"))
     if facts.get("precision"):
         rows.append(("precision", facts["precision"] + _scaling(facts)))
     if facts.get("steps") is not None:
@@ -101,8 +97,8 @@ def _places(run_dir: Path) -> list[tuple[str, str]]:
 
 def _next_steps(status: RunStatus) -> list[str]:
     target = shlex.quote(status.run_dir)
-    if status.state == "failed" or status.state == "lost":
+    if status.state in ("failed", "lost"):
         return [f"see the log above, then: hpc-amp resume {target}"]
     if status.state in ("checkpointed", "cancelled"):
-        return [f"go on with: hpc-amp resume {target}"]
+        return [f"continue with: hpc-amp resume {target}"]
     return []

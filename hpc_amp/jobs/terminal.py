@@ -1,16 +1,14 @@
-"""This terminal, while it is a node's: commands that take it over, and commands that have to be
-watched meanwhile.
+"""Run the command of an interactive job on the user's terminal (`hpc-amp shell`).
 
-Some schedulers' commands for an interactive job (`Interactive.is_watched`) run on a terminal of
-their own, and this copies between it and the user's. Ctrl-C has one meaning everywhere: while the
-job waits, it withdraws the request; once the node's terminal is here, it is input like any other,
-for whatever runs there.
+Most commands use the user's terminal themselves (`run`). Some schedulers' commands have to be
+watched (`Interactive.is_watched`): they run on a pseudo-terminal, and `watch` copies between it and
+the user's terminal. In both cases Ctrl-C deletes the job while it waits in the queue. Once the
+shell on the node has started, Ctrl-C is input for the program that runs there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import pty
@@ -29,19 +27,19 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from hpc_amp.errors import SchedulerError
+from hpc_amp.pseudo_terminal import copy_window_size, read_available
 from hpc_amp.schedulers.base import Interactive
 from hpc_amp.signals import INTERRUPTING, Handler, handling
 
 _INTERRUPT = re.compile(rb"[\x03\x1c]")  # Ctrl-C, Ctrl-\
-# What ssh may ask before there is a shell. The answer is the user's to give.
+# Questions that ssh may ask before the shell starts. Only the user can answer them.
 _QUESTION = re.compile(rb"(yes/no|passw|passphrase|passcode|verification code)[^\r\n]*$", re.I)
-_HEARD = 1 << 16
+_KEPT_OUTPUT = 1 << 16
 _SILENT_SECONDS = 3.0
 _ID_SECONDS = 10.0
-# While a job is deleted: who closes a window may say so several times, and to the
-# command that deletes it, too. Ctrl-C
-# ends what takes too long.
-_DEAF: dict[signal.Signals, Handler] = {
+# Handlers while a job is deleted. A window that is closed may send its signals several times, also
+# to the command that deletes the job, so they are ignored. Ctrl-C ends the deletion.
+_WHILE_DELETING: dict[signal.Signals, Handler] = {
     signal.SIGTERM: signal.SIG_IGN,
     signal.SIGHUP: signal.SIG_IGN,
     signal.SIGINT: signal.default_int_handler,
@@ -49,7 +47,8 @@ _DEAF: dict[signal.Signals, Handler] = {
 
 
 class SessionInterrupted(Exception):
-    """A signal, or Ctrl-C while the job waited, ended the session. `job_id` is out of the queue."""
+    """A signal, or Ctrl-C while the job waited, ended the session. `number` is the signal. The job
+    `job_id`, if it is known, has been deleted."""
 
     def __init__(self, number: int, job_id: str | None = None) -> None:
         super().__init__(number)
@@ -58,45 +57,50 @@ class SessionInterrupted(Exception):
 
 
 def is_terminal() -> bool:
-    """Whether there is somebody who types and sees."""
+    """Whether both input and output are a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def tell(text: str) -> None:
-    """A line of ours, wherever the cursor was left; nobody hears it where the window was closed."""
+    """Print a message on a line of its own. Does nothing if the terminal was closed."""
     with contextlib.suppress(OSError):
         print(f"\n{text}", file=sys.stderr, flush=True)
 
 
-def _find(how: Interactive) -> None:
+def _check_installed(how: Interactive) -> None:
     if shutil.which(how.command[0], path=how.environ.get("PATH", os.defpath)) is None:
         raise SchedulerError(
             f"`{how.command[0]}` is not on this machine's PATH",
-            hint="call it from a login node, or say --here",
+            hint="call it from a login node, or add --here",
         )
 
 
 def run(how: Interactive) -> tuple[int, bool]:
-    """A command that takes over the terminal by itself: its exit status, and whether Ctrl-C was
-    pressed while this terminal was not a node's. From here on, this process ignores Ctrl-C."""
-    _find(how)
+    """Run a command that uses the user's terminal itself.
+
+    Returns its exit status, and whether Ctrl-C reached this process, which only happens while the
+    terminal does not belong to a program on the node. Afterwards this process ignores Ctrl-C.
+    Raises SchedulerError if the command is not installed.
+    """
+    _check_installed(how)
     interrupted = False
-    told = 0
+    forwarded = 0
     process: subprocess.Popen[bytes] | None = None
 
     def note(number: int, frame: FrameType | None) -> None:
-        # The command has the signal, too: it belongs to the same terminal.
+        # The terminal sends the signal to the command too.
         nonlocal interrupted
         interrupted = True
 
     def forward(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        told = number
+        nonlocal forwarded
+        forwarded = number
         if process is None:
             return
         process.send_signal(how.end_signal or number)
         if how.end_signal is not None:
-            # Who closes a window sends its signal to the command, too, which may undo this one.
+            # A window that is closed also sends its signal to the command, which may cancel the
+            # effect of this one.
             again = threading.Timer(1.0, process.send_signal, (how.end_signal,))
             again.daemon = True
             again.start()
@@ -106,46 +110,49 @@ def run(how: Interactive) -> tuple[int, bool]:
     with _kept_settings(), handling({signal.SIGTERM: forward, signal.SIGHUP: forward}):
         process = subprocess.Popen(how.command, env=dict(how.environ))
         status = process.wait()
-    # Each process of a terminal gets the signal by itself, this one perhaps after the command has
-    # ended with a status of its own.
+    # A terminal sends a signal to each of its processes separately. This process may receive it
+    # after the command has ended.
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    if told and status == 0:
-        status = 128 + told  # some commands end as if all were well
+    if forwarded and status == 0:
+        status = 128 + forwarded  # some commands exit with 0 after a signal
     return (128 - status if status < 0 else status), interrupted
 
 
 def watch(how: Interactive, cancel: Callable[[str], None]) -> int:
-    """A command that has to be watched: its exit status. `cancel` ends the job of an id. Raises
-    SessionInterrupted."""
-    _find(how)
-    size = fcntl.ioctl(0, termios.TIOCGWINSZ, b"\0" * 8)
+    """Run a command on a pseudo-terminal, and copy between it and the user's terminal.
+
+    Returns its exit status. `cancel` deletes the job of an id. Raises SessionInterrupted if a
+    signal or Ctrl-C ends the session, and SchedulerError if the command is not installed.
+    """
+    _check_installed(how)
+    users_terminal = os.dup(0)
     pid, terminal = pty.fork()
     if pid == 0:
+        copy_window_size(users_terminal, 0)
+        os.close(users_terminal)
         with contextlib.suppress(OSError):
-            fcntl.ioctl(0, termios.TIOCSWINSZ, size)
             os.execvpe(how.command[0], how.command, dict(how.environ))
         os._exit(127)
+    os.close(users_terminal)
     watched = _Watched(how, pid, terminal)
 
     def end(number: int, frame: FrameType | None) -> None:
         watched.leave(number, _ID_SECONDS)
 
     def resize(number: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(OSError):
-            new = fcntl.ioctl(0, termios.TIOCGWINSZ, b"\0" * 8)
-            fcntl.ioctl(terminal, termios.TIOCSWINSZ, new)
+        copy_window_size(0, terminal)
 
     handlers = dict.fromkeys(INTERRUPTING, end)
     try:
         with handling({**handlers, signal.SIGWINCH: resize}):
             try:
                 with _kept_settings():
-                    resize(signal.SIGWINCH, None)  # it may have changed just before
-                    tty.setraw(0, termios.TCSANOW)  # what was typed by now is not lost
+                    copy_window_size(0, terminal)  # it may have changed before the handler was set
+                    tty.setraw(0, termios.TCSANOW)  # unlike TCSAFLUSH, this keeps typed input
                     return watched.copy()
             except SessionInterrupted as interrupted:
-                with handling(_DEAF):
+                with handling(_WHILE_DELETING):
                     try:
                         if watched.job_id is not None:
                             cancel(watched.job_id)
@@ -159,45 +166,50 @@ def watch(how: Interactive, cancel: Callable[[str], None]) -> int:
 
 @dataclass
 class _Watched:
-    """A command on a terminal of its own, and what is known of it by what it has printed."""
+    """A command on a pseudo-terminal, and the facts that its output has shown."""
 
     how: Interactive
     pid: int
     terminal: int
     job_id: str | None = None
-    heard: bytes = b""
+    output: bytes = b""
+    """The end of the output, until the shell is ready."""
     ready_at: float | None = None
+    """When the shell on the node became ready, by the monotonic clock."""
     has_typed: bool = False
-    wants_out: int | None = None
-    """The signal that ends this as soon as the id is known, or at `out_by`."""
-    out_by: float = math.inf
+    """Whether `how.typed` was sent."""
+    leave_signal: int | None = None
+    """The signal that ends the session once the job's id is known, or at `leave_by`."""
+    leave_by: float = math.inf
     is_open: bool = True
-    """Whether the user's terminal is still there."""
+    """Whether the user's terminal is still open."""
     ahead: bytearray = field(default_factory=bytearray)
-    """What was typed before there was anybody to read it."""
+    """Input that was typed before the shell was ready."""
     pending: bytearray = field(default_factory=bytearray)
-    """What the command's terminal has no room for yet."""
+    """Input that the pseudo-terminal has no room for yet."""
 
     def __post_init__(self) -> None:
-        self.wakes, self.wake = os.pipe()  # a signal ends the waiting for other descriptors
+        # A signal handler writes to this pipe, which ends a wait in `select`.
+        self.wakes, self.wake = os.pipe()
         os.set_blocking(self.wake, False)
 
     def close(self) -> None:
-        """What was opened here."""
+        """Close the descriptors that this object opened."""
         os.close(self.wakes)
         os.close(self.wake)
 
     def leave(self, number: int, patience: float = math.inf) -> None:
-        """End this with SessionInterrupted. Without an id the job may be in the queue or not: the
-        command's next line tells, for which there are `patience` seconds. Signal handlers call
-        it."""
-        self.wants_out = self.wants_out or number
-        self.out_by = min(self.out_by, time.monotonic() + patience)
+        """Make `copy` raise SessionInterrupted for the signal `number`. If the job's id is not
+        known yet, `copy` first waits for it, at most `patience` seconds: without it, the job could
+        not be deleted. Signal handlers call this."""
+        self.leave_signal = self.leave_signal or number
+        self.leave_by = min(self.leave_by, time.monotonic() + patience)
         with contextlib.suppress(BlockingIOError):
             os.write(self.wake, b"!")
 
     def copy(self) -> int:
-        """Until the command has ended: its exit status."""
+        """Copy input and output until the command has ended. Returns its exit status. Raises
+        SessionInterrupted after `leave`."""
         os.set_blocking(self.terminal, False)
         self.has_typed = not self.how.typed
         while True:
@@ -207,14 +219,14 @@ class _Watched:
             if self.wakes in readable:
                 os.read(self.wakes, 65536)
             if 0 in readable:
-                self._take(_read(0))
+                self._take(read_available(0))
             if self.terminal in readable:
-                data = _read(self.terminal)
+                data = read_available(self.terminal)
                 if not data:
                     return self._status(os.waitpid(self.pid, 0)[1])
                 self._show(data)
             elif not readable:
-                # What it left behind may still hold its terminal.
+                # A process that the command left behind may keep the pseudo-terminal open.
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
                 if pid:
                     return self._status(status)
@@ -222,12 +234,12 @@ class _Watched:
                 with contextlib.suppress(BlockingIOError):
                     del self.pending[: os.write(self.terminal, self.pending)]
             self._type()
-            known = self.job_id is not None or time.monotonic() >= self.out_by
-            if self.wants_out is not None and known:
-                raise SessionInterrupted(self.wants_out)
+            settled = self.job_id is not None or time.monotonic() >= self.leave_by
+            if self.leave_signal is not None and settled:
+                raise SessionInterrupted(self.leave_signal)
 
     def kill(self) -> None:
-        """End the command at once: at SIGINT, some ask whether that is meant."""
+        """Kill the command. Some commands would answer SIGINT with a question."""
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -237,13 +249,13 @@ class _Watched:
         return 128 - code if code < 0 else code
 
     def _take(self, data: bytes) -> None:
-        """From the keyboard."""
+        """Handle input from the user's terminal."""
         if not data:
             self._hang_up()
         elif self.ready_at is not None:
             self.pending += data
-        elif self.wants_out is not None:
-            self.pending += data  # no id comes: the command shall deal with it
+        elif self.leave_signal is not None:
+            self.pending += data  # the id is late: let the command handle a second Ctrl-C
         elif _INTERRUPT.search(data):
             self.leave(signal.SIGINT)
         else:
@@ -254,7 +266,7 @@ class _Watched:
         self.leave(signal.SIGHUP, _ID_SECONDS)
 
     def _show(self, data: bytes) -> None:
-        """From the command."""
+        """Handle output of the command."""
         if self.is_open:
             try:
                 _write(data)
@@ -262,37 +274,33 @@ class _Watched:
                 self._hang_up()
         if self.ready_at is not None and self.has_typed:
             return
-        self.heard = (self.heard + data)[-_HEARD:]
+        self.output = (self.output + data)[-_KEPT_OUTPUT:]
         if self.ready_at is None:
-            waiting = re.search(self.how.job_id.encode(), self.heard)
+            waiting = re.search(self.how.job_id.encode(), self.output)
             if waiting is not None:
                 self.job_id = waiting[1].decode(errors="replace")
-            ready = re.search(self.how.ready.encode() + rb"[\r\n]", self.heard)
+            ready = re.search(self.how.ready.encode() + rb"[\r\n]", self.output)
             if ready is not None:
                 self.ready_at = time.monotonic()
-                self.heard = self.heard[ready.end() :]
+                self.output = self.output[ready.end() :]
 
     def _type(self) -> None:
-        """The command's words, once a shell is there: it has said something, or is a silent one."""
+        """Send `how.typed` once the shell on the node runs: after its first output, or after some
+        seconds if it prints nothing. Then send what the user typed ahead."""
         if self.ready_at is None:
             return
         if not self.has_typed:
-            said = bool(self.heard.strip()) and not _QUESTION.search(self.heard)
-            silent = not self.heard.strip()
-            if said or (silent and time.monotonic() - self.ready_at > _SILENT_SECONDS):
+            printed = bool(self.output.strip())
+            if printed:
+                ready = not _QUESTION.search(self.output)
+            else:
+                ready = time.monotonic() - self.ready_at > _SILENT_SECONDS
+            if ready:
                 self.pending += self.how.typed.encode() + b"\r"
                 self.has_typed = True
         if self.has_typed and self.ahead:
             self.pending += self.ahead
             self.ahead.clear()
-
-
-def _read(descriptor: int) -> bytes:
-    """Empty where the other side is gone."""
-    try:
-        return os.read(descriptor, 65536)
-    except OSError:  # how a terminal ends
-        return b""
 
 
 def _write(data: bytes) -> None:
@@ -302,7 +310,8 @@ def _write(data: bytes) -> None:
 
 @contextlib.contextmanager
 def _kept_settings() -> Iterator[None]:
-    """The terminal is as it was afterwards, also where a command left it raw."""
+    """Restore the terminal's settings after the block, in case that a command left it in raw
+    mode."""
     if not sys.stdin.isatty():
         yield
         return
@@ -311,8 +320,9 @@ def _kept_settings() -> Iterator[None]:
     try:
         yield
     finally:
-        # A shell that was killed has not given the terminal back; whoever changes a terminal that
-        # is not theirs is stopped by this signal.
+        # A shell that was killed did not give the terminal back to this process group. A process
+        # outside the terminal's foreground group that changes its settings gets SIGTTOU, which
+        # would stop it.
         stops = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         with contextlib.suppress(termios.error, OSError):
             if in_front:

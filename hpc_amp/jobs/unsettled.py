@@ -1,5 +1,5 @@
-"""Jobs that the scheduler may have taken although the command that submitted them got no answer, or
-was killed before it came."""
+"""Unsettled submissions: the command that submitted a job got no clear answer from the scheduler,
+or was killed before the answer. The job may be in the queue."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 from hpc_amp.errors import SchedulerError, UnclearError
 from hpc_amp.schedulers import Submission, get_scheduler
 
-# The scheduler's command outlives ours. Some ask a busy server again for two
-# minutes (MAX_RETRIES in the source of one).
 ANSWER_SECONDS = 180
+"""Seconds after which a submission is settled. The scheduler's submit command may continue after
+hpc-amp was killed; some repeat their request to a busy server for two minutes."""
 INTERRUPTED = "its submission was interrupted"
 
 
 def or_found(
     submit: Callable[[], Submission], scheduler: str, folder: Path, known: Collection[str]
 ) -> Submission:
-    """What `submit` gives; where it got no clear answer, the job of `folder` that the queue has
-    besides the `known` ones. Raises SchedulerError, and UnclearError where it is not there (yet) or
-    the queue cannot be seen."""
+    """Call `submit` and return its submission. If the scheduler gives it no clear answer, the queue
+    is searched for a job of `folder` that is not among the `known` ids. Raises SchedulerError if
+    the scheduler refuses, and UnclearError if no such job is in the queue (yet) or the queue cannot
+    be read."""
     try:
         return submit()
     except UnclearError as error:
@@ -36,13 +37,13 @@ def or_found(
 
 
 def found_since(scheduler: str, folder: Path, events: Collection[dict[str, Any]]) -> list[str]:
-    """The jobs of a run whose newest submission has no id yet, without those of submissions before
-    it. Raises SchedulerError where the scheduler does not answer."""
+    """The ids of jobs in the queue that belong to the run in `folder` and that its `events` do not
+    name. Raises SchedulerError if the scheduler does not answer."""
     known = {str(event.get("job_id")) for event in events}
     return [job_id for job_id in get_scheduler(scheduler).find_jobs(folder) if job_id not in known]
 
 
 def may_still_come(submitted: int) -> bool:
-    """Whether the scheduler may still take a job whose submission began at that time, in seconds
-    since the epoch."""
+    """Whether the scheduler may still accept a job whose submission began at the time `submitted`,
+    in seconds since the epoch."""
     return time.time() - submitted <= ANSWER_SECONDS

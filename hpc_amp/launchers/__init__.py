@@ -1,4 +1,4 @@
-"""How the ranks are started on the nodes of an allocation."""
+"""Launchers: classes that start the ranks on the nodes of a job, found by name."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def launchers_of(scheduler: Scheduler) -> list[str]:
 
 
 def get_launcher(name: str) -> Launcher:
-    """The launcher of that name."""
+    """The launcher with a name. Raises KeyError if the name is unknown."""
     return LAUNCHERS.get(name)()

@@ -1,10 +1,10 @@
-"""The interface of launchers to the renderer.
+"""The interface of launchers.
 
-A launcher's command may use what `hpc_amp/host/run.sh` gives it: the arrays `container` (the words
-before any command that shall run inside) and `program` (what Python runs as a rank), `python`,
-`hosts` (the nodes' names, one a line, the first node first), `attempt`, and the exported
-HPC_AMP_WORLD_SIZE, HPC_AMP_NNODES, HPC_AMP_PPN, MASTER_ADDR and MASTER_PORT. A launcher that has
-more to do before has host code (`Launcher.host_code`).
+A launcher's command may use the variables of `hpc_amp/host/run.sh`: the arrays `container` (the
+words before a command that runs in the container) and `program` (Python's arguments for a rank),
+`python`, `hosts` (the names of the nodes, one per line, the first node first), `attempt`, and the
+exported HPC_AMP_WORLD_SIZE, HPC_AMP_NNODES, HPC_AMP_PPN, MASTER_ADDR and MASTER_PORT. A launcher
+that needs preparation on the first node has host code (`Launcher.host_code`).
 """
 
 from __future__ import annotations
@@ -21,81 +21,82 @@ if TYPE_CHECKING:
 
 
 RANK = '"${container[@]}" "$python" "${program[@]}"'
-"""What becomes a rank."""
+"""The command of a rank."""
 
 
 class Launcher(ABC):
-    """Starts `world_size` ranks and ends with a status of 0 only if all of them did."""
+    """Starts the ranks of a job. Its exit status is 0 only if that of all ranks is 0."""
 
     name: ClassVar[str]
     mpi: ClassVar[bool] = False
-    """Whether ranks can be an MPI world under it (`launch.mpi`)."""
+    """Whether it can start the ranks as an MPI program (`launch.mpi`)."""
     makes_steps: ClassVar[bool] = False
-    """Whether it is the launcher of one scheduler, which makes a step of that scheduler's job."""
+    """Whether it belongs to a scheduler and creates a step of that scheduler's job."""
     starts_agents: ClassVar[bool] = False
     """Whether it starts one process on each node, which starts the node's ranks."""
     longest_grace: ClassVar[int | None] = None
-    """Seconds after SIGTERM when it kills its ranks by itself; None where it waits for them."""
+    """Seconds after SIGTERM until it kills its ranks; None if it waits for them."""
 
     @abstractmethod
     def forwards(self, plan: Spec) -> dict[str, str]:
-        """Which signal to send to the launcher when the script gets one, so that the ranks hear of
-        it. The script asks through a stop file in any case; this is the faster of two ways."""
+        """The signals to forward: for a signal that the script gets, the signal to send to the
+        launcher, which passes it on to the ranks. The script also creates the stop file, but
+        signals are faster. Names are without `SIG`."""
 
     def step_cpus(self, plan: Spec) -> int:
-        """Cores of each task of a step of the scheduler that the launcher makes."""
+        """The number of cores for each task of a step that the launcher creates."""
         return plan.cpus_per_task
 
     def settings(self, plan: Spec) -> dict[str, str]:
-        """What the host code has to know besides the settings of all jobs."""
+        """Further settings for the launcher's host code, as entries of its array `job`."""
         return {}
 
     def host_code(self) -> str:
-        """Bash that is sourced before the launch and defines `prepare_launch`. Default: the file
-        of the launcher's name beside its module, or that of the launcher which it extends, or
-        nothing."""
+        """Bash code that is sourced before the launch and defines `prepare_launch`. Default: the
+        file NAME.sh beside the launcher's module, or that of its base class, or nothing."""
         names = [vars(cls)["name"] for cls in type(self).__mro__ if "name" in vars(cls)]
         return next(filter(None, (code_beside(self, f"{name}.sh") for name in names)), "")
 
     def reaches_nodes(self, step_launcher: str) -> bool:
-        """Whether it starts ranks on several nodes, under a scheduler with that `step_launcher`.
-        Default: where it has a `node_command` of its own. `validate` refuses other jobs."""
+        """Whether it can start ranks on several nodes, under a scheduler with this `step_launcher`.
+        Default: if it has its own `node_command`."""
         return type(self).node_command is not Launcher.node_command
 
     @abstractmethod
     def command(self, plan: Spec) -> ShellText:
-        """The launch as one simple bash command, possibly over several lines."""
+        """The command that starts all ranks, as one simple bash command. It may have several
+        lines."""
 
     def node_command(self, plan: Spec, task: ShellText) -> ShellText:
-        """`task` once on each node, with all that the node's ranks will have. Here: on the only
-        node, by the script itself."""
+        """The command that runs `task` once on each node, with the cores and GPUs of the node's
+        ranks. Default: the script runs it, on the only node."""
         return task
 
 
 class StepLauncher(Launcher):
-    """The launcher of one scheduler, which makes a step of that scheduler's job. Its name is the
+    """The launcher of a scheduler, which creates a step of that scheduler's job. Its name is the
     scheduler's `step_launcher`."""
 
     makes_steps = True
     node_number: ClassVar[str]
-    """The variable that has the number of the node, from 0, in each process of a step."""
+    """The variable with the number of the node, from 0, in each process of a step."""
 
     @abstractmethod
     def tasks(self, plan: Spec, what: ShellText, more: Sequence[str]) -> ShellText:
-        """`what` as each of the tasks of the plan's launcher (`plan.tasks_per_node`); the step ends
-        when one fails. `more` are options that site and job add."""
+        """The command of a step that runs `what` in `plan.tasks_per_node` tasks on each node. The
+        step ends when one task fails. `more` are options of site and job."""
 
     @abstractmethod
     def once_per_node(self, plan: Spec, what: ShellText, more: Sequence[str]) -> ShellText:
-        """`what` once on each node, with the cores of one of those tasks. One that fails ends no
-        other: each has something to tell."""
+        """The command of a step that runs `what` once on each node, with the cores of one task of
+        `tasks`. A task that fails does not end the others, so that each can report its result."""
 
     def command(self, plan: Spec) -> ShellText:
-        """Every rank is a task."""
+        """Run each rank as a task of a step."""
         return self.tasks(plan, verbatim(RANK), added_options(plan))
 
     def node_command(self, plan: Spec, task: ShellText) -> ShellText:
-        """A step of its own."""
+        """Run the task in a step with one task on each node."""
         return self.once_per_node(plan, task, added_options(plan))
 
 
@@ -105,8 +106,8 @@ def added_options(plan: Spec) -> list[str]:
 
 
 def warnings(plan: Spec) -> dict[str, str]:
-    """The signals that warn of the end, where the job wants them. A program that knows nothing of
-    them would be killed long before its time is up."""
+    """SIGUSR1 and SIGUSR2, which announce the end of the job, if the job wants them forwarded.
+    They would kill a program that does not handle them."""
     wanted = plan.job.launch.forward_signals
     if wanted is None:
         wanted = plan.job.run is None

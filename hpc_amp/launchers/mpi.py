@@ -1,4 +1,4 @@
-"""`mpirun` of Open MPI, `mpiexec` of MPICH (hydra) and of Cray (PALS)."""
+"""MPI's launchers: `mpirun` of Open MPI, `mpiexec` of MPICH (hydra) and of Cray (PALS)."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ if TYPE_CHECKING:
 
 
 def _more_options(plan: Spec) -> str:
-    """What site and job add, with a blank behind it."""
+    """The options of site and job, each followed by a blank."""
     return "".join(f"{quote(word)} " for word in added_options(plan))
 
 
 class Mpirun(Launcher):
-    """Open MPI, any version since 1.8. Ranks are numbered in blocks, from the first node on."""
+    """Open MPI's launcher, from version 1.8 on. Ranks are numbered node by node."""
 
     name = "mpirun"
     mpi = True
 
     def forwards(self, plan: Spec) -> dict[str, str]:
-        """mpirun passes on SIGUSR1 and SIGUSR2; at SIGTERM it kills the ranks after a second."""
+        """mpirun forwards SIGUSR1 and SIGUSR2. At SIGTERM it would kill the ranks after 1 s."""
         return warnings(plan)
 
     def step_cpus(self, plan: Spec) -> int:
-        """Where the scheduler has steps, mpirun starts one daemon a node as a step; the ranks share
-        its cores."""
+        """If the scheduler has steps, mpirun starts one daemon on each node as a step, and the
+        node's ranks share the daemon's cores."""
         return plan.job.cpus_per_node
 
     def command(self, plan: Spec) -> ShellText:
-        """Every rank."""
+        """Start all ranks."""
         return self._start(plan, "$HPC_AMP_WORLD_SIZE", plan.job.ranks_per_node, RANK)
 
     def node_command(self, plan: Spec, task: ShellText) -> ShellText:
-        """One process a node."""
+        """Start one process on each node."""
         return self._start(plan, "$HPC_AMP_NNODES", 1, task)
 
     def _start(self, plan: Spec, count: str, per_node: int, what: str) -> ShellText:
-        """Binding is off: a rank's threads would share one core."""
+        """Start `count` processes. Binding is off, because it would restrict all threads of a rank
+        to one core."""
         hosts = "" if plan.step_launcher else '--hostfile "attempts/$attempt/hosts" '
         return verbatim(
             f'mpirun -n "{count}" {hosts}--map-by ppr:{per_node}:node '
@@ -49,34 +50,35 @@ class Mpirun(Launcher):
 
 
 class Mpiexec(Launcher):
-    """MPICH's hydra (also Intel's) and Cray's PALS, which differ in how they place ranks."""
+    """The launcher `mpiexec` of MPICH and Intel MPI (hydra) and of Cray (PALS). They differ in the
+    options that place ranks."""
 
     name = "mpiexec"
     mpi = True
 
     def forwards(self, plan: Spec) -> dict[str, str]:
-        """Nothing that both of them do: the stop file reaches the ranks."""
+        """No signal is forwarded by both of them. The ranks see the stop file."""
         return {}
 
     def step_cpus(self, plan: Spec) -> int:
-        """Like mpirun, hydra starts one daemon a node as a step."""
+        """As mpirun, hydra starts one daemon on each node as a step."""
         return plan.job.cpus_per_node
 
     def settings(self, plan: Spec) -> dict[str, str]:
-        """Whether the job or its site say how PALS is to bind ranks to cores."""
+        """`bound` is set if the job or its site has an option that binds ranks to cores."""
         more = " ".join(added_options(plan))
         return {"bound": "yes"} if "--cpu-bind" in more else {}
 
     def command(self, plan: Spec) -> ShellText:
-        """Every rank."""
+        """Start all ranks."""
         return self._start(plan, "$HPC_AMP_WORLD_SIZE", '"$HPC_AMP_PPN"', RANK)
 
     def node_command(self, plan: Spec, task: ShellText) -> ShellText:
-        """One process a node."""
+        """Start one process on each node."""
         return self._start(plan, "$HPC_AMP_NNODES", "1", task)
 
     def _start(self, plan: Spec, count: str, per_node: str, what: str) -> ShellText:
-        """`-n`, `-ppn` and `-hostfile` are read by both."""
+        """Start `count` processes. Both launchers accept `-n`, `-ppn` and `-hostfile`."""
         return verbatim(
             f'mpiexec -n "{count}" -ppn {per_node} '
             f'-hostfile "attempts/$attempt/hosts" "${{placement[@]}}" '

@@ -1,10 +1,10 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# mpiexec of MPICH (hydra, also Intel's) and of Cray (PALS), which differ in how they place ranks.
+# mpiexec of MPICH and Intel MPI (hydra) and of Cray (PALS). They differ in the options that place ranks.
 
 host_mpi() { mpiexec --version; }
 
-# prepare_launch: both take the environment along when told; PALS alone binds ranks to cores, unless job
-# or site say how (job[bound]).
+# prepare_launch: write the file of hosts and set the options that pass on the environment. For PALS, they
+# also bind ranks to cores, unless options of job or site do (job[bound]).
 prepare_launch() {
   printf '%s\n' "$hosts" >"attempts/$attempt/hosts"
   case $(mpiexec --version 2>&1) in

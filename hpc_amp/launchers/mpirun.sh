@@ -3,10 +3,10 @@
 
 host_mpi() { mpirun --version; }
 
-# prepare_launch: hosts with their slots, since a node file may name a host once or once a process; and
-# the variables of the ranks. They get what srun would give them: all that this script exported, `setup`
-# included. Left out is what belongs to this node or this shell, and what the launchers set themselves.
-# Open MPI hands on no variable by itself: every one is named.
+# prepare_launch: write the file of hosts with their slots, because a node file may have one line for each
+# host or for each process; and name the variables for the ranks, because Open MPI passes on only named
+# ones. All exported variables are named, as with srun, except those of this node or this shell and those
+# that launchers set themselves.
 prepare_launch() {
   local name
   awk -v slots="${job[ranks_per_node]}" '{ print $1 " slots=" slots }' <<<"$hosts" >"attempts/$attempt/hosts"

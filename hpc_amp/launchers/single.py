@@ -1,4 +1,4 @@
-"""One process on one node."""
+"""The launcher for one process on one node."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class Single(Launcher):
-    """The only rank is a child of the script."""
+    """Starts the only rank as a child process of the script."""
 
     name = "single"
 
     def forwards(self, plan: Spec) -> dict[str, str]:
-        """All: the rank is the launcher."""
+        """All signals, because the launcher is the rank itself."""
         return {**warnings(plan), "TERM": "TERM", "INT": "TERM"}
 
     def command(self, plan: Spec) -> ShellText:
-        """The rank itself."""
+        """The command of the rank."""
         return verbatim(RANK)

@@ -1,4 +1,4 @@
-"""Slurm's srun: one task a rank."""
+"""Slurm's srun: one task for each rank."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
 
 
-# The nodes are named: a run may have a part of the allocation (hpc_amp/host/campaign.sh), and Slurm
-# would take whichever of its nodes are idle, not those that the ranks are told of.
+# The nodes are named because a run may use a part of the allocation (hpc_amp/host/campaign.sh).
+# Otherwise Slurm could choose other nodes of it than those in the run's list of nodes.
 _SRUN = 'srun --nodelist="$SLURM_JOB_NODELIST"'
 
 
 class Srun(StepLauncher):
-    """The ranks find their place in the variables of the Slurm step."""
+    """Starts each rank as a task of a Slurm step. The step's variables give the rank its number."""
 
     name = "srun"
     mpi = True
     node_number = "SLURM_NODEID"
 
     def forwards(self, plan: Spec) -> dict[str, str]:
-        """srun passes on SIGUSR1 and SIGUSR2. SIGTERM would make it kill the step at once; whenever
-        Slurm terminates a job, it sends SIGTERM to the ranks itself."""
+        """srun forwards SIGUSR1 and SIGUSR2. At SIGTERM it would kill the step at once. When Slurm
+        ends a job, Slurm itself sends SIGTERM to the ranks."""
         return warnings(plan)
 
     def tasks(self, plan: Spec, what: ShellText, more: Sequence[str]) -> ShellText:
-        """`--cpus-per-task` is given although the header has it: from Slurm 22.05 to 23.02 srun
-        does not inherit it and leaves every rank one core. GPUs are not bound to ranks, so that
-        NCCL can copy from one to another; `--gpu-bind=none` is not needed for that, and where no
-        cgroup limits a job it would show the ranks other jobs' GPUs. One dead rank ends the step.
+        """See `StepLauncher.tasks`.
+
+        `--cpus-per-task` is repeated although the header has it: from Slurm 22.05 to 23.02 srun
+        does not inherit it, and each rank would get one core. GPUs are not bound to ranks, so that
+        NCCL can copy between them. This does not need `--gpu-bind=none`, which would show the ranks
+        the GPUs of other jobs if cgroups do not limit the job.
         """
         nodes, per_node = plan.job.resources.nodes, plan.tasks_per_node
         options = [
@@ -50,7 +52,8 @@ class Srun(StepLauncher):
         return command_line([_SRUN, *map(quote, options), what])
 
     def once_per_node(self, plan: Spec, what: ShellText, more: Sequence[str]) -> ShellText:
-        """Slurm warns of more cores than the header has."""
+        """See `StepLauncher.once_per_node`. The cores are those of one task: Slurm prints a warning
+        if a step requests more cores per task than the header."""
         nodes = plan.job.resources.nodes
         options = [
             f"--nodes={nodes}",

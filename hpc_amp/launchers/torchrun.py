@@ -11,7 +11,7 @@ from hpc_amp.launchers.base import Launcher, StepLauncher
 if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
 
-# Static rendezvous: the c10d one compares host names, which differ inside and outside containers.
+# A static rendezvous: the c10d backend compares host names, which may differ in a container.
 _AGENT = (
     '-m torch.distributed.run --nnodes="$HPC_AMP_NNODES" --nproc-per-node="$HPC_AMP_PPN" '
     '--master-addr="$HPC_AMP_MASTER_ADDR" --master-port="$HPC_AMP_MASTER_PORT" --max-restarts=0'
@@ -19,25 +19,25 @@ _AGENT = (
 
 
 class Torchrun(Launcher):
-    """The agents of all nodes meet at the first one."""
+    """Starts one agent of torchrun on each node. The agents meet at the first node."""
 
     name = "torchrun"
     starts_agents = True
     longest_grace = 30
 
     def forwards(self, plan: Spec) -> dict[str, str]:
-        """SIGUSR1 would kill the agent and orphan the ranks. SIGTERM it passes on, and kills them
-        30 s later; a scheduler that starts the agents itself sends it to them itself."""
+        """SIGUSR1 would kill the agent, and its ranks would continue without it. The agent forwards
+        SIGTERM and kills the ranks 30 s later. A scheduler that starts the agents sends SIGTERM to
+        them itself."""
         return {} if plan.step_launcher else {"TERM": "TERM", "INT": "TERM"}
 
     def reaches_nodes(self, step_launcher: str) -> bool:
-        """Only the scheduler itself starts an agent on another node."""
+        """Only the scheduler's launcher can start an agent on another node."""
         return step_launcher != ""
 
     def command(self, plan: Spec) -> ShellText:
-        """The agents, through the scheduler's step launcher where it has one, directly on this
-        machine otherwise. The node's number has to be expanded on the node, so a shell there puts
-        it in."""
+        """Start the agents with the scheduler's step launcher, or directly on this machine if it
+        has none. A shell on each node expands the variable with the node's number."""
         program = '"${program[@]}"'
         if plan.job.launch.args:
             program = f"{words(plan.job.launch.args)} {program}"
@@ -49,7 +49,7 @@ class Torchrun(Launcher):
         return step.tasks(plan, verbatim(shell), ())
 
     def node_command(self, plan: Spec, task: ShellText) -> ShellText:
-        """Where the agents will start."""
+        """Run the task once on each node, as the agents."""
         step = _step_launcher(plan)
         return task if step is None else step.once_per_node(plan, task, ())
 

@@ -1,4 +1,4 @@
-"""Who gives out the nodes: a scheduler, or nobody (this machine)."""
+"""Schedulers: classes that describe batch systems, found by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEDULERS: Registry[Scheduler] = Registry(
 
 
 def get_scheduler(name: str) -> Scheduler:
-    """The scheduler of that name. Raises SchedulerError where nothing has that name."""
+    """The scheduler with a name. Raises SchedulerError if the name is unknown."""
     if name not in SCHEDULERS:
         raise SchedulerError(f"there is no scheduler {name!r}")
     return SCHEDULERS.get(name)()
@@ -35,5 +35,5 @@ def get_scheduler(name: str) -> Scheduler:
 
 @functools.cache
 def grammars() -> tuple[Grammar, ...]:
-    """The grammars of all schedulers that read directives, those of this package first."""
+    """The grammars of all schedulers that have directives, this package's first."""
     return tuple(one.grammar for one in SCHEDULERS if one.grammar is not None)

@@ -1,4 +1,4 @@
-"""What schedulers answer."""
+"""The answers of schedulers: the status of a job, and a submission."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What the scheduler says of a job now."""
+    """The present status of a job according to the scheduler."""
 
     state: Literal["pending", "running", "ended"]
     reason: str = ""
-    """In the scheduler's words: why it waits, or how it ended."""
+    """Why it waits, or how it ended, as the scheduler reports it."""
     after: bool = False
     """Whether it waits for the end of another job."""
     stuck: bool = False
-    """Whether it stays in the queue although it can never start. Its state is `ended`."""
+    """Whether it is in the queue although it can never start. Its state is then `ended`."""
 
 
 NEVER_STARTS = JobStatus(
@@ -31,4 +31,4 @@ class Submission:
 
     job_id: str
     remarks: str = ""
-    """What the scheduler said besides, which the user should see."""
+    """Further messages of the scheduler for the user."""

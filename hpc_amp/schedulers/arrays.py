@@ -1,4 +1,4 @@
-"""Many jobs that differ only in a number: one array where a scheduler has arrays, and else one job
+"""Submit many jobs that differ only in a number: as an array if the scheduler has arrays, else one
 after the other."""
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Answers = Mapping[str, JobStatus]
 
 
 class Queue(Protocol):
-    """What arrays need of their scheduler: see `hpc_amp.schedulers.base.Scheduler`."""
+    """The methods of a scheduler that arrays use: see `hpc_amp.schedulers.base.Scheduler`."""
 
     def submit(self, script: Path, environ: Mapping[str, str]) -> Submission:
-        """Hand in a script."""
+        """Submit a script."""
 
     def queued(self) -> dict[str, Path]:
-        """The user's jobs, each with a path that tells which run it belongs to."""
+        """The user's jobs in the queue, each with a path of its run."""
 
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """The status of jobs."""
@@ -34,100 +34,102 @@ class Queue(Protocol):
 
 
 class Arrays(ABC):
-    """Arrays of one scheduler. Tasks of an array are counted from 0."""
+    """The arrays of one scheduler. The tasks of an array are numbered from 0."""
 
     task: ClassVar[str]
-    """Shell: the number of the task that a script runs as."""
+    """A shell expression for the number of the task that a script runs as."""
     shell: ClassVar[str] = "bash -l"
-    """What runs a launch script."""
+    """The command that runs a launch script."""
     bounds: ClassVar[bool] = True
     """Whether the scheduler accepts a limit for the tasks that run at once."""
     takes_time: ClassVar[bool] = True
     """Whether the scheduler may accept an array after the command that submits it has ended."""
     in_foreground: ClassVar[bool] = False
     """Whether the command that submits a sweep runs its points itself, as processes of this machine
-    (`hpc_amp.sweep.here`). Then `task` is `$HPC_AMP_TASK`."""
+    (`hpc_amp.sweep.here`). `task` is then `$HPC_AMP_TASK`."""
 
     def __init__(self, scheduler: Queue) -> None:
         self.scheduler = scheduler
 
     def largest(self) -> int:
-        """The most tasks that one array may have, as the scheduler says or does by default."""
+        """The largest number of tasks of an array: the scheduler's setting, or its default."""
         return 10_000
 
     def header(self, directives: Sequence[str], tasks: int, at_once: int | None) -> list[str]:
-        """The directives of a script that runs as so many tasks."""
+        """Add the directive of an array to `directives`. `tasks` is the number of tasks, and
+        `at_once` the limit of tasks that run at once."""
         return list(directives)
 
     def submit(self, script: Path, tasks: int) -> Iterator[str]:
-        """Hand in a script; the id of the array, or of every job, as soon as it is known. Raises
-        SchedulerError where one is refused, UnclearError where that is not known. Here: one job,
-        whose `header` makes it an array."""
+        """Submit a script, and yield the id of the array, or of each job, as soon as it is known.
+        Raises SchedulerError if one is refused, and UnclearError if that is unknown. Default: one
+        job, which is an array by its `header`."""
         yield self.scheduler.submit(script, os.environ).job_id
 
     @abstractmethod
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
-        """The id of a task's job, as `query` gives it and `scheduler_begins` of the host code finds
-        it; None where there is none."""
+        """The id of a task's job, in the form that `query` and the host code's `scheduler_begins`
+        use. `job_ids` are those that `submit` yielded. None if the task was not submitted."""
 
     @abstractmethod
     def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
-        """The status of all tasks of arrays, and of jobs, in one request. Raises SchedulerError
-        where the scheduler does not answer."""
+        """Query the status of all tasks of arrays, and of jobs, in one request. Raises
+        SchedulerError if the scheduler does not answer."""
 
-    def last_words(self, job_ids: Sequence[str]) -> Answers:
-        """How jobs ended that the scheduler no longer lists, in one request; nothing where a run's
-        own files tell it."""
+    def final_status(self, job_ids: Sequence[str]) -> Answers:
+        """How jobs ended that are not in the queue any more, in one request. Empty if the scheduler
+        keeps no records."""
         return {}
 
     def array_of(self, job_id: str) -> str:
-        """The id that `submit` gave for the job of a task."""
+        """The id that `submit` yielded for the job of a task."""
         return job_id
 
     @abstractmethod
     def find(self, folder: Path, script: Path) -> list[str]:
-        """What `submit` of a script in the folder of a sweep gave, as far as the queue shows it,
-        perhaps with that of other scripts in there. Raises SchedulerError where the scheduler does
-        not answer."""
+        """Search the queue for the ids that `submit` yielded for a script in the folder of a sweep.
+        Ids of other scripts in this folder may be among them. Raises SchedulerError if the
+        scheduler does not answer."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """End what `submit` submitted."""
+        """End the jobs or arrays with the ids that `submit` yielded."""
         for job_id in job_ids:
             self.scheduler.cancel(job_id)
 
     def id_of_process(self, pid: int) -> str:
-        """The job id of a process of this machine, where sweeps run `in_foreground`."""
+        """The job id for a process of this machine. Only called if sweeps run `in_foreground`."""
         raise NotImplementedError(f"{type(self).__name__} runs no sweep in the foreground")
 
 
 def bound(tasks: int, at_once: int | None) -> str:
-    """The limit of tasks that run at once, as the range of several schedulers takes it: `%5`."""
+    """The limit of tasks that run at once, in the form that several schedulers use: `%5`. Empty if
+    there is no limit or it is not reached."""
     return f"%{at_once}" if at_once is not None and at_once < tasks else ""
 
 
 class OneByOne(Arrays):
-    """For a scheduler without arrays: a job a task. Each has a script of its own: the header of the
-    array's script, and the number of the task."""
+    """One job for each task, for schedulers without arrays. Each job has a script of its own, with
+    the header of the sweep's script and the number of the task."""
 
     task = "$HPC_AMP_TASK"
     bounds = False
 
     def submit(self, script: Path, tasks: int) -> Iterator[str]:
-        """One job after the other, until the scheduler accepts no more."""
+        """Submit one job after the other, until the scheduler refuses one."""
         for task in range(tasks):
             yield self.scheduler.submit(_script_of_task(script, task), os.environ).job_id
 
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
-        """The job of that number."""
+        """The task's job is the one with its number."""
         return job_ids[task] if task < len(job_ids) else None
 
     def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
-        """One request for all."""
+        """Query all jobs in one request."""
         return self.scheduler.query([*arrays, *jobs])
 
     def find(self, folder: Path, script: Path) -> list[str]:
-        """The jobs of the folder that are not those of points by themselves. In the order of their
-        ids they are the tasks."""
+        """The jobs of the folder, without those that were submitted for a single point. In the
+        order of their ids, they are the tasks."""
         return [
             job_id
             for job_id, path in self.scheduler.queued().items()
@@ -136,8 +138,8 @@ class OneByOne(Arrays):
 
 
 def _script_of_task(script: Path, task: int) -> Path:
-    """Write the script of a task, in a folder of the array's name. Raises UsageError where that is
-    not possible."""
+    """Write the script of a task, in a folder with the name of the sweep's script. Raises
+    UsageError if it cannot be written."""
     path = script.parent / script.stem / f"{task:04d}.sh"
     try:
         lines = script.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The interface of schedulers."""
+"""The interface of schedulers, and functions that several schedulers use."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
 
 from hpc_amp.errors import ConfigError, SchedulerError, UnclearError, UsageError
 from hpc_amp.registry import code_beside
+from hpc_amp.resources import Which
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.arrays import Arrays, OneByOne
 from hpc_amp.schedulers.grammar import Grammar
@@ -30,42 +31,41 @@ if TYPE_CHECKING:
     from hpc_amp.launchers.base import Launcher
 
 
-Which = Callable[[str], "str | None"]
-
-
 @dataclass(frozen=True, slots=True)
 class Interactive:
-    """How to get a script to run on a node, on this terminal. Patterns are regular expressions for
-    what the command prints; without them it deals with Ctrl-C itself, and its exit status is the
-    script's."""
+    """The command of an interactive job, which runs a script on a node and on this terminal.
+
+    `job_id` and `ready` are regular expressions for the command's output. A command without them
+    handles Ctrl-C itself, and its exit status is the script's.
+    """
 
     command: list[str]
     environ: Mapping[str, str]
     job_id: str = ""
-    """Has the job's id as its group, and comes while the job waits."""
+    """Matches the output while the job waits. Its group is the job's id."""
     ready: str = ""
-    """Comes when the terminal is the node's."""
+    """Matches the output when the shell on the node starts."""
     typed: str = ""
-    """For a command that opens a login shell: what to type into it."""
+    """For a command that opens a login shell: the line to type into it."""
     end_signal: int | None = None
-    """What ends the command where this one is told to end. Default: the same signal."""
+    """The signal that ends the command when hpc-amp gets SIGTERM or SIGHUP. Default: the same."""
     hides_interrupts: bool = False
-    """Whether its exit status may be 0 where Ctrl-C has ended it before the script started."""
+    """Whether its exit status may be 0 after Ctrl-C ended it before the script started."""
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody has to look at what the command prints."""
+        """Whether its output has to be searched, so that it needs a pseudo-terminal."""
         return self.ready != ""
 
 
 def run_here(script: Path, environ: Mapping[str, str]) -> Interactive:
-    """The script on this machine, with the environment as it is: modules that somebody has loaded
-    count."""
+    """Run the script on this machine. The environment is not changed, so modules that the user has
+    loaded stay loaded."""
     return Interactive(["/bin/bash", str(script)], dict(environ))
 
 
 def needs_terminal(scheduler: str) -> UsageError:
-    """The error of an interactive job without a terminal."""
+    """The error for an interactive job without a terminal. `scheduler` is the title."""
     return UsageError(
         f"an interactive job of {scheduler} needs a terminal, for input and for output",
         hint="call it from one without < > or |, or submit a job with this command as `run`",
@@ -73,72 +73,75 @@ def needs_terminal(scheduler: str) -> UsageError:
 
 
 def script_command(script: Path) -> list[str]:
-    """What runs a session's script on a new node: like a batch script, a login shell."""
+    """The command that runs a session's script on a new node. As for a batch script, it is a login
+    shell."""
     return ["/bin/bash", "-l", str(script)]
 
 
 class Scheduler(ABC):
-    """Directives and commands of one scheduler. Holds no state."""
+    """The directives and commands of one scheduler. Holds no state."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     """Its name in messages."""
     command: ClassVar[str] = ""
-    """The program that submits a job; empty where none is needed."""
+    """The program that submits a job. Empty if no program is needed."""
     grammar: ClassVar[Grammar | None] = None
-    """How it reads directives; None for one that reads none."""
+    """How it reads directives. None for a scheduler without directives."""
     step_launcher: ClassVar[str] = ""
-    """The launcher with which the scheduler itself starts processes on the nodes of a job; empty
-    where it has none."""
+    """The name of the scheduler's own launcher, which starts processes on the nodes of a job. Empty
+    if the scheduler has none."""
     gpu_requests: ClassVar[tuple[str, ...]] = ()
-    """The values of a site's `gpu_request` besides `auto` and `none`; the first is what `auto`
-    means. Without any, `auto` means `none`."""
+    """The values of a site's `gpu_request` besides `auto` and `none`. `auto` means the first one;
+    without any, `auto` means `none`."""
     site_keys: ClassVar[tuple[str, ...]] = ()
-    """Those of the keys of a site that only some schedulers use (`gpu_type`, `chunk`) which this
-    one uses."""
+    """The site keys that this scheduler uses, among those that only some schedulers use: `gpu_type`
+    and `chunk`."""
     instead_of_key: ClassVar[Mapping[str, str]] = {}
-    """What to do instead of such a key that it does not use. Default: use directives."""
+    """For each such key that this scheduler does not use: what to do instead, as the hint of an
+    error. Default: use directives."""
     site_options: ClassVar[Mapping[str, Callable[[str], None]]] = {}
-    """The names that a site's `options` may have, each with a check of its value, which raises
+    """The names that a site's `options` may have, each with a check of its value. A check raises
     ValueError."""
     chains: ClassVar[bool] = False
-    """Whether a run goes on in another job, since the same one cannot be requeued. Then jobs can
-    wait for one another (`job.chain`)."""
+    """Whether a run continues in another job, because this scheduler cannot requeue a job. Jobs can
+    then be submitted to wait for each other (`job.chain`)."""
     signals_ranks: ClassVar[bool] = True
-    """Whether ranks can count on hearing of a cancellation and having time to save."""
+    """Whether all ranks get a signal at a cancellation, with time to save."""
     whole_nodes: ClassVar[bool] = False
-    """Whether the nodes of a job are its own, always."""
+    """Whether a job never shares its nodes with another job."""
     one_machine: ClassVar[bool] = False
-    """Whether it is this machine alone, which stands for all nodes of a job."""
+    """Whether all jobs run on this machine, which stands for all nodes of a job."""
     limits: ClassVar[bool] = True
     """Whether it ends jobs at their time limit."""
     grace: ClassVar[int]
-    """Seconds between its SIGTERM and its SIGKILL, unless it says so itself."""
+    """Seconds between its SIGTERM and its SIGKILL, if the scheduler cannot report them."""
 
     own_variables: ClassVar[Mapping[str, str]] = {}
-    """Variables that its host code sets for every job, and what they are: nobody else can."""
+    """The variables that its host code sets for every job, with their meanings. A job file and a
+    site file cannot set them."""
     allocation: ClassVar[str] = ""
-    """The variable that has the job's id inside an allocation."""
+    """The variable that contains the job's id inside an allocation."""
     ask_seconds: ClassVar[float] = 15.0
-    """Seconds between two questions about a job that somebody waits for. Files of the run tell
-    nearly everything; the questions find jobs that have vanished."""
+    """Seconds between two queries about a job whose end is waited for. The files of a run show
+    nearly all changes; the queries find jobs that have disappeared."""
     absent_job: ClassVar[str] = "0"
-    """What has the form of a job's id and is none. `doctor` asks for it (`query`), to see whether
-    the scheduler answers."""
+    """A job id of valid form that no job has. `doctor` queries it to check that the scheduler
+    answers."""
     leftover_files: ClassVar[str] = ""
     """A regular expression for the names of files that the scheduler itself writes into the working
     directory of a job."""
 
     @property
     def marker(self) -> str:
-        """What a directive line starts with, such as `#SBATCH`: the grammar says it. A scheduler
-        without a grammar may have an attribute of this name instead."""
+        """The beginning of a directive line, such as `#SBATCH`. It is taken from the grammar. A
+        scheduler without a grammar may set an attribute of this name."""
         return "#" if self.grammar is None else self.grammar.marker
 
     @classmethod
     def is_configured(cls, which: Which = shutil.which) -> bool:
-        """Whether this machine belongs to a cluster with this scheduler: its programs are here, as
-        far as `which` finds them, and they know a server."""
+        """Whether this machine belongs to a cluster with this scheduler: its programs are found by
+        `which`, and they are configured for a server."""
         return False
 
     def works_with(self, launcher: Launcher) -> bool:
@@ -146,29 +149,30 @@ class Scheduler(ABC):
         return not launcher.makes_steps or launcher.name == self.step_launcher
 
     def host_code(self) -> str:
-        """Bash that is sourced at the beginning of every job: what hpc_amp/host/begin.sh calls.
-        Default: `host.sh` beside the scheduler's module."""
+        """Bash code that is sourced at the beginning of every job, with the functions that
+        hpc_amp/host/begin.sh calls. Default: `host.sh` beside the scheduler's module."""
         return code_beside(self, "host.sh")
 
     def narrows(self) -> bool:
-        """Whether one run of several in a job can have the first of its nodes alone. Launchers get
-        a shorter list of nodes; a `step_launcher` does not read that list, and the host code needs
-        a function `use_first_nodes` (see hpc_amp/host/campaign.sh)."""
+        """Whether a run can use only the first nodes of a job, as in a campaign of several runs in
+        one job. Launchers get a shorter list of nodes. A `step_launcher` does not read that list,
+        so the host code has to define a function `use_first_nodes` (see
+        hpc_amp/host/campaign.sh)."""
         return not self.step_launcher or "use_first_nodes()" in self.host_code()
 
     def arrays(self) -> Arrays:
-        """How many jobs that differ only in a number are submitted. Default: one by one."""
+        """How jobs that differ only in a number are submitted. Default: one after the other."""
         return OneByOne(self)
 
     def queued(self) -> dict[str, Path]:
-        """The user's jobs in the queue, each with a path that tells which run it belongs to: its
-        working directory, its script or its log. Raises SchedulerError where the scheduler does
+        """The user's jobs in the queue by id. The path of each shows to which run it belongs: it is
+        its working directory, its script or its log. Raises SchedulerError if the scheduler does
         not answer."""
         return {}
 
     def find_jobs(self, folder: Path) -> list[str]:
-        """The ids of the jobs whose script lies in `folder`, as far as the queue shows jobs. Raises
-        SchedulerError where the scheduler does not answer."""
+        """The ids of the user's jobs in the queue whose path (`queued`) is `folder` or lies in it.
+        Raises SchedulerError if the scheduler does not answer."""
         return [job_id for job_id, path in self.queued().items() if folder in (path, *path.parents)]
 
     @abstractmethod
@@ -177,12 +181,12 @@ class Scheduler(ABC):
 
     @abstractmethod
     def directives(self, plan: Spec) -> list[str]:
-        """The options of the header, each quoted as this scheduler's directive parser reads it,
-        without the marker. The site's and the user's own lines are included as they are."""
+        """The directives of the header without the marker, each quoted for this scheduler's parser
+        of directives. The directives of site and job are included unchanged."""
 
     @abstractmethod
     def check(self, plan: Spec) -> None:
-        """Raise ConfigError for what this scheduler cannot do."""
+        """Raise ConfigError if this scheduler cannot run the plan."""
 
     @abstractmethod
     def submit(
@@ -193,33 +197,35 @@ class Scheduler(ABC):
         after: str | None = None,
         held: bool = False,
     ) -> Submission:
-        """Hand in a script, to start after another job or when it is released, where the scheduler
-        `chains`. Raises SchedulerError where it is refused, and UnclearError where the scheduler
-        may have taken it all the same."""
+        """Submit a script. `after`: the id of a job that has to end before this one starts.
+        `held`: the job does not start before `release`. Both are used only if the scheduler
+        `chains`. Raises SchedulerError if the job is refused, and UnclearError if it is unknown
+        whether the scheduler accepted it."""
 
     @abstractmethod
     def interactive(
         self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive:
-        """A new allocation with the plan's resources, which must be those of one process, and the
-        script in it, once. Without a `terminal`, input and output may be files and pipes; raises
-        UsageError where the scheduler cannot do without."""
+        """The command that requests a new allocation with the plan's resources and runs the script
+        in it once. The plan has to be one of a single process. `terminal`: whether input and output
+        are a terminal. Raises UsageError if they are not and the scheduler needs one."""
 
     def inside(
         self, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive | None:
-        """The script in the allocation that `environ` is in; None where it is in none."""
+        """The command that runs the script in the present allocation, which `environ` shows. None
+        if there is no allocation."""
         return run_here(script, environ) if environ.get(self.allocation) else None
 
     @abstractmethod
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """The status of jobs, in one request. A job that is not in the answer is one that the
-        scheduler no longer (or not yet) knows. Raises SchedulerError where it does not answer:
-        silence is not an end."""
+        """Query the status of jobs, in one request. Jobs that the scheduler does not know, or does
+        not know any more, are missing in the answer. Raises SchedulerError if the scheduler does
+        not answer, since this does not mean that the jobs have ended."""
 
     def unended(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """Those of the jobs that wait, run, are ending or are stuck, in one request. Raises
-        SchedulerError where the scheduler does not answer."""
+        """The status of those jobs that wait, run, are ending or are stuck, in one request. Raises
+        SchedulerError if the scheduler does not answer."""
         answers = self.query(job_ids)
         found = {job_id: answers[job_id] for job_id in job_ids if job_id in answers}
         return {
@@ -229,50 +235,52 @@ class Scheduler(ABC):
         }
 
     def submitit_executor(self, plan: Spec) -> submitit.Executor:
-        """An executor of submitit that runs functions with the resources of a plan, its files
-        below `plan.run_dir`, and `plan.run_dir/python` as the interpreter. Raises UsageError where
-        submitit has none for this scheduler."""
+        """Create an executor of submitit that runs functions with the resources of a plan. Its
+        files are below `plan.run_dir`, and its interpreter is `plan.run_dir/python`. Raises
+        UsageError if submitit does not support this scheduler."""
         raise UsageError(
             f"submitit has no executor for {self.title}",
             hint="hpc-amp submit and hpc-amp sweep run jobs there",
         )
 
     def check_limits(self, job: Job, site: Site) -> Iterator[Finding]:
-        """What `doctor` finds about a job where the scheduler tells its limits; ids are `sched`."""
+        """Yield the findings of `doctor` about a job and the scheduler's limits, with the id
+        `sched`."""
         yield from ()
 
     def node_architectures(self, job: Job) -> set[str]:
-        """The architectures of the nodes that a job may get, as `uname -m` gives them; empty where
-        the scheduler does not tell."""
+        """The architectures of the nodes that a job may get, in the form of `uname -m`. Empty if
+        the scheduler does not report them."""
         return set()
 
     def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
-        """The logs that added directives name and that the nodes open before a job starts: the
-        option as it is written, and the file."""
+        """Yield the log files in the directives of site and job that the nodes open before a job
+        starts: the option as it is written, and the path."""
         yield from ()
 
     lost_log: ClassVar[str] = ""
-    """What happens to a job whose log the nodes cannot open; empty where nothing does."""
+    """What happens to a job if the nodes cannot open its log. Empty if the job runs normally."""
 
     @abstractmethod
     def cancel(self, job_id: str) -> None:
-        """End a job. No error where it has ended already. Raises SchedulerError where the
-        scheduler does not answer: a run is noted as cancelled where nothing is raised."""
+        """End a job. Does nothing if it has already ended. Raises SchedulerError if the scheduler
+        does not answer: if nothing is raised, the run is recorded as cancelled."""
 
     def release(self, job_id: str) -> None:
-        """Let a job start that was submitted `held`."""
+        """Let a job start that was submitted with `held`. Only called if the scheduler `chains`."""
         raise NotImplementedError(f"{self.name} jobs are not held")
 
-    def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
-        """How a job ended that the scheduler no longer lists, as far as it can be found out."""
+    def final_status(self, job_id: str, run_dir: Path) -> JobStatus:
+        """How a job ended that is not in the queue any more, if the scheduler's records or files
+        show it."""
         return NOT_IN_QUEUE
 
 
 def without_options(
     words: Sequence[str], unwanted: Mapping[str, bool], longer: Mapping[str, str]
 ) -> list[str]:
-    """A command line's words less some options, by their long names; the value says whether the
-    next word belongs to the option. `longer` has the long names of short ones."""
+    """Remove options from the words of a command line. `unwanted` has the long names of the
+    options, each with whether it takes a value. `longer` maps short names to long ones."""
     kept: list[str] = []
     rest = iter(words)
     for word in rest:
@@ -288,13 +296,13 @@ def without_options(
 
 
 def launcher_of_one_node(job: Job) -> str:
-    """The launcher for a job on one node, where no scheduler starts its ranks."""
+    """The default launcher for a job on one node if the scheduler has no launcher of its own."""
     return "single" if job.world_size == 1 else "torchrun"
 
 
 def directive_words(line: str, grammar: Grammar) -> list[str]:
-    """The words of a directive that somebody added, as the scheduler splits it. Raises ConfigError
-    where it cannot be read to its end."""
+    """Split a directive of site or job into words, as the scheduler does. Raises ConfigError for an
+    open quote or a backslash at the end."""
     found = grammar.split(line)
     if found.unmatched is not None:
         raise ConfigError(f"the directive {line!r} cannot be read: {found.unmatched} does not end")
@@ -306,11 +314,12 @@ def directive_words(line: str, grammar: Grammar) -> list[str]:
 def merge_directives(
     generated: Sequence[tuple[str, str]], plan: Spec, options: Callable[[str], set[str]]
 ) -> list[str]:
-    """Generated (option, text) pairs less what site and user skip, then the lines they add.
+    """Merge the generated directives with those of site and job.
 
-    Skipping touches generated lines only, and compares the whole option (`--gpus-per-node`). A line
-    of the job replaces one of the site that sets the same `options`, and both replace a generated
-    one: what schedulers do with a repetition differs.
+    `generated` are pairs of an option and its directive. Those whose option is in a
+    `skip_directives` of site or job are left out. A directive of the job replaces one of the site
+    that sets the same options, and both replace a generated one, because schedulers treat repeated
+    options differently. `options` returns the options that a directive sets.
     """
     skipped = {*plan.site.skip_directives, *plan.job.resources.skip_directives}
     lines = [({name}, text) for name, text in generated if name not in skipped]
@@ -323,9 +332,9 @@ def merge_directives(
 
 
 def refuse_directives(plan: Spec, grammar: Grammar, refused: Mapping[str, str]) -> None:
-    """Raise ConfigError where a line of the site or of the job has one of the options `refused`,
-    which says what comes of each: a job that hpc-amp could not follow. They have the names that
-    `grammar` gives them; `W block` stands for the entry `block` of the option `W`."""
+    """Raise ConfigError if a directive of site or job has one of the options `refused`, with which
+    hpc-amp could not follow the job. Each option is mapped to the reason. Options have the names
+    that `grammar` gives them; `W block` is the entry `block` of the option `W`."""
     for key, lines in (
         (f"directives of site {plan.site.name}", plan.site.directives),
         ("job.directives", plan.job.resources.directives),
@@ -344,26 +353,27 @@ def refuse_directives(plan: Spec, grammar: Grammar, refused: Mapping[str, str]) 
                 )
 
 
-# What finds the user, the programs and the cluster.
+# Variables that identify the user and locate programs and the cluster.
 _KEPT = (
     *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "LD_LIBRARY_PATH", "KRB5CCNAME"),
     *("MODULEPATH", "MODULESHOME", "XDG_RUNTIME_DIR"),
 )
 
 
-# What programs have to know of a terminal.
+# Variables that describe the terminal.
 TERMINAL = ("TERM", "COLORTERM")
 
 
 def submission_environment(environ: Mapping[str, str], *more: str) -> dict[str, str]:
-    """What of the submitting shell's environment the scheduler's commands get to see, and so,
-    perhaps, the job. Everything else is baked into the script."""
+    """The part of the submitting shell's environment that the scheduler's commands get. Some
+    schedulers pass it on to the job, which must not depend on the rest. `more` are further names of
+    variables to keep."""
     kept = {name: environ[name] for name in (*_KEPT, *more) if name in environ}
     kept.setdefault("PATH", os.defpath)
     return kept
 
 
-def hand_in(
+def run_submit_command(
     command: Sequence[str],
     *,
     environ: Mapping[str, str],
@@ -372,16 +382,20 @@ def hand_in(
     lost: str,
     away: str,
 ) -> Submission:
-    """Run the command that submits a job.
+    """Run the command that submits a job, in `folder`.
 
-    `job_id` is a regular expression for the lines that tell the job's id; with a group, the group
-    is the id, and of several ids the last counts. The job is there if there is an id, whatever the
-    exit status. `lost` matches what the command says where the scheduler may have taken the job but
-    its answer did not come, `away` where the scheduler was not reached. Raises SchedulerError where
-    the job was refused, AwayError where nobody was asked, UnclearError where it is not known.
+    `job_id` is a regular expression for the output lines with the job's id. If it has a group, the
+    group is the id. If several lines match, the last one counts. If the output has an id, the job
+    was accepted, whatever the exit status is. `lost` and `away` are regular expressions for error
+    messages: `lost` if the scheduler may have accepted the job without answering, `away` if the
+    command did not reach the scheduler.
+
+    Raises SchedulerError if the job was refused, UnreachableError if the scheduler was not reached,
+    and UnclearError if it is unknown whether the job was accepted.
     """
     try:
-        # In a session of its own: qsub takes a Ctrl-C of the terminal although it is blocked here.
+        # In a session of its own: qsub handles Ctrl-C of the terminal although the signal is
+        # blocked here.
         result = run_command(command, environ=environ, folder=folder, own_session=True)
     except NoAnswerError as error:
         raise UnclearError(error.message) from None
@@ -389,7 +403,7 @@ def hand_in(
     if ids:
         return Submission(str(ids[-1]), result.stderr.strip())
     if result.returncode == 0:
-        raise UnclearError(f"`{command[0]}` told no job id: {complaint(result)}")
+        raise UnclearError(f"`{command[0]}` printed no job id: {complaint(result)}")
     if result.returncode < 0:
         raise UnclearError(f"`{command[0]}` was ended by signal {-result.returncode}")
     if re.search(lost, f"{result.stderr}{result.stdout}"):
@@ -398,7 +412,7 @@ def hand_in(
 
 
 class NoAnswerError(SchedulerError):
-    """A scheduler's command did not end in its time."""
+    """A command of a scheduler did not end within its time limit."""
 
 
 def run_command(
@@ -409,8 +423,9 @@ def run_command(
     timeout: float = 60.0,
     own_session: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a scheduler's command. Raises SchedulerError where it is not there, and NoAnswerError
-    where it does not end within `timeout` seconds."""
+    """Run a command of a scheduler and capture its output. `own_session` separates it from the
+    terminal's signals. Raises SchedulerError if it is not installed, and NoAnswerError if it does
+    not end within `timeout` seconds."""
     try:
         return subprocess.run(
             command,
@@ -427,40 +442,40 @@ def run_command(
     except FileNotFoundError:
         raise SchedulerError(
             f"`{command[0]}` is not on this machine's PATH",
-            hint="submit from a login node, or say site=local to run here",
+            hint="submit from a login node, or add site=local to run here",
         ) from None
     except subprocess.TimeoutExpired:
         raise NoAnswerError(f"`{command[0]}` did not answer within {timeout:g} s") from None
 
 
 def output_of(command: Sequence[str]) -> str:
-    """What a command that lists jobs prints. Raises SchedulerError where it fails and says why: of
-    an empty queue some say nothing, and fail."""
+    """The output of a command that lists jobs. Raises SchedulerError if it fails with a message.
+    Without one, the queue may be empty: some commands fail silently then."""
     result = run_command(command)
     if result.returncode != 0 and (result.stdout.strip() or result.stderr.strip()):
         raise SchedulerError(f"{command[0]} does not answer: {complaint(result)}")
     return result.stdout
 
 
-# Cobalt puts a whole traceback into an answer: only its exception says something.
+# Some answers contain a whole traceback. Only its exception is useful.
 _TRACEBACK = r"(?s)'-+ START TRACEBACK.*?Exception +: (.*?)(?:\\n|\n).*?END TRACEBACK -+'"
-_SAYS_NOTHING = 'No handlers could be found for logger "Proxy"'
+_MEANINGLESS = 'No handlers could be found for logger "Proxy"'
 _LONGEST_COMPLAINT = 500
 
 
 def complaint(result: subprocess.CompletedProcess[str]) -> str:
-    """What a failed command said, as one line that is not too long."""
+    """The error message of a failed command as one line, cut to 500 characters."""
     text = re.sub(_TRACEBACK, r"\1", result.stderr or result.stdout)
     lines = [line.strip() for line in text.splitlines()]
-    said = " / ".join(line for line in lines if line and line != _SAYS_NOTHING)
-    if len(said) > _LONGEST_COMPLAINT:
-        said = f"{said[:_LONGEST_COMPLAINT]}..."
-    return said or f"exit status {result.returncode}"
+    message = " / ".join(line for line in lines if line and line != _MEANINGLESS)
+    if len(message) > _LONGEST_COMPLAINT:
+        message = f"{message[:_LONGEST_COMPLAINT]}..."
+    return message or f"exit status {result.returncode}"
 
 
-class AwayError(SchedulerError):
-    """The scheduler's server cannot be reached, or it answers in a way that is not understood:
-    nothing came of the request, and it can be made again."""
+class UnreachableError(SchedulerError):
+    """The scheduler's server cannot be reached, or its answer is not understood. The request had no
+    effect and can be repeated."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, hint="try again when the scheduler answers")
@@ -469,28 +484,29 @@ class AwayError(SchedulerError):
 def not_submitted(
     command: str, result: subprocess.CompletedProcess[str], away: str
 ) -> SchedulerError:
-    """The error of a command that submitted nothing: AwayError where what it said matches the
-    regular expression `away`, since then nobody has refused anything."""
+    """The error for a command that submitted no job: UnreachableError if its message matches the
+    regular expression `away`, else an error that the scheduler refused the job."""
     if re.search(away, f"{result.stderr}{result.stdout}"):
-        return AwayError(f"{command} does not reach the scheduler: {complaint(result)}")
+        return UnreachableError(f"{command} does not reach the scheduler: {complaint(result)}")
     return SchedulerError(f"{command} refused the job: {complaint(result)}")
 
 
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
-# A server that is started anew, or drops a connection, is back within seconds.
+# Seconds. A server that was restarted, or dropped a connection, usually answers again by then.
 PAUSES = (2.0, 4.0)
 
 
-def asked_again(ask: Callable[_Arguments, _Answer]) -> Callable[_Arguments, _Answer]:
-    """`ask`, which asks twice more, some seconds later, where it raises AwayError."""
+def retried(ask: Callable[_Arguments, _Answer]) -> Callable[_Arguments, _Answer]:
+    """A decorator: call the function again after some seconds, at most twice, if it raises
+    UnreachableError."""
 
     @functools.wraps(ask)
     def asked(*args: _Arguments.args, **options: _Arguments.kwargs) -> _Answer:
         for pause in PAUSES:
             try:
                 return ask(*args, **options)
-            except AwayError:
+            except UnreachableError:
                 time.sleep(pause)
         return ask(*args, **options)
 

@@ -1,6 +1,9 @@
-"""What a scheduler reads of a script: which lines are directives, how they are split into words,
-and which options the words are. The linter, the renderer's check and the schedulers themselves ask
-a `Grammar`; each scheduler that reads directives has one, in the module `grammar` of its folder."""
+"""Grammars: how a scheduler reads the directives of a script.
+
+A grammar says which lines are directives, how they are split into words, and which options the
+words are. The linter, the renderer and the schedulers use it. Each scheduler with directives has a
+`Grammar` in the module `grammar` of its folder.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from hpc_amp.schedulers.words import BLANKS, OptionWord, Split
 
 @dataclass(frozen=True)
 class Directive:
-    """A line that a scheduler reads; `text` is what follows the marker."""
+    """A directive of a script. `text` is the text after the marker."""
 
     line: int
     text: str
@@ -25,8 +28,8 @@ class Directive:
 
 @dataclass(frozen=True)
 class Header:
-    """What one scheduler reads of a script. `end` is the number of the line at which its scan
-    stops, one behind the last line if it does not."""
+    """The directives that a scheduler reads in a script. `end` is the number of the line at which
+    it stops reading. If it reads the whole script, this is the number of lines plus one."""
 
     grammar: Grammar
     directives: tuple[Directive, ...]
@@ -35,26 +38,27 @@ class Header:
 
 @dataclass(frozen=True)
 class Option:
-    """An option as a scheduler understands it. `name` is the long name where there is one, `known`
-    is False for one that the scheduler itself does not have, `related` is True for one that only a
-    relative of the scheduler has."""
+    """An option of a directive. `name` is its long name if it has one. `known`: the scheduler has
+    this option. `related`: only a related scheduler has it. `attached`: the option is a letter with
+    its value in the same word."""
 
     name: str
     spelling: str
     value: str | None
     word: OptionWord
     value_word: OptionWord | None = None
-    attached: bool = False  # a letter with its value in the same word
+    attached: bool = False
     known: bool = True
     related: bool = False
 
     @property
     def line(self) -> int:
+        """The number of its line, from 1."""
         return self.word.line
 
     @property
     def shown(self) -> str:
-        """As it was written, more or less."""
+        """The option with its value, for messages."""
         if self.value is None:
             return self.spelling
         return f"{self.spelling}{'=' if self.spelling.startswith('--') else ' '}{self.value}"
@@ -62,9 +66,9 @@ class Option:
 
 @dataclass
 class Options:
-    """All options of a header, in order, and the words that belong to none. `alone` are the words
-    of `Grammar.alone`; `no_value` are options that lack their value, and have the word that the
-    scheduler would take for it."""
+    """All options of a header, in order. `strays` are words that belong to no option, and `alone`
+    the words of `Grammar.alone`. `no_value` are options whose value is missing; their `value` is
+    the word that the scheduler would use for it."""
 
     options: list[Option] = field(default_factory=list)
     strays: list[OptionWord] = field(default_factory=list)
@@ -72,48 +76,53 @@ class Options:
     alone: list[OptionWord] = field(default_factory=list)
 
     def all(self, name: str) -> list[Option]:
+        """All options with a name."""
         return [option for option in self.options if option.name == name]
 
     def last(self, name: str) -> str | None:
+        """The value of the last option with a name; None if there is none."""
         found = self.all(name)
         return found[-1].value if found else None
 
 
 @dataclass(frozen=True)
 class Requested:
-    """What a header asks for, as far as it says so plainly; None where it does not."""
+    """The resources that a header requests. Numbers that the header does not give plainly are
+    None."""
 
     nodes: int | None = None
     chunks: int | None = None
-    """Pieces of nodes, where it is not said that each is on a node of its own."""
+    """Number of chunks (parts of nodes), if it is not requested that each is on another node."""
     tasks: int | None = None
     tasks_said: bool = False
-    """Whether a number of tasks is given, be it a plain one or not."""
+    """Whether the header has a number of tasks, even if it is not a plain number."""
     tasks_per_node: int | None = None
     gpus_per_node: int | None = None
     gpus: bool = False
-    """Whether GPUs are asked for in any way."""
+    """Whether the header requests GPUs in any form."""
     for_launchers: bool = False
-    """Whether a launcher starts the tasks of the header where its own options do not say it."""
+    """Whether launchers take the number of tasks from the header if their options do not give
+    one."""
     starts_ranks: bool = False
     """Whether the scheduler itself starts processes on the nodes."""
 
 
 @dataclass(frozen=True)
 class Joined:
-    """How the values of an option that is given twice can be joined into one."""
+    """How two values of a repeated option can be joined to one."""
 
     separator: str
     form: str = r".+"
-    """A regular expression for the values with which this can be done."""
+    """A regular expression for the values that can be joined."""
     named: bool = False
-    """Whether values are lists of names with counts or values, which must not name one twice."""
+    """Whether values are lists of names with counts or values, in which no name may occur twice."""
 
 
 class Grammar(ABC):
     """How one scheduler reads the directives of a script. Holds no state.
 
-    The rules of the schedulers that are here were read in their sources, and tried on running ones.
+    The rules of this package's schedulers were taken from their sources and tested on running
+    schedulers.
     """
 
     # ---- lines -----------------------------------------------------------------------------------
@@ -122,54 +131,54 @@ class Grammar(ABC):
     title: ClassVar[str]
     """The scheduler's name in messages."""
     command: ClassVar[str]
-    """What reads the script: `sbatch`."""
+    """The program that reads the script, such as `sbatch`."""
     marker: ClassVar[str]
-    """What a directive begins with: `#SBATCH`."""
+    """The beginning of a directive, such as `#SBATCH`."""
     needs_blank: ClassVar[bool] = False
     """Whether a line with the marker is a directive only if a blank follows."""
     refuses_crlf: ClassVar[bool] = True
-    """Whether a script with DOS line ends is refused."""
+    """Whether the scheduler refuses a script with DOS line endings."""
     without_shebang: ClassVar[str] = ""
-    """What the scheduler does with a script whose first line does not begin with `#!`, as the
-    beginning of a sentence that `whose` follows; empty where it does not mind."""
+    """What the scheduler does with a script whose first line does not begin with `#!`: the
+    beginning of a sentence that continues with `whose`. Empty if it accepts such a script."""
 
     # ---- words -----------------------------------------------------------------------------------
     has_quotes: ClassVar[bool] = True
     """Whether quotes keep words together."""
     has_comments: ClassVar[bool] = False
-    """Whether a `#` begins a comment behind the options of a directive."""
+    """Whether a `#` after the options of a directive begins a comment."""
     quotes_keep_hash: ClassVar[bool] = True
-    """Whether a `#` inside quotes begins no comment."""
+    """Whether a `#` inside quotes does not begin a comment."""
     backslash: ClassVar[Literal["lost", "joins", "kept"]] = "lost"
-    """What a backslash at the end of a directive does: it is lost, it joins the next line, or it is
-    a word."""
+    """The effect of a backslash at the end of a directive: it is ignored (`lost`), it joins the
+    next line (`joins`), or it is a word (`kept`)."""
     alone: ClassVar[frozenset[str]] = frozenset()
-    """Words that are not options, and stand alone on their line."""
+    """Words that are not options and have a line of their own."""
 
     # ---- options ---------------------------------------------------------------------------------
     options: ClassVar[OptionTable]
     related: ClassVar[OptionTable] = OptionTable()
-    """Options that relatives of this scheduler have besides."""
+    """Further options that related schedulers have."""
     complete: ClassVar[bool] = False
-    """Whether every other option is refused: no plug-in of a site can add one."""
+    """Whether the scheduler refuses all other options. If not, plug-ins of a site may add some."""
     whole_words: ClassVar[bool] = False
-    """Whether an option behind one dash is the whole word (`-cwd`), and not a group of letters."""
+    """Whether the word after a single dash is one option (`-cwd`), not a group of letters."""
     values: ClassVar[Mapping[str, int]] = {}
-    """Options that take more than one word for their value, with the number of words."""
+    """Options whose value has more than one word, with the number of words."""
     lines_apart: ClassVar[bool] = False
-    """Whether each directive is a command line of its own. Otherwise the words of all directives
-    are one, and a value may stand on the next line."""
+    """Whether each directive is a command line of its own. If not, the words of all directives are
+    one command line, and a value may be on the next line."""
     stops_at_stray: ClassVar[bool] = False
-    """Whether a word that belongs to no option silences all options behind it. Otherwise the script
-    is refused."""
+    """Whether a word that belongs to no option makes the scheduler ignore all options after it. If
+    not, it refuses the script."""
     long_separator: ClassVar[Literal["=", " "]] = "="
-    """What is written between a `--long` option and its value."""
+    """The separator between a `--long` option and its value."""
     paths: ClassVar[frozenset[str]] = frozenset()
     """Options whose values are paths, in which `~` has no meaning."""
 
     # ---- what options mean -----------------------------------------------------------------------
     keys: ClassVar[Mapping[str, str]] = {}
-    """Generated options, each with the key of a job file that it comes from."""
+    """The options that hpc-amp generates from keys of a job file, each with its key."""
     joined: ClassVar[Mapping[str, Joined]] = {}
     """Options whose values can be joined."""
 
@@ -177,34 +186,36 @@ class Grammar(ABC):
     once_a_node: ClassVar[str] = "mpiexec -n NODES --ppn 1"
     """The launcher that starts a command once on each node."""
     job_number: ClassVar[str] = "$$"
-    """The job's number, as an operand of the shell's arithmetic."""
+    """The job's number, as an operand of shell arithmetic."""
     first_node: ClassVar[str] = "$(hostname)"
-    """The name of the job's first node, as a word of the batch script."""
+    """A shell expression for the name of the job's first node."""
     launchers: ClassVar[Mapping[str, OptionTable]] = {}
-    """Launchers whose options are those of directives and some more."""
+    """Launchers that have the options of directives, each with its further options."""
 
     @property
     def instead_of_variables(self) -> str:
-        """What to write where somebody has written a shell variable into a directive."""
+        """The advice for a shell variable in a directive."""
         return f"write the value out, or give the option on {self.command}'s command line"
 
     @abstractmethod
     def split(self, text: str, line: int = 1) -> Split:
-        """The words of a directive: `text` is what follows the marker."""
+        """Split a directive into words. `text` is the text after the marker, `line` the number of
+        its line."""
 
     def text_of(self, line: str) -> str | None:
-        """What follows the marker in a directive; None for a line that is none."""
+        """The text after the marker of a directive; None if the line is not a directive."""
         marker = f"{self.marker} " if self.needs_blank else self.marker
         return line.removeprefix(marker) if line.startswith(marker) else None
 
     def goes_on(self, line: str, number: int) -> bool:
-        """Whether the scan goes on behind a line that is not a directive; lines count from 1."""
+        """Whether the scheduler continues to read after a line that is not a directive. `number`
+        is the number of the line, from 1."""
         bare = line.strip(BLANKS)
         return not bare or bare.startswith("#")
 
     def why_unread(self, line: str) -> str | None:
-        """Why a line that has the marker behind blanks, or at its beginning, is not a directive;
-        None where it is one."""
+        """Why a line that has the marker at its beginning, or after blanks, is not a directive.
+        None if it is one."""
         if self.text_of(line) is not None:
             return None
         if not line.startswith(self.marker):
@@ -212,14 +223,15 @@ class Grammar(ABC):
         return f"not exactly one `{self.marker}` and a blank"
 
     def ends_with_backslash(self, text: str) -> bool:
-        """Whether the last letter of a directive is a backslash that nothing escapes."""
+        """Whether the last letter of a directive is an unescaped backslash."""
         text = text.rstrip(BLANKS)
         return (len(text) - len(text.rstrip("\\"))) % 2 == 1
 
     def read(self, lines: Sequence[str]) -> Header:
-        """The directives of a script with these lines. A missing `#!` line is not reported."""
+        """Read the directives of a script, given by its lines. A missing `#!` line is not
+        reported."""
         found: list[Directive] = []
-        joined = 0  # the last line that has been joined to one before
+        joined = 0  # the number of the last line that is part of a directive
         for number, line in enumerate(lines, 1):
             if number <= joined:
                 continue
@@ -239,14 +251,14 @@ class Grammar(ABC):
         return Header(self, tuple(found), len(lines) + 1)
 
     def is_meant(self, header: Header) -> bool:
-        """Whether the directives of a header were written for this scheduler. A marker that begins
-        other comments too needs more than one line with it."""
+        """Whether the directives of a header were written for this scheduler. A scheduler whose
+        marker can begin an ordinary comment should require more than one directive."""
         return bool(header.directives)
 
     # ---- options ---------------------------------------------------------------------------------
 
     def parse(self, header: Header) -> Options:
-        """The options of a header."""
+        """Read the options of a header."""
         result = Options()
         words: list[OptionWord] = []
         for directive in header.directives:
@@ -261,7 +273,7 @@ class Grammar(ABC):
         return result
 
     def parse_line(self, text: str) -> Options:
-        """The options of a single directive, which has no marker."""
+        """Read the options of a single directive, given without its marker."""
         return self.parse(Header(self, (Directive(1, text, self.split(text)),), 2))
 
     def _read_words(self, words: Sequence[OptionWord], result: Options) -> None:
@@ -288,7 +300,7 @@ class Grammar(ABC):
                     at += 1
 
     def _add_long(self, words: Sequence[OptionWord], at: int, result: Options) -> int:
-        """Add the option at `at`. Returns where the next one may be."""
+        """Add the option at the index `at`. Returns the index of the next word to read."""
         word = words[at]
         spelling, equals, rest = word.text.partition("=")
         value = rest if equals else None
@@ -300,7 +312,7 @@ class Grammar(ABC):
             result.options.append(Option(name, spelling, value, word, word, known=known))
             return at + 1
         if takes is None:
-            # A plug-in's option: what follows on its line may be its value.
+            # It may be an option of a plug-in. The next word on its line may be its value.
             is_value = (
                 following is not None
                 and following.line == word.line
@@ -313,14 +325,16 @@ class Grammar(ABC):
             result.no_value.append(Option(name, spelling, None, word))
             return at + 1
         if following.line != word.line and following.text.startswith("-"):
-            # It swallows an option of the next line: surely not meant. Go on as if it did not.
+            # The scheduler would use an option of the next line as the value. This is certainly a
+            # mistake, so reading continues with that option.
             result.no_value.append(Option(name, spelling, following.text, word))
             return at + 1
         result.options.append(Option(name, spelling, following.text, word, following))
         return at + 2
 
     def _add_short(self, words: Sequence[OptionWord], at: int, result: Options) -> int:
-        """A word of letters: flags, and at last one with a value, in the same word or the next."""
+        """Add the options of a word of letters: flags, and possibly a last option with its value in
+        the same word or the next one. Returns the index of the next word to read."""
         word = words[at]
         for index, letter in enumerate(word.text[1:], 1):
             spelling = f"-{letter}"
@@ -358,7 +372,8 @@ class Grammar(ABC):
         return at + 1
 
     def _add_whole(self, words: Sequence[OptionWord], at: int, result: Options) -> int:
-        """A word that is an option as a whole, and the words of its value."""
+        """Add an option that is a whole word, and the words of its value. Returns the index of the
+        next word to read."""
         word = words[at]
         takes = self.options.takes_value(word.text)
         name = self.options.canonical(word.text) or word.text[1:]
@@ -378,31 +393,32 @@ class Grammar(ABC):
     # ---- what options mean -----------------------------------------------------------------------
 
     def entries(self, option: Option) -> list[tuple[str, str]] | None:
-        """The entries of an option whose entries add up when it is given again, each as its name
-        and its text; None for other options."""
+        """The entries of an option, each as its name and its text, if the scheduler combines the
+        entries of repeated options. None for other options."""
         return None
 
     def first_counts(self, option: str) -> bool:
-        """Whether the first of several options of that name counts, and not the last. The name of
-        one of the `entries` of an option is `OPTION ENTRY`."""
+        """Whether the first of several options with a name is used, not the last. The name of an
+        entry of an option (`entries`) is `OPTION ENTRY`."""
         return False
 
     def without_own_variables(self, option: Option) -> str:
-        """The value of an option less the variables that the scheduler fills in there."""
+        """The value of an option without the variables that the scheduler replaces there."""
         return option.value or ""
 
     def requested(self, options: Options) -> Requested:
-        """What the options ask for."""
+        """The resources that the options request."""
         return Requested()
 
 
 def number(text: str | None) -> int | None:
-    """A plain count; None for anything else."""
+    """Convert a plain number; None for any other text."""
     return int(text) if text is not None and re.fullmatch(r"\d{1,9}", text) else None
 
 
 def tasks_on_each(per_node: str | None, tasks: str | None, nodes: int | None) -> int | None:
-    """Tasks on each node by two options of a launcher; 1 without either, None if it depends."""
+    """The number of tasks on each node, from two options of a launcher: tasks per node, and tasks.
+    1 without both options; None if the number is not known."""
     if per_node is not None:
         return number(per_node)
     if tasks is None:

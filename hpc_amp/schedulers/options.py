@@ -1,4 +1,4 @@
-"""Options of a command: their spellings, and which of them take a value."""
+"""Tables of a command's options: their spellings, and which of them take a value."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 
 def spellings(text: str, *, dash: str = "--") -> dict[str, str]:
-    """The spellings of options, each with the option's name.
+    """Map the spellings of options to the options' names.
 
-    `text` has entries with blanks between: `N/nodes` is the option `nodes`, spelled `--nodes` or
-    `-N`; `x` has a letter only; `tasks-per-node=ntasks-per-node` is another spelling of
-    `ntasks-per-node`. `dash` stands before names of more than one letter.
+    `text` has one entry for each option, separated by blanks. `N/nodes` is the option `nodes`,
+    spelled `--nodes` or `-N`. `x` is the option `-x` without a long name.
+    `tasks-per-node=ntasks-per-node` is another spelling of `ntasks-per-node`. `dash` is put before
+    names of more than one letter.
     """
     names: dict[str, str] = {}
     for entry in text.split():
@@ -25,15 +26,15 @@ def spellings(text: str, *, dash: str = "--") -> dict[str, str]:
 
 @dataclass(frozen=True)
 class OptionTable:
-    """The options of one command, each spelling with the option's name. `flags` take no value, or
-    only one behind `=`."""
+    """The options of one command. Both tables map spellings to names. `flags` take no value, or
+    only one after `=`."""
 
     with_value: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, str] = field(default_factory=dict)
 
     def canonical(self, spelling: str) -> str | None:
-        """The name of an option, also of an unambiguous beginning of a `--long` one; None where
-        there is no such option."""
+        """The name of an option. A `--long` spelling may be shortened if it stays unambiguous.
+        Returns None for an unknown option."""
         known = self.with_value.get(spelling) or self.flags.get(spelling)
         if known is not None:
             return known
@@ -44,7 +45,7 @@ class OptionTable:
         return exact.pop() if len(exact) == 1 else None
 
     def takes_value(self, spelling: str) -> bool | None:
-        """None for an option that is not known."""
+        """Whether an option takes a value. Returns None for an unknown option."""
         if spelling in self.with_value:
             return True
         if spelling in self.flags:
@@ -60,8 +61,8 @@ class OptionTable:
         return [name for name in (*self.with_value, *self.flags) if name.startswith("--")]
 
     def likely_meant(self, spelling: str) -> str | None:
-        """The long option that a misspelt one stands for: it differs by an underscore, a letter or
-        a swap of two. None if there is none so near."""
+        """The long option that a misspelled one probably means. It differs by underscores, by one
+        letter, or by a swap of two neighbouring letters. None if there is no such option."""
         known = self.all_long
         dashed = spelling
         if not any("_" in name for name in known):
@@ -72,7 +73,8 @@ class OptionTable:
 
 
 def one_edit_apart(one: str, other: str) -> bool:
-    """Whether one letter more, less or other, or a swap of neighbours, makes one the other."""
+    """Whether two words differ by exactly one inserted, removed or replaced letter, or by one swap
+    of two neighbouring letters."""
     if abs(len(one) - len(other)) > 1 or one == other:
         return False
     start = 0

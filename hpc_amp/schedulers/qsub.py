@@ -1,5 +1,5 @@
-"""What the schedulers with a `qsub` have in common: they start one process on the first node, a run
-goes on in another job, and commands of the same names hold and release jobs."""
+"""The common part of the schedulers with a command `qsub`: they start one process on the first
+node, a run continues in another job, and the same commands hold and release jobs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_amp.resources import Which
 from hpc_amp.schedulers.base import (
-    AwayError,
     Scheduler,
-    Which,
-    asked_again,
+    UnreachableError,
     complaint,
     launcher_of_one_node,
+    retried,
     run_command,
 )
 from hpc_amp.schedulers.grammar import Grammar
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def is_beside(which: Which, command: str, others: Sequence[str]) -> bool:
-    """Whether the folder of a command has one of the others too."""
+    """Whether one of the programs `others` is in the same folder as the program `command`."""
     folder = Path(which(command) or "").parent
     found = (which(other) for other in others)
     return any(Path(path).parent == folder for path in found if path)
@@ -32,8 +32,8 @@ def is_beside(which: Which, command: str, others: Sequence[str]) -> bool:
 def log_files_in(
     directives: Sequence[str], grammar: Grammar, *, variable: str
 ) -> Iterator[tuple[str, Path]]:
-    """The files of `-o` and `-e`, which may have a host in front, as they are written and as paths;
-    without those that have a `variable` in them."""
+    """Yield the files of the options `-o` and `-e`, as they are written and as paths without the
+    host that may precede them. Files whose names contain `variable` are left out."""
     for line in directives:
         for option in grammar.parse_line(line).options:
             value = option.value or ""
@@ -42,9 +42,11 @@ def log_files_in(
 
 
 class QsubScheduler(Scheduler):
-    """A run goes on in another job. The ranks cannot count on signals: on PBS those of the first
-    node are killed by their launcher, which gets SIGTERM as well, and those of other nodes get
-    none; on Cobalt it reaches an ssh client only, in the usual set-up; Grid Engine kills at once.
+    """A scheduler with `qsub`. A run continues in another job.
+
+    Signals do not reach the ranks reliably. On PBS, the ranks of the first node are killed by their
+    launcher, which gets SIGTERM as well, and those of other nodes get no signal. On Cobalt, SIGTERM
+    usually reaches an ssh client only. Grid Engine kills at once.
     """
 
     command = "qsub"
@@ -52,12 +54,12 @@ class QsubScheduler(Scheduler):
     signals_ranks = False
 
     def default_launcher(self, job: Job) -> str:
-        """MPI's launcher where there are several nodes."""
+        """`mpirun` for several nodes."""
         return "mpirun" if job.resources.nodes > 1 else launcher_of_one_node(job)
 
-    @asked_again
+    @retried
     def release(self, job_id: str) -> None:
-        """`qrls`."""
+        """Release a held job with `qrls`."""
         result = run_command(["qrls", job_id])
         if result.returncode != 0:
-            raise AwayError(f"qrls {job_id}: {complaint(result)}")
+            raise UnreachableError(f"qrls {job_id}: {complaint(result)}")

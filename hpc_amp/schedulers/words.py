@@ -1,19 +1,20 @@
-"""How schedulers split a directive into words."""
+"""Split a directive into words as schedulers do."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-# C's isspace(), which is not Python's: a no-break space is a letter to all schedulers.
+# The blanks of C's isspace(). Python's str.isspace() also includes the no-break space, which no
+# scheduler treats as a blank.
 BLANKS = " \t\v\f\r\n"
 
 
 @dataclass(frozen=True)
 class OptionWord:
-    """A word as the scheduler gets it. `quoted` says that quotes were taken off it; `lost` are the
-    characters whose backslash vanished inside quotes, where a shell would have kept it;
-    `before_comma` is what stood before a quoted piece that holds a comma."""
+    """A word of a directive. `quoted`: quotes were removed from it. `lost`: characters inside
+    quotes whose backslash was removed, although a shell would have kept it. `before_comma`: the
+    text before a quoted part that contains a comma."""
 
     text: str
     line: int
@@ -24,25 +25,29 @@ class OptionWord:
 
 @dataclass(frozen=True)
 class Split:
-    """A directive split into words, and what went wrong with it."""
+    """A directive that was split into words, and the problems found in it."""
 
     words: tuple[OptionWord, ...]
-    unmatched: str | None = None  # the quote that does not end
-    comment: str | None = None  # what `#` took away, where it starts a comment
-    cut: bool = False  # ... in the middle of a word
+    unmatched: str | None = None
+    """The quote that has no end."""
+    comment: str | None = None
+    """The text from an unquoted `#` on, which is a comment."""
+    cut: bool = False
+    """Whether this comment began in the middle of a word."""
 
 
 def plain_words(text: str, line: int) -> Split:
-    """Split at white space, and no more."""
+    """Split at blanks only. `line` is the line number for the words."""
     return Split(tuple(OptionWord(word, line) for word in re.findall(f"[^{BLANKS}]+", text)))
 
 
 def quoted_words(text: str, line: int, *, escapes_in_quotes: bool, has_comments: bool) -> Split:
-    """Split like a shell: either kind of quotes groups, and a backslash escapes outside of quotes.
+    """Split at blanks outside of quotes. Single and double quotes have the same meaning, and a
+    backslash outside of quotes escapes the next character.
 
-    `escapes_in_quotes`: a backslash escapes inside either kind of quotes too. `has_comments`: an
-    unquoted `#` starts a comment, even in the middle of a word; otherwise it is an ordinary
-    character.
+    `line` is the line number for the words. `escapes_in_quotes`: a backslash escapes inside quotes
+    too. `has_comments`: an unquoted `#` starts a comment, even in the middle of a word; otherwise
+    it is an ordinary character.
     """
     words: list[OptionWord] = []
     at, end = 0, len(text)

@@ -86,7 +86,7 @@ def _ask(arrays: Arrays, points: list[_PointView]) -> Mapping[str, JobStatus] | 
     try:
         answers = arrays.query(sorted(array_ids), sorted(job_ids - tasks))
         silent = [job_id for job_id in sorted(job_ids) if _says_nothing(answers.get(job_id))]
-        return {**answers, **arrays.last_words(silent)} if silent else answers
+        return {**answers, **arrays.final_status(silent)} if silent else answers
     except SchedulerError:
         return None
 

@@ -270,7 +270,7 @@ def test_a_place_without_room_is_told_by_name(
         assert f"{small} has 8 MiB free, and the build needs about 3.0 GiB there" in before.stderr
         later = build(wider, *arguments, "--fakeroot", "--size=1MiB", check=False)
         assert later.returncode == 1
-        assert "a file system is full, or a quota used up" in later.stderr.splitlines()[-1]
+        assert "a file system is full, or a quota is exceeded" in later.stderr.splitlines()[-1]
         assert not (tmp_path / "x.sif").exists()
         assert list(small.iterdir()) == []
     finally:
@@ -346,7 +346,7 @@ def test_parallel_pulls_fetch_once(cluster: Cluster, small: Registry, tmp_path: 
     said = [one.communicate(timeout=300)[1] for one in pulls]
     assert [one.returncode for one in pulls] == [0, 0, 0], said
     assert sum("pulling docker://" in text for text in said) == 1
-    assert sum("is there already" in text for text in said) == 2
+    assert sum("exists already" in text for text in said) == 2
     layers = [path for path, _ in small.requests if "/blobs/" in path]
     assert len(layers) == len(set(layers)) == 2  # configuration and layer, once each
     assert [path.name for path in tmp_path.iterdir()] == ["shared.sif"]
@@ -357,7 +357,7 @@ def test_a_private_image_needs_a_login(cluster: Cluster, small: Registry, tmp_pa
     uri = f"docker://{small.host}/team/small:1"
     refused = pull(cluster, tmp_path, uri, check=False)
     assert refused.returncode == 1
-    assert "the registry wants credentials" in refused.stderr.splitlines()[-1]
+    assert "the registry refuses the credentials" in refused.stderr.splitlines()[-1]
     login = {"APPTAINER_DOCKER_USERNAME": "me", "APPTAINER_DOCKER_PASSWORD": "s3cr3t-word"}
     home = tmp_path / "home"
     home.mkdir()
@@ -390,7 +390,7 @@ def test_a_web_page_is_not_taken_for_an_image(
 def test_a_registry_that_cannot_be_reached(cluster: Cluster, tmp_path: Path) -> None:
     ended = pull(cluster, tmp_path, "docker://127.0.0.1:1/a/b:c", check=False)
     assert ended.returncode == 1
-    assert "this node does not reach it" in ended.stderr.splitlines()[-1]
+    assert "this node does not reach the registry" in ended.stderr.splitlines()[-1]
 
 
 # ---- images that do not work ---------------------------------------------------------------------

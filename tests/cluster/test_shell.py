@@ -393,7 +393,10 @@ def test_a_job_that_is_ended_from_outside(place: Place) -> None:
             place.run("scancel", "--name=demo", "--state=RUNNING")
         assert terminal.end() != 0
         if place.server is not None:
-            assert "hpc-amp: the session was ended from outside" in terminal.seen
+            assert (
+                "hpc-amp: the session was ended by its time limit or by the scheduler"
+                in terminal.seen
+            )
     left_nothing(place)
 
 
@@ -481,7 +484,7 @@ def test_a_training_and_going_on_with_it(place: Place) -> None:
     assert first.returncode == 0, first.stdout + first.stderr
     assert "finished at step 2 of 2" in first.stdout
     (kept,) = place.folders()
-    assert f"kept {kept}: the session has put attempts, checkpoints" in first.stderr
+    assert f"kept {kept}: the session wrote attempts, checkpoints" in first.stderr
     again = place.hpc_amp("shell", str(kept), *command)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "step-00000002" in again.stdout or "step 2" in again.stdout

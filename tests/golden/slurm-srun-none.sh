@@ -15,9 +15,9 @@
 #SBATCH --requeue
 #SBATCH --qos=premium
 #
-# golden: written by hpc-amp 0.0.0. Edit a copy and submit it by hand if you like.
-# What is the same for every run (attempts, restarts, checks) is in src/hpc_amp/host.
-# shellcheck disable=SC1091,SC2016,SC2034,SC2154,SC2317 # of what is sourced and what that uses
+# golden: written by hpc-amp 0.0.0. You can edit a copy and submit it yourself.
+# The code that all runs share (attempts, restarts, checks) is in src/hpc_amp/host.
+# shellcheck disable=SC1091,SC2016,SC2034,SC2154,SC2317 # for the files that are sourced
 
 run_dir=/projects/me/runs/golden/20261127-223455-kqzf
 declare -A job=( # times in seconds
@@ -37,7 +37,7 @@ setup_begins job.setup "$LINENO"
 module load apptainer
 setup_ends
 
-# Once on each node, before any rank starts.
+# Runs a command once on each node, before any rank starts.
 on_each_node() {
   timeout --kill-after=10 "${job[launch_timeout]}" \
     srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=2 --ntasks-per-node=1 \
@@ -45,7 +45,7 @@ on_each_node() {
     --label "$@"
 }
 
-# Starts the ranks. A check of them has a time limit in front.
+# Starts the ranks. For a check, the arguments are a command that limits its time.
 launch() {
   exec "$@" srun --nodelist="$SLURM_JOB_NODELIST" --nodes=2 --ntasks=8 --ntasks-per-node=4 \
     --cpus-per-task=8 --distribution=block:block --mpi=none --kill-on-bad-exit=1 \

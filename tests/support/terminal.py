@@ -9,7 +9,6 @@ with Terminal([...], cwd=folder, environ=environ) as terminal:
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import pty
@@ -21,6 +20,8 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from hpc_amp.pseudo_terminal import read_available
 
 INTERRUPT = b"\x03"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
@@ -135,14 +136,11 @@ class Terminal:
             return False
         if not select.select([self._master], [], [], seconds)[0]:
             return False
-        try:
-            data = os.read(self._master, 65536)
-        except OSError as error:  # how a terminal ends
-            if error.errno != errno.EIO:
-                raise
+        data = read_available(self._master)
+        if not data:
             time.sleep(min(seconds, 0.05))
             return False
         self._raw += data
         text = _CONTROL.sub("", self._raw.decode(errors="replace"))
         self.seen = text.replace("\r", "")
-        return bool(data)
+        return True

@@ -308,7 +308,7 @@ def test_no_slurm_on_this_machine(host: StubHost, command: str) -> None:
     if command == "sbatch":
         result = host.hpc_amp("submit", "job.yaml", PATH=str(tools))
         assert fails(result, 1) == (
-            "`sbatch` is not on this machine's PATH; submit from a login node, or say site=local "
+            "`sbatch` is not on this machine's PATH; submit from a login node, or add site=local "
             "to run here"
         )
     else:
@@ -322,7 +322,7 @@ def test_a_runs_folder_that_cannot_be_made(host: StubHost) -> None:
 
     message = fails(host.hpc_amp("submit", "job.yaml"))
 
-    assert message.startswith("the run directory cannot be made: ")
+    assert message.startswith("the run directory cannot be created: ")
     assert host.calls("sbatch") == []
 
 
@@ -345,7 +345,7 @@ def test_code_that_cannot_be_copied(host: StubHost) -> None:
 
     message = fails(host.hpc_amp("submit", "job.yaml"))
 
-    assert message.startswith("the run directory cannot be filled: ")
+    assert message.startswith("the run directory cannot be written: ")
     assert message.endswith("pipe` is a named pipe")
     assert not (host.work / "runs" / "test").exists()
 
@@ -478,7 +478,7 @@ def test_silence_is_not_an_end(host: StubHost) -> None:
 
     assert (status["state"], status["reason"]) == ("unknown", "the scheduler does not answer")
     assert fails(host.hpc_amp("resume", run_dir)).startswith(
-        f"whether {run_dir} still runs is not known: the scheduler does not answer"
+        f"it is unknown whether {run_dir} still runs: the scheduler does not answer"
     )
 
 

@@ -14,7 +14,7 @@ from hpc_amp.errors import ConfigError, SchedulerError, UnclearError
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
 from hpc_amp.schedulers.answers import NEVER_STARTS, NOT_IN_QUEUE, JobStatus
-from hpc_amp.schedulers.base import AwayError
+from hpc_amp.schedulers.base import UnreachableError
 from hpc_amp.schedulers.cobalt import Cobalt
 
 
@@ -104,12 +104,12 @@ def test_skipping_touches_generated_lines_only(host: StubHost) -> None:
         ("--env A=$(id)", "a remote shell reads it again"),
         ("--preemptable=1", "is not an option"),
         ("--gres=gpu:1", "'--gres=gpu:1' is not an option"),
-        ("-I", "that is `hpc-amp shell`"),
+        ("-I", "use `hpc-amp shell` for that"),
         ("--help", "qsub would submit nothing"),
         ("--vers", "qsub would submit nothing"),
         ("--attrs a=b=c", "it is not a list of NAME=VALUE"),
         ("--mode c16", "Mode already set"),
-        ("--env A=\u00e9", "cannot carry 'A=\u00e9' in --env: qstat fails for all users"),
+        ("--env A=\u00e9", "cannot pass on 'A=\u00e9' in --env: qstat fails for all users"),
         ("--jobname \u00e9", "qstat fails for all users"),
     ],
 )
@@ -155,7 +155,7 @@ def test_a_flag_is_kept(host: StubHost) -> None:
 
 
 def test_blanks_cannot_be_carried(host: StubHost) -> None:
-    with pytest.raises(ConfigError, match="cannot carry 'my project' in -A"):
+    with pytest.raises(ConfigError, match="cannot pass on 'my project' in -A"):
         render(plan(host, account="my project"))
 
 
@@ -166,7 +166,7 @@ def test_a_path_that_a_remote_shell_would_change_is_refused(host: StubHost, name
     (host.folder / "cobalt.yaml").write_text("scheduler: cobalt\n")
     made = host.plan({"site": str(host.folder / "cobalt.yaml"), "run": ["true"]}, cwd=folder)
 
-    with pytest.raises(ConfigError, match="cannot carry the path of the run directory"):
+    with pytest.raises(ConfigError, match="cannot pass on the path of the run directory"):
         render(made)
 
 
@@ -245,7 +245,7 @@ AWAY = {
 def test_an_outage_is_no_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, err: str) -> None:
     calls = command_that_says(monkeypatch, tmp_path, "qsub", "", err, 1)
 
-    with pytest.raises(AwayError) as caught:
+    with pytest.raises(UnreachableError) as caught:
         Cobalt().submit(tmp_path / "launch.sh", os.environ)
     said = str(caught.value)
     assert said.startswith("qsub does not reach the scheduler: ")
@@ -273,7 +273,9 @@ def test_of_a_traceback_the_exception_is_told(
 ) -> None:
     command_that_says(monkeypatch, tmp_path, "qsub", "", AWAY["queue manager killed"], 1)
 
-    with pytest.raises(AwayError, match=r"<Fault 20: error: \[Errno 111\] Connection refused>"):
+    with pytest.raises(
+        UnreachableError, match=r"<Fault 20: error: \[Errno 111\] Connection refused>"
+    ):
         Cobalt().submit(tmp_path / "launch.sh", os.environ)
 
 
@@ -284,11 +286,11 @@ def test_what_does_not_answer_is_asked_again(
     qdel = command_that_says(monkeypatch, tmp_path, "qdel", "", "something new\n", 1)
     qrls = command_that_says(monkeypatch, tmp_path, "qrls", "", AWAY["all stopped"], 1)
 
-    with pytest.raises(AwayError):
+    with pytest.raises(UnreachableError):
         Cobalt().query(["1"])
-    with pytest.raises(AwayError, match="qdel 1: something new"):
+    with pytest.raises(UnreachableError, match="qdel 1: something new"):
         Cobalt().cancel("1")
-    with pytest.raises(AwayError):
+    with pytest.raises(UnreachableError):
         Cobalt().release("1")
     assert [len(calls()) for calls in (qstat, qdel, qrls)] == [3, 3, 3]
 
@@ -307,7 +309,7 @@ def test_a_command_that_was_killed_does_not_say_that_no_job_is_known(
 ) -> None:
     command_that_says(monkeypatch, tmp_path, "qstat", "", "", 137)
 
-    with pytest.raises(AwayError):
+    with pytest.raises(UnreachableError):
         Cobalt().query(["1"])
 
 
@@ -375,8 +377,8 @@ def test_the_cobaltlog_tells_how_a_job_ended(
     text = f"Jobid: 12\nqsub --mode script -t 10 -n 2 launch.sh\n... Info: {last}\n"
     (tmp_path / "logs" / "12.cobaltlog").write_text(text)
 
-    assert Cobalt().last_words("12", tmp_path) == expected
+    assert Cobalt().final_status("12", tmp_path) == expected
 
 
 def test_without_a_cobaltlog_nothing_is_known(tmp_path: Path) -> None:
-    assert Cobalt().last_words("1", tmp_path) == NOT_IN_QUEUE
+    assert Cobalt().final_status("1", tmp_path) == NOT_IN_QUEUE

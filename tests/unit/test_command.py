@@ -150,18 +150,18 @@ def check(run, **job):
 
 REFUSED = {
     ("[torchrun, --nproc-per-node=2, who.py]", 1, 2): "torchrun starts ranks itself, and the job "
-    "would start it 2 times: 2 worlds that know nothing of each other; write the program alone, "
-    "run: [python, who.py], which hpc-amp starts on every rank; or ask for one rank, "
-    "job.ranks_per_node: 1, and leave all to torchrun",
+    "would start it 2 times: 2 separate worlds; write the program alone, "
+    "run: [python, who.py], which hpc-amp starts on every rank; or set job.ranks_per_node: 1, "
+    "so that torchrun alone starts ranks",
     (
         "[torchrun, --nnodes=2, who.py, 'a b', --c, d, --e, f]",
         2,
         1,
     ): "torchrun starts ranks itself, "
-    "and the job would start it 2 times: 2 worlds that know nothing of each other; write the "
+    "and the job would start it 2 times: 2 separate worlds; write the "
     'program alone, run: [python, who.py, "a b", --c, d, ...], which hpc-amp starts on every rank',
     ("[bash, -c, mpirun ./a.out]", 2, 2): "mpirun starts ranks itself, and the job would start it "
-    "4 times: 4 worlds that know nothing of each other; write the program alone, "
+    "4 times: 4 separate worlds; write the program alone, "
     "run: [python, train.py, ...], which hpc-amp starts on every rank (with launch.mpi where it "
     "uses MPI)",
 }
@@ -191,8 +191,8 @@ def test_a_step_inside_a_step_is_refused():
         with pytest.raises(ConfigError) as caught:
             plan_on_slurm("[bash, -c, srun -n 2 ./a.out]", method)
         assert str(caught.value) == (
-            "job.yaml:3: run: srun inside a step of srun waits for ever for the cores that this "
-            "step has; write launch: single: then the batch script itself starts the command"
+            "job.yaml:3: run: srun inside a step of srun waits forever for the cores of this step; "
+            "write launch: single, so that the batch script itself starts the command"
         )
     plan_on_slurm("[bash, -c, srun -n 2 ./a.out]", "single")
     plan_on_slurm("[srun, --overlap, -n, '2', ./a.out]", "srun")

@@ -85,8 +85,8 @@ CASES = {
     "epochs, or name: constant",
     TRAIN + "  schedule: {name: step, decay_after: 8epochs}": "job.yaml:3: "
     "train.schedule.decay_after: the schedule step has no decay; write name: cosine or linear",
-    TRAIN + "  optimizer: {momentum: 0}": "job.yaml:3: train.optimizer.momentum: 0 leaves "
-    "Nesterov's form nothing to work on; add nesterov: false",
+    TRAIN + "  optimizer: {momentum: 0}": "job.yaml:3: train.optimizer.momentum: Nesterov "
+    "momentum needs a momentum above 0; add nesterov: false",
     TRAIN + "  device: cuda\njob: {gpus_per_node: 0}": "job.yaml:3: train.device: cuda needs GPUs, "
     "but job.gpus_per_node is 0; use auto or cpu, or ask for GPUs",
     TRAIN
@@ -138,9 +138,9 @@ ON_A_SITE = {
     ("launch: {mpi: bind}", "slurm"): "launch.mpi: the site lake does not say where the host's MPI "
     "is; write host_mpi into a site file of your own, or use hybrid",
     ("job: {chain: 3}", "slurm"): "job.chain: under Slurm a run goes on in the same job; leave it "
-    "out: job.max_restarts is all that counts",
+    "out: only job.max_restarts applies",
     ("job: {chain: 3}", "local"): "job.chain: under the local scheduler a run goes on in the same "
-    "job; leave it out: job.max_restarts is all that counts",
+    "job; leave it out: only job.max_restarts applies",
 }
 
 

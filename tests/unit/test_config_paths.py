@@ -125,10 +125,10 @@ REFUSED = {
     "$NOT_HERE/runs": "the environment of this shell has no variable NOT_HERE; export it, or write "
     r"\$NOT_HERE for a folder of that name",
     "$EMPTY/runs": "the variable EMPTY is empty in this shell; set it, or write the path out",
-    "${NOT_HERE:-a}": "a $ that begins no $NAME or ${NAME}; "
+    "${NOT_HERE:-a}": "no variable name follows the $; "
     r"write \$ for a dollar sign in a name",
-    "a$": r"a $ that begins no $NAME or ${NAME}; write \$ for a dollar sign in a name",
-    "$(pwd)": r"a $ that begins no $NAME or ${NAME}; write \$ for a dollar sign in a name",
+    "a$": r"no variable name follows the $; write \$ for a dollar sign in a name",
+    "$(pwd)": r"no variable name follows the $; write \$ for a dollar sign in a name",
     "~no-such-user/a": "this machine knows no home folder ~no-such-user; write ./~no-such-user for "
     "a folder of that name",
 }

@@ -19,7 +19,7 @@ from support.waiting import wait_until
 
 from hpc_amp.containers.apptainer import places as places_module
 from hpc_amp.containers.apptainer.program import explain, find_runtime, run
-from hpc_amp.containers.apptainer.pull import file_name, lock
+from hpc_amp.containers.apptainer.pull import file_name, pulling
 
 DEFINITION = "Bootstrap: docker\nFrom: debian:trixie-slim\n\n%post\n    true\n"
 NGC = "docker://nvcr.io/nvidia/pytorch:25.06-py3"
@@ -402,7 +402,7 @@ def test_an_image_that_is_there_is_not_pulled_again(desk: Desk) -> None:
     assert desk.pull(NGC, "--size=1MB").returncode == 0
     again = desk.pull(NGC)
     assert again.returncode == 0
-    assert "is there already" in again.stderr
+    assert "exists already" in again.stderr
     assert len(desk.runtime.calls) == 1
     assert desk.pull(NGC, "--size=1MB", "--force").returncode == 0
     assert len(desk.runtime.calls) == 2
@@ -417,7 +417,7 @@ def test_parallel_pulls_fetch_once(desk: Desk) -> None:
     said = [process.communicate(timeout=300)[1] for process in pulls]
     assert [process.returncode for process in pulls] == [0] * 4
     assert len(desk.runtime.calls) == 1
-    assert sum("is there already" in text for text in said) == 3
+    assert sum("exists already" in text for text in said) == 3
     assert desk.left == {"x.def", "pytorch_25.06-py3.sif"}
 
 
@@ -428,7 +428,7 @@ def test_a_lock_that_was_removed_is_made_anew(tmp_path: Path) -> None:
     said: list[str] = []
 
     def work(name: str) -> None:
-        with lock(image, said.append):
+        with pulling(image, said.append):
             inside.append(name)
             time.sleep(0.05)
             assert inside[-1] == name

@@ -241,7 +241,7 @@ def test_what_is_lacking_is_told(runtime: FakeRuntime, image: Path, tmp_path: Pa
     library = lacks("d", torch="raise ImportError('libcudnn.so.9: cannot open')")
     assert library["torch"] == ("it does not import: libcudnn.so.9: cannot open", True)
     cpu = lacks("e", torch=TORCH.replace('cuda="12.9"', "cuda=None"), torchvision="")
-    assert cpu["CUDA"] == ("its torch only computes on CPUs", False)
+    assert cpu["CUDA"] == ("its torch computes on CPUs only", False)
 
 
 def test_an_image_without_python(runtime: FakeRuntime, image: Path) -> None:
@@ -257,7 +257,7 @@ def test_an_image_in_which_nothing_runs(runtime: FakeRuntime, image: Path) -> No
     runtime.fails("FATAL:   container creation failed: mount error\n")
     result = CliRunner().invoke(container, ["inspect", str(image)])
     assert isinstance(result.exception, HpcAmpError)
-    assert "nothing runs in it (status 255): container creation failed" in str(result.exception)
+    assert "no program runs in it (status 255): container creation failed" in str(result.exception)
 
 
 def test_an_image_of_another_architecture_is_not_executed(

@@ -54,7 +54,7 @@ def test_a_chain_on_cobalt_whose_first_job_was_deleted(
     assert state(run_dir) == (
         "cancelled",
         "cancelled with qdel; still in the queue, where it can never start: job 7, 8 "
-        "(hpc-amp cancel takes it out)",
+        "(hpc-amp cancel deletes it)",
     )
 
 
@@ -123,7 +123,7 @@ def test_a_link_that_stays_behind_a_job_that_was_deleted(
     command_that_says(monkeypatch, tmp_path, "qstat", f"{HEAD}7      dep_fail\n")
     deleted = command_that_says(monkeypatch, tmp_path, "qdel", "")
 
-    left = "; still in the queue, where it can never start: job 7 (hpc-amp cancel takes it out)"
+    left = "; still in the queue, where it can never start: job 7 (hpc-amp cancel deletes it)"
     assert state(run_dir) == (shown, f"SIGTERM{left}")
     assert cancel(run_dir).state == "pending"
     assert deleted() == ["7"]
@@ -174,7 +174,7 @@ def test_a_job_whose_own_dependency_failed_is_lost_and_can_be_cancelled(
 
     found, reason = state(run_dir)
     assert found == "lost"
-    assert "can never start" in reason and "job 6 (hpc-amp cancel takes it out)" in reason
+    assert "can never start" in reason and "job 6 (hpc-amp cancel deletes it)" in reason
     assert cancel(run_dir).state == "pending"
     assert deleted() == ["6"]
     assert read_events(run_dir)[-1]["state"] == "cancelled"

@@ -310,7 +310,7 @@ def test_a_log_folder_that_pbs_cannot_open(tmp_path: Path, monkeypatch: pytest.M
     runs = {"runs_dir": "/opt/runs"}
     found = one(job.check_run_folder(request(tmp_path, runs, site)), "fs")
     assert found.status == "unknown"
-    assert "holds the job where it cannot" in found.why
+    assert "holds the job if it cannot" in found.why
     assert one(job.check_run_folder(request(tmp_path, runs)), "fs").status != "unknown"
     monkeypatch.setattr(job, "file_system", lambda path: "nfs")
     assert one(job.check_run_folder(request(tmp_path, runs, site)), "fs").status != "unknown"

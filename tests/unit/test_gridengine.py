@@ -21,7 +21,7 @@ from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
 from hpc_amp.lint.linter import lint
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
-from hpc_amp.schedulers.base import AwayError
+from hpc_amp.schedulers.base import UnreachableError
 from hpc_amp.schedulers.gridengine import GridEngine
 from hpc_amp.schedulers.gridengine.grammar import GRAMMAR, written
 from hpc_amp.schedulers.gridengine.limits import job_is_killed_whole
@@ -117,12 +117,12 @@ def test_gpus_are_asked_for_as_the_site_counts_them(
 
 def test_gpus_that_slots_do_not_divide_are_refused(host: StubHost) -> None:
     site = {"gpu_request": "gpu-per-slot", "options": {"slots_per_node": "8"}}
-    with pytest.raises(ConfigError, match="4 GPUs cannot be asked for with 8 slots"):
+    with pytest.raises(ConfigError, match="4 GPUs cannot be requested with 8 slots"):
         render(plan(host, site, gpus_per_node=4))
 
 
 def test_memory_needs_a_name(host: StubHost) -> None:
-    with pytest.raises(ConfigError, match="does not say what memory is called"):
+    with pytest.raises(ConfigError, match="does not name the resource for memory"):
         render(plan(host, memory="4GiB"))
 
 
@@ -179,7 +179,7 @@ def test_a_directive_that_would_be_misread_is_refused(
 
 
 def test_no_line_of_setup_or_of_a_value_becomes_a_directive(host: StubHost) -> None:
-    message = r"would take a line of the script for a directive: '#[$] -N x'"
+    message = r"would read a line of the script as a directive: '#[$] -N x'"
     with pytest.raises(ConfigError, match=message):
         render(plan(host, setup="module load a\n#$ -N x\n"))
     with pytest.raises(ConfigError, match=r"directive: .#[$] -t 1-3"):
@@ -194,7 +194,7 @@ def test_a_path_that_qsub_would_misread_is_refused(host: StubHost, letter: str) 
     (host.folder / "ge.yaml").write_text("scheduler: gridengine\n")
     config = {"site": str(host.folder / "ge.yaml"), "run": ["true"]}
 
-    with pytest.raises(ConfigError, match="path of a log"):
+    with pytest.raises(ConfigError, match="does not accept a log path"):
         render(host.plan(config, cwd=work))
 
 
@@ -253,7 +253,7 @@ def test_what_is_written_is_read_back(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["it's", 'a"b', "a#b", "a\nb"])
 def test_what_cannot_be_written_is_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match="cannot carry"):
+    with pytest.raises(ConfigError, match="cannot pass on"):
         written(value)
 
 
@@ -392,7 +392,7 @@ def test_the_id_of_a_submission(
         (
             "error: commlib error: got select error (Connection refused)\nUnable to run job: "
             'unable to send message to qmaster using port 6444 on host "head": got send error\n',
-            AwayError,
+            UnreachableError,
         ),
         (
             "Unable to run job: failed receiving gdi request response for mid=1 (got syncron "
@@ -527,7 +527,7 @@ def test_silence_is_not_an_end(
     monkeypatch.setattr("hpc_amp.schedulers.base.PAUSES", ())
     says("qstat", out, "error: commlib error: got select error (Connection refused)\n", status)
 
-    with pytest.raises(AwayError, match="qstat does not answer"):
+    with pytest.raises(UnreachableError, match="qstat does not answer"):
         GridEngine().query(["9"])
 
 
@@ -565,7 +565,7 @@ def test_last_words(
     )
     calls = says("qacct", text)
 
-    assert GridEngine().last_words("9", tmp_path) == expected
+    assert GridEngine().final_status("9", tmp_path) == expected
     assert calls() == ["-j 9"]
 
 
@@ -577,7 +577,7 @@ def test_last_words_of_tasks(says: Callable[..., Callable[[], list[str]]], tmp_p
         line.format(1, 0, 1) + line.format(2, "25 : rescheduling", 99) + line.format(2, 0, 0),
     )
 
-    found = GridEngine().arrays().last_words(["9.1", "9.2", "9.3"])
+    found = GridEngine().arrays().final_status(["9.1", "9.2", "9.3"])
     assert {job_id: status.reason for job_id, status in found.items()} == {
         "9.1": "exit status 1",
         "9.2": "exit status 0",
@@ -605,7 +605,7 @@ def test_an_array(says: Callable[..., Callable[[], list[str]]]) -> None:
 def test_no_last_words(says: Callable[..., Callable[[], list[str]]], tmp_path: Path) -> None:
     says("qacct", "", "error: job id 424242 not found\n", 1)
 
-    assert GridEngine().last_words("424242", tmp_path) == NOT_IN_QUEUE
+    assert GridEngine().final_status("424242", tmp_path) == NOT_IN_QUEUE
 
 
 def test_a_job_that_is_gone_is_cancelled(says: Callable[..., Callable[[], list[str]]]) -> None:

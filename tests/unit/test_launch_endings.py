@@ -725,7 +725,7 @@ def test_a_job_whose_id_was_lost_may_have_begun(host: StubHost) -> None:
 
     assert asked(host) == 1
     assert read_events(queue.run_dir)[-1]["job_id"] == "8.head"
-    assert "going on in job 8.head" in ended.output
+    assert "continuing in job 8.head" in ended.output
     assert ended.status == 0
 
 

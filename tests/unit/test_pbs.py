@@ -16,7 +16,7 @@ from hpc_amp.jobs.links import submit_chain
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
-from hpc_amp.schedulers.base import AwayError
+from hpc_amp.schedulers.base import UnreachableError
 from hpc_amp.schedulers.pbs.qstat import job_status
 from hpc_amp.schedulers.pbs.scheduler import Pbs
 
@@ -216,7 +216,9 @@ DOWN = "Connection refused\nqsub: cannot connect to server head (errno=15010)\n"
 def test_an_outage_is_no_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls = command_that_says(monkeypatch, tmp_path, "qsub", "", DOWN, 162)
 
-    with pytest.raises(AwayError, match=r"does not reach the scheduler: Connection refused / qsub"):
+    with pytest.raises(
+        UnreachableError, match=r"does not reach the scheduler: Connection refused / qsub"
+    ):
         Pbs().submit(tmp_path / "launch.sh", os.environ)
     assert len(calls()) == 3
 
@@ -294,14 +296,14 @@ def test_the_history_tells_how_a_job_ended(
 ) -> None:
     command_that_says(monkeypatch, tmp_path, "qstat", text)
 
-    assert Pbs().last_words("372.head", tmp_path) == JobStatus("ended", expected)
+    assert Pbs().final_status("372.head", tmp_path) == JobStatus("ended", expected)
 
 
 def test_without_history_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = "qstat: PBS is not configured to maintain job history 372.head\n"
     command_that_says(monkeypatch, tmp_path, "qstat", "", text)
 
-    assert Pbs().last_words("372.head", tmp_path) == NOT_IN_QUEUE
+    assert Pbs().final_status("372.head", tmp_path) == NOT_IN_QUEUE
 
 
 class Refusing(Pbs):

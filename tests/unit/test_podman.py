@@ -109,7 +109,7 @@ def test_options(tmp_path: Path) -> None:
     assert said("--gpus") == ("error", f"{program} run has no --gpus")
     assert said("--network=none")[0] == "error"
     assert said("--ipc=host")[0] == "error"  # the stand-in has no such option
-    assert "share" in said("--network", "slirp4netns")[1]
+    assert "isolates" in said("--network", "slirp4netns")[1]
 
 
 def test_the_options_of_every_job_are_podman_s() -> None:

@@ -64,13 +64,13 @@ REFUSED = [
     ),
     (
         {"container": {"image": "docker://nvcr.io/nvidia/pytorch:25.06-py3"}},
-        "container.image: docker://nvcr.io/nvidia/pytorch:25.06-py3 is a URI, and Pyxis takes a "
+        "container.image: docker://nvcr.io/nvidia/pytorch:25.06-py3 is a URI, and Pyxis needs a "
         f"squashfs file or an image of a registry; write image: {NGC}",
     ),
     (
         {"container": {"image": "nvcr.io/nvidia/pytorch:25.06-py3"}},
-        "container.image: nvcr.io/nvidia/pytorch:25.06-py3: Enroot would look for all of it on "
-        f"Docker Hub, since a registry's name ends at '#'; write image: {NGC}",
+        "container.image: nvcr.io/nvidia/pytorch:25.06-py3: Enroot would search for the whole name "
+        f"on Docker Hub, because '#' has to follow a registry's name; write image: {NGC}",
     ),
     (
         {"container": {"image": "Py Torch"}},
@@ -78,7 +78,7 @@ REFUSED = [
         "path that ends in .sqsh, or registry#image:tag",
     ),
     ({"container": {"image": "no.sqsh"}}, "container.image: there is no image "),
-    ({"container": {"image": "./"}}, " is a folder, and Pyxis takes a squashfs file"),
+    ({"container": {"image": "./"}}, " is a folder, and Pyxis needs a squashfs file"),
     ({"container": {"image": "../other.sqsh"}}, " is not a squashfs file: it is something else"),
     ({"container": {"image": "../short.sqsh"}}, " is cut off: 96 of 1000 bytes are here"),
     (
@@ -88,7 +88,7 @@ REFUSED = [
     ({"container": {"bind": ["/tmp:/a b"]}}, "'/tmp:/a b' cannot be mounted: ',', ':', '$',"),
     (
         {"container": {"args": ["--container-workdir=/x"]}},
-        "container.args: --container-workdir=/x cannot be given: hpc-amp gives it itself",
+        "container.args: --container-workdir=/x cannot be used: hpc-amp sets it itself",
     ),
     (
         {"job": {"directives": ["--container-image=x"]}},

@@ -151,8 +151,8 @@ def test_exports_that_are_in_vain_are_said():
     assert plan.remarks == (
         "the site's setup exports MASTER_PORT, which hpc-amp sets afterwards: it is another one "
         "for each job and attempt",
-        "job.setup exports OMP_NUM_THREADS, which hpc-amp sets afterwards: it is job.cpus_per_gpu, "
-        "and container.env can say another value",
+        "job.setup exports OMP_NUM_THREADS, which hpc-amp sets afterwards: it is job.cpus_per_gpu; "
+        "set another value in container.env",
     )
 
 

@@ -267,7 +267,7 @@ def test_what_cannot_change_is_refused_with_the_reason(host: StubHost) -> None:
         said = fails(host.hpc_amp("resume", "test", override, "job.walltime=1h"))
         assert reason in said
     program = fails(host.hpc_amp("resume", "test", "train=null", "run=[true]"))
-    assert "a run stays a built-in task or a program of your own" in program
+    assert "a run cannot change between a built-in task and a program of your own" in program
 
     assert files(run_dir) == before
     assert read_events(run_dir) == events
@@ -312,7 +312,7 @@ def test_a_finished_run_needs_more_to_do(host: StubHost) -> None:
     assert fails(host.hpc_amp("resume", "test")).endswith("there is nothing to resume")
     for override in ("job.walltime=2h", "train.max_steps=12", "train.optimizer.lr=0.2"):
         assert fails(host.hpc_amp("resume", "test", override)) == (
-            f"{run_dir} has finished, at step 12 of 12; it can go on with more train.epochs or "
+            f"{run_dir} has finished, at step 12 of 12; it can continue with more train.epochs or "
             "train.max_steps"
         )
     assert not (run_dir / "history").exists()
@@ -326,7 +326,7 @@ def test_a_run_that_does_not_tell_how_it_was_submitted(host: StubHost) -> None:
     del resolved["overrides"]
     (run_dir / "job.json").write_text(json.dumps(resolved))
 
-    assert "did not note what its command line set" in fails(
+    assert "did not record the overrides of its command line" in fails(
         host.hpc_amp("resume", "test", "job.walltime=1h")
     )
     assert host.hpc_amp("resume", "test").returncode == 0
@@ -365,7 +365,7 @@ def test_a_refused_submission_leaves_all_as_it_was(host: StubHost, state: str) -
     assert files(run_dir) == before
     made, taken_back = log_of(run_dir)
     assert "train.epochs 3 -> 9" in made
-    assert "the change was taken back: sbatch" in taken_back
+    assert "the change was reverted: sbatch" in taken_back
     (told,) = json.loads(host.hpc_amp("status", "test", "--json").stdout)
     assert told["state"] == ("finished" if state == "finished" else "failed")
     (host.state / "fail-sbatch").unlink()

@@ -200,7 +200,7 @@ def test_all_verbs_agree_about_an_orphan(host: StubHost) -> None:
         assert cancelled.stdout.endswith("ssh n1 kill 77\n")
         assert (folder / "stop").exists()
     # It would write into the run: nothing is started beside it, although the run is cancelled.
-    assert fails(host.hpc_amp("resume", "test")).startswith(f"{run_dir} is still at work: {SIGNS}")
+    assert fails(host.hpc_amp("resume", "test")).startswith(f"{run_dir} still runs: {SIGNS}")
 
     (folder / "ended").touch()
     assert host.hpc_amp("cancel", "test").stdout == f"{run_dir} has already ended (cancelled)\n"

@@ -260,7 +260,7 @@ def test_what_the_session_wrote_is_kept(host: StubHost) -> None:
     result = host.hpc_amp("shell", "--here", "--", "sh", "-c", write)
 
     (kept,) = (host.work / "runs" / "demo").iterdir()
-    assert result.stderr == f"kept {kept}: the session has put checkpoints there\n"
+    assert result.stderr == f"kept {kept}: the session wrote checkpoints there\n"
     assert (kept / "checkpoints").is_dir() and (kept / "job.json").exists()
     assert host.hpc_amp("status").stdout == "no runs in runs\n"
 
@@ -316,7 +316,7 @@ def test_a_run_s_request_may_differ(host: StubHost) -> None:
     assert {"--time=00:05:00", "--partition=debug", "--gpus-per-node=2", "--nodes=1"} < set(command)
     with pytest.raises(UsageError) as error:
         of_run(run_dir, ["container.env.A=1"], [])
-    assert "only job.... can be set" in str(error.value)
+    assert "only keys of job can be set" in str(error.value)
 
 
 # ---- --print -------------------------------------------------------------------------------------

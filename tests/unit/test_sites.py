@@ -122,7 +122,7 @@ CASES = {
     "scheduler: cobalt\ngpu_request: gpus-per-node": "a.yaml:2: gpu_request: Cobalt does not know "
     "gpus-per-node; use one of: auto, none",
     "scheduler: pbs\ngpu_type: a100": "a.yaml:2: gpu_type: PBS does not use it; "
-    "say it in chunk, such as gputype=A100",
+    "write it into chunk, such as gputype=A100",
     "scheduler: local\ngpu_type: a100": "a.yaml:2: gpu_type: the local scheduler does not use "
     "it; remove it",
     "scheduler: slurm\nchunk: [a=b]": "a.yaml:2: chunk: Slurm does not use it; use directives",
@@ -148,7 +148,7 @@ CASES = {
     "is not the name of a variable: write $NAME",
     "scheduler: pbs\nhost_mpi:\n  libraries: [/hl]\n  bind: ['/usr/lib64:/hl']": "a.yaml:3: "
     "host_mpi.libraries: /hl is the host's /usr/lib64, with its C library, which the image's "
-    "programs would load; bind the single libraries that are missed into a folder of their own",
+    "programs would load; bind only the libraries that are missing, into a folder of their own",
     "": "a.yaml: this site file is empty; write keys, such as scheduler: local",
 }
 

@@ -107,7 +107,7 @@ def test_every_attempt_and_how_it_ended(host: StubHost) -> None:
         (0, 120), (120, 150), (120, None), (120, None),
     ]  # fmt: skip
     assert [one["ending"] for one in found] == [
-        "stopped at a checkpoint, to go on in the next attempt: the time limit is near",
+        "stopped at a checkpoint, to continue in the next attempt: the time limit is near",
         "ended without a message: it was killed, or its node failed",
         "failed, and is tried again: exit status 9",
         "",

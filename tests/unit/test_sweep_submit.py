@@ -21,7 +21,7 @@ from hpc_amp.campaigns.lock import holding
 from hpc_amp.errors import UsageError
 from hpc_amp.lint.linter import lint
 from hpc_amp.schedulers import base, get_scheduler
-from hpc_amp.schedulers.base import AwayError
+from hpc_amp.schedulers.base import UnreachableError
 from hpc_amp.sweep.cut import cut
 from hpc_amp.sweep.folder import Group, Sweep, find_sweep, read_sweep
 from hpc_amp.sweep.plan import plan_sweep
@@ -428,7 +428,7 @@ def test_a_point_on_pbs_goes_on_in_a_job_of_its_own(
         ]
         assert attempts == [1, 2, 1]
         log = (sweep.point_dir(1) / "logs" / "job.log").read_text()
-        assert "going on in job 1.head" in log
+        assert "continuing in job 1.head" in log
 
 
 def cobalt_sweep(cobalt: CobaltStandIn) -> subprocess.CompletedProcess[str]:
@@ -505,7 +505,7 @@ def test_an_outage_is_over_when_it_is_asked_again(
     assert list(get_scheduler(site).arrays().submit(tmp_path / "array-1.sh", 1)) == [job_id]
     (tmp_path / "away").touch()
     monkeypatch.setattr(base, "PAUSES", ())
-    with pytest.raises(AwayError, match="does not reach the scheduler"):
+    with pytest.raises(UnreachableError, match="does not reach the scheduler"):
         list(get_scheduler(site).arrays().submit(tmp_path / "array-1.sh", 1))
 
 

@@ -107,7 +107,7 @@ def test_without_an_answer_of_the_queue_the_run_stays_until_it_is_clear(host: St
     result = submit(host)
 
     assert result.returncode == 1
-    assert f"is not known, and {run_dir(host)} stays; hpc-amp status" in result.stderr
+    assert f"is in the queue, so {run_dir(host)} is kept; hpc-amp status" in result.stderr
     assert (run_dir(host) / "launch.sh").exists()
     assert (status(host)["state"], status(host)["reason"]) == (
         "unknown",
@@ -127,7 +127,7 @@ def test_a_job_that_never_came_is_no_job_after_a_while(host: StubHost) -> None:
     has_queue(host, first="exit 0")
 
     assert submit(host).returncode == 1
-    assert status(host)["reason"] == "its submission has not come to an end"
+    assert status(host)["reason"] == "its submission has not ended yet"
 
     path = run_dir(host) / "state.jsonl"
     event = json.loads(path.read_text())

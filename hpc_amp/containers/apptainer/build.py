@@ -1,4 +1,5 @@
-"""An image from a definition file: off the home folder, with enough space, whole or not at all."""
+"""Build an image from a definition file. Temporary files are not in the home folder, the free space
+is checked, and the image's file appears only when it is complete."""
 
 from __future__ import annotations
 
@@ -27,20 +28,22 @@ from hpc_amp.containers.storage import gib
 from hpc_amp.errors import HpcAmpError, UsageError
 
 NGC_SIZE = 10 * 2**30
-"""Of an NGC PyTorch image as .sif: 8 to 12 GB; 26.06 has 9.53 GiB."""
+"""The typical size of an NGC PyTorch image as .sif, in bytes. They have 8 to 12 GB; 26.06 has 9.53
+GiB."""
 OTHER_SIZE = 2**30
 BUILD_FACTOR = 3.0
-"""Layers, the unpacked tree and the finished image, as a multiple of the latter."""
+"""The space for layers, the unpacked tree and the finished image, as a multiple of the image's
+size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build(Making):
-    """What is to be built."""
+    """The options of `hpc-amp container build`."""
 
     definition: Path
     image: Path
     fakeroot: bool | None = None
-    """None: as the site wants it."""
+    """None: if the site's `container_args` have `--fakeroot`."""
 
 
 def build_image(
@@ -51,7 +54,8 @@ def build_image(
     say: Say,
     environ: Mapping[str, str] = os.environ,
 ) -> Path:
-    """Build an image and return its path. Raises UsageError, and HpcAmpError where it fails."""
+    """Build an image and return its path. `say` is called with messages for the user. Raises
+    UsageError for wrong options, and HpcAmpError if the build fails."""
     refuse_many_ranks("build the image", environ)
     text = _read(wanted.definition)
     image = check_output(wanted.image, force=wanted.force)
@@ -78,13 +82,14 @@ def build_image(
 
 
 def going_on(what: str, seconds: float, folder: Path) -> str:
-    """One line for a step that says nothing for long."""
+    """A message for a step that has printed nothing for a minute. `what` is "pulling" or
+    "building", and `seconds` the time since its start."""
     free = shutil.disk_usage(folder).free
     return f"still {what}, {round(seconds)} s so far; {gib(free)} free in {folder.parent}"
 
 
 def estimate(base: str) -> float:
-    """About how many bytes an image on `base` takes as .sif."""
+    """The estimated size in bytes of a .sif image that is built on `base`, or pulled from it."""
     match = re.search(rf"{re.escape(REPOSITORY)}:?(.*)", base)
     if match is None:
         return OTHER_SIZE
@@ -96,7 +101,7 @@ def _read(path: Path) -> str:
     try:
         text = path.read_text(errors="replace")
     except FileNotFoundError:
-        hint = "write one: hpc-amp container def ngc -o FILE"
+        hint = "create one: hpc-amp container def ngc -o FILE"
         raise UsageError(f"there is no definition file {path}", hint=hint) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
@@ -109,7 +114,7 @@ def _read(path: Path) -> str:
 
 
 def _base(text: str) -> str:
-    """The transport and reference that a definition begins with, as a URI."""
+    """The base image of a definition (its lines Bootstrap and From), as a URI."""
 
     def value(key: str) -> str:
         match = re.search(rf"^\s*{key}\s*:\s*(\S+)", text, re.IGNORECASE | re.MULTILINE)
@@ -119,7 +124,7 @@ def _base(text: str) -> str:
 
 
 def _failure(definition: Path, status: int, output: str, secrets: Sequence[str]) -> HpcAmpError:
-    said, cause = explain(output)
+    message, cause = explain(output)
     for secret in secrets:
-        said = said.replace(secret, "***")
-    return HpcAmpError(f"the build of {definition} failed (status {status}): {said}", hint=cause)
+        message = message.replace(secret, "***")
+    return HpcAmpError(f"the build of {definition} failed (status {status}): {message}", hint=cause)

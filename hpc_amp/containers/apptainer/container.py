@@ -1,7 +1,9 @@
-"""`apptainer exec` and `singularity exec`, whose options are the same as far as we use them.
+"""Apptainer and Singularity: `apptainer exec` and `singularity exec`. The options that hpc-amp uses
+are the same.
 
-Environment values never go through `--env` or `APPTAINERENV_*`, which evaluate them as shell: the
-job sets its own environment inside (`hpc_amp.distributed.exec`), where no image can mask it.
+Environment values are not passed by `--env` or `APPTAINERENV_*`, which evaluate them as shell code.
+The job sets its environment in the container (`hpc_amp.distributed.exec`), where it overrides the
+image's.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hpc_amp.containers.apptainer import doctor
 from hpc_amp.containers.apptainer.image import read_image
 from hpc_amp.containers.apptainer.program import PREFIXES, explain, find_runtime
-from hpc_amp.containers.base import Container, Which, Wrapper
+from hpc_amp.containers.base import Container, Wrapper
 from hpc_amp.containers.image import URI, Image
 from hpc_amp.errors import UsageError
 from hpc_amp.finding import Findings
+from hpc_amp.resources import Which
 
 if TYPE_CHECKING:
     from hpc_amp.config.site import Site
@@ -34,7 +37,7 @@ _EXEC = Wrapper(frozenset(_OPTIONS.split()), words=2, first=("exec",))
 
 
 class Apptainer(Container):
-    """Runs the image's own software on the node's kernel, network and GPUs."""
+    """Apptainer: runs the image's software with the node's kernel, network and GPUs."""
 
     name = "apptainer"
     title = "Apptainer"
@@ -45,7 +48,7 @@ class Apptainer(Container):
     handled = tuple(f"{prefix}ENV_LD_LIBRARY_PATH" for prefix in PREFIXES)
 
     def check_image(self, image: str) -> None:
-        """A file or a folder, but no URI: that would be downloaded by every node."""
+        """Accept a file or a folder, but no URI, which every node would download."""
         if URI.fullmatch(image):
             file = re.sub(r"[^A-Za-z0-9._-]+", "-", image.rstrip("/").rpartition("/")[2]) or "image"
             raise UsageError(
@@ -56,17 +59,17 @@ class Apptainer(Container):
         super().check_image(image)
 
     def read_image(self, image: str) -> Image:
-        """A SIF file, an older image, or a root folder."""
+        """Read a SIF file, an older image, or a root folder."""
         return read_image(image)
 
     def mountable(self, path: str) -> bool:
-        """Apptainer's parser splits at `,`, `:` and `^`, trims blanks, and takes a backslash before
-        the colon for an escape (`ParseBindPath`; seen with 1.4.5)."""
+        """Apptainer's parser splits at `,`, `:` and `^`, removes blanks at the end, and reads a
+        backslash before the colon as an escape (`ParseBindPath`; observed with 1.4.5)."""
         return not set(",:^") & set(path) and path == path.rstrip() and not path.endswith("\\")
 
     def options(self, plan: Spec) -> list[str]:
-        """`--pwd` is always given: a working directory that is not in the image is dropped in
-        silence otherwise. Mounts are explicit, one `-B` each."""
+        """See `Container.options`. `--pwd` is always given, because a working directory that is not
+        in the image would be ignored without a message. Each bind has its own `-B`."""
         words = ["--nv"] if plan.gpu_inside else []
         for bind in plan.binds:
             words += ["-B", bind]
@@ -74,7 +77,8 @@ class Apptainer(Container):
         return [*words, *plan.site.container_args, *plan.job.container.args]
 
     def command(self, plan: Spec, inside: Sequence[str]) -> list[str]:
-        """`--no-eval` only where it makes a difference: the oldest programs do not know it."""
+        """See `Container.command`. `--no-eval` is only given if a word has special characters,
+        because the oldest versions do not have it."""
         runtime = next(filter(shutil.which, self.binaries), self.binaries[0])
         no_eval = ["--no-eval"] if any(re.search(r'[$`"\\]', word) for word in inside) else []
         image = plan.job.container.image or ""
@@ -89,7 +93,8 @@ class Apptainer(Container):
         clean: bool = False,
         which: Which = shutil.which,
     ) -> list[str]:
-        """Raises HpcAmpError where the program is not here, or does not run."""
+        """See `Container.words_here`. Raises HpcAmpError if the program is missing or does not
+        run."""
         runtime = find_runtime(self.binaries, which=which)
         cleanenv = ["--cleanenv"] if clean else []
         words = [runtime.program, "exec", *cleanenv, *runtime.no_eval, "--pwd", "/"]
@@ -100,7 +105,7 @@ class Apptainer(Container):
         return [*words, str(read_image(image).path.resolve())]
 
     def explain(self, output: str) -> tuple[str, str | None]:
-        """By the causes that are known of both programs."""
+        """See `program.explain`."""
         return explain(output)
 
     def check_here(
@@ -111,7 +116,8 @@ class Apptainer(Container):
         which: Which = shutil.which,
         root: Path = Path("/"),
     ) -> Findings:
-        """Also whether it can start containers, and without unpacking them."""
+        """See `doctor.check_here`: also whether this machine can start containers without unpacking
+        them."""
         return doctor.check_here(
             self.binaries, needed=needed, elsewhere=elsewhere, which=which, root=root
         )
@@ -119,32 +125,32 @@ class Apptainer(Container):
     def check_options(
         self, options: Sequence[str], *, ranks: int, which: Which = shutil.which
     ) -> Findings:
-        """Options that this version does not have, and those that hide what the ranks need."""
+        """See `doctor.check_options`."""
         return doctor.check_options(self.binaries, options, ranks=ranks, which=which)
 
     def check_places(self, environ: Mapping[str, str]) -> Findings:
-        """Its folders for caches and temporary files."""
+        """See `doctor.check_places`."""
         return doctor.check_places(environ)
 
     def check_leaks(self, environ: Mapping[str, str]) -> Findings:
-        """Its variables that set variables and binds in every container."""
+        """See `doctor.check_leaks`."""
         return doctor.check_leaks(environ, self.handled)
 
     def pull(self, *, site: Site, say: Say, **wanted: Any) -> Path:
-        """See `Pull`."""
+        """See `pull.pull_image`."""
         from hpc_amp.containers.apptainer.pull import Pull, pull_image
 
         return pull_image(Pull(**wanted), find_runtime(self.binaries), site, say=say)
 
     def build(self, *, site: Site, say: Say, **wanted: Any) -> Path:
-        """See `Build`."""
+        """See `build.build_image`."""
         from hpc_amp.containers.apptainer.build import Build, build_image
 
         return build_image(Build(**wanted), find_runtime(self.binaries), site, say=say)
 
 
 class Singularity(Apptainer):
-    """The same under its older name."""
+    """Singularity, and Apptainer under its older name."""
 
     name = "singularity"
     title = "Singularity"
@@ -152,7 +158,7 @@ class Singularity(Apptainer):
 
 
 class Either(Apptainer):
-    """Whichever of the two the nodes have."""
+    """The runtime `auto`: Apptainer or Singularity, whichever the nodes have."""
 
     title = "Apptainer or Singularity"
     binaries = ("apptainer", "singularity")

@@ -1,5 +1,5 @@
-"""Credentials for registries. They come from the environment and go into the environment of one
-child process: into no file, no command line and no log."""
+"""Credentials for registries. They are read from the environment and passed only to the environment
+of one child process, never to a file, a command line or a log."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _KEYS = ("NGC_API_KEY", "NGC_CLI_API_KEY")
 
 
 def credentials(uri: str, child: MutableMapping[str, str]) -> list[str]:
-    """Give the runtime what it needs to log in, under both of its names. NVIDIA's key only goes to
-    NVIDIA's registry. Returns the secrets, for leaving them out of what is shown."""
+    """Set the runtime's variables for the registry of `uri` in the environment `child`, under both
+    names of the runtime. NVIDIA's key is used for NVIDIA's registry only. Returns the secrets, so
+    that they can be removed from the output."""
     user = next((child[f"{p}_DOCKER_USERNAME"] for p in PREFIXES if _has(child, p)), None)
     password = next((child[f"{p}_DOCKER_PASSWORD"] for p in PREFIXES if _has(child, p)), None)
     key = next((child[name] for name in _KEYS if child.get(name)), None)
@@ -31,7 +32,7 @@ def credentials(uri: str, child: MutableMapping[str, str]) -> list[str]:
 
 
 def registry_host(uri: str) -> str:
-    """The host of a reference; empty for Docker Hub's short names and for files."""
+    """The host of the registry in a URI. Empty for Docker Hub's short names and for files."""
     transport, separator, reference = uri.partition("://")
     if not separator or transport not in ("docker", "oras"):
         return ""

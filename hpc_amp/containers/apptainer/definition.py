@@ -1,8 +1,9 @@
-"""Definition files from the templates in `containers`, with every value filled in.
+"""Render definition files from the templates in `containers`.
 
-Apptainer knows `%arguments` and `{{ }}` since 1.2, SingularityCE later, Singularity never; and what
-is filled in here can be read, tested and kept. Text reaches the shell of a definition through
-`hpc_amp.jobs.shell`, as in launch scripts.
+The templates of definition files themselves (`%arguments`, `{{ }}`) are not used: Apptainer has
+them since 1.2, SingularityCE later, Singularity never. A rendered file can also be read, tested and
+kept. Text reaches the shell code of a definition through `hpc_amp.jobs.shell`, as in launch
+scripts.
 """
 
 from __future__ import annotations
@@ -10,15 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from hpc_amp import __version__
 from hpc_amp.containers.ngc import REPOSITORY
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.shell import ShellText, quote, templates, verbatim, words
-
-if TYPE_CHECKING:
-    pass
 
 BIND_POINTS = (
     *("/data", "/eagle", "/flare", "/global", "/gpfs", "/grand", "/lus", "/lustre"),
@@ -29,32 +26,33 @@ SUITE = "trixie"
 DEBIAN_IMAGE = f"debian:{SUITE}-slim"
 _DEBIAN_PACKAGES = ("python3", "python3-torch", "python3-torchvision")
 
-# Transports that a definition can begin with, and how its header calls them.
+# The values of Bootstrap in the header of a definition.
 _BOOTSTRAPS = ("docker", "docker-archive", "oci", "oci-archive", "oras", "library", "localimage")
 _REFERENCE = r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What a definition file depends on."""
+    """The options of a definition file."""
 
     base: str
-    """`docker://...`, another transport, or the path of an image."""
+    """The base image: `docker://...`, another transport, or the path of an image."""
     name: str | None = None
-    """What the label says the base is. Default: the base."""
+    """The name of the base in the image's label. Default: `base`."""
     bind_points: Sequence[str] = BIND_POINTS
     mpi4py: bool = False
     packages: Sequence[str] = field(default_factory=list)
-    """More packages: pip's for NGC, Debian's for Debian."""
+    """Further packages: pip's for NGC, Debian's for Debian."""
     mirror: str | None = None
-    """Debian: the archive to use. Default: what the base image says."""
+    """Debian: the package archive to use. Default: that of the base image."""
     command: str = ""
-    """The arguments of `hpc-amp container def`, for the file's head."""
+    """The arguments of `hpc-amp container def`, for a comment at the beginning of the file."""
     version: str = __version__
 
 
 def ngc(definition: Definition) -> str:
-    """A definition on NVIDIA's PyTorch."""
+    """Render a definition that is based on NVIDIA's PyTorch. Raises UsageError for a wrong
+    option."""
     packages = [*(["mpi4py>=4.1"] if definition.mpi4py else []), *definition.packages]
     for package in packages:
         _check_pip(package)
@@ -64,7 +62,8 @@ def ngc(definition: Definition) -> str:
 
 
 def debian(definition: Definition) -> str:
-    """A small definition without CUDA, from Debian's own packages."""
+    """Render a small definition without CUDA, with Debian's packages. Raises UsageError for a wrong
+    option."""
     packages = [*_DEBIAN_PACKAGES, *(["python3-mpi4py"] if definition.mpi4py else [])]
     packages += definition.packages
     for package in packages:
@@ -83,14 +82,15 @@ def debian(definition: Definition) -> str:
     if definition.mirror is not None and "@" in definition.mirror:
         raise UsageError(
             "--mirror: the address has a user or a password, which would stay in the image",
-            hint="use one that needs none",
+            hint="use an archive that needs none",
         )
     title = f"PyTorch for CPUs from Debian's packages ({SUITE})"
     return _render(definition, "debian-cpu", title, packages, template="debian-cpu", cuda=False)
 
 
 def ngc_base(tag: str, digest: str | None) -> tuple[str, str]:
-    """Base and name of a tag of NVIDIA's PyTorch. Raises UsageError."""
+    """`base` and `name` of a `Definition` for a tag of NVIDIA's PyTorch, and its digest if it is
+    given. Raises UsageError if one of them is wrong."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", tag):
         raise UsageError(f"--tag: {tag!r} is not a tag", hint="write one such as 25.06-py3")
     if re.fullmatch(r"\d\d\.\d\d", tag):
@@ -105,7 +105,8 @@ def ngc_base(tag: str, digest: str | None) -> tuple[str, str]:
 
 
 def _check_pip(package: str) -> None:
-    """Raises UsageError for what is not one requirement of a package that may be installed."""
+    """Raise UsageError if the text is not a requirement of one package, or if the package would
+    replace one of the image."""
     match = re.fullmatch(
         r"([A-Za-z0-9][A-Za-z0-9._-]*)(\[[A-Za-z0-9,._-]+\])? *([<>=!~][A-Za-z0-9.,*+!<>=~ -]+)?",
         package,
@@ -156,14 +157,15 @@ def _render(
 
 
 def _one_line(text: str) -> ShellText:
-    """For the head's comment: Apptainer takes `{{` for a template wherever it stands."""
+    """Text for a comment. Raises UsageError if it has several lines or contains `{{`, which
+    Apptainer would read as a template."""
     if "\n" in text or "{{" in text:
-        raise UsageError("an option has a newline or {{ in it, which no definition file can carry")
+        raise UsageError("an option has a newline or {{ in it; a definition cannot contain these")
     return verbatim(text)
 
 
 def _header(base: str) -> tuple[str, str]:
-    """`Bootstrap` and `From` of a base."""
+    """The values of Bootstrap and From for a base. Raises UsageError if it is wrong."""
     transport, separator, reference = base.partition("://")
     if not separator:
         transport, reference = "localimage", base
@@ -172,11 +174,12 @@ def _header(base: str) -> tuple[str, str]:
             or base != base.strip()
         ):
             raise UsageError(
-                f"--base: {base!r} cannot stand in a definition file", hint="use a plainer path"
+                f"--base: a definition file cannot contain {base!r}",
+                hint="use a path without special characters",
             )
     elif transport.endswith("-archive") or transport == "oci":
         if not re.fullmatch(r"[A-Za-z0-9._/+~:-]+", reference):
-            raise UsageError(f"--base: {base!r} cannot stand in a definition file")
+            raise UsageError(f"--base: a definition file cannot contain {base!r}")
     elif not re.fullmatch(_REFERENCE, reference) or "@" in reference.partition("@sha256:")[0]:
         raise UsageError(
             f"--base: {base!r} is not the reference of an image",

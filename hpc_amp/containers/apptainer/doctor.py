@@ -1,4 +1,4 @@
-"""What `hpc-amp doctor` finds out about Apptainer and Singularity on this machine."""
+"""The checks of `hpc-amp doctor` on Apptainer and Singularity on this machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpc_amp.containers.apptainer.program import PREFIXES, Runtime, find_runtime
-from hpc_amp.containers.base import Which, not_found
+from hpc_amp.containers.base import not_found
 from hpc_amp.containers.storage import IN_MEMORY, file_system, in_home
 from hpc_amp.errors import HpcAmpError
 from hpc_amp.finding import Finding, Findings
+from hpc_amp.resources import Which
 
 
 def check_here(
@@ -25,7 +26,8 @@ def check_here(
     which: Which = shutil.which,
     root: Path = Path("/"),
 ) -> Findings:
-    """See `Container.check_here`."""
+    """See `Container.check_here`. Also checks whether this machine can start containers for an
+    ordinary user without unpacking them."""
     try:
         runtime = find_runtime(binaries, which=which)
     except HpcAmpError as error:
@@ -37,15 +39,15 @@ def check_here(
         hindrance = _no_namespaces(root)
         if hindrance:
             what = f"{runtime.text} is not setuid, and {hindrance}"
-            why = "it can start no container for an ordinary user then"
-            fix = "ask for user namespaces, or for the setuid package (apptainer-suid)"
+            why = "ordinary users can then start no container"
+            fix = "administrators can enable user namespaces, or install apptainer-suid"
             yield Finding("rt.found", "error", what, why, fix)
             return
     fuse = root / "dev" / "fuse"
     if how == "user namespaces" and not os.access(fuse, os.R_OK | os.W_OK):
         what = f"{runtime.text} is not setuid, and /dev/fuse cannot be used"
-        why = "it unpacks a .sif file into a folder at every start then, which takes minutes"
-        fix = "ask for the module `fuse` and permissions on /dev/fuse, or use a sandbox folder"
+        why = "it then unpacks a .sif file into a folder at every start, which takes minutes"
+        fix = "administrators can load the module `fuse` and permit /dev/fuse; or use a sandbox"
         yield Finding("rt.found", "warning", what, why, fix)
         return
     yield Finding("rt.found", "good", f"{runtime.text}, {how}, {runtime.program}")
@@ -60,7 +62,7 @@ def _is_setuid(runtime: Runtime) -> bool:
 
 
 def _no_namespaces(root: Path) -> str:
-    """What keeps ordinary users from making namespaces; empty where nothing does."""
+    """Why ordinary users cannot create user namespaces; empty if they can."""
     for name, what in (
         ("user.max_user_namespaces", "user namespaces are switched off"),
         ("kernel.unprivileged_userns_clone", "user namespaces are for root alone"),
@@ -75,7 +77,8 @@ def _no_namespaces(root: Path) -> str:
 
 
 def check_places(environ: Mapping[str, str]) -> Findings:
-    """Where the runtime puts what it downloads and unpacks."""
+    """Yield the finding `cache`: whether the folders for downloads and temporary files are
+    suitable."""
     bad = []
     for prefix in PREFIXES:
         for name in (f"{prefix}_CACHEDIR", f"{prefix}_TMPDIR"):
@@ -92,7 +95,7 @@ def check_places(environ: Mapping[str, str]) -> Findings:
             elif name.endswith("TMPDIR") and os.statvfs(path).f_flag & os.ST_NOEXEC:
                 bad.append(f"{name}={text} is mounted noexec")
     if bad:
-        why = "an image of 10 GB takes 30 while it is pulled or built; quotas and memory end it"
+        why = "pulling or building an image of 10 GB needs 30 GB"
         fix = "name folders on a large file system; hpc-amp container pull has --cache-dir"
         yield Finding("cache", "warning", "; ".join(bad), why, fix)
     else:
@@ -100,8 +103,9 @@ def check_places(environ: Mapping[str, str]) -> Findings:
 
 
 def check_leaks(environ: Mapping[str, str], handled: Sequence[str]) -> Findings:
-    """Variables that set variables and binds in every container, less those which are `handled`."""
-    why = "a shell start-up file or a module that sets it does so on the nodes, too"
+    """Yield the findings `env.leak`: variables of the shell that set variables and binds in every
+    container. Those in `handled` are left out, because the host code removes them."""
+    why = "a shell start-up file or a module that sets it does so on the nodes too"
     for prefix in PREFIXES:
         names = [
             name
@@ -117,7 +121,7 @@ def check_leaks(environ: Mapping[str, str], handled: Sequence[str]) -> Findings:
             missing = [source for source in sources if not os.path.exists(source)]
             if missing:
                 what = f"{name} names {', '.join(missing)}, which does not exist here"
-                fix = f"take it out of {name}: a missing source stops every container"
+                fix = f"remove it from {name}: no container starts if a source is missing"
                 yield Finding("env.leak", "warning", what, why, fix)
 
 
@@ -129,7 +133,8 @@ _HIDES = {"--cleanenv", "-e", "--containall", "-C", "--compat"}
 def check_options(
     binaries: Sequence[str], options: Sequence[str], *, ranks: int, which: Which = shutil.which
 ) -> Findings:
-    """Options that this version does not have, and those that hide what the ranks need."""
+    """Yield the findings `rt.flags` and `env.value`: options that this version does not have, and
+    options that prevent the ranks from working."""
     runtime: Runtime | None
     try:
         runtime = find_runtime(binaries, which=which)
@@ -141,14 +146,14 @@ def check_options(
     if hides and ranks > 1:
         good = False
         what = f"{', '.join(hides)} keeps the launcher's variables out of the container"
-        why = "every rank takes itself for the only one, and trains alone"
-        fix = "leave it out of container.args; PYTHONNOUSERSITE and the like are set anyway"
+        why = "each rank would be in a world of its own, and train alone"
+        fix = "leave it out of container.args; hpc-amp sets PYTHONNOUSERSITE itself"
         yield Finding("rt.flags", "error", what, why, fix)
     if "--writable-tmpfs" in names or "--containall" in names or "-C" in names:
         good = False
         what = "--writable-tmpfs and --containall have 64 MB for files, in memory"
-        why = "caches of compilers and data loaders fill them"
-        yield Finding("rt.flags", "warning", what, why, "bind a folder for what is written")
+        why = "caches of compilers and data loaders can fill them"
+        yield Finding("rt.flags", "warning", what, why, "bind a folder for files that are written")
     for name in names:
         if name not in _SINCE or runtime is None or runtime.flavour != "apptainer":
             continue
@@ -160,12 +165,12 @@ def check_options(
             yield Finding("rt.flags", "error", what, "the container does not start", fix)
     if good:
         says = "an unknown version" if runtime is None else runtime.text
-        yield Finding("rt.flags", "good", f"no option of job or site that {says} has not")
+        yield Finding("rt.flags", "good", f"{says} has all options of job and site")
     yield from _check_values(options)
 
 
 def _check_values(options: Sequence[str]) -> Findings:
-    """`--env A=1,B=x,y` is split at commas, and what does not fit is dropped, with status 0."""
+    """The runtime splits `--env A=1,B=x,y` at commas, and ignores parts without `=`."""
     values = [word[len("--env=") :] for word in options if word.startswith("--env=")]
     values += [after for word, after in itertools.pairwise(options) if word == "--env"]
     bad = [
@@ -176,7 +181,7 @@ def _check_values(options: Sequence[str]) -> Findings:
     if bad:
         names = ", ".join(value.partition("=")[0] for value in bad)
         what = f"--env {names}: the runtime splits values at commas and evaluates them as shell"
-        fix = "write them into container.env, where any text is itself"
-        yield Finding("env.value", "error", what, "parts of it get lost, in silence", fix)
+        fix = "write them into container.env, where values are not changed"
+        yield Finding("env.value", "error", what, "parts of it get lost without a message", fix)
     else:
-        yield Finding("env.value", "good", "values pass no shell and no comma splits them")
+        yield Finding("env.value", "good", "no value is split or evaluated by the runtime")

@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# Apptainer and Singularity, whose `exec` has the same options as far as we use them.
+# Apptainer and Singularity. The options that hpc-amp uses are the same.
 
 enter_container() {
   local flavour no_eval
   container_program
   container_paths
-  # A program of either name may be either: ask it. All but the oldest evaluate words as shell unless
-  # they are told not to: Apptainer since 1.1, SingularityCE since 3.10.
+  # The version shows which product the program is. `exec` evaluates words as shell code without
+  # --no-eval, which Apptainer has since 1.1 and SingularityCE since 3.10. Older ones do not evaluate.
   flavour=$("$runtime" --version) || fail "$runtime does not run on $HOSTNAME"
   no_eval=(--no-eval)
   case $flavour in
@@ -14,7 +14,8 @@ enter_container() {
   esac
   container_says="container: $flavour, $image"
   container_environment
-  # These would replace the image's search path for libraries. Inside, they are put in front of it.
+  # These variables would replace the image's search path for libraries. hpc_amp.distributed.exec puts
+  # their folders in front of it instead.
   HPC_AMP_LD_LIBRARY_PATH=${APPTAINERENV_LD_LIBRARY_PATH:-${SINGULARITYENV_LD_LIBRARY_PATH:-}}
   [ -z "$HPC_AMP_LD_LIBRARY_PATH" ] || export HPC_AMP_LD_LIBRARY_PATH
   unset APPTAINERENV_LD_LIBRARY_PATH SINGULARITYENV_LD_LIBRARY_PATH

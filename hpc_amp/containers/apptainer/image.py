@@ -1,4 +1,4 @@
-"""What Apptainer and Singularity run: SIF files, older ones, and root folders."""
+"""Read the images of Apptainer and Singularity: SIF files, older files, and root folders."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _SIF_ARCHITECTURES = {
     b"05": "ppc64",
     b"06": "ppc64le",
 }
-# A SIF file begins with 32 bytes for the kernel (`#!/usr/bin/env run-singularity`), ten of magic,
-# three of version, three of architecture; sizes and places follow, then descriptors.
+# A SIF file begins with 32 bytes for the kernel (`#!/usr/bin/env run-singularity`), 10 bytes of
+# magic, 3 of version, and 3 of architecture. Sizes and offsets follow, then descriptors.
 _SIF_MAGIC = b"SIF_MAGIC\0"
 _SIF_PLACES = struct.Struct("<6q")  # free, total, descriptors: offset, length; data: offset, length
 _SIF_DESCRIPTOR = struct.Struct("<i?3I3q")  # type, used, id, group, link, offset, size, padded size
 _SIF_DESCRIPTOR_SIZE = 585
 _SIF_NAME = slice(73, 201)
 _SIF_JSON = 0x4006
-_MANY = 1024  # descriptors; real files have 48
+_MANY = 1024  # limit of descriptors to read; real files have 48
 
 
 def read_image(where: str) -> Image:
-    """Look at an image. Raises UsageError for what is none, or only a part of one."""
+    """Read an image. Raises UsageError if it is no image, or an incomplete one."""
     image = image_at(where, _read_file)
     if image.kind != "sandbox":
         return image
@@ -72,7 +72,7 @@ def _looks_like(head: bytes) -> str:
 
 
 def _metadata(file: BinaryIO, table: int, length: int) -> dict[str, Any]:
-    """What the runtime wrote about the image when it was built."""
+    """The metadata that the runtime stored when the image was built."""
     for index in range(min(length // _SIF_DESCRIPTOR_SIZE, _MANY)):
         file.seek(table + index * _SIF_DESCRIPTOR_SIZE)
         raw = file.read(_SIF_DESCRIPTOR_SIZE)

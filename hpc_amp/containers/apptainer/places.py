@@ -1,5 +1,5 @@
-"""Where a build or a pull keeps its temporary files: never by default in the home folder, whose
-quota is small, nor in memory; and never without enough space."""
+"""The folders for temporary files of a build or a pull. By default they are neither in the home
+folder, whose quota is small, nor in memory, and their free space is checked."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _EVALUATED = set("$`\"\\'")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Making:
-    """How an image is to be made, wherever it comes from."""
+    """The options that pulling and building an image have in common."""
 
     force: bool = False
-    """Replace an image that is there."""
+    """Replace an existing image."""
     tmp_dir: Path | None = None
     cache_dir: Path | None = None
     size: float | None = None
-    """Bytes of the finished image, to check the space for; None: estimated."""
+    """The size of the finished image in bytes, for the check of free space. None: estimated."""
     args: Sequence[str] = field(default_factory=list)
-    """More options for the runtime."""
+    """Further options for the runtime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,16 @@ class Places:
     """Absolute folders of one build or pull."""
 
     scratch: Path
-    """Made for this one, and removed behind it."""
+    """A temporary folder, which is removed afterwards."""
     cache: Path
-    """What may be used again, or a folder in `scratch`."""
+    """The runtime's cache: a permanent folder, or one in `scratch`."""
     keeps_cache: bool
+    """Whether the cache is a permanent folder."""
 
 
 def check_output(image: Path, *, force: bool) -> Path:
-    """The absolute path of an image to be made. Raises UsageError where it cannot be."""
+    """The absolute path of an image that will be written. Raises UsageError if it cannot be
+    written, or exists and `force` is false."""
     if "://" in str(image):
         raise UsageError(f"{image} is a URI, not a file to write", hint="name a .sif file")
     image = Path(os.path.abspath(image.expanduser()))
@@ -59,7 +61,7 @@ def check_output(image: Path, *, force: bool) -> Path:
     if image.exists() and not force:
         raise UsageError(f"{image} exists already", hint="use --force to replace it")
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}", hint="make it, or choose another one")
+        raise UsageError(f"there is no folder {folder}", hint="create it, or choose another one")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{folder} cannot be written to", hint="choose another folder")
     return image
@@ -69,8 +71,10 @@ def check_output(image: Path, *, force: bool) -> Path:
 def places(
     image: Path, wanted: Making, site: Site, environ: Mapping[str, str], say: Say
 ) -> Iterator[Places]:
-    """The folders for making `image`: those of the options, else of the runtime's own variables,
-    unless they are in the home folder or in memory, else beside the image."""
+    """The folders for making `image`: those of the options, else those of the runtime's variables
+    if they are neither in the home folder nor in memory, else a folder beside the image. Temporary
+    files are removed after the block. Raises UsageError or HpcAmpError if a folder is not
+    suitable."""
     environ = {**site.env, **environ}
     parent = _choose("tmp", wanted.tmp_dir, "TMPDIR", environ, say) or image.parent
     executable = not os.statvfs(parent).f_flag & os.ST_NOEXEC
@@ -98,8 +102,8 @@ def places(
 
 @contextlib.contextmanager
 def whole(image: Path) -> Iterator[Path]:
-    """A file to make `image` as. It takes the image's place where the block ends well, and goes
-    where it does not."""
+    """Yield a temporary path beside `image`. After the block, the file there is renamed to `image`;
+    if the block fails, it is removed."""
     new = image.with_name(f".{image.name}.new.{os.getpid()}")
     try:
         yield new
@@ -115,8 +119,8 @@ def _choose(
         chosen = Path(os.path.abspath(option.expanduser()))
         if not chosen.is_dir() or not os.access(chosen, os.W_OK | os.X_OK):
             raise UsageError(
-                f"--{what}-dir: {chosen} is not a folder that can be written to",
-                hint="make it first",
+                f"--{what}-dir: {chosen} is not a folder with write permission",
+                hint="create it first",
             )
         if file_system(chosen) == "tmpfs":
             say(f"{chosen} is in memory, which everything on this node shares")
@@ -128,7 +132,7 @@ def _choose(
             continue
         chosen = Path(os.path.abspath(text))
         if not chosen.is_dir() or not os.access(chosen, os.W_OK | os.X_OK):
-            say(f"{name}={text} is not used: it is not a folder that can be written to")
+            say(f"{name}={text} is not used: it is not a folder with write permission")
         elif in_home(chosen, environ):
             say(f"{name}={text} is not used: it is in your home folder; --{what}-dir would use it")
         elif file_system(chosen) == "tmpfs":
@@ -139,8 +143,9 @@ def _choose(
 
 
 def check_space(made: Places, image: Path, size: float, *, factor: float, what: str) -> None:
-    """Raises HpcAmpError where a file system has less space than an image of `size` bytes takes
-    while it is made: `factor` times its size for temporary files, and itself."""
+    """Raise HpcAmpError if a file system has too little space for making an image of `size` bytes:
+    `factor` times the size for temporary files, and once for the image. `what` is "the pull" or
+    "the build"."""
     wanted: dict[int, tuple[Path, float]] = {}
     for folder, need in ((made.scratch.parent, factor * size), (image.parent, size)):
         device = os.stat(folder).st_dev
@@ -154,16 +159,17 @@ def check_space(made: Places, image: Path, size: float, *, factor: float, what: 
             raise HpcAmpError(
                 f"{folder} has {gib(free)} free, and {what} needs about {gib(need)} there (for an "
                 f"image of about {gib(size)})",
-                hint=f"make room, go elsewhere{option}, or say the real size with --size",
+                hint=f"free some space, choose another folder{option}, or give the real size with "
+                "--size",
             )
 
 
 def child_environ(
     environ: Mapping[str, str], made: Places, site: Site, *, inside: bool = False
 ) -> dict[str, str]:
-    """The environment of the runtime: its folders under both names, the site's proxies where none
-    are set and, with `inside`, the proxies for what is built inside too, where no host variable
-    reaches otherwise."""
+    """The environment of the runtime: `environ`, the folders under both names of the runtime, and
+    the site's proxies if `environ` has none. `inside`: proxies are also set for the programs in the
+    container of a build, which get no other variables of the host."""
     child = dict(environ)
     for name in _PROXIES:
         value = environ.get(name) or environ.get(name.upper())
@@ -188,7 +194,8 @@ def child_environ(
 
 
 def remove(folder: Path) -> bool:
-    """Remove a folder even where its own folders may not be written to. Says whether it is gone."""
+    """Remove a folder, even if folders in it have no write permission. Returns whether it is
+    gone."""
 
     def unlock(function: object, path: str, error: object) -> None:
         with contextlib.suppress(OSError):

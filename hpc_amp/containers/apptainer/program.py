@@ -1,10 +1,9 @@
-"""The container program of this machine, and running it: with progress, and with words for the
-failures that have a known cause."""
+"""Find `apptainer` or `singularity` on this machine, run it with its output shown, and explain
+failures with a known cause."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import pty
 import re
@@ -19,31 +18,34 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hpc_amp.errors import HpcAmpError, UsageError
+from hpc_amp.pseudo_terminal import copy_window_size, read_available
 from hpc_amp.signals import handling, interrupt
 
 PREFIXES = ("APPTAINER", "SINGULARITY")
 _TAIL = 64 * 1024
-_SILENCE = 60.0  # seconds after which a word of ours says that it goes on
+_SILENCE = 60.0  # seconds without output after which a message says that the command still runs
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """`apptainer` or `singularity`, and which of them it really is."""
+    """The container program of this machine. `flavour` is the product that it really is: the
+    command `singularity` may be Apptainer's."""
 
     program: str
     flavour: Literal["apptainer", "singularity-ce", "singularity"]
     text: str
-    """What `--version` says."""
+    """The first line that `--version` prints."""
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Major and minor number; empty where it says none."""
+        """Major and minor number; empty if `--version` prints none."""
         match = re.search(r"(\d+)\.(\d+)", self.text)
         return (int(match[1]), int(match[2])) if match else ()
 
     @property
     def no_eval(self) -> list[str]:
-        """The option of `exec` that keeps it from evaluating words as shell, where there is one."""
+        """The option of `exec` that keeps it from evaluating arguments as shell code. Empty if the
+        version has no such option."""
         oldest = {"apptainer": (1, 1), "singularity-ce": (3, 10), "singularity": (1000, 0)}
         return ["--no-eval"] if self.version >= oldest[self.flavour] else []
 
@@ -53,13 +55,13 @@ def find_runtime(
     *,
     which: Callable[[str], str | None] = shutil.which,
 ) -> Runtime:
-    """The first of the programs that is on PATH. Raises HpcAmpError where none is, or it does not
-    run."""
+    """Find the first of the programs that is in PATH. Raises HpcAmpError if none is, or if it does
+    not run."""
     program = next(filter(None, map(which, names)), None)
     if program is None:
         raise HpcAmpError(
             f"no {' or '.join(names)} on this machine's PATH",
-            hint="load its module (module load apptainer), or do this on a node that has it",
+            hint="load its module (module load apptainer), or use a node that has it",
         )
     try:
         ended = subprocess.run(
@@ -69,8 +71,8 @@ def find_runtime(
         raise HpcAmpError(f"{program} does not run: {error}") from None
     text = ended.stdout.strip()
     if ended.returncode != 0 or not text:
-        said = " ".join(ended.stderr.split()) or "it says nothing"
-        raise HpcAmpError(f"{program} --version fails: {said}")
+        message = " ".join(ended.stderr.split()) or "it prints nothing"
+        raise HpcAmpError(f"{program} --version fails: {message}")
     flavour: Literal["apptainer", "singularity-ce", "singularity"] = "singularity"
     if text.startswith("apptainer"):
         flavour = "apptainer"
@@ -80,7 +82,8 @@ def find_runtime(
 
 
 def refuse_many_ranks(command: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Raises UsageError in one of several ranks: each of them would do the same work again."""
+    """Raise UsageError if this process is one of several ranks of a job: each would do the same
+    work. `command` says what, such as "pull the image"."""
     for size, rank in (
         ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
         ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
@@ -104,17 +107,22 @@ def run(
     still: Callable[[float], str] | None = None,
     out: Any = None,
 ) -> tuple[int, str]:
-    """Run a command whose output is shown as it comes, without the secrets in it. On a terminal the
-    command sees one too, so that its progress bars work. `still` says something, given the seconds
-    so far, where nothing has been said for a minute. Returns the exit status and the output's end.
+    """Run a command and show its output while it runs.
 
-    SIGINT and SIGTERM end the command first: KeyboardInterrupt is raised when it is gone.
+    `secrets` are replaced by `***` in the output. If the output goes to a terminal, the command
+    gets a pseudo-terminal, so that its progress bars work. `still` returns a message that is shown
+    after a minute without output; its argument is the number of seconds since the start. `out` is
+    the binary stream for the output; default: standard error.
+
+    Returns the exit status and the last 64 KiB of the output. SIGINT and SIGTERM end the command,
+    and KeyboardInterrupt is raised after its end.
     """
     stream = out if out is not None else sys.stderr.buffer
     terminal = bool(getattr(stream, "isatty", lambda: False)())
     reader, writer = pty.openpty() if terminal else os.pipe()
     if terminal:
-        _same_size(reader)
+        with contextlib.suppress(OSError):  # the stream may have no descriptor
+            copy_window_size(sys.stderr.fileno(), reader)
     with handling({signal.SIGTERM: interrupt}):
         try:
             child = subprocess.Popen(
@@ -159,24 +167,19 @@ def _relay(
         selector.register(reader, selectors.EVENT_READ)
         while True:
             if selector.select(timeout=1.0):
-                try:
-                    data = os.read(reader, 65536)
-                except OSError as error:  # how a terminal ends
-                    if error.errno != errno.EIO:
-                        raise
-                    data = b""
+                data = read_available(reader)
                 if not data:
                     break
                 said = time.monotonic()
                 held += data
-                # Kept back: what may be the beginning of a secret, up to the end of a line.
+                # The end of an incomplete line is held back: it may be the beginning of a secret.
                 ready = len(held)
                 if longest:
                     ready = max(held.rfind(b"\n"), held.rfind(b"\r")) + 1
                 show(held[:ready])
                 held = held[ready:]
             elif child.poll() is not None:
-                break  # something that it left behind still holds its output
+                break  # a process that the command left behind keeps the output open
             elif still is not None and time.monotonic() - said >= _SILENCE:
                 said = time.monotonic()
                 show(f"hpc-amp: {still(said - started)}\n".encode())
@@ -184,17 +187,9 @@ def _relay(
     return child.wait(), tail.decode(errors="replace")
 
 
-def _same_size(terminal: int) -> None:
-    with contextlib.suppress(OSError):
-        import fcntl
-        import termios
-
-        size = fcntl.ioctl(sys.stderr.fileno(), termios.TIOCGWINSZ, b"\0" * 8)
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
-
-
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a command that may have heard of Ctrl-C already, and clean up after itself."""
+    """End a command. It gets 2 s first, because it may have received Ctrl-C from the terminal and
+    be cleaning up."""
     for wait, send in ((2, None), (20, signal.SIGTERM), (None, signal.SIGKILL)):
         if send is not None:
             child.send_signal(send)
@@ -208,7 +203,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 _CAUSES: tuple[tuple[str, str], ...] = (
     (
         r"no space left on device|disk quota exceeded|not enough space",
-        "a file system is full, or a quota used up: choose roomier ones with --tmp-dir and "
+        "a file system is full, or a quota is exceeded: choose others with --tmp-dir and "
         "--cache-dir",
     ),
     (
@@ -223,8 +218,8 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"no mapping entry found in /etc/sub[ug]id",
-        "--fakeroot needs a range of ids for you in /etc/subuid, which an administrator gives; "
-        "newer Apptainers do without for ordinary users",
+        "--fakeroot needs a range of ids for you in /etc/subuid, which an administrator can add; "
+        "newer versions of Apptainer do not need it",
     ),
     (
         r"new[ug]idmap was not found",
@@ -238,7 +233,7 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Requesting capability set",
-        "this root has not every capability, as in many sandboxes: build as an ordinary user with "
+        "this root user lacks capabilities, as in many sandboxes: build as an ordinary user with "
         "--fakeroot",
     ),
     (
@@ -248,11 +243,11 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     (
         r"user namespace.*(disabled|not (allowed|supported|enabled))|max_user_namespaces"
         r"|Failed to create user namespace",
-        "this machine does not let users make namespaces: build on one that does",
+        "this machine does not let users create namespaces: build on one that does",
     ),
     (
         r"mksquashfs.*(not found|no such file)",
-        "mksquashfs is missing here (package squashfs-tools): do it on a machine that has it",
+        "mksquashfs is missing here (package squashfs-tools): use a machine that has it",
     ),
     (
         r"toomanyrequests|429 too many requests|pull rate limit",
@@ -262,14 +257,14 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     (
         r"unauthorized|authentication required|denied: |requested access to the resource is denied"
         r"|401|403 forbidden",
-        "the registry wants credentials, or other ones: set NGC_API_KEY for nvcr.io, "
-        "APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD for others; they stay in the "
-        "environment",
+        "the registry refuses the credentials, or needs some: set NGC_API_KEY for nvcr.io, "
+        "APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD for others; hpc-amp does not "
+        "store them",
     ),
     (
         r"no image satisfies|no image found in (manifest|image index).* for architecture"
         r"|no child with platform|choosing (an )?image",
-        "there is none for this architecture: see --arch",
+        "there is no image for this architecture: see --arch",
     ),
     (
         r"architecture \(\w+\) could not run on the host",
@@ -281,24 +276,24 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"x509: |certificate signed by unknown authority",
-        "the registry's certificate is not trusted here: a proxy may stand between, whose "
-        "certificate has to be installed",
+        "the registry's certificate is not trusted here: if there is a proxy, its certificate has "
+        "to be installed",
     ),
     (
         r"server gave HTTP response to HTTPS client",
-        "the registry speaks plain HTTP: add --arg=--no-https if you trust the way to it",
+        "the registry uses plain HTTP: add --arg=--no-https if you trust the network",
     ),
     (
         r"no such host|i/o timeout|connection refused|network is unreachable|proxyconnect"
         r"|connection reset|TLS handshake timeout|Could not resolve|Temporary failure resolving",
-        "this node does not reach it: use a login node, or set https_proxy (the site's `env` is "
-        "taken)",
+        "this node does not reach the registry: use a login node, or set https_proxy (hpc-amp also "
+        "uses the site's `env`)",
     ),
 )
 
 
 def explain(output: str) -> tuple[str, str | None]:
-    """What a failed command said last, and the known cause of it."""
+    """The last error message in the output of a failed command, and its known cause, or None."""
     lines = [_plain(line) for line in re.split(r"[\r\n]+", output)]
     lines = [line for line in lines if line]
     last = next((line for line in reversed(lines) if "FATAL" in line), lines[-1] if lines else "")

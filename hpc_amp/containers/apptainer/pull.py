@@ -1,10 +1,9 @@
-"""An image from a registry or a web address: once, whoever asks for it, whole or not at all."""
+"""Pull an image from a registry or a web address. Concurrent pulls of one image wait for each
+other, and the image's file appears only when it is complete."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import re
 import socket
@@ -30,20 +29,21 @@ from hpc_amp.containers.apptainer.places import (
 from hpc_amp.containers.apptainer.program import Runtime, explain, refuse_many_ranks, run
 from hpc_amp.containers.image import machine
 from hpc_amp.errors import HpcAmpError, UsageError
+from hpc_amp.locks import UnsupportedLocksError, lock
 
 TRANSPORTS = ("docker", "docker-archive", "oci", "oci-archive", "oras", "library", "https", "http")
-_BUILT = ("docker", "docker-archive", "oci", "oci-archive")  # unpacked and packed again, here
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_BUILT = ("docker", "docker-archive", "oci", "oci-archive")  # unpacked and packed again locally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull(Making):
-    """What is to be pulled."""
+    """The options of `hpc-amp container pull`."""
 
     uri: str
     image: Path | None = None
-    """None: a name made from the URI, here."""
+    """The file to write. None: a name made from the URI, in the working directory."""
     architecture: str | None = None
+    """The architecture in Go's form; None: this machine's."""
 
 
 def pull_image(
@@ -54,17 +54,18 @@ def pull_image(
     say: Say,
     environ: Mapping[str, str] = os.environ,
 ) -> Path:
-    """Pull an image and return its path; one that is there already stays, unless forced. Raises
-    UsageError, and HpcAmpError where it fails."""
+    """Pull an image and return its path. An existing image is kept, unless `wanted.force` is set.
+    `say` is called with messages for the user. Raises UsageError for wrong options, and HpcAmpError
+    if the pull fails."""
     refuse_many_ranks("pull the image", environ)
     transport = check_uri(wanted.uri)
     target = wanted.image or Path(file_name(wanted.uri))
-    # Whether it is there counts only once the lock is held.
+    # Whether the image exists is checked below, when the lock is held.
     image = check_output(target, force=True)
-    with lock(image, say):
+    with pulling(image, say):
         if image.exists() and not wanted.force:
             found = read_image(str(image))
-            say(f"{image} is there already ({found.architecture}); --force pulls it again")
+            say(f"{image} exists already ({found.architecture}); --force pulls it again")
             return image
         _pull(wanted, transport, image, runtime, site, say, environ)
     return image
@@ -86,7 +87,7 @@ def _pull(
         child = child_environ(environ, made, site)
         secrets = credentials(wanted.uri, child)
         command = [runtime.program, "pull"]
-        # A cache that is thrown away would only hold the image twice.
+        # A temporary cache would only store the image twice.
         command += [] if made.keeps_cache else ["--disable-cache"]
         command += ["--arch", wanted.architecture] if wanted.architecture else []
         say(f"pulling {wanted.uri} with {runtime.text}; temporary files in {made.scratch}")
@@ -98,9 +99,9 @@ def _pull(
                 still=lambda seconds: going_on("pulling", seconds, made.scratch),
             )
             if status != 0 or not new.exists():
-                said, cause = explain(output)
+                message, cause = explain(output)
                 raise HpcAmpError(
-                    f"{wanted.uri} could not be pulled (status {status}): {said}", hint=cause
+                    f"{wanted.uri} could not be pulled (status {status}): {message}", hint=cause
                 )
             found = read_image(str(new))
             _check_architecture(wanted, found.architecture, say)
@@ -119,11 +120,12 @@ def _check_architecture(wanted: Pull, found: str | None, say: Say) -> None:
 
 
 def check_uri(uri: str) -> str:
-    """The transport of a URI. Raises UsageError for what cannot be pulled, or must not be."""
+    """The transport of a URI, such as `docker`. Raises UsageError if the URI is not valid, cannot
+    be pulled, or contains a user or a password."""
     transport, separator, rest = uri.partition("://")
     if not separator:
         raise UsageError(
-            f"{uri!r} is not a URI", hint=f"say where it comes from: docker://{uri.lstrip('/')}"
+            f"{uri!r} is not a URI", hint=f"write the transport too: docker://{uri.lstrip('/')}"
         )
     if transport not in TRANSPORTS:
         raise UsageError(
@@ -141,32 +143,32 @@ def check_uri(uri: str) -> str:
 
 
 def file_name(uri: str) -> str:
-    """A name for the image of a URI: `pytorch_25.06-py3.sif`."""
+    """A file name for the image of a URI, such as `pytorch_25.06-py3.sif`."""
     last = re.sub(r"[?#].*", "", uri).rstrip("/").rpartition("/")[2]
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", last.partition("@")[0]).strip("._") or "image"
     return name if name.endswith((".sif", ".simg")) else f"{name}.sif"
 
 
 @contextlib.contextmanager
-def lock(image: Path, say: Say) -> Iterator[None]:
-    """Let one process at a time pull an image, on whichever node, as far as the file system has
-    locks between nodes: NFS and GPFS do, Lustre does where it is mounted with `flock`. Elsewhere a
-    second pull costs time and harms nothing, since each works in a folder of its own and the
-    finished image takes its place in one step.
-    """
+def pulling(image: Path, say: Say) -> Iterator[None]:
+    """Hold a lock file beside `image` during the block, so that one process at a time pulls the
+    image. Without locks in the file system, concurrent pulls only cost time: each works in a folder
+    of its own, and the finished image is renamed."""
     path = image.with_name(f".{image.name}.lock")
     descriptor = _acquire(path, image, say)
     try:
         yield
     finally:
         if descriptor is not None:
-            # While it is locked: whoever waits for it sees that it is gone, and makes another.
+            # Removed before it is unlocked: a process that waits for the lock then notices that the
+            # file is gone, and creates a new one.
             path.unlink(missing_ok=True)
             os.close(descriptor)
 
 
 def _acquire(path: Path, image: Path, say: Say) -> int | None:
-    said = False
+    """Lock the file at `path`. Returns its descriptor, or None if the file system has no locks."""
+    has_told = False
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -175,31 +177,26 @@ def _acquire(path: Path, image: Path, say: Say) -> int | None:
                 f"{path} cannot be locked: {error.strerror}", hint="choose another folder"
             ) from None
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not said:
+            if not lock(descriptor, wait=False):
+                if not has_told:
                     holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
                     say(f"{image} is being pulled by {holder or 'another process'}; waiting for it")
-                    said = True
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                    has_told = True
+                lock(descriptor, wait=True)
             if _still_there(path, descriptor):
                 os.ftruncate(descriptor, 0)
                 note = f"process {os.getpid()} on {socket.gethostname()} since {time.ctime()}\n"
                 os.pwrite(descriptor, note.encode(), 0)
                 return descriptor
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                os.close(descriptor)
-                raise
-            say(f"{image.parent} has no locks: see to it that nobody else pulls {image.name} now")
+        except UnsupportedLocksError:
+            say(f"{image.parent} has no locks: avoid another pull of {image.name} at this time")
             os.close(descriptor)
             path.unlink(missing_ok=True)
             return None
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # the one before us removed it: begin anew
+        os.close(descriptor)  # the process before this one removed the file: try again
 
 
 def _still_there(path: Path, descriptor: int) -> bool:

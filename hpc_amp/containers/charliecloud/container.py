@@ -1,6 +1,6 @@
-"""Charliecloud's `ch-run`: a command in a folder or a SquashFS file, with no privilege at all.
+"""Charliecloud: `ch-run` runs a command in a folder or a SquashFS file, without any privileges.
 
-`ch-run` passes the environment of the node on as it is, and evaluates nothing in it.
+`ch-run` passes on the environment of the node unchanged, and does not evaluate values.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from hpc_amp.config.bind import parse_bind
-from hpc_amp.containers.base import Container, Which, Wrapper
+from hpc_amp.containers.base import Container, Wrapper
 from hpc_amp.containers.image import Image, image_at, squashfs_file
 from hpc_amp.errors import HpcAmpError
 from hpc_amp.finding import Finding, Findings
+from hpc_amp.resources import Which
 
 if TYPE_CHECKING:
     from hpc_amp.config.bind import Bind
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 _VALUES = (
     "-b --bind -c --cd -g --gid -m --mount -s --storage -u --uid --join-ct --join-pid --join-tag"
 )
-# ch-run does not start without the variable, which a batch job may not have.
+# ch-run needs the variable USER, which a batch job may not have.
 _WITH_USER = ("env", f"USER={os.environ.get('USER') or os.getuid()}")
 _ERROR = re.compile(r"(?:ch-run\[\d+\]: error: )(.*?)(?: \(\w+\.c:\d+.*\))?$")
 
 
 class Charliecloud(Container):
-    """Runs the image's own software on the node's kernel, network and devices."""
+    """Charliecloud: runs the image's software with the node's kernel, network and devices."""
 
     name = "charliecloud"
     title = "Charliecloud"
@@ -42,7 +43,7 @@ class Charliecloud(Container):
     wraps: Mapping[str, Wrapper] = {"ch-run": Wrapper(frozenset(_VALUES.split()), words=1)}  # type: ignore[misc]
 
     def read_image(self, image: str) -> Image:
-        """The root folder of a system, or a SquashFS file."""
+        """Read the root folder of a system, or a SquashFS file."""
         return image_at(image, _squashfs)
 
     def mountable(self, path: str) -> bool:
@@ -50,12 +51,12 @@ class Charliecloud(Container):
         return ":" not in path
 
     def check_bind(self, bind: Bind) -> str | None:
-        """`ch-run` has no read-only mounts, and would take `:ro` for a part of the name."""
+        """Refuse read-only binds: `ch-run` would read `:ro` as a part of the path."""
         return "ch-run cannot mount a folder read-only" if bind.read_only else None
 
     def options(self, plan: Spec) -> list[str]:
-        """GPUs need none: the devices are those of the node, and NVIDIA's libraries are put into
-        the image beforehand (`ch-fromhost --nvidia`)."""
+        """See `Container.options`. GPUs need no option: the node's devices are visible, and
+        NVIDIA's libraries have to be in the image (`ch-fromhost --nvidia`)."""
         words = []
         for text in plan.binds:
             bind = parse_bind(text)
@@ -65,7 +66,7 @@ class Charliecloud(Container):
         return [*words, *plan.site.container_args, *plan.job.container.args]
 
     def command(self, plan: Spec, inside: Sequence[str]) -> list[str]:
-        """Words that begin with a dash are options of `ch-run` up to `--`."""
+        """See `Container.command`. `--` ends the options of `ch-run`."""
         return ["ch-run", *self.options(plan), plan.job.container.image or "", "--", *inside]
 
     def words_here(
@@ -77,14 +78,17 @@ class Charliecloud(Container):
         clean: bool = False,
         which: Which = shutil.which,
     ) -> list[str]:
-        """With the variables of the image, where it says them in `/ch/environment`. Raises
-        HpcAmpError where there is no `ch-run`, or an old one in an image without folders for the
-        binds: those are made when a job begins, not when somebody looks."""
+        """See `Container.words_here`. Variables in the image's `/ch/environment` are set.
+
+        Raises HpcAmpError if there is no `ch-run`, or if the image has no folders for the binds and
+        `ch-run` is too old to create them. The host code of a job creates them, but looking into an
+        image should not change it.
+        """
         program = which("ch-run")
         if program is None:
             raise HpcAmpError(
                 "no ch-run on this machine's PATH",
-                hint="load its module (module load charliecloud), or do this on a node that has it",
+                hint="load its module (module load charliecloud), or use a node that has it",
             )
         root = self.read_image(image).path.resolve()
         words = [*_WITH_USER, program]
@@ -97,12 +101,12 @@ class Charliecloud(Container):
             words.append("--write-fake")
         elif missing and root.is_dir():
             raise HpcAmpError(
-                f"the image has no {', '.join(missing)} to bind to, which the job will make"
+                f"the image has no {', '.join(missing)} to bind to; the job will create it"
             )
         return [*words, "--cd=/", str(root), "--"]
 
     def explain(self, output: str) -> tuple[str, str | None]:
-        """The last error of `ch-run` itself, without its process and its source line."""
+        """The last error of `ch-run` itself, without its process id and its source line."""
         found = [match[1] for line in output.splitlines() if (match := _ERROR.match(line.strip()))]
         return (found[-1], None) if found else super().explain(output)
 
@@ -114,7 +118,8 @@ class Charliecloud(Container):
         which: Which = shutil.which,
         root: Path = Path("/"),
     ) -> Findings:
-        """Its version alone says nothing of what it is the version of."""
+        """See `Container.check_here`. `ch-run --version` prints only a number, so the name is
+        added."""
         program = which("ch-run")
         if program is None:
             yield from super().check_here(
@@ -127,19 +132,19 @@ class Charliecloud(Container):
     def check_options(
         self, options: Sequence[str], *, ranks: int, which: Which = shutil.which
     ) -> Findings:
-        """Options that keep from the ranks what they need."""
+        """Warn about options that hide variables from the ranks."""
         hiding = [word for word in options if word.startswith("--unset-env=") and "*" in word]
         if hiding and ranks > 1:
             what = f"{', '.join(hiding)} may keep the launcher's variables out of the container"
-            why = "a rank without them takes itself for the only one, and trains alone"
+            why = "each rank would be in a world of its own, and train alone"
             fix = "name single variables"
             yield Finding("rt.flags", "warning", what, why, fix)
         else:
-            yield Finding("rt.flags", "good", "no option that keeps variables from the ranks")
+            yield Finding("rt.flags", "good", "no option hides variables from the ranks")
 
 
 def _ask(program: str, option: str) -> str:
-    """What ch-run says, which it does on either of its outputs; empty where it does not run."""
+    """The output of ch-run for an option, from both of its streams. Empty if it does not run."""
     try:
         ended = subprocess.run(
             [*_WITH_USER, program, option], text=True, capture_output=True, timeout=60, check=False
@@ -150,8 +155,8 @@ def _ask(program: str, option: str) -> str:
 
 
 def _has_place(root: Path, destination: str) -> bool:
-    """Whether an image has a folder to bind to, or `/tmp` of the node will have it. A file cannot
-    be asked."""
+    """Whether an image has a folder at `destination`, or the node's `/tmp` will contain it. False
+    for an image in a file, whose folders are unknown."""
     inside = root / destination.lstrip("/")
     return root.is_dir() and (inside.exists() or destination.startswith("/tmp/"))
 

@@ -1,4 +1,4 @@
-"""No container."""
+"""The runtime `none`: no container."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 class NoContainer(Container):
-    """The command runs on the node as it is. An image that the job names is not looked at: this is
-    a quick way to try a job without its container."""
+    """Runs the command on the node itself. An image that the job names is ignored, so that a job
+    can be tried without its container."""
 
     name = "none"
     title = "no container"
     uses_image = False
 
     def check_image(self, image: str) -> None:
-        """Nothing to check."""
+        """Accept any image."""
         return
 
     def options(self, plan: Spec) -> list[str]:
-        """Nothing to say."""
+        """No options."""
         return []
 
     def command(self, plan: Spec, inside: Sequence[str]) -> list[str]:
-        """The words themselves."""
+        """The words without a prefix."""
         return list(inside)

@@ -2,6 +2,6 @@
 # No container: the software of the node.
 
 enter_container() {
-  container=(env) # runs what follows as it is
+  container=(env) # runs the command unchanged
   [ -x "$(command -v "$python")" ] || fail "no Python at $python on $HOSTNAME"
 }

@@ -1,8 +1,7 @@
-"""Podman, and `podman-hpc`, with which NERSC makes it fit for clusters: a container for each rank.
+"""Podman, and NERSC's extension `podman-hpc` for clusters. Each rank has a container of its own.
 
-The client stays while its container runs, hands on the signals that it gets, and ends with the
-status of the command. The image's variables win over those of the node, which `--env-host` passes
-on as they are.
+The client runs as long as its container, forwards signals, and exits with the command's status.
+`--env-host` passes on the node's variables unchanged; the image's variables override them.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpc_amp.config.bind import parse_bind
-from hpc_amp.containers.base import Container, Which, Wrapper
+from hpc_amp.containers.base import Container, Wrapper
 from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
 from hpc_amp.finding import Finding, Findings
+from hpc_amp.resources import Which
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
@@ -27,20 +27,21 @@ _VALUES = (
 )
 _RUN = Wrapper(frozenset(_VALUES.split()), words=2, first=("run", "shared-run"))
 
-# [host[:port]/]path[:tag][@digest]. Paths have small letters, as registries want them.
+# [host[:port]/]path[:tag][@digest]. Registries require lower-case paths.
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _HOST = r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+:\d+|localhost)"
 _REFERENCE = re.compile(
     rf"(?:{_HOST}(?::\d+)?/)?{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?"
 )
-# Modules of podman-hpc with which it starts one container a node, and every rank by `exec` in it.
+# Modules of podman-hpc that start one container on each node, and every rank by `exec` in it.
 _SHARED = ("--mpi", "--cuda-mpi", "--openmpi-pmi2")
-# What the ranks of a node have in common with the node and with each other.
+# The namespaces that ranks share with the node and with each other.
 _OF_THE_NODE = ("--network=host", "--ipc=host", "--pid=host")
 
 
 class Podman(Container):
-    """Whichever of the two the nodes have. Images are named as in Podman's own storage."""
+    """Podman or podman-hpc, whichever the nodes have. Images are given by their names in Podman's
+    storage."""
 
     name = "podman"
     title = "Podman"
@@ -50,11 +51,11 @@ class Podman(Container):
     wraps: Mapping[str, Wrapper] = {"podman": _RUN, "podman-hpc": _RUN}  # type: ignore[misc]
 
     def is_path(self, image: str) -> bool:
-        """Never: images are in Podman's storage, which the nodes have and this machine may not."""
+        """False: images are in Podman's storage, which only the nodes may have."""
         return False
 
     def check_image(self, image: str) -> None:
-        """A name as registries know them, with a tag or a digest, or without."""
+        """Accept a name as in registries, with or without a tag or a digest."""
         if image.startswith(("/", "./", "../", "~")) or image.endswith((".sif", ".sqfs", ".tar")):
             raise UsageError(
                 f"{image} is a file, and Podman runs images by name",
@@ -63,11 +64,12 @@ class Podman(Container):
             )
         transport, separator, name = image.partition("://")
         if separator:
+            written = f"image: {name}"
+            if transport != "docker":
+                written = "the name that podman images shows"
             raise UsageError(
                 f"{image} is a URI, and Podman runs images by name",
-                hint=f"pull it once, and write image: {name}"
-                if transport == "docker"
-                else "pull it once, and write the name that podman images shows",
+                hint=f"pull it once, and write {written}",
             )
         if not _REFERENCE.fullmatch(image):
             raise UsageError(
@@ -80,18 +82,18 @@ class Podman(Container):
         return ":" not in path
 
     def check(self, plan: Spec) -> None:
-        """Raises ConfigError for options that change how ranks are started."""
+        """Refuse options that change how ranks are started."""
         for word in (*plan.site.container_args, *plan.job.container.args):
             if word in _SHARED:
                 raise ConfigError(
-                    f"container.args {word}: podman-hpc then starts one container a node, in which "
-                    "signals do not reach the ranks",
+                    f"container.args {word}: podman-hpc then starts one container on each node, "
+                    "where signals do not reach the ranks",
                     hint="leave it out; the ranks need no MPI, and --openmpi-pmix starts a "
                     "container for each of them",
                 )
 
     def options(self, plan: Spec) -> list[str]:
-        """Binds and working directory. What every job has stands in the host code."""
+        """See `Container.options`. The host code adds the options that all jobs have."""
         words = []
         for text in plan.binds:
             bind = parse_bind(text)
@@ -102,11 +104,12 @@ class Podman(Container):
         return [*words, *plan.site.container_args, *plan.job.container.args]
 
     def settings(self, plan: Spec) -> dict[str, str]:
-        """Whether the ranks get NVIDIA's driver, for which the two programs have other options."""
+        """Whether the ranks get NVIDIA's driver. The two programs have different options for it,
+        which the host code adds."""
         return {"gpu": "yes" if plan.gpu_inside else "no"}
 
     def command(self, plan: Spec, inside: Sequence[str]) -> list[str]:
-        """One container, as the ranks have them."""
+        """See `Container.command`. The container is like that of a rank."""
         program = next(filter(shutil.which, self.binaries), self.binaries[-1])
         words = [program, "run", "--rm", *_OF_THE_NODE, "--env-host"]
         words += _gpu_options(program) if plan.gpu_inside else []
@@ -121,12 +124,13 @@ class Podman(Container):
         clean: bool = False,
         which: Which = shutil.which,
     ) -> list[str]:
-        """Raises HpcAmpError where there is no Podman, or its storage has no such image."""
+        """See `Container.words_here`. Raises HpcAmpError if there is no Podman, or if its storage
+        does not have the image."""
         program = next(filter(None, map(which, self.binaries)), None)
         if program is None:
             raise HpcAmpError(
                 f"no {' or '.join(self.binaries)} on this machine's PATH",
-                hint="do this on a node that has it",
+                hint="use a node that has it",
             )
         if not _known(program, image):
             raise HpcAmpError(
@@ -135,8 +139,7 @@ class Podman(Container):
         words = [program, "run", "--rm", "--interactive", "--pull=never", *_OF_THE_NODE]
         words += [] if clean else ["--env-host"]
         words += _gpu_options(program) if gpu else []
-        for text in binds:
-            words.append(f"--volume={text}")
+        words += [f"--volume={text}" for text in binds]
         return [*words, "--workdir=/", image]
 
     def explain(self, output: str) -> tuple[str, str | None]:
@@ -147,11 +150,12 @@ class Podman(Container):
     def check_options(
         self, options: Sequence[str], *, ranks: int, which: Which = shutil.which
     ) -> Findings:
-        """Options that cut a rank off from the others, or that this version does not have."""
+        """Refuse options that isolate a rank from the others, and options that this version does
+        not have."""
         own = [word for word in options if re.match(r"--(network|net|ipc|pid)(=(?!host)|$)", word)]
         if own and ranks > 1:
-            what = f"{', '.join(own)} takes from the ranks what they share"
-            why = "they find each other through the node's network and shared memory"
+            what = f"{', '.join(own)} isolates the ranks from each other"
+            why = "they communicate through the node's network and shared memory"
             yield Finding("rt.flags", "error", what, why, "leave it out of container.args")
             return
         program = next(filter(None, map(which, self.binaries)), None)
@@ -163,27 +167,30 @@ class Podman(Container):
             fix = "leave it out, or load a newer module in job.setup"
             yield Finding("rt.flags", "error", what, "the container does not start", fix)
         else:
-            yield Finding("rt.flags", "good", "no option of job or site that Podman has not")
+            yield Finding("rt.flags", "good", "Podman has all options of job and site")
 
 
 def _gpu_options(program: str) -> list[str]:
-    """NVIDIA's driver: a module of podman-hpc; for Podman the CDI specification of the node."""
+    """The options for NVIDIA's driver: a module of podman-hpc; for Podman, the CDI specification of
+    the node."""
     name = program.rpartition("/")[2]
     return ["--gpu"] if name == "podman-hpc" else ["--device=nvidia.com/gpu=all"]
 
 
 def _known(program: str, image: str) -> bool:
-    """Whether the storage has an image. `images` also looks into podman-hpc's squashed images."""
-    said = _say(program, "images", "--quiet", image)
-    return bool(said and said.strip())
+    """Whether the storage has an image. `images` also lists podman-hpc's squashed images."""
+    output = _output(program, "images", "--quiet", image)
+    return bool(output and output.strip())
 
 
 def _options_of(program: str) -> set[str] | None:
-    """The long options of `run`, as its help shows them; None where it shows none."""
-    return set(re.findall(r"(?<![\w-])--[a-z][\w-]*", _say(program, "run", "--help") or "")) or None
+    """The long options of `run`, from its help. None if the help shows none."""
+    output = _output(program, "run", "--help") or ""
+    return set(re.findall(r"(?<![\w-])--[a-z][\w-]*", output)) or None
 
 
-def _say(*command: str) -> str | None:
+def _output(*command: str) -> str | None:
+    """The output of a command; None if it fails."""
     try:
         ended = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):

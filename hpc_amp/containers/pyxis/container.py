@@ -1,10 +1,10 @@
-"""Pyxis: a plugin that gives srun options for containers of Enroot.
+"""Pyxis: a plug-in that gives srun options for containers of Enroot.
 
-There is no program in front of the command: the step that srun makes is inside. The batch script
-runs outside, and each check before the launch is a step with the same options.
+No program is put before the command: the step that srun creates runs in the container. The batch
+script runs outside, and each check before the launch is a step with the same options.
 
-An image's own variables win over those of the step. A rank's environment is set inside, by
-`hpc_amp.distributed.exec`, so no `--container-env` is needed.
+The image's variables override those of the step. `hpc_amp.distributed.exec` sets a rank's
+environment in the container, so `--container-env` is not needed.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from hpc_amp.config.bind import Bind, parse_bind
-from hpc_amp.containers.base import Container, Which
+from hpc_amp.containers.base import Container
 from hpc_amp.containers.image import URI, Image, image_at, squashfs_file
 from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.finding import Finding, Findings
+from hpc_amp.resources import Which
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
 
 _FILES = (".sqsh", ".squashfs", ".sqfs")
-# [USER@][REGISTRY#]IMAGE[:TAG], as Enroot reads it behind docker://.
+# [USER@][REGISTRY#]IMAGE[:TAG], as Enroot reads it after docker://.
 _REFERENCE = re.compile(
     r"([^@#/\s]+@)?([\w.-]+(:\d+)?#)?[a-z0-9][a-z0-9._/-]*(:[\w.-]+)?(@sha256:[0-9a-f]{64})?"
 )
-# Pyxis splits mounts at ',' and ':'; Enroot reads them as lines of fstab and expands variables.
+# Pyxis splits mounts at ',' and ':'. Enroot reads them as lines of fstab and expands variables.
 _NOT_IN_MOUNTS = re.compile(r"""[,:$"'\\\s]""")
 _FLAGS = re.compile(r"[a-z-]+([+,][a-z-]+)*")
-# What a plan gives unless site or job say otherwise, by the option that says so.
+# Default options, by the options of site and job that replace them.
 _DEFAULTS = {
     "--container-mount-home": "--no-container-mount-home",
     "--container-remap-root": "--no-container-remap-root",
@@ -42,7 +43,7 @@ _OURS = ("--container-image", "--container-mounts", "--container-workdir", "--co
 
 
 class Pyxis(Container):
-    """Options of srun, for squashfs files and images of registries."""
+    """Pyxis: options of srun, for squashfs files and images of registries."""
 
     name = "pyxis"
     title = "Pyxis"
@@ -55,12 +56,12 @@ class Pyxis(Container):
     )
 
     def is_path(self, image: str) -> bool:
-        """Pyxis itself takes for a path what begins with `/` or `.`; here also the name of a
-        squashfs file is one, which becomes absolute."""
+        """Whether the image begins with `/` or `.`, as in Pyxis itself, or ends like a squashfs
+        file. Such a name is made absolute."""
         return image.startswith(("/", ".")) or image.endswith(_FILES)
 
     def check_image(self, image: str) -> None:
-        """A whole squashfs file, or the name of an image as Enroot writes it."""
+        """Accept a complete squashfs file, or the name of an image in Enroot's form."""
         if self.is_path(image):
             self.read_image(image)
             return
@@ -68,13 +69,13 @@ class Pyxis(Container):
             transport, _, rest = image.partition("://")
             hint = f"write image: {_as_enroot(rest)}" if transport == "docker" else ""
             raise UsageError(
-                f"{image} is a URI, and Pyxis takes {self.image_forms}",
+                f"{image} is a URI, and Pyxis needs {self.image_forms}",
                 hint=hint or "import it once with enroot import, and name the squashfs file",
             )
         if _as_enroot(image) != image:
             raise UsageError(
-                f"{image}: Enroot would look for all of it on Docker Hub, since a registry's name "
-                "ends at '#'",
+                f"{image}: Enroot would search for the whole name on Docker Hub, because '#' has "
+                "to follow a registry's name",
                 hint=f"write image: {_as_enroot(image)}",
             )
         if not _REFERENCE.fullmatch(image):
@@ -84,29 +85,30 @@ class Pyxis(Container):
             )
 
     def read_image(self, image: str) -> Image | None:
-        """A squashfs file. What an image of a registry is, only the nodes see."""
+        """Read a squashfs file. Returns None for an image of a registry, which only the nodes
+        download."""
         if not self.is_path(image):
             return None
         if os.path.isdir(image):
             raise UsageError(
-                f"{image} is a folder, and Pyxis takes {self.image_forms}",
+                f"{image} is a folder, and Pyxis needs {self.image_forms}",
                 hint="make a squashfs file of it: enroot export, or mksquashfs",
             )
         return image_at(image, _read_squashfs)
 
     def mountable(self, path: str) -> bool:
-        """What neither Pyxis nor Enroot takes apart."""
+        """Whether the path has no character that Pyxis or Enroot would split or expand."""
         return not _NOT_IN_MOUNTS.search(path)
 
     def check_bind(self, bind: Bind) -> str | None:
-        """The flags are Enroot's: options of mount(8)."""
+        """The flags are options of mount(8)."""
         if bind.options and not _FLAGS.fullmatch(bind.options):
             return "its flags are words such as ro, joined by '+'"
         return None
 
     def check(self, plan: Spec) -> None:
-        """The directives must not put the batch script into a container, which has no srun; and
-        what the plan itself says must be said once."""
+        """Refuse directives that would put the batch script into a container, which has no srun,
+        and options that hpc-amp itself gives."""
         for key, lines in (
             (f"directives of site {plan.site.name}", plan.site.directives),
             ("job.directives", plan.job.resources.directives),
@@ -124,13 +126,14 @@ class Pyxis(Container):
             for word in words:
                 if word.partition("=")[0] in _OURS:
                     raise ConfigError(
-                        f"{key}: {word} cannot be given: hpc-amp gives it itself",
+                        f"{key}: {word} cannot be used: hpc-amp sets it itself",
                         hint="use container.image and container.bind",
                     )
 
     def options(self, plan: Spec) -> list[str]:
-        """All binds are one option. Without it the home folder would be mounted, whose Python
-        packages would come before the image's, and an entry point would run in every rank."""
+        """See `Container.options`. All binds are one option. `_DEFAULTS` prevents that the home
+        folder is mounted, whose Python packages would be found before the image's, and that an
+        entry point runs in every rank."""
         more = [*plan.site.container_args, *plan.job.container.args]
         words = [f"--container-mounts={','.join(map(_mount, plan.binds))}"]
         words.append(f"--container-workdir={plan.run_dir}")
@@ -138,11 +141,12 @@ class Pyxis(Container):
         return [*words, *more]
 
     def settings(self, plan: Spec) -> dict[str, str]:
-        """Enroot's hook mounts the driver for a variable."""
+        """Whether the ranks get the driver. The host code sets a variable, and Enroot's hook then
+        mounts the driver."""
         return {"gpu": "yes" if plan.gpu_inside else "no"}
 
     def command(self, plan: Spec, inside: Sequence[str]) -> list[str]:
-        """A step of one process in the allocation that the user is in."""
+        """See `Container.command`: a step of one process in the present allocation."""
         image = f"--container-image={plan.job.container.image}"
         step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--mpi=none", "--pty"]
         return [*step, image, *self.options(plan), *inside]
@@ -155,14 +159,14 @@ class Pyxis(Container):
         which: Which | None = None,
         root: Path = Path("/"),
     ) -> Findings:
-        """The plugin is there where srun's help has its options."""
+        """Unknown on this machine: the plug-in may be installed on the nodes only."""
         what = "whether srun has the options of Pyxis: srun --help | grep container-image"
         yield Finding("rt.found", "unknown", what)
 
     def check_options(
         self, options: Sequence[str], *, ranks: int, which: Which | None = None
     ) -> Findings:
-        """Options that say the opposite of each other are refused by Pyxis."""
+        """Refuse options that contradict each other, as Pyxis does."""
         wrong = list(_contradictions(options))
         if wrong:
             what = f"{' and '.join(wrong[0])} contradict each other"
@@ -172,23 +176,27 @@ class Pyxis(Container):
             yield Finding("rt.flags", "good", "no options that contradict each other")
 
     def check_leaks(self, environ: Mapping[str, str]) -> Findings:
-        """The folder of Enroot's configuration changes every container."""
+        """Warn about a variable that selects Enroot's configuration, which affects every
+        container."""
         name = "ENROOT_CONFIG_PATH"
         if environ.get(name):
-            what = f"{name}={environ[name]} chooses the mounts and hooks of every container"
+            what = f"{name}={environ[name]} selects the mounts and hooks of every container"
             fix = "unset it, unless its files are meant for this job"
-            yield Finding("env.leak", "warning", what, "Pyxis hands it to Enroot on each node", fix)
+            yield Finding(
+                "env.leak", "warning", what, "Pyxis passes it to Enroot on each node", fix
+            )
 
 
 def _as_enroot(image: str) -> str:
-    """The name of an image with `#` behind its registry, where Docker has a `/`."""
+    """Convert the name of an image to Enroot's form, with `#` after the registry instead of `/`."""
     first, slash, rest = image.partition("/")
     is_registry = "." in first or ":" in first or first == "localhost"
     return f"{first}#{rest}" if slash and is_registry and "#" not in image else image
 
 
 def _mount(text: str) -> str:
-    """A bind as Pyxis writes it: always with its destination, which older versions need."""
+    """A bind in Pyxis's form. The destination is always written, because older versions need
+    it."""
     bind = parse_bind(text) or Bind(text, text)
     flags = f":{bind.options.replace(',', '+')}" if bind.options else ""
     return f"{bind.source}:{bind.destination}{flags}"

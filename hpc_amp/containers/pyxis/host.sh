@@ -1,14 +1,14 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# Pyxis: srun itself enters the container, so that the words before a command are options of srun.
+# Pyxis: srun itself enters the container, so the words before a command are options of srun.
 
 enter_container() {
-  # What begins with `/` is a file; the others are images of registries, which each node imports.
+  # An image that begins with `/` is a file. Others are in registries, and each node imports them.
   [[ $image != /* ]] || container_paths
   container_says="container: Pyxis, $image"
   container_environment
-  # These would take the place of options, and the host's libraries that of the image's.
+  # These variables would replace options, and the host's libraries would replace the image's.
   unset "${!PYXIS_CONTAINER_@}" LD_LIBRARY_PATH
-  # Enroot mounts the driver for these, whatever the image says.
+  # Enroot mounts the driver according to these variables. Those of the image do not count.
   export NVIDIA_VISIBLE_DEVICES=void
   if [ "${job[gpu]}" = yes ]; then
     NVIDIA_VISIBLE_DEVICES=all
@@ -16,8 +16,8 @@ enter_container() {
   fi
   container=(--container-image="$image" "${container_options[@]}")
   if [ -n "${session:-}" ]; then
-    # A shell is a step already: the container is another one beside it.
-    [ -n "${SLURM_JOB_ID:-}" ] || fail "Pyxis starts containers in jobs of Slurm only, and this is none"
+    # The shell is a step itself, so the container is another step beside it.
+    [ -n "${SLURM_JOB_ID:-}" ] || fail "Pyxis starts containers in jobs of Slurm only, and this shell is not in one"
     local step=(srun --overlap --nodes=1 --ntasks=1 --mpi=none --cpu-bind=none)
     [ -z "${SLURMD_NODENAME:-}" ] || step+=(--nodelist="$SLURMD_NODENAME")
     [ ! -t 0 ] || step+=(--pty)

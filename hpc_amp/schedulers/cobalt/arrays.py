@@ -1,4 +1,4 @@
-"""Cobalt has no arrays: a job a task."""
+"""Sweeps on Cobalt, which has no arrays: one job for each task."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hpc_amp.schedulers.cobalt.submission import qsub
 
 
 class CobaltArrays(OneByOne):
-    """The number of a task travels with `--env`, so that all have the same script."""
+    """All tasks have the same script. `--env` gives each its number."""
 
     def submit(self, script: Path, tasks: int) -> Iterator[str]:
-        """One job after the other, until the queue takes no more."""
+        """Submit one job after the other, until Cobalt refuses one."""
         for task in range(tasks):
             yield qsub(["--env", f"HPC_AMP_TASK={task}"], script, os.environ).job_id
 
     def find(self, folder: Path, script: Path) -> list[str]:
-        """By the script. In the order of their ids they are the tasks."""
+        """The jobs with this script. In the order of their ids, they are the tasks."""
         return [job_id for job_id, path in self.scheduler.queued().items() if path == script]

@@ -1,7 +1,7 @@
-"""How Cobalt's qsub reads directives. Read in its sources, and tried on Cobalt 1.0.33.
+"""How Cobalt's qsub reads directives. Taken from its sources, and tested on Cobalt 1.0.33.
 
-Directives begin with `#COBALT` and a blank at column 0, from line 2 on, and end at the first line
-that is none. Words are parted at blanks: quotes, backslashes and `#` are ordinary characters.
+Directives begin with `#COBALT` and a blank at column 0, from line 2 on. The first line that is not
+a directive ends them. Blanks separate words; quotes, backslashes and `#` are ordinary characters.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ion_kernel ion_kerneloptions geometry user_list
 _FLAGS = """
 h/held preemptable run_project disable_preboot I/interactive d/debug v/verbose version help
 """
-# The server fills these in, in some options.
+# Variables that the server replaces in the options `_FILLED_IN`.
 _OWN_VARIABLE = r"\$(?:\{?COBALT_JOBID\b\}?|\{?jobid\b\}?)"
 _FILLED_IN = {"env", "jobname", "output", "error", "outputprefix", "debuglog"}
 
 
 class CobaltGrammar(Grammar):
-    """No plug-in adds options."""
+    """The grammar of Cobalt's qsub. Plug-ins cannot add options."""
 
     name = "cobalt"
     title = "Cobalt"
@@ -59,15 +59,16 @@ class CobaltGrammar(Grammar):
     first_node = '$(head -n1 "$COBALT_NODEFILE")'
 
     def split(self, text: str, line: int = 1) -> Split:
-        """As qsub does."""
+        """Split as qsub does."""
         return plain_words(text, line)
 
     def goes_on(self, line: str, number: int) -> bool:
-        """Line 1 is the interpreter's, and what it is does not matter."""
+        """Line 1 is the interpreter's and is skipped, whatever it contains."""
         return number == 1
 
     def entries(self, option: Option) -> list[tuple[str, str]] | None:
-        """Attributes, and variables: a colon parts these only where a name and `=` follow."""
+        """The entries of `--attrs` and `--env`. In `--env`, a colon separates only if a name and
+        `=` follow."""
         if option.name not in ("attrs", "env"):
             return None
         separator = r":(?=\w+=)" if option.name == "env" else ":"
@@ -75,12 +76,13 @@ class CobaltGrammar(Grammar):
         return [(item.partition("=")[0], item) for item in items]
 
     def without_own_variables(self, option: Option) -> str:
-        """The server knows the job's id."""
+        """The value without the variables for the job's id, which the server replaces."""
         value = option.value or ""
         return re.sub(_OWN_VARIABLE, "", value) if option.name in _FILLED_IN else value
 
     def requested(self, options: Options) -> Requested:
-        """Every mode but that of a script is a way to start processes on all nodes."""
+        """The resources of the options. Every mode except `script` and `interactive` starts
+        processes on all nodes."""
         return Requested(
             nodes=number(options.last("nodecount")),
             starts_ranks=options.last("mode") not in (None, "script", "interactive"),

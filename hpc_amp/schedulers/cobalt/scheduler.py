@@ -1,6 +1,6 @@
-"""Cobalt: qsub's header and its many traps, qstat, qdel, and the .cobaltlog.
+"""Cobalt: qsub's directives, qstat, qdel, and the .cobaltlog.
 
-Behaviour was observed on Cobalt 1.0.33 and read in its source (`qsub.py`, `client_utils.py`).
+Behaviour was observed on Cobalt 1.0.33 and taken from its source (`qsub.py`, `client_utils.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_amp.errors import ConfigError
+from hpc_amp.resources import Which
 from hpc_amp.schedulers.answers import (
     NEVER_STARTS,
     NOT_IN_QUEUE,
@@ -21,13 +22,12 @@ from hpc_amp.schedulers.answers import (
 )
 from hpc_amp.schedulers.base import (
     TERMINAL,
-    AwayError,
     Interactive,
-    Which,
-    asked_again,
+    UnreachableError,
     complaint,
     needs_terminal,
     output_of,
+    retried,
     run_command,
     script_command,
     submission_environment,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
 
 FILE = Path("/etc/cobalt.conf")
-_COMMANDS = ("cqwait", "cqstat", "cqadm")  # only Cobalt has them; one is enough
+_COMMANDS = ("cqwait", "cqstat", "cqadm")  # programs that only Cobalt has
 _OF_BATCH_JOBS = {"-o", "-e", "-O", "-i", "-h", "--dependencies", "--debuglog", "--mode"}
 _SHORTEST_MINUTES = 5
 _PENDING = {
@@ -53,7 +53,7 @@ _PENDING = {
 }
 _RUNNING = {"starting", "running", "exiting", "killing", "preempting"}
 
-# How we write the options that have a letter.
+# The form in which options are written: those that have a letter.
 _LETTERS = {
     "project": "-A",
     "queue": "-q",
@@ -71,17 +71,17 @@ _LETTERS = {
     "verbose": "-v",
     "interactive": "-I",
 }
-# The submission would not be one batch job whose id qsub tells.
+# Options with which qsub does not submit exactly one batch job and print its id.
 _REFUSED = {
-    "-I": "the job would be a terminal; that is `hpc-amp shell`",
+    "-I": "the job would be interactive; use `hpc-amp shell` for that",
     "--help": "qsub would submit nothing",
     "--version": "qsub would submit nothing",
 }
 
 
 class Cobalt(QsubScheduler):
-    """qsub reads the lines `#COBALT ` that follow the first line without a gap, splits them at
-    blanks and knows no quotes. The script is not copied: the queue holds its path."""
+    """Cobalt. qsub reads the lines `#COBALT ` that directly follow the first line, and splits them
+    at blanks; there are no quotes. The script is not copied: the queue contains its path."""
 
     name = "cobalt"
     title = GRAMMAR.title
@@ -93,7 +93,7 @@ class Cobalt(QsubScheduler):
 
     @classmethod
     def is_configured(cls, which: Which = shutil.which) -> bool:
-        """Whether this machine has Cobalt's commands and a configuration of it."""
+        """Whether this machine has Cobalt's commands and configuration."""
         if not (which("qsub") and any(map(which, _COMMANDS))):
             return False
         named = os.environ.get("COBALT_CONFIG_FILES")
@@ -101,14 +101,14 @@ class Cobalt(QsubScheduler):
         return any(file.is_file() for file in files)
 
     def directives(self, plan: Spec) -> list[str]:
-        """Every option once, `--attrs` of site and job joined into one: qsub takes no second. A
-        word too many would silence all that follows, so every word is known to be an option or its
-        value."""
+        """See `Scheduler.directives`. Each option is written once, and the `--attrs` of site and
+        job are joined, because qsub accepts no repetition. Every word is checked to be an option or
+        its value: qsub would ignore all directives after any other word."""
         values = self._values(plan)
         return [name if value is None else f"{name} {value}" for name, value in values.items()]
 
     def _values(self, plan: Spec) -> dict[str, str | None]:
-        """The value of every option; None for those that have none."""
+        """The options with their values. The value is None for options that take none."""
         job, request = plan.job, plan.job.resources
         log = str(plan.run_dir / "logs" / "job.log")
         options = {
@@ -118,7 +118,8 @@ class Cobalt(QsubScheduler):
             "--cwd": str(plan.run_dir),
             "-o": log,
             "-e": log,
-            # Cobalt puts the id in. One file a job: its lines do not say whose they are.
+            # Cobalt replaces the variable. Each job has a file of its own, because the lines of the
+            # file do not name the job.
             "--debuglog": str(plan.run_dir / "logs" / "$jobid.cobaltlog"),
         }
         if request.queue is not None:
@@ -138,16 +139,16 @@ class Cobalt(QsubScheduler):
         return values
 
     def check(self, plan: Spec) -> None:
-        """Cobalt's own limits, and what does not survive its way to the node: it passes the path of
-        the script through a remote shell without quotes."""
+        """Refuse a walltime below Cobalt's minimum, and a run directory whose path Cobalt cannot
+        pass to the node: a remote shell reads the script's path without quotes."""
         if plan.walltime < _SHORTEST_MINUTES * 60:
             raise ConfigError(
                 f"job.walltime {plan.job.resources.walltime} is less than "
-                f"{_SHORTEST_MINUTES} minutes, the least that Cobalt takes"
+                f"{_SHORTEST_MINUTES} minutes, the minimum of Cobalt"
             )
         if not re.fullmatch(r"[A-Za-z0-9/._+@%,-]+", str(plan.run_dir)):
             raise ConfigError(
-                f"Cobalt cannot carry the path of the run directory: {plan.run_dir}",
+                f"Cobalt cannot pass on the path of the run directory: {plan.run_dir}",
                 hint="set runs_dir to a folder with only letters, digits and ._+@%,- in its path",
             )
 
@@ -159,8 +160,8 @@ class Cobalt(QsubScheduler):
         after: str | None = None,
         held: bool = False,
     ) -> Submission:
-        """`qsub`. The job exists if stdout names it: a site's filter may make qsub complain and
-        return 1 for a job that was accepted."""
+        """Submit with `qsub`. The job exists if its id is in the output: a site's filter may make
+        qsub print an error and exit with 1 for a job that was accepted."""
         options = ["-h"] if held else []
         if after is not None:
             options += ["--dependencies", after]
@@ -169,12 +170,13 @@ class Cobalt(QsubScheduler):
     def interactive(
         self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive:
-        """`qsub -I` opens a login shell on the first node and takes no command, so it has to be
-        typed: `exec` and plain words, which every shell reads alike (`check` sees to it)."""
+        """`qsub -I` opens a login shell on the first node and takes no command, so the command is
+        typed into the shell: `exec` and words without special characters (see `check`), which
+        every shell reads in the same way."""
         if not terminal:
             raise needs_terminal("Cobalt")
         values = {k: v for k, v in self._values(plan).items() if k not in _OF_BATCH_JOBS}
-        values["--cwd"] = str(script.parent)  # Cobalt's own files go there, by the job's number
+        values["--cwd"] = str(script.parent)  # Cobalt writes its own files there
         return Interactive(
             ["qsub", "-I", *(w for pair in values.items() for w in pair if w is not None)],
             submission_environment(environ, *OWN_VARIABLES, *TERMINAL),
@@ -184,38 +186,38 @@ class Cobalt(QsubScheduler):
         )
 
     def arrays(self) -> CobaltArrays:
-        """A job a task."""
+        """One job for each task."""
         return CobaltArrays(self)
 
     def queued(self) -> dict[str, Path]:
-        """Scripts of jobs: Cobalt takes none with a blank in its path."""
+        """The scripts of jobs. Cobalt accepts no script with a blank in its path."""
         lines = output_of(["qstat", "--header", "JobID:Command"]).splitlines()
         rows = (line.split() for line in lines)
         return {row[0]: Path(row[1]) for row in rows if len(row) == 2 and row[0].isdecimal()}
 
-    @asked_again
+    @retried
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """`qstat`, asked once for all. It says nothing at all of jobs that it does not know, with
-        status 1 where it knows none; a server that does not answer is a status 1 with a message."""
+        """Query with one `qstat`. It prints nothing for unknown jobs. If it knows none of them, it
+        exits with 1 and no message; if the server does not answer, with 1 and a message."""
         if not job_ids:
             return {}
         result = run_command(["qstat", "--header", "JobID:State", *job_ids])
         knows_none = result.returncode == 1 and not f"{result.stdout}{result.stderr}".strip()
         if result.returncode != 0 and not knows_none:
-            raise AwayError(f"qstat does not answer: {complaint(result)}")
+            raise UnreachableError(f"qstat does not answer: {complaint(result)}")
         rows = (line.split() for line in result.stdout.splitlines())
         return {row[0]: _status(row[1]) for row in rows if len(row) >= 2 and row[0] in job_ids}
 
-    @asked_again
+    @retried
     def cancel(self, job_id: str) -> None:
-        """`qdel`, which is silent about jobs that it does not know."""
+        """Cancel with `qdel`, which ignores unknown jobs."""
         result = run_command(["qdel", job_id])
         if result.returncode != 0:
-            raise AwayError(f"qdel {job_id}: {complaint(result)}")
+            raise UnreachableError(f"qdel {job_id}: {complaint(result)}")
 
-    def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
-        """From the .cobaltlog, the only record that is left. Its last line is late, and missing
-        where the job was killed."""
+    def final_status(self, job_id: str, run_dir: Path) -> JobStatus:
+        """From the .cobaltlog, which is the only record. Its last line is written late, and is
+        missing if the job was killed."""
         try:
             text = (run_dir / "logs" / f"{job_id}.cobaltlog").read_text(errors="replace")
         except OSError:
@@ -230,14 +232,14 @@ class Cobalt(QsubScheduler):
 
 
 def _written(spelling: str) -> str:
-    """An option as we write it, of any of its names."""
+    """The form in which an option is written in directives, from any of its spellings."""
     name = GRAMMAR.options.canonical(spelling)
     return spelling if name is None else _LETTERS.get(name, f"--{name}")
 
 
 def _pairs(line: str) -> list[tuple[str, str | None]]:
-    """A line of directives as (option, value) pairs, read as qsub does. Raises ConfigError for
-    what is not an option: qsub would take it for the program and ignore all that follows."""
+    """The options of a directive and their values, as qsub reads them. Raises ConfigError for any
+    other word: qsub would read it as the program and ignore all directives after it."""
     found = GRAMMAR.parse_line(line)
     for option in found.no_value:
         raise ConfigError(f"the directive {line!r}: {option.spelling} needs a value")
@@ -250,7 +252,7 @@ def _pairs(line: str) -> list[tuple[str, str | None]]:
     for text in (*unknown, *(word.text for word in found.strays)):
         raise ConfigError(
             f"the directive {line!r}: {text!r} is not an option of Cobalt's qsub",
-            hint="it splits at blanks and knows neither quotes nor comments",
+            hint="it splits at blanks, and has neither quotes nor comments",
         )
     pairs = [(_LETTERS.get(one.name, f"--{one.name}"), one.value) for one in found.options]
     for name, _ in pairs:
@@ -260,11 +262,11 @@ def _pairs(line: str) -> list[tuple[str, str | None]]:
 
 
 def _joined(name: str, before: str | None, value: str | None) -> str | None:
-    """The value of an option that is given again: the later one counts, but attributes and
-    environment add up, name by name."""
+    """The value of a repeated option. The later value counts, but attributes and environment are
+    merged by name."""
     if name not in ("--attrs", "--env") or before is None or value is None:
         return value
-    # A colon separates only where a name and `=` follow (`PATH=/a:/b`), or for attributes always.
+    # In `--env`, a colon separates only if a name and `=` follow: `PATH=/a:/b` is one item.
     separator = r":(?=\w+=)" if name == "--env" else ":"
     items = {
         item.partition("=")[0]: item
@@ -279,17 +281,17 @@ def _refuse_what_breaks(name: str, value: str | None) -> None:
         return
     if not value.isascii():
         raise ConfigError(
-            f"Cobalt cannot carry {value!r} in {name}: qstat fails for all users while a job is "
+            f"Cobalt cannot pass on {value!r} in {name}: qstat fails for all users while a job is "
             "queued whose options are not ASCII"
         )
     if value == "" or re.search(r"\s", value):
         raise ConfigError(
-            f"Cobalt cannot carry {value!r} in {name}: its header knows no quotes, and blanks "
+            f"Cobalt cannot pass on {value!r} in {name}: its header has no quotes, and blanks "
             "separate words"
         )
     if re.search(r"""["'`;&|<>()\\]""", value):
         raise ConfigError(
-            f"Cobalt cannot carry {value!r} in {name}: quotes stay in the value, and a remote "
+            f"Cobalt cannot pass on {value!r} in {name}: quotes stay in the value, and a remote "
             "shell reads it again"
         )
 

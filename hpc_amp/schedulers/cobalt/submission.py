@@ -1,4 +1,4 @@
-"""`qsub` of Cobalt, for a job of any kind."""
+"""Cobalt's `qsub`, for a run and for the tasks of a sweep."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpc_amp.schedulers.answers import Submission
-from hpc_amp.schedulers.base import asked_again, hand_in, submission_environment
+from hpc_amp.schedulers.base import retried, run_submit_command, submission_environment
 
 OWN_VARIABLES = ("COBALT_CONFIG_FILES", "COBALT_PROJ")
 LOST = r"timed out|Connection reset|BadStatusLine|Broken pipe|EOF occurred|Server Failure"
-"""What qsub says where the queue manager may have the job although its answer did not come."""
+"""Messages of qsub after which the queue manager may have accepted the job although it did not
+answer."""
 
 AWAY = r":cn:|Failed to connect|Connection refused|No route to host|Network is unreachable"
-"""What clients say where they did not reach a part of Cobalt: `:cn:` comes before the name of one
-that the name server does not know."""
+"""Messages of clients that did not reach a component of Cobalt. `:cn:` precedes the name of a
+component that the name server does not know."""
 
 
-@asked_again
+@retried
 def qsub(options: Sequence[str], script: Path, environ: Mapping[str, str]) -> Submission:
-    """Hand in a script. Raises SchedulerError where it is refused, and UnclearError where it is not
-    known whether Cobalt has the job."""
-    return hand_in(
+    """Submit a script. Raises SchedulerError if it is refused, and UnclearError if it is unknown
+    whether Cobalt accepted the job."""
+    return run_submit_command(
         ["qsub", *options, str(script)],
         environ=submission_environment(environ, *OWN_VARIABLES),
         folder=script.parent,

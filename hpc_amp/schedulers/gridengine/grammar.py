@@ -1,11 +1,11 @@
-"""How Grid Engine's qsub reads directives. Tried on Son of Grid Engine 8.1.9;
-tests/unit/test_gridengine.py has the verdicts.
+"""How Grid Engine's qsub reads directives. Tested on Son of Grid Engine 8.1.9;
+tests/unit/test_gridengine.py has the results.
 
-qsub reads every line of the script that begins with `#$`, whatever stands before it, a here
-document included. `#` ends a line, also inside quotes. Quotes are taken off, and from the first one
-on blanks do not part words any more, up to the end of the line: `-N "a" -j y` names a job `a -j y`.
-A backslash is an ordinary character. Of an option that is repeated the last counts, but resources
-(`-l`) and variables (`-v`) add up, name by name.
+qsub reads every line of the script that begins with `#$`, even in a here-document. `#` ends a line,
+also inside quotes. Quotes are removed. After the first quote, blanks do not separate words up to
+the end of the line: `-N "a" -j y` gives a job the name `a -j y`. A backslash is an ordinary
+character. If an option is repeated, the last one counts, but resources (`-l`) and variables (`-v`)
+are merged by name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WITH_VALUE = """
 @ a ac A ar b binding c C ckpt dc display dl e hold_jid hold_jid_ad i j js jsv l m M masterq N now o
 p P pe pty q R r S sc shell sync t tc v w wd
 """
-# Grid Engine fills these in, in the paths of logs and of the working directory.
+# Variables that Grid Engine replaces in the paths of logs and of the working directory.
 _OWN_VARIABLE = r"\$(?:HOME|USER|JOB_ID|JOB_NAME|HOSTNAME|TASK_ID)\b|\$\$"
 _PATHS = frozenset({"o", "e", "i", "wd"})
 _BLANKS = " \t\r"
@@ -35,7 +35,7 @@ def _spelled(names: str) -> dict[str, str]:
 
 
 class GridEngineGrammar(Grammar):
-    """An option is a whole word behind one dash."""
+    """The grammar of Grid Engine's qsub. An option is a whole word after one dash."""
 
     name = "gridengine"
     title = "Grid Engine"
@@ -64,12 +64,12 @@ class GridEngineGrammar(Grammar):
     first_node = '$(head -n1 "$PE_HOSTFILE" | cut -d" " -f1)'
 
     def split(self, text: str, line: int = 1) -> Split:
-        """As qsub does."""
+        """Split as qsub does."""
         text, mark, comment = text.partition("#")
         quote = re.search("[\"']", text)
         is_open = quote is not None and text.count(quote[0]) % 2 == 1
         cut = mark != "" and (is_open or text[-1:] not in ("", *_BLANKS))
-        # The word that the first quote stands in goes on to the end of the line.
+        # The word with the first quote continues to the end of the line.
         before = text if quote is None else re.sub(rf"[^{_BLANKS}]*$", "", text[: quote.start()])
         words = [OptionWord(word, line) for word in re.findall(rf"[^{_BLANKS}]+", before)]
         if quote is not None:
@@ -78,29 +78,30 @@ class GridEngineGrammar(Grammar):
         return Split(tuple(words), comment=mark + comment if mark else None, cut=cut)
 
     def goes_on(self, line: str, number: int) -> bool:
-        """To the end of the script."""
+        """qsub reads the whole script."""
         return True
 
     def is_meant(self, header: Header) -> bool:
-        """A comment may begin like this, too. An option does not look like one."""
+        """A comment may begin with the marker too. The directives are meant for this scheduler if
+        one of them begins with an option."""
         first = (one.split.words[0].text for one in header.directives if one.split.words)
         return any(word.startswith("-") for word in first)
 
     def entries(self, option: Option) -> list[tuple[str, str]] | None:
-        """Resources and variables."""
+        """The entries of `-l` (resources) and `-v` (variables)."""
         if option.name not in ("l", "v"):
             return None
         items = (option.value or "").split(",")
         return [(item.partition("=")[0], item) for item in items]
 
     def without_own_variables(self, option: Option) -> str:
-        """Of paths."""
+        """The value without the variables that Grid Engine replaces in paths."""
         value = option.value or ""
         return re.sub(_OWN_VARIABLE, "", value) if option.name in _PATHS else value
 
     def requested(self, options: Options) -> Requested:
-        """How many nodes slots make is the parallel environment's to say; a job without one has a
-        single slot."""
+        """The resources of the options. The parallel environment decides on how many nodes slots
+        are; a job without one has a single slot."""
         resources = [name for option in options.all("l") for name, _ in self.entries(option) or ()]
         return Requested(
             nodes=None if options.all("pe") else 1,
@@ -112,8 +113,8 @@ GRAMMAR = GridEngineGrammar()
 
 
 def names_of(line: str) -> set[str]:
-    """What a directive sets: its options, as they are written. A resource counts as one of its own
-    (`-l h_rt`), and so does a variable (`-v NAME`)."""
+    """The options that a directive sets. Each resource (`-l h_rt`) and each variable (`-v NAME`)
+    counts as an option of its own."""
     names = set()
     for option in GRAMMAR.parse_line(line).options:
         entries = GRAMMAR.entries(option)
@@ -125,11 +126,11 @@ def names_of(line: str) -> set[str]:
 
 
 def written(value: str) -> str:
-    """A value as a directive carries it. Raises ConfigError where none can."""
+    """Quote a value for a directive. Raises ConfigError if no directive can contain it."""
     found = re.search(r"[\"'#\x00-\x1f\x7f]", value)
     if found is not None:
         raise ConfigError(
-            f"Grid Engine cannot carry {value!r}: in a directive {found[0]!r} is not part of a "
-            "value, whether it is quoted or not"
+            f"Grid Engine cannot pass on {value!r}: in a directive {found[0]!r} cannot be part of "
+            "a value, even if it is quoted"
         )
     return f'"{value}"' if value == "" or re.search(r"[ \t]", value) else value

@@ -1,4 +1,4 @@
-"""What Grid Engine tells of its queues."""
+"""The limits of Grid Engine's queues and parallel environments."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _NEVER = "Grid Engine would refuse the job, or never start it"
 
 
 def check_limits(job: Job, site: Site) -> Iterator[Finding]:
-    """The time limit of the job's queue, the rule of its parallel environment, and whether a job
-    that is deleted takes its ranks along; nothing where Grid Engine does not answer."""
+    """Yield findings on the time limit of the job's queue, on the rule of its parallel environment,
+    and on whether all ranks of a deleted job are killed. None if Grid Engine does not answer."""
     try:
         queues = run_command(["qconf", "-sql"]).stdout.split()
         if not queues:
@@ -32,17 +32,19 @@ def check_limits(job: Job, site: Site) -> Iterator[Finding]:
 
 def _check_queue(job: Job, queues: list[str]) -> Iterator[Finding]:
     queue = job.resources.queue
-    if queue is None or not re.fullmatch(r"[\w.+-]+", queue):  # patterns, lists and hosts are more
+    if queue is None or not re.fullmatch(
+        r"[\w.+-]+", queue
+    ):  # it may also be a pattern, a list or a host
         return
     if queue not in queues:
-        fix = f"those that you see here are {', '.join(sorted(queues))}"
+        fix = f"the queues are {', '.join(sorted(queues))}"
         yield Finding("sched", "error", f"there is no queue {queue}", _NEVER, fix)
         return
     found = re.search(r"^h_rt +(\S+)", run_command(["qconf", "-sq", queue]).stdout, re.MULTILINE)
     limit = _seconds(found[1]) if found else None
     if limit is not None and found is not None and limit < parse_duration(job.resources.walltime):
         what = f"job.walltime {job.resources.walltime} is more than {queue} allows ({found[1]})"
-        fix = "make it shorter: a run goes on in its next job by itself"
+        fix = "make it shorter: a run continues in its next job by itself"
         yield Finding("sched", "error", what, _NEVER, fix)
 
 
@@ -55,10 +57,10 @@ def _check_environment(job: Job, site: Site) -> Iterator[Finding]:
     if rule is None:
         names = ", ".join(run_command(["qconf", "-spl"]).stdout.split())
         what = f"there is no parallel environment {name}"
-        fix = f"set options of the site file; those that you see here are {names or 'none'}"
+        fix = f"set options of the site file; the environments are {names or 'none'}"
         yield Finding("sched", "error", what, _NEVER, fix)
     elif rule[1].isdigit() and int(rule[1]) != slots:
-        what = f"{name} gives {rule[1]} slots of a node, and the job counts on {slots}"
+        what = f"{name} gives {rule[1]} slots of a node, and the job expects {slots}"
         why = "the job would get another number of nodes, and fail at its start"
         fix = f"set options.slots_per_node to {rule[1]} in the site file"
         yield Finding("sched", "error", what, why, fix)
@@ -67,8 +69,8 @@ def _check_environment(job: Job, site: Site) -> Iterator[Finding]:
         fix = "set options.parallel_environment in the site file: `qconf -spl` lists them"
         yield Finding("sched", "error", what, _NEVER, fix)
     elif rule[1] in ("$fill_up", "$round_robin"):
-        what = f"{name} gives slots by the rule {rule[1]}, on as many nodes as it likes"
-        why = "a job that gets another number of nodes than it was made for fails at its start"
+        what = f"{name} gives slots by the rule {rule[1]}, on any number of nodes"
+        why = "a job that gets another number of nodes than it requested fails at its start"
         fix = "an environment with a number as its rule gives whole nodes"
         yield Finding("sched", "warning", what, why, fix)
 
@@ -78,12 +80,13 @@ def _check_kill(configuration: str) -> Iterator[Finding]:
         return
     what = "Grid Engine ends the processes of a job by their process group only"
     why = "ranks of mpirun have groups of their own, and may outlive a job that is deleted"
-    fix = "ask the administrators for ENABLE_ADDGRP_KILL=TRUE in execd_params (qconf -mconf)"
+    fix = "administrators can set ENABLE_ADDGRP_KILL=TRUE in execd_params (qconf -mconf)"
     yield Finding("sched", "warning", what, why, fix)
 
 
 def job_is_killed_whole(configuration: str) -> bool:
-    """Whether `qconf -sconf` says that all processes of a job end with it."""
+    """Whether Grid Engine kills all processes of a job at its end, according to the output of
+    `qconf -sconf`."""
     text = configuration.replace("\\\n", "")
     found = re.search(r"^execd_params +(.*)", text, re.MULTILINE | re.IGNORECASE)
     wanted = r"(?i)\b(ENABLE_ADDGRP_KILL|USE_CGROUPS|USE_CPUSETS)=(true|1|yes)\b"
@@ -91,7 +94,8 @@ def job_is_killed_whole(configuration: str) -> bool:
 
 
 def _seconds(limit: str) -> int | None:
-    """`12:00:00`, or seconds; None for INFINITY, and where hosts have limits of their own."""
+    """Convert a limit, `12:00:00` or a number of seconds, to seconds. None for INFINITY, and if
+    hosts have limits of their own."""
     if not re.fullmatch(r"\d+(:\d+){0,2}", limit):
         return None
     seconds = 0

@@ -1,4 +1,4 @@
-"""What qstat and qacct say."""
+"""Read the output of qstat and qacct."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from hpc_amp.schedulers.answers import JobStatus
-from hpc_amp.schedulers.base import AwayError, complaint, run_command
+from hpc_amp.schedulers.base import UnreachableError, complaint, run_command
 
 AWAY = (
     r"unable to (send message to|contact) qmaster|commlib error|SGE_ROOT directory|cell directory"
     r"|set the environment variable SGE_ROOT|got send error|could not get configuration"
 )
-"""What clients say where they did not reach the master."""
+"""Messages of clients that did not reach the master."""
 _FAILED = {
     "25": "it was rescheduled",
     "37": "Grid Engine ended it at its time limit or its memory limit",
@@ -29,28 +29,29 @@ class QueuedJob:
 
     number: str
     task: str
-    """Empty where the job is not an array."""
+    """The number of the task; empty if the job is not an array."""
     state: str
-    """Letters: r(unning), t(ransferring), q(ueued), w(aiting), h(eld), s, S, T for suspended,
+    """Letters: r(unning), t(ransferring), q(ueued), w(aiting), h(eld), s, S and T (suspended),
     d(eleted), E(rror), R(estarted)."""
     after: bool
     """Whether it waits for another job."""
 
     @property
     def id(self) -> str:
-        """As `qdel` takes it."""
+        """The id in the form that `qdel` accepts."""
         return f"{self.number}.{self.task}" if self.task else self.number
 
     @property
     def needs_reason(self) -> bool:
-        """Whether `qstat -j` can say more: the job waits, but not for another one or a release."""
+        """Whether `qstat -j` can show a reason: the job waits, but not for another job or for its
+        release."""
         return "E" in self.state or ("q" in self.state and "h" not in self.state)
 
     def status(self, reason: str = "") -> JobStatus:
-        """`reason` is what `reasons` has for it."""
+        """The status of the job. `reason` is its entry in the result of `reasons`."""
         if "E" in self.state:
-            said = reason or "see qstat -j"
-            return JobStatus("ended", f"Grid Engine could not start it: {said}", stuck=True)
+            cause = reason or "see qstat -j"
+            return JobStatus("ended", f"Grid Engine could not start it: {cause}", stuck=True)
         if "q" not in self.state:
             return JobStatus("running")
         if "h" in self.state and self.after:
@@ -59,15 +60,16 @@ class QueuedJob:
 
 
 def queued_jobs() -> list[QueuedJob]:
-    """The user's jobs and tasks in the queue. Raises AwayError."""
-    # `-g d` lists every task by itself, `-r` tells what jobs wait for.
+    """The user's jobs and tasks in the queue. Raises UnreachableError if Grid Engine does not
+    answer."""
+    # `-g d` lists each task separately, and `-r` lists the jobs that a job waits for.
     result = run_command(["qstat", "-u", _user(), "-g", "d", "-r", "-xml"])
     try:
         if result.returncode != 0:
-            raise AwayError(f"qstat does not answer: {complaint(result)}")
+            raise UnreachableError(f"qstat does not answer: {complaint(result)}")
         return [_job(entry) for entry in ElementTree.fromstring(result.stdout).iter("job_list")]
     except ElementTree.ParseError:
-        raise AwayError(f"qstat does not answer: {complaint(result)}") from None
+        raise UnreachableError(f"qstat does not answer: {complaint(result)}") from None
 
 
 def _job(entry: ElementTree.Element) -> QueuedJob:
@@ -83,15 +85,15 @@ def _user() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        return "*"  # not every node knows everybody's name
+        return "*"  # this node does not know the user's name
 
 
 def details(numbers: Sequence[str]) -> Iterator[dict[str, str]]:
-    """What `qstat -j` tells of jobs, name by name. Those that have ended are left out. A value that
-    goes on in further lines has them all, with line ends."""
+    """Yield the output of `qstat -j` for each job, as values by name. Jobs that have ended are left
+    out. A value of several lines contains their line ends."""
     result = run_command(["qstat", "-j", ",".join(numbers)])
     if re.search(AWAY, result.stderr):
-        raise AwayError(f"qstat does not answer: {complaint(result)}")
+        raise UnreachableError(f"qstat does not answer: {complaint(result)}")
     for block in re.split(r"^=+$", result.stdout, flags=re.MULTILINE)[1:]:
         facts: dict[str, str] = {}
         name = ""
@@ -106,22 +108,22 @@ def details(numbers: Sequence[str]) -> Iterator[dict[str, str]]:
 
 
 def reasons(numbers: Sequence[str]) -> dict[str, str]:
-    """Why jobs wait or cannot start, in Grid Engine's words."""
+    """Why jobs wait or cannot start, as Grid Engine reports it, by the job's number."""
     found = {}
     for facts in details(numbers):
-        said = facts.get("error reason") or facts.get("scheduling info", "")
+        reason = facts.get("error reason") or facts.get("scheduling info", "")
         # `11/29/2026 00:11:46 [0:1231]: error: can't chdir to /nonexistent: ...`
-        said = re.sub(r"^\d\d/\d\d/\d{4} [\d:]+ \[[\d:]+\]: (error: )?", "", said)
-        # One line for each node that is full, and what follows from them all behind.
-        lines = said.splitlines()
+        reason = re.sub(r"^\d\d/\d\d/\d{4} [\d:]+ \[[\d:]+\]: (error: )?", "", reason)
+        # There is one line for each node that is full; the reason follows after them.
+        lines = reason.splitlines()
         chosen = [line for line in lines if not line.startswith("queue instance")] or lines[:1]
         found[facts.get("job_number", "")] = " / ".join(chosen[:3])
     return found
 
 
 def ended(job_ids: Sequence[str]) -> dict[str, JobStatus]:
-    """How jobs and tasks ended, from the accounting file, which has them some seconds after their
-    end; those are left out that it has not, or where this machine cannot read it."""
+    """How jobs and tasks ended, from the accounting file. Jobs that are not in it are left out: it
+    has them some seconds after their end, and not every machine can read it."""
     found = {}
     for number in sorted({job_id.partition(".")[0] for job_id in job_ids}):
         text = run_command(["qacct", "-j", number]).stdout
@@ -130,7 +132,7 @@ def ended(job_ids: Sequence[str]) -> dict[str, JobStatus]:
             facts = {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
             task = facts.get("taskid", "undefined")
             job_id = number if task == "undefined" else f"{number}.{task}"
-            found[job_id] = _ended(facts)  # the last start of a job counts
+            found[job_id] = _ended(facts)  # the last entry is that of the job's last start
     return {job_id: found[job_id] for job_id in job_ids if job_id in found}
 
 

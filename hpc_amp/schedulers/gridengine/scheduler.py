@@ -1,6 +1,6 @@
 """Grid Engine: qsub's directives, qstat, qacct, qdel, qrsh.
 
-Behaviour not in the manuals was observed on Son of Grid Engine 8.1.9, Debian's.
+Behaviour that the manuals do not describe was observed on Debian's Son of Grid Engine 8.1.9.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.config.units import parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.resources import Which
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.base import (
     TERMINAL,
-    AwayError,
     Interactive,
-    Which,
-    asked_again,
+    UnreachableError,
     complaint,
-    hand_in,
     merge_directives,
     refuse_directives,
+    retried,
     run_command,
     run_here,
+    run_submit_command,
     script_command,
     submission_environment,
 )
@@ -49,23 +49,22 @@ if TYPE_CHECKING:
 OWN_VARIABLES = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT", "SGE_CLUSTER_NAME")
 DEBIAN_ROOT = Path("/var/lib/gridengine")
 LOST = r"got (receive|read) error|failed receiving gdi|timeout|timed out"
-"""What qsub says where the master may have the job although its answer did not come."""
+"""Messages of qsub after which the master may have accepted the job although it did not answer."""
 _UNKNOWN = "does not exist"
-# qrsh does not know the options of files, since it has a terminal, nor those of jobs that start
-# again or several times.
+# Options that qrsh does not have: of files, which its terminal replaces, of restarts and of arrays.
 _OF_BATCH_JOBS = {"o", "e", "i", "j", "S", "r", "t", "tc", "sync", "terse", "C", "c", "ckpt", "a"}
 _OF_BATCH_JOBS |= {"h", "hold_jid", "hold_jid_ad", "shell", "b", "now"}
-# Options that make of a submission something else than one job whose id qsub tells at once.
+# Options with which qsub does not submit exactly one job and print its id at once.
 _REFUSED = {
     "t": "every task of the array would be the same run; several runs are `hpc-amp sweep`",
-    "sync": "qsub would answer when the job has ended only; `--follow` waits for a run",
-    "now": "qsub would wait for the job's start, and give up where it cannot start at once",
+    "sync": "qsub would print the id after the job's end only; `--follow` waits for a run",
+    "now": "qsub would wait for the job's start, and fail if it cannot start at once",
     "verify": "qsub would submit nothing",
     "help": "qsub would submit nothing",
     "C": "qsub would no longer read the lines that begin with #$",
     "clear": "qsub would forget the options before it",
-    "b": "qsub would take the script for a program that is on the nodes",
-    "h": "the job would wait until somebody releases it",
+    "b": "qsub would read the script as a program that is on the nodes",
+    "h": "the job would wait for its release",
 }
 
 
@@ -82,10 +81,10 @@ def _object_name(value: str) -> None:
 
 
 class GridEngine(QsubScheduler):
-    """Several slots, and so several nodes, come from a parallel environment of the site, which has
-    a rule of its own for how many slots a node gives. The run goes on in a job of its own: of a job
-    on several nodes that was rescheduled (exit status 99), the nodes besides the first never count
-    as clean, and it waits for ever."""
+    """Grid Engine. Several slots, and therefore several nodes, need a parallel environment of the
+    site, whose rule decides how many slots a node gives. A run continues in a new job, because a
+    job on several nodes that is rescheduled (exit status 99) waits forever: all its nodes except
+    the first stay occupied."""
 
     name = "gridengine"
     title = "Grid Engine"
@@ -102,13 +101,13 @@ class GridEngine(QsubScheduler):
     allocation = "JOB_ID"
     lost_log = (
         "Grid Engine opens the log on the node before the job starts, and keeps the job in the "
-        "queue in an error state (Eqw) where it cannot"
+        "queue in an error state (Eqw) if it cannot"
     )
 
     @classmethod
     def is_configured(cls, which: Which = shutil.which) -> bool:
-        """PBS has a `qsub`, too, but no `qconf`. Packages install both on machines of no cluster;
-        a cell with a master is what makes one."""
+        """Whether qsub and qconf are installed and there is a cell with a master. PBS has a `qsub`
+        too, but no `qconf`. Packages install both on machines without a cluster."""
         if not (which("qsub") and which("qconf")):
             return False
         root = Path(os.environ.get("SGE_ROOT") or DEBIAN_ROOT)
@@ -116,8 +115,8 @@ class GridEngine(QsubScheduler):
         return (root / cell / "common" / "act_qmaster").is_file()
 
     def directives(self, plan: Spec) -> list[str]:
-        """The shell is named since most queues ignore the script's first line. Grid Engine starts
-        the job again where a node is lost (`-r y`)."""
+        """See `Scheduler.directives`. The shell is given because most queues ignore the script's
+        first line. `-r y`: Grid Engine starts the job again if a node fails."""
         job, request = plan.job, plan.job.resources
         generated = [
             ("-N", f"-N {_job_name(job.name)}"),
@@ -126,7 +125,7 @@ class GridEngine(QsubScheduler):
             ("-j", "-j y"),
             ("-o", f"-o {written(str(plan.run_dir / 'logs' / 'job.log'))}"),
             ("-r", "-r y"),
-            # Grid Engine gives jobs the umask of its daemon; the scripts set this one.
+            # A job has the umask of Grid Engine's daemon. The host code sets this one.
             ("-v HPC_AMP_UMASK", f"-v HPC_AMP_UMASK={plan.umask:03o}"),
             ("-l h_rt", f"-l h_rt={plan.walltime}"),
         ]
@@ -142,7 +141,8 @@ class GridEngine(QsubScheduler):
         return merge_directives(generated, plan, names_of)
 
     def check(self, plan: Spec) -> None:
-        """What qsub cannot carry or understands as something else."""
+        """Refuse directives and paths that qsub refuses or reads differently, and a request for
+        memory on a site that does not name the resource."""
         refuse_directives(plan, GRAMMAR, _REFUSED)
         for key, lines in (
             (f"directives of site {plan.site.name}", plan.site.directives),
@@ -153,18 +153,17 @@ class GridEngine(QsubScheduler):
         found = re.search(r"[$:,\"'#\x00-\x1f\x7f]", str(plan.run_dir))
         if found is not None:
             raise ConfigError(
-                f"Grid Engine does not take a path of a log with {found[0]!r} in it: "
-                f"{plan.run_dir}",
+                f"Grid Engine does not accept a log path with {found[0]!r} in it: {plan.run_dir}",
                 hint="set runs_dir to another folder",
             )
         if plan.job.resources.memory is not None and "memory_resource" not in plan.site.options:
             raise ConfigError(
-                f"job.memory: the site {plan.site.name} does not say what memory is called here",
-                hint="set options.memory_resource in the site file, or say it in job.directives: "
+                f"job.memory: the site {plan.site.name} does not name the resource for memory",
+                hint="set options.memory_resource in the site file, or use job.directives: "
                 "-l mem_free=4G is for each slot",
             )
 
-    @asked_again
+    @retried
     def submit(
         self,
         script: Path,
@@ -173,12 +172,13 @@ class GridEngine(QsubScheduler):
         after: str | None = None,
         held: bool = False,
     ) -> Submission:
-        """`qsub`. `-hold_jid` waits for any end of the job before, which may have been killed; a
-        link of a chain looks for itself whether there is anything to do."""
+        """Submit with `qsub`. `-hold_jid` waits for any end of the job before, because that may
+        have been killed. The script of a job in a chain checks whether there is anything left to
+        do."""
         options = ["-h"] if held else []
         if after is not None:
             options += ["-hold_jid", after]
-        return hand_in(
+        return run_submit_command(
             ["qsub", "-terse", *options, str(script)],
             environ=submission_environment(environ, *OWN_VARIABLES),
             folder=script.parent,
@@ -190,8 +190,8 @@ class GridEngine(QsubScheduler):
     def interactive(
         self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive:
-        """`qrsh` waits for nodes (`-now n`), withdraws its request at Ctrl-C, and ends with the
-        script's status. A shell on the node reads its words."""
+        """`qrsh` waits for nodes (`-now n`), withdraws its request at Ctrl-C, and exits with the
+        script's status. A shell on the node reads its words, so they are quoted."""
         given = (GRAMMAR.parse_line(line).options for line in self.directives(plan))
         options = [
             word
@@ -203,21 +203,23 @@ class GridEngine(QsubScheduler):
         return Interactive(
             ["qrsh", "-now", "n", "-pty", "y" if terminal else "n", *options, *command],
             submission_environment(environ, *OWN_VARIABLES, *TERMINAL),
-            end_signal=signal.SIGINT,  # while it waits, it hears nothing of others
+            end_signal=signal.SIGINT,  # it ignores other signals while it waits
         )
 
     def arrays(self) -> GridEngineArrays:
-        """`qsub -t`."""
+        """Arrays of `qsub -t`."""
         return GridEngineArrays(self)
 
     def inside(
         self, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive | None:
-        """Other programs have a variable JOB_ID, too."""
+        """The variable JOB_ID is not enough to detect an allocation, since other programs use it
+        too."""
         return run_here(script, environ) if environ.get("SGE_JOB_SPOOL_DIR") else None
 
     def queued(self) -> dict[str, Path]:
-        """Working directories of batch jobs. A session has that of its run, but no script."""
+        """The working directories of batch jobs. Interactive sessions, which have no script, are
+        left out: they may have the working directory of a run."""
         numbers = sorted({job.number for job in qstat.queued_jobs()})
         shown = qstat.details(numbers) if numbers else ()
         return {
@@ -228,10 +230,10 @@ class GridEngine(QsubScheduler):
             and facts.get("script_file", "").endswith(".sh")
         }
 
-    @asked_again
+    @retried
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """All jobs of the user in one request. Why one waits stands in another answer only, which
-        is asked for where one waits."""
+        """Query all jobs of the user. The reasons why jobs wait need a second query, which is made
+        only if one waits."""
         if not job_ids:
             return {}
         found = {job.id: job for job in qstat.queued_jobs()}
@@ -240,35 +242,34 @@ class GridEngine(QsubScheduler):
         reasons = qstat.reasons(waiting) if waiting else {}
         return {job.id: job.status(reasons.get(job.number, "")) for job in wanted}
 
-    @asked_again
+    @retried
     def cancel(self, job_id: str) -> None:
-        """`qdel`: SIGKILL at once, to what runs on the first node."""
+        """Cancel with `qdel`, which sends SIGKILL at once to the processes on the first node."""
         result = run_command(["qdel", job_id])
-        said = f"{result.stdout}{result.stderr}"
-        if result.returncode == 0 or _UNKNOWN in said:
+        output = f"{result.stdout}{result.stderr}"
+        if result.returncode == 0 or _UNKNOWN in output:
             return
-        if re.search(qstat.AWAY, said):
-            raise AwayError(f"qdel {job_id}: {complaint(result)}")
+        if re.search(qstat.AWAY, output):
+            raise UnreachableError(f"qdel {job_id}: {complaint(result)}")
         raise SchedulerError(f"qdel {job_id}: {complaint(result)}")
 
-    def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
-        """From the accounting file, which has a job some seconds after its end, where this machine
-        can read it."""
+    def final_status(self, job_id: str, run_dir: Path) -> JobStatus:
+        """From the accounting file (`qstat.ended`)."""
         return qstat.ended([job_id]).get(job_id, NOT_IN_QUEUE)
 
     def check_limits(self, job: Job, site: Site) -> Iterator[Finding]:
-        """Of queues and parallel environments."""
+        """The limits of queues and parallel environments."""
         from hpc_amp.schedulers.gridengine import limits
 
         return limits.check_limits(job, site)
 
     def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
-        """Of `-o` and `-e`, whose files may have a host in front, and variables in them."""
+        """The files of `-o` and `-e` without variables in their names."""
         return log_files_in(directives, GRAMMAR, variable="$")
 
 
 def _words_of(option: Option) -> list[str]:
-    """An option as words of a command line."""
+    """The words of an option on a command line."""
     count = GRAMMAR.values.get(option.name, 1)
     value = [] if option.value is None else option.value.split(" ", count - 1)
     return [option.spelling, *value]
@@ -285,8 +286,8 @@ def _check_added(key: str, line: str) -> None:
 
 
 def _job_name(name: str) -> str:
-    """A job name that Grid Engine takes: no digit first, ASCII without `/:@*?` and backslashes, and
-    not one of its keywords."""
+    """A job name that Grid Engine accepts: ASCII without `/:@*?` and backslashes, no digit at the
+    beginning, and none of its keywords."""
     plain = re.sub(r"[^A-Za-z0-9._+=-]", "_", name)
     if plain.upper() in ("NONE", "ALL", "TEMPLATE") or not plain[0].isalpha():
         return f"j{plain}"
@@ -294,15 +295,16 @@ def _job_name(name: str) -> str:
 
 
 def _resources(plan: Spec) -> Iterator[tuple[str, str]]:
-    """GPUs and memory, which Grid Engine counts for each slot unless a site has it otherwise.
-    Raises ConfigError."""
+    """Yield the requests for GPUs and memory. Grid Engine normally counts resources for each slot;
+    a site may count GPUs for each node. Raises ConfigError if the GPUs of a node cannot be divided
+    among its slots."""
     request, site, slots = plan.job.resources, plan.site, slots_of_node(plan.job, plan.site)
     gpus = request.gpus_per_node
     if gpus and site.gpu_request != "none":
         per_slot = site.gpu_request == "gpu-per-slot"
         if per_slot and gpus % slots:
             raise ConfigError(
-                f"{gpus} GPUs cannot be asked for with {slots} slots of a node: Grid Engine counts "
+                f"{gpus} GPUs cannot be requested with {slots} slots of a node: Grid Engine counts "
                 f"them for each slot on the site {site.name}",
                 hint="set options.slots_per_node in the site file, or gpu_request: none and "
                 "job.directives",

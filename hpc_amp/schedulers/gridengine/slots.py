@@ -1,4 +1,5 @@
-"""Nodes and cores as Grid Engine has them: slots of a parallel environment."""
+"""The slots and the parallel environment of a job on Grid Engine, which stand for cores and
+nodes."""
 
 from __future__ import annotations
 
@@ -10,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def slots_of_node(job: Job, site: Site) -> int:
-    """The slots that a job gets on each of its nodes: what the rule of the site's environment
-    gives, else one for each core of its ranks."""
+    """The number of slots that a job gets on each node: the site's `slots_per_node`, else one for
+    each core of its ranks."""
     given = site.options.get("slots_per_node")
     return int(given) if given is not None else job.cpus_per_node
 
 
 def environment(job: Job, site: Site) -> str | None:
-    """The parallel environment; None for a job that has a single slot."""
+    """The name of the job's parallel environment; None for a job with a single slot."""
     several = site.options.get("parallel_environment", "mpi")
     if job.resources.nodes > 1:
         return several

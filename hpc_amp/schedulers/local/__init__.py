@@ -1,4 +1,4 @@
-"""This machine, without a scheduler."""
+"""The local scheduler: jobs are processes of this machine."""
 
 from hpc_amp.schedulers.local.scheduler import Local
 

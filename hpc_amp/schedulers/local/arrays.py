@@ -1,4 +1,4 @@
-"""This machine has no queue that would hold the points of a sweep."""
+"""Sweeps on this machine, which has no queue: the command itself runs the points."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpc_amp.schedulers.local.processes import id_of_process
 
 
 class LocalArrays(Arrays):
-    """This machine: the command that started the sweep runs its points, and is the array's job."""
+    """The process of the command that started the sweep is the array's job. It runs the points."""
 
     task = "$HPC_AMP_TASK"
     shell = "bash"
@@ -20,23 +20,23 @@ class LocalArrays(Arrays):
     in_foreground = True
 
     def submit(self, script: Path, tasks: int) -> Iterator[str]:
-        """Nobody takes it: see `hpc_amp.sweep.here`."""
+        """Not used: see `hpc_amp.sweep.here`."""
         raise SchedulerError("on this machine a sweep runs in the foreground")
 
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
-        """The command that will start it."""
+        """The id of the command that will start the task."""
         return job_ids[0] if job_ids else None
 
     def find(self, folder: Path, script: Path) -> list[str]:
-        """The command that would have run it is gone."""
+        """Empty: a sweep whose command has ended has no jobs."""
         return []
 
     def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
-        """Which processes are alive. While the command is, its points wait for their turn."""
+        """Query which processes are alive. While the command is alive, its points are pending."""
         answers = self.scheduler.query([*arrays, *jobs])
         alive = [job_id for job_id in arrays if answers[job_id].state == "running"]
         return {**answers, **dict.fromkeys(alive, JobStatus("pending"))}
 
     def id_of_process(self, pid: int) -> str:
-        """With its start time."""
+        """The id of a process, which includes its start time."""
         return id_of_process(pid)

@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# This machine, without a scheduler.
+# The local scheduler: jobs are processes of this machine.
 
 scheduler_begins() {
-  # Process number and start time: the number alone comes back after a reboot.
+  # Process number and start time, because numbers are used again.
   job_id="local-$$-$(awk '{ print $22 }' "/proc/$$/stat")"
 }
 
-# job_state JOB_ID HOST: running or ended; nothing for a job of another machine.
+# job_state JOB_ID HOST: print running or ended; nothing for a job of another machine.
 job_state() {
   local pid=${1#local-}
   pid=${pid%-*}
@@ -18,15 +18,14 @@ job_state() {
   fi
 }
 
-# read_allocation: what the scheduler gave this job: `hosts`, `deadline` and `port_seed`.
+# read_allocation: set `hosts` and `port_seed`. This machine is the whole allocation.
 read_allocation() {
-  # This machine is the whole allocation.
   hosts=localhost
   master_addr=127.0.0.1
   port_seed=$$
 }
 
-# go_on: have the script started again; returns where that cannot be had.
+# go_on: start the script again.
 go_on() {
   exec bash "$run_dir/launch.sh"
 }

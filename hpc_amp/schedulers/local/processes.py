@@ -1,4 +1,4 @@
-"""Processes of this machine as jobs."""
+"""Job ids for processes of this machine."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from pathlib import Path
 
 
 def id_of_process(pid: int) -> str:
-    """The id of a job whose script is this process. Its start tells it from a later one."""
+    """The id of the job whose script is a process: `local-<pid>-<start>`. The start time
+    distinguishes it from a later process with the same number."""
     return f"local-{pid}-{start_time(pid) or 0}"
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in ticks since boot; None where it is gone or a zombie."""
+    """When a process started, in clock ticks since boot. None if it has ended or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

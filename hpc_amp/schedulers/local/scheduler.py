@@ -1,4 +1,4 @@
-"""No scheduler: the script runs on this machine, in a session of its own."""
+"""The local scheduler: the script runs on this machine, in a session of its own."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 
 class Local(Scheduler):
-    """A job id is `local-<pid>-<start>`: the start time in clock ticks since boot tells a process
-    from a later one with the same number."""
+    """Runs jobs as processes of this machine. Their ids are those of `id_of_process`."""
 
     name = "local"
     title = "the local scheduler"
@@ -44,17 +43,17 @@ class Local(Scheduler):
     grace = 30
 
     def default_launcher(self, job: Job) -> str:
-        """torchrun for several ranks."""
+        """torchrun for several ranks, else `single`."""
         return launcher_of_one_node(job)
 
     def directives(self, plan: Spec) -> list[str]:
-        """There is nobody to read any; what site and user add is refused by `check`."""
+        """None. `check` refuses directives of site and job."""
         return []
 
     def check(self, plan: Spec) -> None:
-        """No more GPUs than this machine has."""
+        """Refuse directives, and more GPUs than this machine has."""
         if plan.site.directives or plan.job.resources.directives:
-            raise ConfigError("job.directives: the local scheduler reads none", hint="remove them")
+            raise ConfigError("job.directives: the local scheduler has none", hint="remove them")
         present = _nvidia_gpus()
         wanted = plan.job.resources.gpus_per_node
         if 0 < present < wanted:
@@ -95,11 +94,11 @@ class Local(Scheduler):
         return run_here(script, environ)
 
     def arrays(self) -> LocalArrays:
-        """The command that starts a sweep runs its points."""
+        """Points run as processes of the command that starts the sweep."""
         return LocalArrays(self)
 
     def submitit_executor(self, plan: Spec) -> submitit.Executor:
-        """Processes of this machine."""
+        """An executor that starts processes of this machine."""
         import submitit  # heavy, and optional
 
         made = submitit.LocalExecutor(
@@ -117,7 +116,8 @@ class Local(Scheduler):
         return made
 
     def queued(self) -> dict[str, Path]:
-        """Scripts of the processes on this machine, without the subshells that look like them."""
+        """The scripts of this machine's processes. Subshells of a script, which have its command
+        line, are left out."""
         scripts: dict[int, Path] = {}
         parents: dict[int, int] = {}
         for process in Path("/proc").glob("[0-9]*"):
@@ -126,7 +126,7 @@ class Local(Scheduler):
                 words = (process / "cmdline").read_bytes().split(b"\0")
                 stat = (process / "stat").read_text()
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
             if words[0] == b"bash" and len(words) > 1:
                 scripts[pid] = Path(os.fsdecode(words[1]))
                 parents[pid] = int(stat.rpartition(")")[2].split()[1])
@@ -137,14 +137,15 @@ class Local(Scheduler):
         }
 
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """Which of the processes are alive. One that is gone has ended."""
+        """Query which of the processes are alive."""
         return {
             job_id: JobStatus("running") if _alive(job_id) else JobStatus("ended", "process gone")
             for job_id in job_ids
         }
 
     def cancel(self, job_id: str) -> None:
-        """SIGTERM to the script, which lets the ranks save; SIGKILL to all of it 30 s later."""
+        """Send SIGTERM to the script, which lets the ranks save, and SIGKILL to all its processes
+        30 s later."""
         pid = _pid(job_id)
         if not _alive(job_id):
             return
@@ -167,8 +168,8 @@ def _alive(job_id: str) -> bool:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and all that it started. torchrun gives its ranks sessions of their own, so neither
-    the process group nor the session holds them together."""
+    """A process and all its descendants. The process group and the session would not do: torchrun
+    starts its ranks in sessions of their own."""
     family = [pid]
     for member in family:
         with contextlib.suppress(OSError):
@@ -178,12 +179,12 @@ def _family(pid: int) -> list[int]:
 
 
 def _send(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process that may have ended by now."""
+    """Send a signal to a process. Does nothing if it has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 def _nvidia_gpus() -> int:
-    """NVIDIA GPUs of this machine, as the driver lists them."""
+    """The number of NVIDIA GPUs of this machine, according to the driver."""
     folder = Path("/proc/driver/nvidia/gpus")
     return len(list(folder.iterdir())) if folder.is_dir() else 0

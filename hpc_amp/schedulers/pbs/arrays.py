@@ -1,4 +1,4 @@
-"""`qsub -J`."""
+"""Arrays of PBS: `qsub -J`."""
 
 from __future__ import annotations
 
@@ -8,45 +8,43 @@ from pathlib import Path
 
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE
 from hpc_amp.schedulers.arrays import Answers, Arrays, bound
-from hpc_amp.schedulers.base import AwayError, asked_again, complaint, run_command
+from hpc_amp.schedulers.base import UnreachableError, complaint, retried, run_command
 from hpc_amp.schedulers.pbs.qstat import job_status, parse_qstat
 
 
 class PbsArrays(Arrays):
-    """`qsub -J`, which takes no array of a single job: that is an ordinary one."""
+    """An array is one job with `-J`. PBS refuses an array of one task, which is submitted as an
+    ordinary job."""
 
     task = "${PBS_ARRAY_INDEX:-0}"
 
     def header(self, directives: Sequence[str], tasks: int, at_once: int | None) -> list[str]:
-        """A log for each task: PBS lets them all write into a file from its beginning."""
+        """Add `-J`, and give each task a log of its own: PBS would let all tasks write to one file
+        from its beginning."""
         if tasks == 1:
             return list(directives)
-        logs = [
-            re.sub(r"job\.log('?)$", r"^array_index^.log\1", line)
-            if line.startswith("-o ")
-            else line
-            for line in directives
-        ]
-        return [*logs, f"-J 0-{tasks - 1}{bound(tasks, at_once)}"]
+        log = re.compile(r"^(-o .*)job\.log('?)$")
+        lines = [log.sub(r"\1^array_index^.log\2", line) for line in directives]
+        return [*lines, f"-J 0-{tasks - 1}{bound(tasks, at_once)}"]
 
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
-        """`490[7].server`."""
+        """The id of a task, such as `490[7].server`."""
         if not job_ids:
             return None
         return job_ids[0].replace("[]", f"[{task}]")
 
-    @asked_again
+    @retried
     def query(self, arrays: Sequence[str], jobs: Sequence[str]) -> Answers:
-        """`qstat -f -t`, which lists every task by itself."""
+        """Query with `qstat -f -t`, which lists each task separately."""
         result = run_command(["qstat", "-f", "-t", *arrays, *jobs])
-        # 35: one of them has ended; 153: one is not known any more.
+        # 35: one of the jobs has ended; 153: one of them is unknown.
         if result.returncode not in (0, 35, 153):
-            raise AwayError(f"qstat does not answer: {complaint(result)}")
+            raise UnreachableError(f"qstat does not answer: {complaint(result)}")
         found = parse_qstat(result.stdout)
         return {job_id: job_status(attributes) for job_id, attributes in found.items()}
 
-    def last_words(self, job_ids: Sequence[str]) -> Answers:
-        """From the history, where the server keeps one."""
+    def final_status(self, job_ids: Sequence[str]) -> Answers:
+        """From the server's job history, if it keeps one."""
         found = parse_qstat(run_command(["qstat", "-x", "-f", *job_ids]).stdout)
         return {
             job_id: job_status(found[job_id]) if job_id in found else NOT_IN_QUEUE
@@ -54,10 +52,10 @@ class PbsArrays(Arrays):
         }
 
     def array_of(self, job_id: str) -> str:
-        """`490[].server` of `490[7].server`."""
+        """`490[].server` for the task `490[7].server`."""
         return re.sub(r"\[\d+\]", "[]", job_id)
 
     def find(self, folder: Path, script: Path) -> list[str]:
-        """By the log, which those of points have not in there."""
+        """Jobs whose log lies in the folder's `logs`. Those of single points lie elsewhere."""
         jobs = self.scheduler.queued().items()
         return [job_id for job_id, path in jobs if path.parent == folder / "logs"]

@@ -1,7 +1,8 @@
-"""How qsub of PBS Professional reads directives. Read in its sources, and tried on OpenPBS 23.06.
+"""How qsub of PBS Professional reads directives. Taken from its sources, and tested on OpenPBS
+23.06.
 
-Directives begin with `#PBS` behind any blanks and end at the first command. A backslash at the end
-of one joins the next line to it.
+Directives begin with `#PBS`, which blanks may precede, and end at the first command. A backslash at
+the end of a directive joins the next line to it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from hpc_amp.schedulers.words import BLANKS, Split, quoted_words
 
 _WITH_VALUE = "a A c C e J j k l m M N o p P q r R S u v W"
 _FLAGS = "f G h I V X z"
-# Torque's qsub has these, PBS Pro's has not.
+# Options of Torque's qsub that PBS Pro's does not have.
 _TORQUE_WITH_VALUE = "b d D F K L t T w"
 _TORQUE_FLAGS = "E n x"
 
 
 class PbsGrammar(Grammar):
-    """Quotes protect everything in them, a backslash escapes outside of them only, and `#` is an
-    ordinary character."""
+    """Quotes protect all characters in them, a backslash escapes outside of quotes only, and `#` is
+    an ordinary character."""
 
     name = "pbs"
     title = "PBS"
@@ -48,39 +49,40 @@ class PbsGrammar(Grammar):
     first_node = '$(head -n1 "$PBS_NODEFILE")'
 
     def split(self, text: str, line: int = 1) -> Split:
-        """As qsub does."""
+        """Split as qsub does."""
         return quoted_words(text, line, escapes_in_quotes=False, has_comments=False)
 
     def text_of(self, line: str) -> str | None:
-        """Blanks may stand before the marker."""
+        """The text after the marker, which blanks may precede."""
         return super().text_of(line.lstrip(BLANKS))
 
     def goes_on(self, line: str, number: int) -> bool:
-        """Also over a line that begins with the shell's empty command, though not an indented
-        one."""
+        """Comments, empty lines, and lines that begin with the shell's empty command `:` without
+        indentation do not end the directives."""
         return line.startswith(":") or super().goes_on(line, number)
 
     def entries(self, option: Option) -> list[tuple[str, str]] | None:
-        """Resources and attributes."""
+        """The entries of `-l` (resources) and `-W` (attributes)."""
         if option.name not in ("l", "W"):
             return None
         entries = resource_list(option.value or "")
         return [(name, name if value is None else f"{name}={value}") for name, value in entries]
 
     def first_counts(self, option: str) -> bool:
-        """Of two equal resources, PBS takes the first."""
+        """For resources, PBS uses the first of several values."""
         return option.startswith("l ")
 
     def without_own_variables(self, option: Option) -> str:
-        """Torque and some sites fill in `$PBS_...` in the path of a log: the linter has a rule of
-        its own for these."""
+        """Empty for a log path with `$PBS_...`, which Torque and some sites replace. The linter has
+        a rule of its own for these."""
         value = option.value or ""
         if option.name in ("o", "e") and "$PBS_" in value.replace("{", ""):
             return ""
         return value
 
     def requested(self, options: Options) -> Requested:
-        """Chunks are nodes where they are scattered, or where there is one."""
+        """The resources of the options. The number of chunks is the number of nodes if the chunks
+        are scattered, or if there is only one."""
         given = resources(options)
         if (nodes := given.get("nodes")) is not None:
             return Requested(nodes=number(nodes.partition(":")[0]))
@@ -93,14 +95,15 @@ class PbsGrammar(Grammar):
 
 
 def resource_list(value: str) -> Iterable[tuple[str, str | None]]:
-    """The `name[=value]` of one `-l`; commas in quotes do not part them."""
+    """Yield the names and values of an option `-l name[=value],...`. Commas in quotes do not
+    separate."""
     for part in re.findall(r"""(?:[^,'"]|'[^']*'|"[^"]*")+""", value):
         name, equals, rest = part.partition("=")
         yield name.strip(), rest.strip() if equals else None
 
 
 def resources(options: Options) -> dict[str, str]:
-    """The `-l` resources of a header; the first of a name counts."""
+    """The resources of a header by name. If one is repeated, the first value counts."""
     found: dict[str, str] = {}
     for option in options.all("l"):
         for name, value in resource_list(option.value or ""):

@@ -6,19 +6,19 @@ scheduler_begins() {
   job_id=$PBS_JOBID
 }
 
-# job_state JOB_ID HOST: running or ended; nothing where PBS does not say.
+# job_state JOB_ID HOST: print running or ended; nothing if PBS does not answer.
 job_state() {
   local said
   said=$(timeout 60 qstat -f "$1" 2>&1) || true
   case $said in
     *"job_state = "[RSUB]*) echo running ;;
-    *"job_state = E"*) ;; # its script may be at work
-    # Also one that waits to be started once more.
+    *"job_state = E"*) ;; # its script may still run
+    # A job in any other state waits to be started again.
     *"job_state = "* | *"Unknown Job Id"* | *"has finished"*) echo ended ;;
   esac
 }
 
-# gone JOB_ID: whether PBS says that this job is not in its queue.
+# gone JOB_ID: whether this job is certainly not in the queue.
 gone() {
   case $(timeout 60 qstat -f "$1" 2>&1) in
     *"job_state = F"* | *"Unknown Job Id"* | *"has finished"*) ;;
@@ -26,32 +26,31 @@ gone() {
   esac
 }
 
-# may_start_again: whether the scheduler, after a SIGTERM, may start this job once more without saying
-# so before.
+# may_start_again: see ending.sh.
 may_start_again() {
-  return 0 # after `qrerun`, a preemption or the loss of a node
+  return 0 # after `qrerun`, a preemption or the failure of a node
 }
 
-# read_allocation: what the scheduler gave this job: `hosts`, `deadline` and `port_seed`.
+# read_allocation: set `hosts`, `deadline` and `port_seed` for this job.
 read_allocation() {
-  # What PBS gave us. A host stands in the node file once for each process of its chunk.
+  # The node file has a line for each process of a chunk.
   hosts=$(awk 'NF && !seen[$1]++ { print $1 }' "${PBS_NODEFILE:-/nonexistent}") || fail "no node file at ${PBS_NODEFILE:-PBS_NODEFILE}"
-  # The time limit as it really is: qsub's command line may have changed it.
+  # The actual time limit: qsub's command line may have changed it.
   facts=$(timeout 20 qstat -f "$PBS_JOBID" 2>/dev/null) || facts=
   limit=$(sed -nE 's/^ *Resource_List\.walltime = ([0-9:]+)$/\1/p' <<<"$facts")
   set_deadline "$(sed -nE 's/^ *stime = (.+)$/\1/p' <<<"$facts")"
-  port_seed=$((${PBS_JOBID%%[!0-9]*} + ${PBS_ARRAY_INDEX:-0})) # tasks of an array share a number
+  port_seed=$((${PBS_JOBID%%[!0-9]*} + ${PBS_ARRAY_INDEX:-0})) # the tasks of an array have the same job number
 }
 
-# use_first_nodes N: mpirun asks PBS for the nodes, too.
+# use_first_nodes N: mpirun reads the node file too.
 use_first_nodes() { use_first_lines "$1" PBS_NODEFILE; }
 
-# own_jobs: the ids of this run's jobs that are in the queue and wait for no other one. Fails where the
+# own_jobs: print the ids of this run's jobs that are in the queue and wait for no other job. Fails if the
 # queue does not answer.
 own_jobs() {
   local said
   said=$(timeout 60 qstat -f 2>&1) || return 1
-  # Values go on in lines that begin with a tab. The paths of the log and of the script tell the run.
+  # A line that begins with a tab continues a value. The paths of log and script show the job's run.
   folder=$run_dir/ awk '
     /^Job Id:/ { look(); id = $3; text = state = ""; next }
     $1 == "job_state" { state = $3 }

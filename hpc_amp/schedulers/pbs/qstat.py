@@ -1,4 +1,4 @@
-"""What `qstat -f` says."""
+"""Read the output of `qstat -f`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from hpc_amp.schedulers.answers import JobStatus
 
 _ENDED_WITH = {
     -29: "PBS ended it at its time limit",
-    -27: "PBS ended it: it used more memory than it asked for",
+    -27: "PBS ended it: it used more memory than it requested",
     -20: "its node was lost",
 }
 
 
 def parse_qstat(text: str) -> dict[str, dict[str, str]]:
-    """`qstat -f`: a line `Job Id: ...`, then indented `name = value`, long values going on in lines
-    that start with a tab."""
+    """The attributes of jobs in the output of `qstat -f`, by job id. The output has a line `Job Id:
+    ...` for each job, then indented lines `name = value`. Lines that begin with a tab continue the
+    value before."""
     jobs: dict[str, dict[str, str]] = {}
     attributes: dict[str, str] = {}
     name = ""
@@ -32,17 +33,18 @@ def parse_qstat(text: str) -> dict[str, dict[str, str]]:
 
 
 def _reason(comment: str) -> str:
-    """Why a job waits. What a comment says of an earlier start stays there after a requeue."""
+    """Why a job waits. After a requeue, the comment may still be that of its last start, which is
+    no reason."""
     return "" if re.match(r"Job run at|Job Array Began|Job was sent", comment) else comment
 
 
 def job_status(attributes: Mapping[str, str]) -> JobStatus:
-    """From the attributes of a job in `qstat -f`."""
+    """The status of a job from its attributes in `qstat -f`."""
     state, comment = attributes.get("job_state", ""), attributes.get("comment", "")
     if state in ("R", "E", "B", "S", "U"):
         return JobStatus("running")
     if state in ("Q", "H", "W", "T", "M"):
-        # A job that others wait for has the attribute too (`beforeany:...`).
+        # A job for which others wait has the attribute `depend` too, with `beforeany:...`.
         waits = "after" in attributes.get("depend", "")
         if state == "H" and waits and "s" in attributes.get("Hold_Types", ""):
             return JobStatus("pending", "waits for another job", after=True)

@@ -1,6 +1,6 @@
 """PBS Professional and OpenPBS: qsub's directives and quoting, qstat, qdel.
 
-Behaviour not in the manuals was observed on OpenPBS 23.06 and read in its source.
+Behaviour that the manuals do not describe was observed on OpenPBS 23.06 and taken from its source.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.resources import Which
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.base import (
     TERMINAL,
-    AwayError,
     Interactive,
-    Which,
-    asked_again,
+    UnreachableError,
     complaint,
     directive_words,
-    hand_in,
     merge_directives,
     needs_terminal,
     output_of,
     refuse_directives,
+    retried,
     run_command,
+    run_submit_command,
     script_command,
     submission_environment,
     without_options,
@@ -44,42 +44,44 @@ if TYPE_CHECKING:
 
 FILE = Path("/etc/pbs.conf")
 _SERVER = r"(?m)^\s*PBS_(SERVER|PRIMARY|SERVER_HOST_NAME)\s*=\s*\S"
-_OF_OTHERS = ("qconf", "cqwait")  # programs of Grid Engine and of Cobalt, which have a qsub, too
+_OF_OTHERS = ("qconf", "cqwait")  # of Grid Engine and of Cobalt, which also have a qsub
 OWN_VARIABLES = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT", "PBS_EXEC")
 AWAY = r"(?i)(cannot|couldn't|failed to) connect|Connection refused|No route to host|errno=15010"
-"""What clients say where they did not reach the server."""
-# Of files that a terminal takes the place of, and of jobs that start again or several times.
+"""Messages of clients that did not reach the server."""
+# Options that an interactive job does not have, and whether they take a value: of files, which the
+# terminal replaces, of restarts and of arrays.
 _OF_BATCH_JOBS = {
     **dict.fromkeys(("-o", "-e", "-j", "-k", "-R", "-r", "-J", "-C"), True),
     **dict.fromkeys(("-I", "-z"), False),
 }
-# Options that make of a submission something else than one job whose id qsub tells at once.
+# Options with which qsub does not submit exactly one batch job and print its id at once.
 _REFUSED = {
     "J": "every job of the array would be the same run; several runs are `hpc-amp sweep`",
-    "z": "qsub would not tell the job's id",
-    "I": "the job would be a terminal; that is `hpc-amp shell`",
-    "X": "qsub takes it for interactive jobs only; that is `hpc-amp shell`",
-    "G": "qsub takes it for interactive jobs only; that is `hpc-amp shell`",
+    "z": "qsub would not print the job's id",
+    "I": "the job would be interactive; use `hpc-amp shell` for that",
+    "X": "qsub accepts it for interactive jobs only; use `hpc-amp shell` for that",
+    "G": "qsub accepts it for interactive jobs only; use `hpc-amp shell` for that",
     "C": "qsub would no longer read the lines that begin with #PBS",
-    "W interactive": "the job would be a terminal; that is `hpc-amp shell`",
-    "W block": "qsub would answer when the job has ended only; `--follow` waits for a run",
+    "W interactive": "the job would be interactive; use `hpc-amp shell` for that",
+    "W block": "qsub would print the id after the job's end only; `--follow` waits for a run",
 }
 LOST = r"Premature end of message|End of File|timed out|[Pp]rotocol error|Connection reset"
-"""What qsub says where the server may have the job although its answer did not come."""
+"""Messages of qsub after which the server may have accepted the job although it did not answer."""
 _FINISHED = "has finished"
 _UNKNOWN = "Unknown Job Id"
 
 
 class Pbs(QsubScheduler):
-    """qsub copies the script at submission and reads options in it up to the first command. Of a
-    `-l` resource that is given twice the first counts, so each is written once."""
+    """PBS Professional and OpenPBS. qsub copies the script at submission and reads options in it up
+    to the first command. If a resource (`-l`) is repeated, the first value counts, so each is
+    written once."""
 
     name = "pbs"
     title = GRAMMAR.title
     gpu_requests = ("ngpus",)
     site_keys = ("chunk",)
     instead_of_key: ClassVar[Mapping[str, str]] = {
-        "gpu_type": "say it in chunk, such as gputype=A100"
+        "gpu_type": "write it into chunk, such as gputype=A100"
     }
     grammar = GRAMMAR
     grace = 10  # the default of kill_delay
@@ -87,9 +89,12 @@ class Pbs(QsubScheduler):
 
     @classmethod
     def is_configured(cls, which: Which = shutil.which) -> bool:
-        """Torque, Grid Engine, Cobalt and Slurm (in a package of its own) have a `qsub` too. None
-        of them reads pbs.conf; where it has stayed behind, the company of `qsub` gives the other
-        away."""
+        """Whether qsub and qstat are installed and pbs.conf names a server.
+
+        Torque, Grid Engine, Cobalt and Slurm (in a separate package) have a `qsub` too. None of
+        them reads pbs.conf. In case that a pbs.conf was left behind, the programs beside qsub show
+        whose it is.
+        """
         if not (which("qsub") and which("qstat")) or is_beside(which, "qsub", _OF_OTHERS):
             return False
         try:
@@ -99,8 +104,11 @@ class Pbs(QsubScheduler):
         return bool(os.environ.get("PBS_SERVER")) or bool(re.search(_SERVER, text))
 
     def directives(self, plan: Spec) -> list[str]:
-        """One chunk a node. Output goes straight to the log (`-k doe`): it would be copied there at
-        the end otherwise. PBS starts the job again where a node is lost (`-r y`)."""
+        """See `Scheduler.directives`.
+
+        There is one chunk for each node. `-k doe`: output is written to the log directly, instead
+        of being copied there at the end. `-r y`: PBS starts the job again if a node fails.
+        """
         job, request = plan.job, plan.job.resources
         tasks = plan.tasks_per_node
         chunk = [
@@ -128,13 +136,13 @@ class Pbs(QsubScheduler):
             ("-k", "-k doe"),
             ("-o", f"-o {shlex.quote(log)}"),
             ("-r", "-r y"),
-            # PBS would give its jobs 077: files that a group could not read.
+            # The default in jobs is 077, with which the group could not read the files.
             ("-W umask", f"-W umask={plan.umask:03o}"),
         ]
         return merge_directives(generated, plan, _options)
 
     def check(self, plan: Spec) -> None:
-        """What PBS's own parser refuses, and what hides a job."""
+        """Refuse directives that hpc-amp cannot follow or PBS's parser would refuse."""
         refuse_directives(plan, GRAMMAR, _REFUSED)
         if not str(plan.run_dir).isascii():
             raise ConfigError(
@@ -144,10 +152,10 @@ class Pbs(QsubScheduler):
         if "^array_index^" in str(plan.run_dir):
             raise ConfigError(
                 f"PBS puts numbers in place of ^array_index^ in the path of a log: {plan.run_dir}",
-                hint="work in another folder: PBS would hold the job for ever",
+                hint="work in another folder: PBS would hold the job forever",
             )
 
-    @asked_again
+    @retried
     def submit(
         self,
         script: Path,
@@ -156,16 +164,16 @@ class Pbs(QsubScheduler):
         after: str | None = None,
         held: bool = False,
     ) -> Submission:
-        """`qsub`. A link of a chain starts after any end of the one before, since that may have
-        been killed; it looks for itself whether there is anything to do."""
+        """Submit with `qsub`. A job of a chain starts after any end of the job before, because that
+        may have been killed. Its script checks whether there is anything left to do."""
         options = ["-h"] if held else []
         if after is not None:
             options += ["-W", f"depend=afterany:{after}"]
-        return hand_in(
+        return run_submit_command(
             ["qsub", *options, str(script)],
             environ=submission_environment(environ, *OWN_VARIABLES),
             folder=script.parent,
-            job_id=r"^\d+(?:\[\])?\.\S+$",  # with brackets it is an array
+            job_id=r"^\d+(?:\[\])?\.\S+$",  # an array has brackets
             lost=LOST,
             away=AWAY,
         )
@@ -173,8 +181,8 @@ class Pbs(QsubScheduler):
     def interactive(
         self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive:
-        """`qsub -I`, which runs a command behind `--` on the node's terminal and ends with it; a
-        script's body it would not run. Its exit status is 0, whatever happened."""
+        """`qsub -I`, which runs the command after `--` on the node's terminal. It would not run the
+        body of a script. Its exit status is always 0."""
         if not terminal:
             raise needs_terminal("PBS")
         words = [w for line in self.directives(plan) for w in directive_words(line, GRAMMAR)]
@@ -187,12 +195,12 @@ class Pbs(QsubScheduler):
         )
 
     def arrays(self) -> PbsArrays:
-        """`qsub -J`."""
+        """Arrays of `qsub -J`."""
         return PbsArrays(self)
 
     def queued(self) -> dict[str, Path]:
-        """Logs of jobs."""
-        text = output_of(["qstat", "-f"]).replace("\n\t", "")  # long values go on behind a tab
+        """The logs of jobs."""
+        text = output_of(["qstat", "-f"]).replace("\n\t", "")  # a tab continues a long value
         jobs = {}
         for block in text.split("Job Id: ")[1:]:
             output = re.search(r"^ *Output_Path = [^:]*:(.*)$", block, re.MULTILINE)
@@ -200,10 +208,10 @@ class Pbs(QsubScheduler):
                 jobs[block.split()[0]] = Path(output[1])
         return jobs
 
-    @asked_again
+    @retried
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """`qstat -f`, asked once for all. Its text form is read: the JSON form lists only the first
-        of several jobs (OpenPBS 23.06), is not always valid, and changes values that look like
+        """Query with one `qstat -f`. Its text form is used: the JSON form lists only the first of
+        several jobs (OpenPBS 23.06), is not always valid, and changes values that look like
         numbers."""
         if not job_ids:
             return {}
@@ -219,31 +227,32 @@ class Pbs(QsubScheduler):
                 ]
                 answer |= dict.fromkeys(ended, JobStatus("ended"))
             elif _UNKNOWN not in line:
-                raise AwayError(f"qstat does not answer: {complaint(result)}")
+                raise UnreachableError(f"qstat does not answer: {complaint(result)}")
         if result.returncode not in (0, 35, 153):
-            raise AwayError(f"qstat does not answer: {complaint(result)}")
+            raise UnreachableError(f"qstat does not answer: {complaint(result)}")
         return answer
 
     lost_log = (
-        "PBS opens the log on the node before the job starts, and holds the job where it cannot "
+        "PBS opens the log on the node before the job starts, and holds the job if it cannot "
         "(Exit_status -3, `too many failed attempts`)"
     )
 
     def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
-        """Of `-o` and `-e`, whose files may have a host in front."""
+        """The files of `-o` and `-e`."""
         return log_files_in(directives, GRAMMAR, variable="^array_index^")
 
-    @asked_again
+    @retried
     def cancel(self, job_id: str) -> None:
-        """`qdel`: SIGTERM to what runs on the first node, SIGKILL some seconds later."""
+        """Cancel with `qdel`: SIGTERM to the processes on the first node, SIGKILL some seconds
+        later."""
         result = run_command(["qdel", job_id])
         if "Unauthorized" in result.stderr:
             raise SchedulerError(f"qdel {job_id}: {complaint(result)}")
         if result.returncode != 0 and not re.search(f"{_FINISHED}|{_UNKNOWN}", result.stderr):
-            raise AwayError(f"qdel {job_id}: {complaint(result)}")
+            raise UnreachableError(f"qdel {job_id}: {complaint(result)}")
 
-    def last_words(self, job_id: str, run_dir: Path) -> JobStatus:
-        """From the history, where the server keeps one."""
+    def final_status(self, job_id: str, run_dir: Path) -> JobStatus:
+        """From the server's job history, if it keeps one."""
         result = run_command(["qstat", "-x", "-f", job_id])
         attributes = _match(parse_qstat(result.stdout), [job_id]).get(job_id)
         if attributes is None:
@@ -252,13 +261,14 @@ class Pbs(QsubScheduler):
 
 
 def _job_name(name: str) -> str:
-    """A job name that every PBS takes: a letter first, and no more than 15 characters."""
+    """A job name that every version of PBS accepts: it begins with a letter and has at most 15
+    characters."""
     return (name if name[0].isalpha() else f"j{name}")[:15]
 
 
 def _options(line: str) -> set[str]:
-    """The options that a directive line sets; a resource counts as one of its own (`-l place`), and
-    so does an attribute (`-W umask`)."""
+    """The options that a directive sets. Each resource (`-l place`) and each attribute (`-W umask`)
+    counts as an option of its own."""
     words = iter(directive_words(line, GRAMMAR))
     names = set()
     for word in words:
@@ -277,7 +287,7 @@ def _options(line: str) -> set[str]:
 
 
 def _number(job_id: str) -> str:
-    """The part of a job id that one server gives once: another name of the server may follow."""
+    """The number in a job id, without the server's name, which may differ between outputs."""
     return job_id.partition(".")[0]
 
 

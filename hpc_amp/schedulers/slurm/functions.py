@@ -1,4 +1,4 @@
-"""Python functions as jobs of Slurm: submitit's executor, set up for a plan."""
+"""An executor of submitit for a plan on Slurm (`hpc_amp.executor`)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import submitit
 from hpc_amp.errors import SchedulerError
 from hpc_amp.jobs.spec import Spec
 
-# What submitit has to say itself: where its logs are, and which signal it listens to.
+# Options that submitit sets itself.
 _OF_SUBMITIT = ("--output", "--open-mode", "--signal")
 
 
 def executor(plan: Spec, directives: Callable[[Spec], list[str]]) -> submitit.Executor:
-    """One task a rank, and the header that a batch job of ours has, made by `directives`. Raises
-    SchedulerError where Slurm is not on this machine."""
+    """Create an executor that starts one task for each rank. Its jobs have the header that
+    `directives` returns for the plan. Raises SchedulerError if Slurm is not on this machine."""
     if shutil.which("srun") is None:
         raise SchedulerError(
             "`srun` is not on this machine's PATH",
@@ -41,11 +41,12 @@ def executor(plan: Spec, directives: Callable[[Spec], list[str]]) -> submitit.Ex
         signal_delay_s=plan.stop_margin,
         stderr_to_stdout=True,
         wckey=None,
-        # Before the first command, so they are directives; of two of a kind the last counts.
+        # These lines come before the first command, so Slurm reads them as directives. If an option
+        # is repeated, the last one counts.
         setup=[
             *(f"#SBATCH {line}" for line in directives(plan)),
-            # A job that was killed, and started again by Slurm, may have left its wish behind.
-            f"rm -f {_wish(plan.run_dir)}",
+            # A job that was killed and requeued by Slurm may have left this file.
+            f"rm -f {_request_file(plan.run_dir)}",
         ],
         srun_args=[
             f"--cpus-per-task={request.cpus_per_gpu}",
@@ -57,15 +58,16 @@ def executor(plan: Spec, directives: Callable[[Spec], list[str]]) -> submitit.Ex
     return made
 
 
-def _wish(folder: Path) -> str:
-    """Shell: the file that says that a function asked to be started again."""
+def _request_file(folder: Path) -> str:
+    """A shell word: the file with which a function requests that its job is requeued."""
     return f'{shlex.quote(str(folder))}/requeue-"$SLURM_JOB_ID"'
 
 
 def _requeue_lines(folder: Path) -> list[str]:
-    """Shell for the end of the batch script: what a function asked for at a checkpoint."""
+    """Shell lines for the end of the batch script, which requeue the job if a function requested
+    it at a checkpoint."""
     return [
-        f"asked={_wish(folder)}",
+        f"asked={_request_file(folder)}",
         "id=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}",
         '[ ! -e "$asked" ] || { rm -f "$asked" && scontrol requeue "$id" && sleep 60; }',
     ]

@@ -1,4 +1,4 @@
-"""How sbatch reads directives. Read in the sources of Slurm, and tried on Slurm 22.05.
+"""How sbatch reads directives. Taken from the sources of Slurm, and tested on Slurm 22.05.
 
 Directives begin with `#SBATCH` at column 0 and end at the first line that is not a comment.
 """
@@ -39,7 +39,7 @@ no-requeue O/overcommit s/oversubscribe parsable propagate Q/quiet reboot requeu
 s/share=oversubscribe spread-job stepmgr test-only use-min-nodes usage V/version v/verbose W/wait
 I/immediate
 """
-# What srun has besides, or has in another form.
+# The options of srun that sbatch does not have, or has in another form.
 _SRUN_WITH_VALUE = """
 mpi cpu-bind jobid r/relative container-image container-mounts container-workdir container-name
 container-env container-mount environment task-prolog task-epilog prolog epilog accel-bind W/wait
@@ -61,8 +61,9 @@ def _srun(sbatch: OptionTable) -> OptionTable:
 
 
 class SlurmGrammar(Grammar):
-    """Quotes and a backslash as in a shell, except that a backslash escapes inside either kind of
-    quotes, and that an unquoted `#` starts a comment even in the middle of a word."""
+    """Quotes and backslashes work as in a shell, with two exceptions: a backslash also escapes
+    inside quotes of both kinds, and an unquoted `#` starts a comment even in the middle of a
+    word."""
 
     name = "slurm"
     title = "Slurm"
@@ -71,7 +72,7 @@ class SlurmGrammar(Grammar):
     without_shebang = "sbatch refuses a script"
 
     has_comments = True
-    # Each begins the next job of several in one.
+    # These words begin the next component of a heterogeneous job.
     alone = frozenset({"hetjob", "packjob"})
 
     options = OptionTable(spellings(_WITH_VALUE), spellings(_FLAGS))
@@ -102,16 +103,18 @@ class SlurmGrammar(Grammar):
     launchers: ClassVar[Mapping[str, OptionTable]] = {"srun": _srun(options)}
 
     def split(self, text: str, line: int = 1) -> Split:
-        """As sbatch does."""
+        """Split as sbatch does."""
         return quoted_words(text, line, escapes_in_quotes=True, has_comments=True)
 
     def ends_with_backslash(self, text: str) -> bool:
-        """A blank behind the backslash is escaped by it."""
+        """Unlike in the base class, blanks after the backslash are not ignored: the backslash
+        escapes the first one."""
         text = text.rstrip("\r")
         return (len(text) - len(text.rstrip("\\"))) % 2 == 1
 
     def requested(self, options: Options) -> Requested:
-        """Nothing of a job that is several in one is known: each has its own options."""
+        """The resources of the options. The number of nodes of a heterogeneous job is unknown:
+        each component has its own options."""
         nodes = _nodes(options)
         per_node, tasks = options.last("ntasks-per-node"), options.last("ntasks")
         return Requested(
@@ -147,7 +150,7 @@ def _gpus_per_node(options: Options, nodes: int | None) -> int | None:
 
 
 def _gpu_count(value: str) -> int | None:
-    """Of `4`, `a100:4` or `gpu:a100:4(S:0-1)`; 1 for a type without a count."""
+    """The count in `4`, `a100:4` or `gpu:a100:4(S:0-1)`; 1 for a type without a count."""
     last = value.partition("(")[0].rpartition(":")[2]
     if last[:1].isdigit():
         return number(last)

@@ -4,46 +4,45 @@
 scheduler_begins() {
   [ -n "${SLURM_JOB_ID:-}" ] || fail "this script runs under Slurm: sbatch $run_dir/launch.sh"
   job_id=$SLURM_JOB_ID
-  # The last task of an array has the array's own id, which would mean all of its tasks.
+  # The SLURM_JOB_ID of an array's last task is the array's id, which stands for all tasks.
   [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 }
 
-# job_state JOB_ID HOST: running or ended; nothing where Slurm does not say.
+# job_state JOB_ID HOST: print running or ended; nothing if Slurm does not answer.
 job_state() {
   local said
   if said=$(timeout 60 squeue -h -j "$1" -o %T 2>&1); then
     case $said in
       RUNNING | SUSPENDED | STOPPED | SIGNALING | RESIZING | STAGE_OUT) echo running ;;
-      COMPLETING) ;; # its script may be at work
-      *) echo ended ;; # also one that waits to be started once more
+      COMPLETING) ;; # its script may still run
+      *) echo ended ;; # a pending job waits to be started again
     esac
   elif [[ $said == *"Invalid job id"* ]]; then
     echo ended
   fi
 }
 
-# fact_of_job KEY: of this job, as Slurm has it now.
+# fact_of_job KEY: print a value of this job from `scontrol show job`.
 fact_of_job() {
   timeout 20 scontrol show job "$job_id" 2>/dev/null | sed -nE "s/^(.* )?$1=([^ ]*).*/\2/p" || true
 }
 
-# starts_again: whether the scheduler has decided to start this very job once more.
+# starts_again: see ending.sh.
 starts_again() {
-  # Slurm counts that at once (our own number is that of this start), unless it has forgotten in a
-  # crash that the job had begun.
+  # At a requeue, Slurm increments `Restarts` at once; SLURM_RESTART_COUNT is the number of this start. If
+  # Slurm lost the record of this start in a crash, the job is pending.
   local restarts
   [ "$(fact_of_job JobState)" != PENDING ] || return 0
   restarts=$(fact_of_job Restarts)
   [ "${restarts:-0}" -gt "${SLURM_RESTART_COUNT:-0}" ]
 }
 
-# may_start_again: whether the scheduler, after a SIGTERM, may start this job once more without saying
-# so before.
+# may_start_again: see ending.sh.
 may_start_again() {
   return 1
 }
 
-# preempted: whether this job has only the grace time left of a preemption.
+# preempted: see ending.sh.
 preempted() {
   [[ $(fact_of_job PreemptTime) == [0-9]* ]]
 }
@@ -52,19 +51,18 @@ ask_grace() {
   scontrol show config 2>/dev/null | sed -nE 's/^KillWait *= *([0-9]+).*/\1/p'
 }
 
-# read_allocation: what the scheduler gave this job: `hosts`, `deadline` and `port_seed`.
+# read_allocation: set `hosts`, `deadline` and `port_seed` for this job.
 read_allocation() {
-  # What Slurm gave us. Names come from scontrol on the host: it does not exist inside an image.
   hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || fail "scontrol does not name the nodes"
-  # The time limit as it really is: sbatch's command line may have changed it.
+  # The actual time limit: sbatch's command line may have changed it.
   end=$(squeue -h -j "$job_id" -o %e 2>/dev/null) || end=
   [[ $end != [0-9]* ]] || deadline=$(date -d "$end" +%s)
   port_seed=$SLURM_JOB_ID
-  # srun must not inherit options of whoever submitted; it gets its own below.
+  # srun must not inherit options of the shell that submitted the job.
   export SLURM_EXPORT_ENV=ALL SRUN_CPUS_PER_TASK=${job[step_cpus]}
 }
 
-# use_first_nodes N: the first N nodes of this job, as a job of their own for srun.
+# use_first_nodes N: set Slurm's variables so that srun sees a job with the first N nodes only.
 use_first_nodes() {
   local tasks=${job[tasks_per_node]}
   if [ -z "${all_nodes:-}" ]; then
@@ -78,13 +76,12 @@ use_first_nodes() {
   export SLURM_TASKS_PER_NODE="$tasks(x$1)" SLURM_JOB_CPUS_PER_NODE="$cores_of_node(x$1)"
 }
 
-# go_on: have the script started again; returns where that cannot be had.
+# go_on: requeue this job and wait for its end. Returns if that is not possible.
 go_on() {
-  # From the host: scontrol does not exist inside the image. Slurm terminates this script when it
-  # requeues the job, so it waits for that: leaving first might complete the job. A controller that
-  # does not answer is asked again; while it is away, nobody ends this job either.
+  # Slurm ends this script when it requeues the job. The script waits for that, because its own end could
+  # complete the job. If the controller does not answer, the request is repeated.
   local said pause accepted=no last_try=$((SECONDS + 3600))
-  # At the time limit Slurm terminates, too, and can be asked until it kills.
+  # Slurm also sends SIGTERM at the time limit, and accepts a requeue until it kills the job.
   trap '[ "$accepted" = yes ] || [ "$(date +%s)" -lt "$deadline" ] || starts_again || scontrol requeue "$job_id" || true; exit 0' TERM
   while [ "$SECONDS" -lt "$last_try" ]; do
     if said=$(scontrol requeue "$job_id" 2>&1); then
@@ -96,7 +93,7 @@ go_on() {
     fi
     case $said in
       *disabled* | *denied* | *Invalid*) break ;;
-      *"pending execution"*) exit 0 ;; # it was requeued before this script was told to end
+      *"pending execution"*) exit 0 ;; # the job was requeued, and this script gets its signal later
     esac
     sleep "$pause" &
     wait $! || true

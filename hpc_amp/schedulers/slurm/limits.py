@@ -1,4 +1,4 @@
-"""What Slurm tells of its partitions and nodes."""
+"""The limits of Slurm's partitions, and the architectures of its nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpc_amp.schedulers.base import run_command
 
 
 def node_architectures(job: Job) -> set[str]:
-    """The architectures of the nodes in the job's partition, as `uname -m` gives them; empty where
+    """The architectures of the nodes in the job's partition, in the form of `uname -m`. Empty if
     Slurm does not answer."""
     try:
         answer = run_command(["scontrol", "--oneliner", "show", "nodes"])
@@ -31,7 +31,8 @@ def node_architectures(job: Job) -> set[str]:
 
 
 def check_limits(job: Job) -> Iterator[Finding]:
-    """The limits of the job's partition, as sinfo tells them; nothing where it does not answer."""
+    """Yield findings for a job that its partition does not allow, according to sinfo. None if sinfo
+    does not answer."""
     resources = job.resources
     try:
         answer = run_command(["sinfo", "--noheader", "--format=%P|%a|%l|%D"])
@@ -46,7 +47,7 @@ def check_limits(job: Job) -> Iterator[Finding]:
     chosen = [queues[part] for part in wanted.split(",") if part in queues]
     if not chosen:
         what = f"there is no partition {wanted}"
-        fix = f"those that you see here are {', '.join(sorted(queues))}"
+        fix = f"the partitions are {', '.join(sorted(queues))}"
         yield Finding("sched", "error", what, why, fix)
         return
     if all(row[1] != "up" for row in chosen):
@@ -56,16 +57,17 @@ def check_limits(job: Job) -> Iterator[Finding]:
     walltime = parse_duration(resources.walltime)
     if all(limit is not None and limit < walltime for limit in limits):
         what = f"job.walltime {resources.walltime} is more than {wanted} allows ({chosen[0][2]})"
-        fix = "make it shorter: a run goes on in its next attempt by itself"
+        fix = "make it shorter: a run continues in its next attempt by itself"
         yield Finding("sched", "error", what, why, fix)
     total = sum(int(row[3]) for row in rows if row[0].rstrip("*") in wanted.split(","))
     if resources.nodes > total:
         what = f"job.nodes is {resources.nodes}, and {wanted} has {total}"
-        yield Finding("sched", "error", what, why, "ask for fewer, or for another partition")
+        yield Finding("sched", "error", what, why, "request fewer, or another partition")
 
 
 def _seconds(text: str) -> int | None:
-    """Slurm's time limit: `1-00:00:00`, `30:00`; None for `infinite` and what is none."""
+    """Convert a time limit of Slurm, such as `1-00:00:00` or `30:00`, to seconds. None for
+    `infinite` and any other text."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
     if match is None:
         return None

@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hpc_amp.config.units import format_duration, parse_size
 from hpc_amp.errors import ConfigError, SchedulerError
+from hpc_amp.resources import Which
 from hpc_amp.schedulers.answers import JobStatus, Submission
 from hpc_amp.schedulers.base import (
     TERMINAL,
     Interactive,
     Scheduler,
-    Which,
     complaint,
     directive_words,
-    hand_in,
     merge_directives,
     output_of,
     refuse_directives,
     run_command,
     run_here,
+    run_submit_command,
     script_command,
     submission_environment,
     without_options,
 )
+from hpc_amp.schedulers.slurm import squeue
 from hpc_amp.schedulers.slurm.arrays import SlurmArrays
 from hpc_amp.schedulers.slurm.grammar import GRAMMAR
-from hpc_amp.schedulers.slurm.states import job_status
 
 if TYPE_CHECKING:
     import submitit
@@ -48,19 +48,20 @@ _AWAY = "Unable to contact slurm controller|Connection refused|No route to host"
 
 
 def quote_directive(value: str) -> str:
-    """`value` as sbatch's directive parser reads it back: it groups with quotes like a shell, but a
-    backslash escapes inside either kind of quotes, and `#` outside them starts a comment."""
+    """Quote a value for sbatch's parser of directives. It reads quotes as a shell does, but a
+    backslash also escapes inside quotes, and an unquoted `#` starts a comment."""
     return shlex.quote(value.replace("\\", "\\\\"))
 
 
 def file_pattern(path: str) -> str:
-    """`path` as a file name of sbatch, which replaces `%j` and the like; a backslash anywhere turns
-    that off and goes away, like the one of `\\\\` (sbatch(1), "filename pattern")."""
+    """Escape a path for sbatch's options with a file name. sbatch replaces `%j` and similar
+    patterns, and removes the backslash of `\\\\` (sbatch(1), "filename pattern")."""
     return re.sub(r"[\\%]", r"\\\g<0>", path)
 
 
 class Slurm(Scheduler):
-    """sbatch copies the script at submission; options in it are read up to the first command."""
+    """Slurm. sbatch copies the script at submission, and reads options in it up to the first
+    command."""
 
     name = "slurm"
     title = GRAMMAR.title
@@ -78,8 +79,8 @@ class Slurm(Scheduler):
 
     @classmethod
     def is_configured(cls, which: Which = shutil.which) -> bool:
-        """Packages install the commands on machines of no cluster, hence the question for a
-        controller."""
+        """Whether sbatch is installed, and there is a configuration file or a controller. Packages
+        install the commands on machines without a cluster too."""
         if not which("sbatch"):
             return False
         if os.environ.get("SLURM_CONF") or any(file.exists() for file in FILES):
@@ -87,19 +88,23 @@ class Slurm(Scheduler):
         scontrol = which("scontrol")
         if not scontrol:
             return False
-        try:  # a "configless" cluster has no file: the controller answers all the same
+        try:  # a "configless" cluster has no file, but its controller answers
             ping = subprocess.run([scontrol, "ping"], capture_output=True, timeout=10, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return False
         return ping.returncode == 0
 
     def default_launcher(self, job: Job) -> str:
-        """One task a rank."""
+        """srun, with one task for each rank."""
         return self.step_launcher
 
     def directives(self, plan: Spec) -> list[str]:
-        """`--chdir` is a path, `--output` a pattern: a relative one would be joined to the path and
-        then be expanded as a whole. `B:USR1` warns the script, which asks the ranks to save."""
+        """See `Scheduler.directives`.
+
+        `--chdir` is a path, and `--output` a pattern, which is absolute: Slurm would append a
+        relative one to the path and then expand patterns in both. `B:USR1` sends the signal to the
+        script, which tells the ranks to save.
+        """
         job, request = plan.job, plan.job.resources
         options = {
             "--job-name": job.name,
@@ -132,7 +137,7 @@ class Slurm(Scheduler):
         return {"--gpus-per-node": amount}
 
     def check(self, plan: Spec) -> None:
-        """Slurm's own limits on what the script asks for."""
+        """Refuse directives that hpc-amp cannot follow, and a stop margin above Slurm's limit."""
         refuse_directives(plan, GRAMMAR, _REFUSED)
         if plan.stop_margin > 65535:
             raise ConfigError("job.stop_margin is too long: Slurm warns at most 65535 s before")
@@ -145,9 +150,10 @@ class Slurm(Scheduler):
         after: str | None = None,
         held: bool = False,
     ) -> Submission:
-        """`sbatch --parsable`, from a clean environment: SBATCH_* variables would override the
-        script, and SLURM_* of an allocation that we are inside would reach the new job."""
-        return hand_in(
+        """Submit with `sbatch --parsable`, in a clean environment: variables SBATCH_* would
+        override the script, and variables SLURM_* of the present allocation would reach the new
+        job."""
+        return run_submit_command(
             ["sbatch", "--parsable", str(script)],
             environ=submission_environment(environ, "SLURM_CONF", "SLURM_CLUSTERS"),
             folder=script.parent,
@@ -159,12 +165,12 @@ class Slurm(Scheduler):
     def interactive(
         self, plan: Spec, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive:
-        """srun makes the allocation and its only step at once: it then gets the options that a
-        batch job gets, hands on window size and exit status, and takes its request back when it
-        is interrupted while it waits."""
+        """One srun that creates the allocation and its only step. It accepts the options of a batch
+        job, forwards the window size and the exit status, and withdraws its request if it is
+        interrupted while it waits."""
         words = [w for line in self.directives(plan) for w in directive_words(line, GRAMMAR)]
         options = without_options(words, _OF_BATCH_JOBS, _LONG_OPTIONS)
-        # Behind what site and job say: it shall be one process.
+        # These come after the options of site and job, so that there is only one process.
         options += ["--nodes=1", "--ntasks=1", "--mpi=none", *_terminal_options(terminal)]
         kept = submission_environment(environ, "SLURM_CONF", "SLURM_CLUSTERS", *TERMINAL)
         command = ["srun", *options, *script_command(script)]
@@ -173,12 +179,13 @@ class Slurm(Scheduler):
     def inside(
         self, script: Path, environ: Mapping[str, str], *, terminal: bool
     ) -> Interactive | None:
-        """salloc may have left its shell on the login node; slurmd's variable tells."""
+        """The shell of an allocation by salloc may run on the login node. Only processes on a node
+        of the job have the variable SLURMD_NODENAME."""
         if not environ.get(self.allocation):
             return None
         if environ.get("SLURMD_NODENAME"):
             return run_here(script, environ)
-        # All of the job's cores on the node, although others of its steps use them.
+        # The step may use all of the job's cores on the node, even if other steps use them too.
         options = [f"--jobid={environ[self.allocation]}", "--overlap", "--cpu-bind=none"]
         options += ["--nodes=1", "--ntasks=1", "--mpi=none", *_terminal_options(terminal)]
         here = run_here(script, environ)
@@ -186,30 +193,25 @@ class Slurm(Scheduler):
         return Interactive(command, here.environ, hides_interrupts=True)
 
     def arrays(self) -> SlurmArrays:
-        """`sbatch --array`."""
+        """Arrays of `sbatch --array`."""
         return SlurmArrays(self)
 
     def queued(self) -> dict[str, Path]:
-        """Scripts of jobs. A session has no script in the run, but the same working directory."""
+        """The scripts of jobs. The working directory would not do: an interactive session of a run
+        has the same."""
         command = ["squeue", "-h", "-u", str(os.getuid()), "--states=all", "-o", "%i|%o"]
         rows = (line.strip().partition("|") for line in output_of(command).splitlines())
         return {job_id: Path(path) for job_id, _, path in rows if path}
 
     def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """squeue, asked once for all the user's jobs: naming one that it has forgotten would make
-        it refuse the whole request."""
+        """Query with squeue."""
         if not job_ids:
             return {}
-        user = str(os.getuid())  # not every node knows everybody's name
-        result = run_command(["squeue", "-h", "-u", user, "--states=all", "-o", "%i|%T|%r"])
-        if result.returncode != 0:
-            raise SchedulerError(f"squeue does not answer: {complaint(result)}")
-        wanted = set(job_ids)
-        rows = (line.strip().split("|", 2) for line in result.stdout.splitlines())
-        return {row[0]: job_status(row[1], row[2]) for row in rows if row[0] in wanted}
+        found = squeue.statuses()
+        return {job_id: found[job_id] for job_id in job_ids if job_id in found}
 
     def submitit_executor(self, plan: Spec) -> submitit.Executor:
-        """Batch jobs with one task a rank."""
+        """Batch jobs with one task for each rank."""
         from hpc_amp.schedulers.slurm import functions
 
         return functions.executor(plan, self.directives)
@@ -221,25 +223,26 @@ class Slurm(Scheduler):
         return limits.check_limits(job)
 
     def node_architectures(self, job: Job) -> set[str]:
-        """Those of the nodes in the job's partition."""
+        """The architectures of the nodes in the job's partition."""
         from hpc_amp.schedulers.slurm import limits
 
         return limits.node_architectures(job)
 
     def cancel(self, job_id: str) -> None:
-        """scancel: SIGTERM to all, SIGKILL after the site's KillWait."""
+        """Cancel with scancel: SIGTERM to all processes, SIGKILL after Slurm's KillWait."""
         result = run_command(["scancel", job_id])
         if result.returncode != 0 and "Invalid job id" not in result.stderr:
             raise SchedulerError(f"scancel {job_id}: {complaint(result)}")
 
 
 def _terminal_options(terminal: bool) -> list[str]:
-    """Without a terminal, srun would take the first Ctrl-C for a question."""
+    """Options of srun. Without a terminal, it would answer the first Ctrl-C with its status and
+    continue."""
     return ["--pty"] if terminal else ["--quit-on-interrupt"]
 
 
-# What sbatch knows and srun does not, or understands as something else: of files that a terminal
-# takes the place of, of a script that may start again, and of the environment.
+# Options of sbatch that srun does not have or reads differently, and whether they take a value: of
+# files, which the terminal replaces, of requeueing, and of the environment.
 _OF_BATCH_JOBS = {
     **dict.fromkeys(("--output", "--error", "--input", "--open-mode", "--signal"), True),
     **dict.fromkeys(("--array", "--export", "--export-file", "--wrap"), True),
@@ -262,18 +265,18 @@ _LONG_OPTIONS = {
 }
 
 
-# Options that make of a submission something else than one job whose id sbatch tells at once.
+# Options with which sbatch does not submit exactly one job and print its id at once.
 _REFUSED = {
     "array": "every task of the array would be the same run; several runs are `hpc-amp sweep`",
-    "wait": "sbatch would answer when the job has ended only; `--follow` waits for a run",
+    "wait": "sbatch would print the id after the job's end only; `--follow` waits for a run",
     "test-only": "sbatch would submit nothing; `--dry-run` shows the script",
     "wrap": "sbatch would run another script",
     "clusters": "squeue would not find the job; export SLURM_CLUSTERS before you submit",
     **dict.fromkeys(
-        ("hetjob", "packjob"), "the job would be several in one, with ids of their own"
+        ("hetjob", "packjob"), "the job would have several components with ids of their own"
     ),
 }
-# What sbatch says where slurmctld may have the job although its answer did not come.
+# Messages of sbatch after which slurmctld may have accepted the job although it did not answer.
 _LOST = r"timed out|Zero Bytes|(send|receive) failure|Unexpected message|Connection reset"
 
 
