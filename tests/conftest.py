@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from support import cluster as test_cluster
 from support.environment import in_ci
 from support.stubs import StubHost
 from support.warm import Warm
+from support.warm_python import WarmPython
 
 # A shell lets what it starts in the background ignore Ctrl-C, and all that the tests start inherits
 # that: `tests/run` runs parts of the tests so.
@@ -32,10 +34,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The slow image of tests/cluster/test_containers.py is built early by the part of `make test`
     that does not use Slurm, and so is there when the other one needs it, at its end.
 
-    The part that uses Slurm looks for its tests in tests/cluster alone."""
+    The parts look for their tests where they can be: the one that uses Slurm in tests/cluster, the
+    other that mostly waits in the files that name its marks."""
+    text = functools.cache(Path.read_text)
     for item in items:
         if item.get_closest_marker("slurm") and item.path.parent.name != "cluster":
             raise pytest.UsageError(f"{item.nodeid} uses Slurm: it belongs into tests/cluster")
+        for mark in ("cluster", "ranks", "standin"):
+            if item.get_closest_marker(mark) and f"mark.{mark}" not in text(item.path):
+                raise pytest.UsageError(
+                    f"{item.nodeid} has the mark {mark}, which its file has not"
+                )
 
     def turn(item: pytest.Item) -> int:
         if item.path.name != "test_containers.py":
@@ -75,4 +84,12 @@ def warm() -> Iterator[Warm]:
     """Runs programs with torch, without the seconds in which they would import it."""
     made = Warm()
     yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Python for jobs on this machine, whose trainings do without those seconds, too."""
+    made = WarmPython(tmp_path_factory.mktemp("warm"))
+    yield made.python
     made.close()

@@ -30,16 +30,16 @@ def stand_in(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
+@pytest.mark.parametrize(("launcher", "ranks_per_node"), [("srun", 1), ("torchrun", 2)])
 def test_a_training_on_two_nodes(
-    cluster: Cluster, tmp_path: Path, stand_in: Path, launcher: str
+    cluster: Cluster, tmp_path: Path, stand_in: Path, launcher: str, ranks_per_node: int
 ) -> None:
     job = {
         "name": "inside",
         "site": "slurm",
         "job": {
             "nodes": 2,
-            "ranks_per_node": 2,
+            "ranks_per_node": ranks_per_node,
             "gpus_per_node": 0,
             "walltime": "10m",
             "setup": f"export PATH={stand_in}:$PATH",
@@ -67,7 +67,7 @@ def test_a_training_on_two_nodes(
 
     (run_dir,) = (tmp_path / "runs" / "inside").glob("2*")
     summary = json.loads((run_dir / "summary.json").read_text())
-    assert summary["world_size"] == 4 and summary["steps"] == 3
+    assert summary["world_size"] == 2 * ranks_per_node and summary["steps"] == 3
     log = (run_dir / "logs" / "job.log").read_text()
     assert "container: Pyxis, " in log and "attempt 1 ended: finished" in log
     reports = [*(run_dir / "attempts" / "1").glob("preflight-*.json")]

@@ -60,10 +60,10 @@ def measured(cluster: Cluster, folder: Path) -> dict[str, dict[str, Any]]:
     return runs_of(cluster, folder)
 
 
-def hosts(run: dict[str, Any]) -> list[str]:
+def hosts(run: dict[str, Any], steps: int) -> list[str]:
     timing = Path(run["run_dir"]) / "attempts" / "1" / "timing"
     ranks = [json.loads(path.read_text()) for path in sorted(timing.glob("rank-*.json"))]
-    assert all(len(rank["steps"]) == STEPS for rank in ranks)
+    assert all(len(rank["steps"]) == steps for rank in ranks)
     return [rank["host"] for rank in ranks]
 
 
@@ -77,10 +77,10 @@ def report(cluster: Cluster, folder: Path) -> dict[str, Any]:
 def test_a_study_survives_the_end_of_its_command_and_of_a_job(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Strong and weak over 1, 2 and 4 nodes."""
+    """Strong and weak over 1 and 2 nodes."""
     words = [
         *("scale", job_file(tmp_path, preflight=False), *cluster.overrides),
-        *("--nodes", "1,2,4", "--kind", "both", "--repeats", "1"),
+        *("--nodes", "1,2", "--kind", "both", "--repeats", "1"),
         *("--warmup", "3", "--steps", str(STEPS), "--max-queued", "2"),
     ]
     command = subprocess.Popen(
@@ -96,7 +96,7 @@ def test_a_study_survives_the_end_of_its_command_and_of_a_job(
     command.kill()
     command.wait()
     before = runs_of(cluster, tmp_path)
-    assert [run["state"] for run in before.values()].count("unsubmitted") >= 2
+    assert [run["state"] for run in before.values()].count("unsubmitted") == 1
 
     # The second job dies half-way: its script is killed, and Slurm ends what it had started.
     (victim,) = {run["run_dir"] for run in before.values() if run["job_id"] == second}
@@ -111,19 +111,19 @@ def test_a_study_survives_the_end_of_its_command_and_of_a_job(
     cluster.hpc_amp("scale", "continue", "tiny", cwd=tmp_path)
     runs = measured(cluster, tmp_path)
 
-    assert len({run["job_id"] for run in runs.values()}) == 5  # of six: one run counts for two
+    assert len({run["job_id"] for run in runs.values()}) == 3  # of four: one run counts for two
     assert second not in {run["job_id"] for run in runs.values()}
     assert runs["strong-n0001-r01"] == runs["weak-n0001-r01"]
     for name, run in runs.items():
         nodes = int(name.split("-")[1][1:])
-        assert len(set(hosts(run))) == len(hosts(run)) == nodes
+        assert len(set(hosts(run, STEPS))) == len(hosts(run, STEPS)) == nodes
     study = report(cluster, tmp_path)
-    for kind, batches in (("strong", [32, 32, 32]), ("weak", [32, 64, 128])):
+    for kind, batches in (("strong", [32, 32]), ("weak", [32, 64])):
         (curve,) = [curve for curve in study["curves"] if curve["kind"] == kind]
-        assert [point["nodes"] for point in curve["points"]] == [1, 2, 4]
+        assert [point["nodes"] for point in curve["points"]] == [1, 2]
         assert [point["batch_size"] for point in curve["points"]] == batches
         assert curve["points"][0]["efficiency"] == 1
-        assert [point["allreduce"] is not None for point in curve["points"]] == [False, True, True]
+        assert [point["allreduce"] is not None for point in curve["points"]] == [False, True]
     topics = {caveat["topic"] for caveat in study["caveats"]}
     assert not topics & {"incomplete", "damaged", "mixed", "batch", "layout", "warm-up"}
     assert (
@@ -147,12 +147,12 @@ def _ended(cluster: Cluster, folder: Path, job_id: str) -> str | None:
 def test_runs_that_share_an_allocation(cluster: Cluster, tmp_path: Path) -> None:
     """One job of two nodes, whose first one has a run for itself."""
     words = ["--nodes", "1,2", "--kind", "weak", "--repeats", "1", "--in-allocation"]
-    words += ["--warmup", "3", "--steps", str(STEPS)]
+    words += ["--warmup", "3", "--steps", "20"]
     cluster.hpc_amp("scale", job_file(tmp_path), *cluster.overrides, *words, cwd=tmp_path)
 
     runs = measured(cluster, tmp_path)
 
     assert len({run["job_id"] for run in runs.values()}) == 1
-    one, two = hosts(runs["weak-n0001-r01"]), hosts(runs["weak-n0002-r01"])
+    one, two = (hosts(runs[f"weak-n000{nodes}-r01"], 20) for nodes in (1, 2))
     assert one == two[:1]
     assert len(set(two)) == 2

@@ -45,7 +45,7 @@ JOB: dict[str, Any] = {
         },
         "batch_size": 16,
         "epochs": 100,
-        "max_steps": 1000,
+        "max_steps": 600,
         "log_every": 1,
         "evaluate_every": 100,
         "device": "cpu",

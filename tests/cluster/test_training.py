@@ -17,8 +17,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slurm]
 CONFIG = str(REPOSITORY / "configs" / "cifar_resnet.yaml")
 
 JOB = [*TWO_NODES, *TRAINING, "train.ema=0.9"]
-# The preflight imports torch on both nodes. It is in the runs that are left alone and killed.
+# The preflight is in the runs that are left alone and killed.
 NO_PREFLIGHT = "launch.preflight=false"
+ONE_EACH = "job.gpus_per_node=1"
 
 
 def submit(cluster: Cluster, folder: Path, *overrides: str) -> tuple[Path, str]:
@@ -76,8 +77,16 @@ def metrics(run_dir: Path, name: str) -> list[tuple[int, float]]:
 
 @pytest.fixture(scope="module")
 def uninterrupted(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was left alone."""
+    """A run that was left alone, of two ranks on each node."""
     run_dir, _ = submit(cluster, tmp_path_factory.mktemp("uninterrupted"))
+    wait_for(cluster, run_dir, "finished")
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def uninterrupted_pair(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of one rank on each node."""
+    run_dir, _ = submit(cluster, tmp_path_factory.mktemp("pair"), ONE_EACH, NO_PREFLIGHT)
     wait_for(cluster, run_dir, "finished")
     return run_dir
 
@@ -104,9 +113,9 @@ def test_the_main_job_runs_on_two_nodes_in_a_container(uninterrupted: Path) -> N
 
 
 def test_a_cancelled_run_resumes_to_the_same_weights(
-    cluster: Cluster, uninterrupted: Path, tmp_path: Path
+    cluster: Cluster, uninterrupted_pair: Path, tmp_path: Path
 ) -> None:
-    run_dir, job_id = submit(cluster, tmp_path, NO_PREFLIGHT)
+    run_dir, job_id = submit(cluster, tmp_path, ONE_EACH, NO_PREFLIGHT)
     wait_for_step(run_dir, 20)
     cluster.hpc_amp("cancel", job_id, cwd=tmp_path)
     assert status(cluster, run_dir)["state"] == "cancelled"
@@ -120,15 +129,15 @@ def test_a_cancelled_run_resumes_to_the_same_weights(
     stopped = json.loads((run_dir / "attempts" / "1" / "outcome.json").read_text())
     assert stopped["outcome"] == "checkpointed"
     assert 20 <= stopped["step"] < 160
-    assert summary(run_dir)["weights_sha256"] == summary(uninterrupted)["weights_sha256"]
-    assert metrics(run_dir, "train/loss") == metrics(uninterrupted, "train/loss")
-    assert metrics(run_dir, "eval/accuracy") == metrics(uninterrupted, "eval/accuracy")
+    assert summary(run_dir)["weights_sha256"] == summary(uninterrupted_pair)["weights_sha256"]
+    assert metrics(run_dir, "train/loss") == metrics(uninterrupted_pair, "train/loss")
+    assert metrics(run_dir, "eval/accuracy") == metrics(uninterrupted_pair, "eval/accuracy")
 
 
 def test_killed_hard_then_requeued_by_slurm_ends_with_the_same_weights(
-    cluster: Cluster, uninterrupted: Path, tmp_path: Path
+    cluster: Cluster, uninterrupted_pair: Path, tmp_path: Path
 ) -> None:
-    run_dir, job_id = submit(cluster, tmp_path)
+    run_dir, job_id = submit(cluster, tmp_path, ONE_EACH)
     wait_for_step(run_dir, 42)
     # A requeue terminates the ranks and starts the job again; KILL first, so that nothing can save.
     # Step 0 was the preflight.
@@ -144,8 +153,8 @@ def test_killed_hard_then_requeued_by_slurm_ends_with_the_same_weights(
     assert "at step 40" in resumed[0], "the newest checkpoint before the kill"
     entry = wait_for(cluster, run_dir, "finished")
     assert entry["attempt"] == 3
-    assert summary(run_dir)["weights_sha256"] == summary(uninterrupted)["weights_sha256"]
-    assert metrics(run_dir, "train/loss") == metrics(uninterrupted, "train/loss")
+    assert summary(run_dir)["weights_sha256"] == summary(uninterrupted_pair)["weights_sha256"]
+    assert metrics(run_dir, "train/loss") == metrics(uninterrupted_pair, "train/loss")
 
 
 def wait_for_any_end(cluster: Cluster, run_dir: Path) -> dict[str, Any]:
@@ -160,11 +169,12 @@ def wait_for_any_end(cluster: Cluster, run_dir: Path) -> dict[str, Any]:
 
 
 def test_a_preempted_run_saves_and_goes_on(
-    cluster: Cluster, uninterrupted: Path, tmp_path: Path
+    cluster: Cluster, uninterrupted_pair: Path, tmp_path: Path
 ) -> None:
     """Preemption terminates the ranks first; they save, and the script requeues the job."""
     run_dir, _ = submit(
-        cluster, tmp_path, NO_PREFLIGHT, "job.queue=preemptable", "train.checkpoint=1h"
+        *(cluster, tmp_path, ONE_EACH, NO_PREFLIGHT),
+        *("job.queue=preemptable", "train.checkpoint=1h"),
     )
     wait_for_step(run_dir, 15)
     urgent = cluster.run(
@@ -182,16 +192,16 @@ def test_a_preempted_run_saves_and_goes_on(
     assert states == ["submitted", "started", "preempted", "started", "finished"]
     stopped = json.loads((run_dir / "attempts" / "1" / "outcome.json").read_text())
     assert (stopped["outcome"], stopped["cause"]) == ("checkpointed", "TERMINATED")
-    assert summary(run_dir)["weights_sha256"] == summary(uninterrupted)["weights_sha256"]
+    assert summary(run_dir)["weights_sha256"] == summary(uninterrupted_pair)["weights_sha256"]
 
 
 def test_a_run_that_comes_near_its_time_limit_is_requeued(
-    cluster: Cluster, uninterrupted: Path, tmp_path: Path
+    cluster: Cluster, uninterrupted_pair: Path, tmp_path: Path
 ) -> None:
     """The deadline is in the past once the walltime is all margin, so each attempt makes at least
     one step, saves and requeues itself, until `max_restarts` stops the chain."""
     run_dir, _ = submit(
-        *(cluster, tmp_path, NO_PREFLIGHT),
+        *(cluster, tmp_path, ONE_EACH, NO_PREFLIGHT),
         *("job.walltime=3m", "job.stop_margin=179s", "job.max_restarts=1"),
     )
     entry = wait_for(cluster, run_dir, "checkpointed")
@@ -202,4 +212,4 @@ def test_a_run_that_comes_near_its_time_limit_is_requeued(
         for n in (1, 2)
     ]
     assert 1 <= steps[0] < steps[1] < 160
-    assert metrics(run_dir, "train/loss") == metrics(uninterrupted, "train/loss")[: steps[1]]
+    assert metrics(run_dir, "train/loss") == metrics(uninterrupted_pair, "train/loss")[: steps[1]]

@@ -1,5 +1,6 @@
 """`python -I -S actor.py FOLDER ACTION...`: a training script of a user's, with one action for each
-attempt: `ok`, `exit:N`, `wait` (until FOLDER/go exists), `hang` (deaf to every signal but SIGKILL).
+attempt: `ok`, `exit:N`, `wait` (until FOLDER/go exists), `hang` (deaf to every signal but SIGKILL),
+`deadline` (until the clock says that it has to stop, which it does as the training does).
 
 Leaves FOLDER/<attempt>-<rank>.json: where this rank was. Only the standard library.
 """
@@ -36,5 +37,12 @@ if action == "hang":
         time.sleep(1)
 while action == "wait" and not os.path.exists(os.path.join(folder, "go")):
     time.sleep(0.05)
+if action == "deadline":
+    while time.time() < float(os.environ["HPC_AMP_STOP_AT"]):
+        time.sleep(0.05)
+    if rank == "0":
+        with open(os.environ["HPC_AMP_OUTCOME_FILE"], "w", encoding="utf-8") as out:
+            json.dump({"outcome": "checkpointed", "cause": "DEADLINE"}, out)
+    sys.exit(75)
 if action.startswith("exit:"):
     sys.exit(int(action.removeprefix("exit:")))

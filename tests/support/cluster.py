@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support import commands
 from support.environment import LOGOUT, REPOSITORY, clean_environ, in_ci
 
 SCRIPTS = REPOSITORY / "tests" / "cluster"
@@ -59,18 +60,22 @@ class Cluster:
         result = subprocess.run(
             command, cwd=cwd, env=self.environ, text=True, capture_output=True, timeout=timeout
         )
-        if check and result.returncode != 0:
-            said = f"{result.stdout}\n{result.stderr}".strip()
-            pytest.fail(f"{command} exited with {result.returncode}:\n{said}")
-        return result
+        return _checked(result) if check else result
 
     def hpc_amp(
         self, *args: str, cwd: Path, check: bool = True, timeout: float = 300
     ) -> subprocess.CompletedProcess[str]:
-        """`python -m hpc_amp ...`."""
-        return self.run(
-            sys.executable, "-m", "hpc_amp", *args, cwd=cwd, check=check, timeout=timeout
-        )
+        """`python -m hpc_amp ...`, like `run`."""
+        result = commands.hpc_amp(*args, cwd=cwd, environ=self.environ, timeout=timeout)
+        return _checked(result) if check else result
+
+
+def _checked(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """The result, unless it is a failure, which fails the test."""
+    if result.returncode != 0:
+        said = f"{result.stdout}\n{result.stderr}".strip()
+        pytest.fail(f"{result.args} exited with {result.returncode}:\n{said}")
+    return result
 
 
 def site_parameters(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+from support import commands
 from support.environment import REPOSITORY, clean_environ
 
 PAGE = REPOSITORY / "docs" / "extending-task.md"
@@ -48,15 +48,8 @@ def hpc_amp(
 ) -> subprocess.CompletedProcess[str]:
     """Run `hpc-amp` in a folder, with one more folder in front of Python's search path."""
     search = f"{path}:{REPOSITORY}" if path is not None else str(REPOSITORY)
-    return subprocess.run(
-        [sys.executable, "-m", "hpc_amp", *words],
-        cwd=folder,
-        env=clean_environ(PYTHONPATH=search),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    environ = clean_environ(PYTHONPATH=search)
+    return commands.hpc_amp(*words, cwd=folder, environ=environ, timeout=600)
 
 
 def _file(name: str) -> str:

@@ -20,6 +20,7 @@ from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.submit import prepare
+from support import commands
 from support.environment import REPOSITORY, clean_environ, working_directory
 
 STUBS = REPOSITORY / "tests" / "stubs"
@@ -145,7 +146,7 @@ class StubHost:
         self, *args: str, cwd: Path | None = None, **environ: str
     ) -> subprocess.CompletedProcess[str]:
         """`python -m hpc_amp ...` on this machine."""
-        return self.python("-m", "hpc_amp", *args, cwd=cwd, **environ)
+        return commands.hpc_amp(*args, cwd=cwd or self.work, environ=self.environ(**environ))
 
     def python(
         self, *args: str, cwd: Path | None = None, **environ: str

@@ -7,22 +7,30 @@ imports. The fork has its own arguments, environment, folder and output; `__main
 and the process ends as Python ends a program. Use a real process where the start itself is tested,
 or a variable that torch reads when it is imported: OMP_NUM_THREADS is 1 here, and there is no GPU.
 
-Run as a program (`python -m support.warm`), this file is the process that forks: each line of its
-input is a request in JSON, each line of its output an answer. {"start": {...}} is answered with the
-process number of the program, {"ended": PID} with its exit status once it has ended.
+`support.commands` does the same for `hpc-amp`, with a process that has not imported torch.
+
+Run as a program (`python -m support.warm torch`, or `commands`), this file is the process that
+forks: each line of its input is a request in JSON, each line of its output an answer. {"start":
+{...}} is answered with the process number of the program, {"ended": PID} with its exit status once
+it has ended.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import runpy
+import select
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Mapping
@@ -35,13 +43,19 @@ from support.zygote import Zygote
 
 FIXED = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 """Variables that torch reads when it is imported."""
+INSTALLED = [
+    path for path in sys.path[1:] if path not in os.environ.get("PYTHONPATH", "").split(":")
+]
+"""The part of the search path that every program has."""
 
 
 class Warm(Zygote):
-    """The process that forks programs."""
+    """The process that forks programs. `imports` is a name in `IMPORTS`, `fixed` are variables that
+    it has, and each of its programs."""
 
-    def __init__(self) -> None:
-        super().__init__("support.warm", FIXED)
+    def __init__(self, imports: str = "torch", fixed: Mapping[str, str] = FIXED) -> None:
+        self._fixed = fixed
+        super().__init__("support.warm", fixed, imports)
 
     def run(
         self,
@@ -60,17 +74,24 @@ class Warm(Zygote):
         environ: Mapping[str, str] | None = None,
         strict: bool = False,
     ) -> Program:
-        """Start `python WORDS`: a script and its arguments, or `-m`, a module and its arguments.
+        """Start `python WORDS`: a script, `-m` and a module, or `-c` and a program, and arguments.
         `environ` is added to that of `clean_environ`. Where `strict`, FutureWarnings are errors."""
         output = tempfile.TemporaryDirectory()
         request = {
             "words": list(map(str, words)),
             "cwd": str(cwd or Path.cwd()),
-            "environ": clean_environ(**{**FIXED, **(environ or {})}),
+            "environ": clean_environ(**{**self._fixed, **(environ or {})}),
             "output": output.name,
             "strict": strict,
         }
-        return Program(self, self.ask("start", request), request["words"], output)
+        return self.start_request(request, output)
+
+    def start_request(
+        self, request: dict[str, Any], output: tempfile.TemporaryDirectory[str]
+    ) -> Program:
+        """See `become`."""
+        pid = self.ask("start", request)
+        return Program(self, pid, os.pidfd_open(pid), request["words"], output)
 
 
 @dataclass
@@ -79,14 +100,24 @@ class Program:
 
     warm: Warm
     pid: int
+    pidfd: int
     words: list[str]
     output: tempfile.TemporaryDirectory[str] = field(repr=False)
 
-    def wait(self) -> subprocess.CompletedProcess[str]:
-        """How it ended."""
+    def wait(self, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+        """How it ended. Raises subprocess.TimeoutExpired where it was killed after `timeout`
+        seconds."""
+        # Asked for earlier, the answer would keep the process that forks from other requests.
+        in_time = bool(select.select([self.pidfd], [], [], timeout)[0])
+        if not in_time:
+            os.kill(self.pid, signal.SIGKILL)
+        os.close(self.pidfd)
         status = self.warm.ask("ended", self.pid)
         said = {name: (Path(self.output.name) / name).read_text() for name in ("stdout", "stderr")}
         self.output.cleanup()
+        if not in_time:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self.words, timeout, said["stdout"], said["stderr"])
         return subprocess.CompletedProcess(self.words, status, **said)
 
 
@@ -131,15 +162,20 @@ def become(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     if request["strict"]:
         warnings.simplefilter("error", FutureWarning)
+    time.tzset()
     words = request["words"]
-    more = [path for path in os.environ["PYTHONPATH"].split(":") if path not in sys.path]
+    search = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path]
     if words[0] == "-m":
         sys.argv = words[1:]
-        sys.path[0:1] = [os.getcwd(), *more]
+        sys.path[:] = [os.getcwd(), *search, *INSTALLED]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        sys.path[:] = ["", *search, *INSTALLED]
+        exec(words[1], {"__name__": "__main__"})
     else:
         sys.argv = words
-        sys.path[0:1] = [str(Path(words[0]).resolve().parent), *more]
+        sys.path[:] = [str(Path(words[0]).resolve().parent), *search, *INSTALLED]
         runpy.run_path(words[0], run_name="__main__")
 
 
@@ -152,11 +188,35 @@ def end(status: int) -> NoReturn:
     os._exit(status)
 
 
-if __name__ == "__main__":
-    # What nearly every program with torch imports, torch._dynamo when it makes an optimizer.
-    import torch._dynamo
-    import torch.utils.tensorboard  # noqa: F401
+def import_torch() -> None:
+    """What nearly every program with torch imports, torch._dynamo when it makes an optimizer."""
+    importlib.import_module("torch._dynamo")
+    importlib.import_module("torch.utils.tensorboard")
 
+
+def import_commands() -> None:
+    """What verbs of `hpc-amp` import. A large library that few need is left to them."""
+    for name in (
+        "cli",
+        "jobs",
+        "schedulers",
+        "launchers",
+        "containers",
+        "campaigns",
+        "sweep",
+        "study",
+    ):
+        package = importlib.import_module(f"hpc_amp.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith(".functions"):
+                importlib.import_module(module.name)
+    for name in ("jinja2", "matplotlib.figure", "matplotlib.backends.backend_agg"):
+        importlib.import_module(name)
+    assert not {"torch", "libcst", "submitit"} & sys.modules.keys()
+
+
+if __name__ == "__main__":
+    {"torch": import_torch, "commands": import_commands}[sys.argv[1]]()
     gc.freeze()  # a collection in a fork would copy what it looks at
     serve()
     os._exit(0)  # taking torch apart takes seconds

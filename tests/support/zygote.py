@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,13 +14,15 @@ from support.environment import REPOSITORY, clean_environ
 
 
 class Zygote:
-    """`python -m MODULE`, which answers each line of its input, a request in JSON, with a line."""
+    """`python -m MODULE WORDS`, which answers each line of its input, a request in JSON, with a
+    line."""
 
-    def __init__(self, module: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, module: str, environ: Mapping[str, str], *words: str) -> None:
+        self._one_at_a_time = threading.Lock()
         environ = clean_environ(**environ)
         environ["PYTHONPATH"] += f":{REPOSITORY / 'tests'}"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-m", module, *words],
             env=environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -30,8 +33,9 @@ class Zygote:
         """The answer to a request."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(json.dumps({verb: given}), file=self._process.stdin, flush=True)
-        return json.loads(self._process.stdout.readline())
+        with self._one_at_a_time:
+            print(json.dumps({verb: given}), file=self._process.stdin, flush=True)
+            return json.loads(self._process.stdout.readline())
 
     def close(self) -> None:
         """End it; what it does to its forks at the end of its input is its own."""

@@ -241,7 +241,7 @@ def test_the_report_has_a_picture_that_is_the_same_every_time(tmp_path: Path) ->
 # -- the command -----------------------------------------------------------------------------------
 
 
-def test_a_job_is_measured_here_in_each_precision(host: StubHost) -> None:
+def test_a_job_is_measured_here_in_each_precision(host: StubHost, warm_python: Path) -> None:
     """Real runs, a precision that cannot be had among them: the others are measured all the same,
     and the status tells."""
     host.write_job(
@@ -249,6 +249,7 @@ def test_a_job_is_measured_here_in_each_precision(host: StubHost) -> None:
             "name": "small",
             "site": "slurm",
             "job": {"gpus_per_node": 0},
+            "container": {"python": str(warm_python)},
             "train": {
                 "model": "fc",
                 "batch_size": 32,
@@ -298,10 +299,12 @@ def test_bad_input_is_one_line(host: StubHost, words: list[str], said: str) -> N
     assert said in line
 
 
-def test_ctrl_c_ends_it_and_shows_what_is_measured(host: StubHost) -> None:
+def test_ctrl_c_ends_it_and_shows_what_is_measured(host: StubHost, warm_python: Path) -> None:
     data = {"name": "synthetic", "synthetic": {"train": 64, "test": 32}}
     train = {"model": "fc", "batch_size": 32, "device": "cpu", "data": data}
-    host.write_job({"name": "x", "job": {"gpus_per_node": 0}, "train": train})
+    container = {"python": str(warm_python)}
+    config = {"name": "x", "job": {"gpus_per_node": 0}, "container": container, "train": train}
+    host.write_job(config)
     process = subprocess.Popen(
         [sys.executable, "-m", "hpc_amp", "bench", "job.yaml", "--precisions", "fp32",
          "--repeats", "50", "--steps", "2", "--warmup", "1"],

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support import commands
 from support.container import MAKES, FakeRuntime, fake_runtime, sif
 from support.environment import REPOSITORY, clean_environ
 from support.waiting import wait_until
@@ -54,9 +55,8 @@ class Desk:
         )
 
     def run(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*arguments, **more)
-        out, err = process.communicate(timeout=300)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        words = ("container", *arguments)
+        return commands.hpc_amp(*words, cwd=self.work, environ=self.environ(**more))
 
     def build(self, *options: str, **more: str) -> subprocess.CompletedProcess[str]:
         return self.run("build", "x.def", "x.sif", "--site=local", *options, **more)

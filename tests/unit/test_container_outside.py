@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support import commands
 from support.environment import REPOSITORY, clean_environ
 
 PAGE = (REPOSITORY / "docs" / "extending-container.md").read_text()
@@ -64,15 +65,8 @@ class Newcomer:
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`hpc-amp WORDS`."""
         environ = clean_environ(PYTHONPATH=f"{self.packages}:{REPOSITORY}")
-        return subprocess.run(
-            [sys.executable, "-m", "hpc_amp", *words],
-            cwd=self.folder,
-            env={**environ, "PATH": f"{self.bin}:{environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
+        environ["PATH"] = f"{self.bin}:{environ['PATH']}"
+        return commands.hpc_amp(*words, cwd=self.folder, environ=environ, timeout=600)
 
 
 @pytest.fixture

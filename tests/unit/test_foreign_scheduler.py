@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support import foreign
+from support import commands, foreign
 from support.environment import REPOSITORY, clean_environ
 from support.waiting import wait_until
 
@@ -64,10 +64,7 @@ class SpoolHost:
         environ = clean_environ(SPOOL=str(self.queue))
         environ["PYTHONPATH"] = f"{REPOSITORY}:{self.packages}"
         environ["PATH"] = f"{self.bin}:{environ['PATH']}"
-        ended = subprocess.run(
-            [sys.executable, "-m", "hpc_amp", *words],
-            cwd=self.work, env=environ, text=True, capture_output=True, timeout=300,
-        )  # fmt: skip
+        ended = commands.hpc_amp(*words, cwd=self.work, environ=environ)
         assert ended.returncode == status, f"{words}:\n{ended.stdout}{ended.stderr}"
         return ended.stdout if status == 0 else ended.stderr
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import commands
 from support.documents import blocks_of
 from support.environment import REPOSITORY, clean_environ
 
@@ -40,14 +41,8 @@ def packages(tmp_path: Path) -> Path:
 
 
 def hpc_amp(folder: Path, packages: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hpc_amp", *words],
-        cwd=folder,
-        env=clean_environ(PYTHONPATH=f"{packages}:{REPOSITORY}"),
-        text=True,
-        capture_output=True,
-        timeout=600,
-    )
+    environ = clean_environ(PYTHONPATH=f"{packages}:{REPOSITORY}")
+    return commands.hpc_amp(*words, cwd=folder, environ=environ, timeout=600)
 
 
 def test_it_starts_the_ranks(tmp_path: Path, packages: Path) -> None:

@@ -457,8 +457,10 @@ def until(host: StubHost, run_dir: Path, state: str) -> dict[str, Any]:
     return found
 
 
-def test_a_finished_training_trains_longer(here: StubHost) -> None:
-    run_dir = submitted(here, job(site="local", train={**TRAINING, "device": "cpu"}))
+def test_a_finished_training_trains_longer(here: StubHost, warm_python: Path) -> None:
+    container = {"python": str(warm_python)}
+    training = {**TRAINING, "device": "cpu"}
+    run_dir = submitted(here, job(site="local", container=container, train=training))
     assert until(here, run_dir, "finished")["step"] == 12
 
     result = here.hpc_amp("resume", "test", "train.epochs=4", "train.optimizer.lr=0.02", "--follow")

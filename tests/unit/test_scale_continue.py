@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support import commands
 from support.environment import working_directory
 from support.stubs import StubHost, command_that_says
 from support.studies import rank_file, write_timing
@@ -366,7 +367,8 @@ main()
 
 
 def _killed_at(queue: Queue, instant: int, *words: str) -> int:
-    return queue.host.python("-c", _KILLED, str(instant), "scale", *words).returncode
+    words = ("-c", _KILLED, str(instant), "scale", *words)
+    return commands.python(*words, cwd=queue.host.work, environ=queue.host.environ()).returncode
 
 
 def test_a_command_that_is_killed_at_any_instant(queue: Queue) -> None:

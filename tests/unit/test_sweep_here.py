@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support import commands
 from support.environment import clean_environ
 from support.waiting import wait_for_file
 
@@ -44,9 +45,7 @@ class Machine:
         )
 
     def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*words, **environ)
-        out, err = process.communicate(timeout=300)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        return commands.hpc_amp("sweep", *words, cwd=self.folder, environ=clean_environ(**environ))
 
     @property
     def sweep(self) -> Sweep:

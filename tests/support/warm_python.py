@@ -1,0 +1,194 @@
+"""A Python for jobs on this machine whose trainings are forks of a process that has imported torch.
+
+    made = WarmPython(folder)
+    hpc_amp("submit", "job.yaml", f"container.python={made.python}")
+
+`made.python` is an interpreter like that of the tests, but for two programs: `-m hpc_amp.train` and
+`-m torch.distributed.run`. There it passes its arguments, environment, folder and files to a fork,
+passes signals on, and ends as the fork ends; where it is killed, so is the fork. The fork imports
+all of hpc-amp itself, from the run's own `src`. For tests of what trainings do, not of how they
+start.
+
+Run as a program, this file is one of the two sides: `serve SOCKET`, or `run SOCKET WORDS`, the
+interpreter in its special case, for which only the standard library is there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+PROGRAMS = ("hpc_amp.train", "torch.distributed.run")
+_PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class WarmPython:
+    """Makes the interpreter in a folder, and starts the process that forks."""
+
+    def __init__(self, folder: Path) -> None:
+        environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        self.python = folder / "bin" / "python"
+        self._socket = folder / "socket"
+        self._write(folder)
+        self._server = subprocess.Popen([self.python, __file__, "serve", self._socket], env=environ)
+        while not self._socket.exists():
+            assert self._server.poll() is None
+            time.sleep(0.05)
+
+    def _write(self, folder: Path) -> None:
+        """A virtual environment with the packages of this one. Python knows it by the first word of
+        its command line, and so does what asks for `sys.executable`."""
+        real = Path(sys.prefix)
+        (folder / "bin").mkdir()
+        (folder / "lib").symlink_to(real / "lib")
+        (folder / "pyvenv.cfg").write_text((real / "pyvenv.cfg").read_text())
+        cases = "|".join(f'"-m {name}"' for name in PROGRAMS)
+        self.python.write_text(
+            "#!/bin/bash\n"
+            f'case "$1 $2" in {cases})\n'
+            f'  exec -a "$0" "{sys.executable}" -I -S "{__file__}" run "{self._socket}" "$@" ;;\n'
+            "esac\n"
+            f'exec -a "$0" "{sys.executable}" "$@"\n'
+        )
+        self.python.chmod(0o755)
+
+    def close(self) -> None:
+        """End the process that forks."""
+        self._server.terminate()
+        self._server.wait()
+
+
+# ---- the interpreter -----------------------------------------------------------------------------
+
+
+def run(path: str, words: list[str]) -> int:
+    """Let a fork be `python WORDS`. Returns its exit status; ends by a signal where it did."""
+    request = {"words": words, "cwd": os.getcwd(), "environ": dict(os.environ)}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.connect(path)
+        text = json.dumps(request).encode()
+        socket.send_fds(server, [len(text).to_bytes(8, "big")], [0, 1, 2])
+        # The fork is not there before it can be told of a signal.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+        server.sendall(text)
+        answers = server.makefile()
+        pid = int(answers.readline())
+        for number in _PASSED_ON:
+            signal.signal(number, lambda number, _: _tell(pid, number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        status = int(answers.readline())
+    if status < 0:
+        if -status != signal.SIGKILL:
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    return status
+
+
+def _tell(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+# ---- the process that forks ----------------------------------------------------------------------
+
+
+def serve(path: str) -> NoReturn:
+    """Fork for each connection, answer with the fork's process number, and with its status once it
+    has ended."""
+    for name in ("torch._dynamo", "torch.utils.tensorboard", "torchvision", PROGRAMS[1]):
+        importlib.import_module(name)
+    installed = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
+    gc.freeze()  # a collection in a fork would copy what it looks at
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(f"{path}.part")
+    listening.listen(100)
+    os.rename(f"{path}.part", path)
+    events = selectors.DefaultSelector()
+    events.register(listening, selectors.EVENT_READ)
+    while True:
+        key, _ = events.select()[0]  # it may change what the others mean
+        if key.fileobj is listening:
+            _start(listening, events, installed)
+        elif isinstance(key.fileobj, socket.socket):  # it has nothing to say, so it has ended
+            events.unregister(key.fileobj)
+            os.kill(key.data, signal.SIGKILL)
+        else:
+            _report(events, *key.data)
+
+
+def _start(listening: socket.socket, events: selectors.BaseSelector, installed: list[str]) -> None:
+    client, _ = listening.accept()
+    size, files, _, _ = socket.recv_fds(client, 8, 3)
+    with client.makefile("rb") as text:
+        request = json.loads(text.read(int.from_bytes(size, "big")))
+    pid = os.fork()
+    if pid == 0:
+        _become(request, files, installed)
+    for file in files:
+        os.close(file)
+    client.sendall(b"%d\n" % pid)
+    ended = os.pidfd_open(pid)
+    events.register(ended, selectors.EVENT_READ, (pid, ended, client))
+    events.register(client, selectors.EVENT_READ, pid)
+
+
+def _report(events: selectors.BaseSelector, pid: int, ended: int, client: socket.socket) -> None:
+    """Tell the client how its fork has ended."""
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    events.unregister(ended)
+    os.close(ended)
+    if client in {key.fileobj for key in events.get_map().values()}:
+        events.unregister(client)
+        with contextlib.suppress(OSError):
+            client.sendall(b"%d\n" % status)
+    client.close()
+
+
+def _become(request: dict[str, Any], files: list[int], installed: list[str]) -> NoReturn:
+    """The program, in a process with the client's files, variables and folder."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    os.closerange(3, 256)
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    os.chdir(request["cwd"])
+    words = request["words"]
+    search = [entry for entry in os.environ.get("PYTHONPATH", "").split(":") if entry]
+    sys.path[:] = [os.getcwd(), *search, *installed]
+    sys.argv = words[1:]
+    sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+    try:
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve(sys.argv[2])
+    sys.exit(run(sys.argv[2], sys.argv[3:]))

@@ -1,0 +1,149 @@
+"""The forks that tests use in the place of processes behave as the processes do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import commands
+from support.environment import clean_environ
+from support.waiting import wait_for_file, wait_until
+
+# Stands in for hpc_amp.train, which the run's own `src` has.
+PROGRAM = """
+import os, signal, sys, time
+if sys.argv[1] == "exit":
+    print("out", os.environ["GIVEN"], os.getcwd(), sys.executable)
+    print("err", file=sys.stderr)
+    sys.exit(3)
+if sys.argv[1] == "die":
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def save(number, frame):
+    print("saved")
+    sys.exit(75)
+
+signal.signal(signal.SIGTERM, save)
+with open("part", "w") as out:
+    out.write(str(os.getpid()))
+os.rename("part", "pid")
+while True:
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    package = tmp_path / "src" / "hpc_amp" / "train"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(PROGRAM)
+    return clean_environ(PYTHONPATH=str(tmp_path / "src"), GIVEN="it's $HOME")
+
+
+def start(python: Path, folder: Path, environ: dict[str, str], word: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [python, "-m", "hpc_amp.train", word],
+        cwd=folder, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def alive(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def test_a_training_has_the_files_and_the_environment_of_its_python(
+    warm_python: Path, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    program = start(warm_python, tmp_path, environ, "exit")
+    out, err = program.communicate()
+    assert (program.returncode, err) == (3, "err\n")
+    assert out == f"out it's $HOME {tmp_path} {warm_python}\n"
+
+
+def test_a_training_ends_and_is_ended_as_its_python(
+    warm_python: Path, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    died = start(warm_python, tmp_path, environ, "die")
+    assert died.wait() == -signal.SIGKILL
+
+    terminated = start(warm_python, tmp_path, environ, "wait")
+    wait_for_file(tmp_path / "pid")
+    terminated.terminate()
+    assert terminated.communicate()[0] == "saved\n"
+    assert terminated.returncode == 75
+
+    (tmp_path / "pid").unlink()
+    killed = start(warm_python, tmp_path, environ, "wait")
+    wait_for_file(tmp_path / "pid")
+    pid = int((tmp_path / "pid").read_text())
+    assert pid != killed.pid and alive(pid)
+    killed.kill()
+    wait_until(lambda: not alive(pid), "the training to be killed")
+    for program in (died, killed):
+        program.communicate()
+
+
+def test_other_programs_are_processes(warm_python: Path) -> None:
+    words = [warm_python, "-c", "import sys, yaml; print(sys.executable, 'torch' in sys.modules)"]
+    said = subprocess.run(words, text=True, capture_output=True, check=True).stdout
+    assert said == f"{warm_python} False\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["validate", "jöb.yaml"], ["--version"], ["stätus"], ["status", "--json"]]
+)
+def test_a_command_says_what_a_process_says(tmp_path: Path, words: list[str]) -> None:
+    environ = clean_environ()
+    process = subprocess.run(
+        [sys.executable, "-m", "hpc_amp", *words],
+        cwd=tmp_path, env=environ, text=True, capture_output=True,
+    )  # fmt: skip
+    said = commands.hpc_amp(*words, cwd=tmp_path, environ=environ)
+    assert (said.returncode, said.stdout, said.stderr) == (
+        process.returncode, process.stdout, process.stderr,
+    )  # fmt: skip
+
+
+def test_what_is_read_when_python_starts_is_read(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('customized')")
+    show = ("-c", "import sys; print(sys.stdout.encoding)")
+    latin = clean_environ(PYTHONIOENCODING="latin-1")
+    assert commands.python(*show, cwd=tmp_path, environ=latin).stdout == "iso8859-1\n"
+    custom = clean_environ()
+    custom["PYTHONPATH"] += f":{tmp_path}"
+    assert commands.python(*show, cwd=tmp_path, environ=custom).stdout == "customized\nutf-8\n"
+
+
+def test_a_command_leaves_nothing_to_the_next(tmp_path: Path) -> None:
+    """Not its folder, its variables, its modules or its search path."""
+    program = (
+        "import os, sys; print(os.getcwd(), os.environ.get('GIVEN'), sys.argv, 'own' in "
+        "sys.modules, sys.path[0] == ''); os.environ['GIVEN'] = 'changed'; import own"
+    )
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "own.py").touch()
+        said = commands.python(
+            "-c", program, name, cwd=folder, environ=clean_environ(GIVEN=name, HOME=os.devnull)
+        )
+        assert (said.stdout, said.stderr) == (f"{folder} {name} ['-c', '{name}'] False True\n", "")
+
+
+def test_a_command_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    program = "import time\nwhile True:\n  open('alive', 'w').close()\n  time.sleep(0.01)"
+    with pytest.raises(subprocess.TimeoutExpired):
+        commands.python("-c", program, cwd=tmp_path, environ=clean_environ(), timeout=2)
+    (tmp_path / "alive").unlink(missing_ok=True)
+    time.sleep(0.5)
+    assert not (tmp_path / "alive").exists()
