@@ -13,8 +13,8 @@ from hpc_amp.tasks.funit.networks import PooledEncoder, mean_codes
 
 
 class ContentConditionedStyle(nn.Module):
-    """The style code of references for a content image: a vector of the content image's layout, times
-    a vector of the references and the universal style bias, element by element."""
+    """The style code of references for a content image: a vector of the content image's layout,
+    times a vector of the references and the universal style bias, element by element."""
 
     def __init__(self, config: CocoFunitNetworks) -> None:
         super().__init__()
