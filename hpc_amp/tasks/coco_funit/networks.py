@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hpc_amp.gan.layers import LinearBlock
 from hpc_amp.tasks.coco_funit.config import CocoFunitNetworks
-from hpc_amp.tasks.funit.networks import PooledEncoder, mean_codes
+from hpc_amp.tasks.funit.networks import PooledEncoder, mean_codes, pixel_mean
 
 
 class ContentConditionedStyle(nn.Module):
@@ -31,7 +31,7 @@ class ContentConditionedStyle(nn.Module):
     def forward(self, layout: Tensor, references: Sequence[Tensor]) -> list[Tensor]:
         """For each of `references`, which are [B, K, 3, H, W] with any K each, the code of its K
         images for the content image with `layout` [B, C, h, w]: [B, `style_size`]."""
-        condition = self.content_mlp(layout.float().mean((2, 3)))
+        condition = self.content_mlp(pixel_mean(layout))
         bias = self.bias.expand(len(layout), -1)
         return [
             condition * self.style_mlp(torch.cat([code, bias.to(code.dtype)], 1))

@@ -43,8 +43,13 @@ class PooledEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """One vector for each image."""
-        pooled: Tensor = self.head(self.layers(images).float().mean((2, 3)))
-        return pooled
+        vectors: Tensor = self.head(pixel_mean(self.layers(images)))
+        return vectors
+
+
+def pixel_mean(x: Tensor) -> Tensor:
+    """[B, C, H, W] to [B, C], in the type of `x`; the sum is fp32."""
+    return x.float().mean((2, 3)).to(x.dtype)
 
 
 class StyleEncoder(nn.Module):
