@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.gandata import write_image
+from support.gandata import write_coordinates
 from support.training import curve, fit_until
 from support.unpaired import LOSSES, METRICS, NAMES, unpaired
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from hpc_amp.data.errors import DataError
 from hpc_amp.gan.data.batches import UnpairedBatch
 from hpc_amp.gan.data.config import UnpairedData
+from hpc_amp.gan.features import PerceptualLoss, RandomFeatures
 from hpc_amp.gan.generation import Request
 from hpc_amp.gan.translation import DomainDiscriminators, Translator
 from hpc_amp.gan.unpaired import sides
@@ -212,9 +213,13 @@ def test_convolutions_are_half_and_losses_fp32(name: str, mode: str, tmp_path: P
 def test_the_perceptual_loss_sees_contents_and_not_colours(tmp_path: Path) -> None:
     made = unpaired(tmp_path, "unit", unit={"perceptual": 1.0})
     perceptual = made.task.perceptual  # type: ignore[attr-defined]
+    plain = PerceptualLoss(RandomFeatures())
     (batch,) = next(made.data.epoch(0))
     brighter, other = batch.a * 0.5 + 0.2, batch.a.flip(0)
-    assert perceptual(brighter, batch.a) < 0.5 * perceptual(other, batch.a)
+    share, of_plain = (
+        loss(brighter, batch.a) / loss(other, batch.a) for loss in (perceptual, plain)
+    )
+    assert share < 0.8 * of_plain
 
 
 # -- resume ---------------------------------------------------------------------------------------
@@ -282,7 +287,7 @@ def test_metrics_tell_the_truth_from_trivial_translations(tmp_path: Path) -> Non
     truth, first, identity = (metrics_of(made, kind) for kind in ("truth", "first", "identity"))
     for domain in "ab":
         assert truth[f"truth_l1_{domain}"] == first[f"truth_l1_{domain}"] == 0
-        assert identity[f"truth_l1_{domain}"] > 0.5
+        assert identity[f"truth_l1_{domain}"] > 0.3
         name = f"frechet_random_{domain}"
         assert truth[name] < 0.5 * identity[name]
     assert (truth["styles_b"], first["styles_b"], identity["styles_b"]) == (2, 1, 1)
@@ -328,7 +333,7 @@ def test_files_are_translated(name: str, tmp_path: Path) -> None:
     made = unpaired(tmp_path / "run", name)
     files = [tmp_path / f"{number}.png" for number in range(3)]
     for number, file in enumerate(files):
-        write_image(file, (80 * number, 200, 90), (16, 16))
+        write_coordinates(file, 16 + 8 * number, 16)
     networks = {each: network.eval() for each, network in made.task.generation_networks().items()}
     assert list(networks) == ["generator"]
 
