@@ -82,11 +82,12 @@ def test_a_generator_takes_any_number_of_references(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_coco_funit_has_a_style_that_depends_on_the_content(name: str) -> None:
-    style = make_generator(name).style
+    generator = make_generator(name)
     content, references = torch.randn(2, 3, 16, 16), torch.randn(2, 2, 3, 16, 16)
     with torch.no_grad():
-        (code,) = style(content, [references])
-        (other,) = style(content.flip(0), [references])
+        layout = generator.content(content)
+        (code,) = generator.style(layout, [references])
+        (other,) = generator.style(layout.flip(0), [references])
     assert code.shape == (2, 4)
     assert torch.equal(code, other) == (name == "funit")
 

@@ -9,30 +9,31 @@ from torch import Tensor, nn
 
 from hpc_amp.gan.layers import LinearBlock
 from hpc_amp.tasks.coco_funit.config import CocoFunitNetworks
-from hpc_amp.tasks.funit.networks import PooledEncoder, mean_codes
+from hpc_amp.tasks.funit.networks import PooledEncoder, mean_codes, pixel_mean
 
 
 class ContentConditionedStyle(nn.Module):
-    """The style code of references for a content image: a vector of the content image, times a
-    vector of the references and the universal style bias, element by element."""
+    """The style code of references for a content image: a vector of the content image's layout,
+    times a vector of the references and the universal style bias, element by element."""
 
     def __init__(self, config: CocoFunitNetworks) -> None:
         super().__init__()
         size, hidden = config.style_size, config.mlp_width
-        self.of_content = PooledEncoder(config, size)
-        self.of_style = PooledEncoder(config, size)
+        self.encoder = PooledEncoder(config, size)
         self.bias = nn.Parameter(torch.randn(config.bias_size))
-        self.content_mlp = nn.Sequential(LinearBlock(size, hidden), nn.Linear(hidden, size))
+        self.content_mlp = nn.Sequential(
+            LinearBlock(config.layout_channels, hidden), nn.Linear(hidden, size)
+        )
         self.style_mlp = nn.Sequential(
             LinearBlock(size + config.bias_size, hidden), nn.Linear(hidden, size)
         )
 
-    def forward(self, content: Tensor, references: Sequence[Tensor]) -> list[Tensor]:
+    def forward(self, layout: Tensor, references: Sequence[Tensor]) -> list[Tensor]:
         """For each of `references`, which are [B, K, 3, H, W] with any K each, the code of its K
-        images for `content` [B, 3, H, W]: [B, `style_size`]."""
-        condition = self.content_mlp(self.of_content(content))
-        bias = self.bias.expand(len(content), -1)
+        images for the content image with `layout` [B, C, h, w]: [B, `style_size`]."""
+        condition = self.content_mlp(pixel_mean(layout))
+        bias = self.bias.expand(len(layout), -1)
         return [
             condition * self.style_mlp(torch.cat([code, bias.to(code.dtype)], 1))
-            for code in mean_codes(self.of_style, references)
+            for code in mean_codes(self.encoder, references)
         ]

@@ -53,6 +53,11 @@ class FunitNetworks:
     reconstruction_weight: NonNegative = 0.1
     """Weight of the L1 distance of an image and its reconstruction from its own style."""
 
+    @property
+    def layout_channels(self) -> int:
+        """Channels of what the content encoder makes of an image."""
+        return int(self.width * 2**self.content_halvings)
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class FunitConfig(Train):

@@ -24,7 +24,6 @@ class ContentEncoder(nn.Sequential):
             channels *= 2
         layers += [ResidualBlock(channels) for _ in range(config.residual_blocks)]
         super().__init__(*layers)
-        self.channels = channels
 
 
 class PooledEncoder(nn.Module):
@@ -44,20 +43,25 @@ class PooledEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """One vector for each image."""
-        pooled: Tensor = self.head(self.layers(images).float().mean((2, 3)))
-        return pooled
+        vectors: Tensor = self.head(pixel_mean(self.layers(images)))
+        return vectors
+
+
+def pixel_mean(x: Tensor) -> Tensor:
+    """[B, C, H, W] to [B, C], in the type of `x`; the sum is fp32."""
+    return x.float().mean((2, 3)).to(x.dtype)
 
 
 class StyleEncoder(nn.Module):
-    """The style code of references, whatever the content."""
+    """The style code of references, whatever the content image."""
 
     def __init__(self, config: FunitNetworks) -> None:
         super().__init__()
         self.encoder = PooledEncoder(config, config.style_size)
 
-    def forward(self, content: Tensor, references: Sequence[Tensor]) -> list[Tensor]:
+    def forward(self, layout: Tensor, references: Sequence[Tensor]) -> list[Tensor]:
         """For each of `references`, which are [B, K, 3, H, W] with any K each, the mean code of its
-        K images: [B, `style_size`]. `content` [B, 3, H, W] is not used here."""
+        K images: [B, `style_size`]. The layout of the content image is not used here."""
         return mean_codes(self.encoder, references)
 
 
@@ -110,9 +114,9 @@ class AdaptiveBlock(nn.Module):
 class Decoder(nn.Module):
     """A layout [B, C, h, w] and a style code to images [B, 3, H, W] from -1 to 1."""
 
-    def __init__(self, config: FunitNetworks, channels: int) -> None:
+    def __init__(self, config: FunitNetworks) -> None:
         super().__init__()
-        style = config.mlp_width
+        style, channels = config.mlp_width, config.layout_channels
         self.mlp = nn.Sequential(
             LinearBlock(config.style_size, style),
             LinearBlock(style, style),
@@ -141,15 +145,15 @@ class Decoder(nn.Module):
 class Generator(nn.Module):
     """Draws the content of an image in the style of others.
 
-    `style` is a module as `StyleEncoder`: content images and a list of references to one code for
-    each set of references.
+    `style` is a module as `StyleEncoder`: the layout of content images and a list of references to
+    one code for each set of references.
     """
 
     def __init__(self, config: FunitNetworks, style: nn.Module) -> None:
         super().__init__()
         self.content = ContentEncoder(config)
         self.style = style
-        self.decoder = Decoder(config, self.content.channels)
+        self.decoder = Decoder(config)
 
     def forward(
         self, content: Tensor, style: Tensor, reconstruct: bool = True
@@ -158,8 +162,8 @@ class Generator(nn.Module):
         [B, K, 3, H, W], and `reconstruction`, the content images in their own style, if it is asked
         for. Both are [B, 3, H, W] from -1 to 1."""
         references = [style, content[:, None]] if reconstruct else [style]
-        codes = self.style(content, references)
         layout = self.content(content)
+        codes = self.style(layout, references)
         images = self.decoder(torch.cat([layout] * len(codes)), torch.cat(codes))
         names = ("translation", "reconstruction")[: len(codes)]
         return dict(zip(names, images.chunk(len(codes)), strict=True))
