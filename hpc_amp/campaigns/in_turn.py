@@ -63,7 +63,7 @@ def render_campaign(
             for run in runs
         ],
     }
-    return templates("jobs").get_template("campaign.sh.j2").render(context)
+    return templates("jobs").get_template("several.sh.j2").render(context)
 
 
 def next_allocation(campaign: Path) -> Path:

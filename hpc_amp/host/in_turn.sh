@@ -14,7 +14,7 @@ for name in USR1 USR2 TERM INT; do
 done
 
 # has_finished RUN_DIR
-has_finished() { grep -q '"state": "finished"' "$1/state.jsonl"; }
+has_finished() { grep -q '"state": "finished"' "$1/state.jsonl" 2>/dev/null; }
 
 # not_tried RUN_DIR REASON: one line of the run's state.jsonl.
 not_tried() {

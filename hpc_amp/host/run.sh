@@ -60,7 +60,10 @@ prepare_launch
 
 # ---- checks before any rank starts ---------------------------------------------------------------
 printf '%s\n' "$hosts" >"attempts/$attempt/nodes" || true
-if [ "${job[preflight]}" = yes ]; then
+# Not where a run of the same job has just used these nodes (campaign.sh).
+checked=${HPC_AMP_CHECKED_NODES:-0}
+[ "$checked" != all ] || checked=$allocated
+if [ "${job[preflight]}" = yes ] && [ "$checked" -lt "$allocated" ]; then
   # Every node looks at itself: at what would keep the ranks from starting, or let them wait for one
   # another in vain.
   # shellcheck disable=SC2016 # each node expands this for itself

@@ -42,7 +42,7 @@ def campaign(
     """A script with these lines between the beginning and the end of every such script."""
     script = (
         f"run_dir={folder}/a\ndeclare -A job=([scheduler]={scheduler} {settings})\ncd {folder}\n"
-        f'source "$run_dir/src/hpc_amp/host/campaign.sh"\n{lines}\nend_runs\n'
+        f'source "$run_dir/src/hpc_amp/host/several.sh"\n{lines}\nend_runs\n'
     )
     return subprocess.run(
         ["bash", "-c", script],

@@ -1,4 +1,4 @@
-"""This machine has no queue that would hold the points of a sweep."""
+"""This machine has no queue that would hold the points of a campaign."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hpc_amp.schedulers.local.processes import id_of_process
 
 
 class LocalArrays(Arrays):
-    """This machine: the command that started the sweep runs its points, and is the array's job."""
+    """This machine: the command that started the campaign runs its points. It is the job of the
+    array."""
 
     task = "$HPC_AMP_TASK"
     shell = "bash"
@@ -20,8 +21,8 @@ class LocalArrays(Arrays):
     in_foreground = True
 
     def submit(self, script: Path, tasks: int) -> Iterator[str]:
-        """Nobody takes it: see `hpc_amp.sweep.here`."""
-        raise SchedulerError("on this machine a sweep runs in the foreground")
+        """Nobody takes it: see `hpc_amp.campaigns.here`."""
+        raise SchedulerError("on this machine arrays run in the foreground")
 
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
         """The command that will start it."""
