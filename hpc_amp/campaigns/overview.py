@@ -42,7 +42,7 @@ def status_table(
     labels = labels or {}
     names = short_names(keys)
     repeats = any(status.point.repeat > 1 for status in statuses)
-    measures = any(status.seconds is not None for status in statuses)
+    measures = any(status.step_seconds is not None for status in statuses)
     columns = ["point", *labels, *names, *(["repeat"] if repeats else []), "state", "step"]
     columns += [*(["step ms"] if measures else []), "job", "reason"]
     rows = []
@@ -57,7 +57,9 @@ def status_table(
             NOT_KNOWN if run is None or run.step is None else f"{run.step}/{run.total_steps}"
         )
         if measures:
-            row.append(NOT_KNOWN if status.seconds is None else milliseconds(status.seconds))
+            row.append(
+                NOT_KNOWN if status.step_seconds is None else milliseconds(status.step_seconds)
+            )
         row += [status.job_id or NOT_KNOWN, one_line(status.reason) or NOT_KNOWN]
         rows.append(tuple(row))
     words = frozenset((*labels, *names, "state", "job", "reason"))

@@ -25,6 +25,11 @@ class Submitted:
     since: int = 0
     """When its submission began."""
 
+    @property
+    def was_refused(self) -> bool:
+        """Whether the scheduler has accepted nothing of it."""
+        return self.has_ended and not self.job_ids
+
 
 def record_submitted(campaign: Campaign, part: Part) -> None:
     """Recorded before: the first task may start before the scheduler's command returns."""

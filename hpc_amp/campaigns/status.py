@@ -11,6 +11,7 @@ from hpc_amp.campaigns.folder import Campaign, run_name
 from hpc_amp.campaigns.parts import arrays_of
 from hpc_amp.campaigns.points import Point
 from hpc_amp.campaigns.record import Submitted, read_submitted
+from hpc_amp.campaigns.timing import RunTiming
 from hpc_amp.errors import SchedulerError
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.status import RunStatus, RunView, status_of
@@ -32,13 +33,18 @@ class PointStatus:
     job_id: str | None
     run: RunStatus | None
     """Of a point that has started."""
-    seconds: float | None = None
-    """The median time of a step, where the view measures it."""
+    timing: RunTiming | None = None
+    """What a run measured, where the view is about that."""
 
     @property
     def index(self) -> int:
         """The number of the point."""
         return self.point.index
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The median time of a step; None where nothing was measured."""
+        return self.timing.step_seconds if self.timing is not None and self.timing.ranks else None
 
     def to_plain(self, keys: Sequence[str]) -> dict[str, Any]:
         """For JSON."""
@@ -54,6 +60,7 @@ class PointStatus:
             "attempt": self.run.attempt if self.run is not None else 0,
             "step": self.run.step if self.run is not None else None,
             "total_steps": self.run.total_steps if self.run is not None else None,
+            **({"step_seconds": self.step_seconds} if self.timing is not None else {}),
         }
 
 
@@ -101,17 +108,18 @@ def _says_nothing(answer: JobStatus | None) -> bool:
 
 
 def _points(campaign: Campaign, arrays: Arrays, chosen: Sequence[Point]) -> list[_PointView]:
-    places = {
-        point: (submitted, task)
-        for submitted in read_submitted(campaign)
-        for task, point in enumerate(submitted.points)
-    }
+    places: dict[int, tuple[Submitted, int]] = {}
+    for submitted in read_submitted(campaign):
+        for task, point in enumerate(submitted.points):
+            # One that was refused as a whole changes nothing for points that had a job before.
+            if point not in places or not submitted.was_refused:
+                places[point] = (submitted, task)
     names = {} if campaign.resumes else campaign.run_names()
     views = []
-    for point in chosen:
-        run_dir = campaign.folder / "points" / names.get(point.index, run_name(point.index))
-        submitted, task = places.get(point.index, (None, 0))
-        views.append(_PointView(run_dir, point, arrays, submitted, task))
+    for chosen_point in chosen:
+        index = chosen_point.index
+        run_dir = campaign.folder / "points" / names.get(index, run_name(index))
+        views.append(_PointView(run_dir, chosen_point, arrays, *places.get(index, (None, 0))))
     return views
 
 

@@ -190,6 +190,7 @@ def _continue(view: View, target: str, parent: Path, limits: Limits, as_json: bo
         statuses = view.statuses(campaign)
         wanted = view.unfinished(statuses)
         if wanted:
+            _refuse_to_share(view, campaign, statuses)
             _ask(view, campaign, wanted, limits, statuses, as_json)
             parts = parts_of(campaign, wanted, _at_once(campaign))
             _begin(view, campaign, parts, limits, held, as_json=as_json, is_new=False)
@@ -224,6 +225,22 @@ def _cancel(view: View, target: str, parent: Path, as_json: bool) -> None:
         click.echo(f"cancelled {count(len(before), view.runs)} of {campaign.folder}")
     else:
         click.echo(f"no {view.runs} of {campaign.folder} is queued or running")
+
+
+def _refuse_to_share(view: View, campaign: Campaign, statuses: Sequence[PointStatus]) -> None:
+    """Raises UsageError where runs that follow one another would share this machine with others."""
+    from hpc_amp.campaigns.status import UNDER_WAY
+    from hpc_amp.campaigns.words import under_way
+    from hpc_amp.errors import UsageError
+    from hpc_amp.schedulers import get_scheduler
+
+    number = sum(status.state in UNDER_WAY for status in statuses)
+    one_machine = get_scheduler(campaign.scheduler).one_machine
+    if number and one_machine and campaign.submitting == "one job":
+        raise UsageError(
+            under_way(number, view.runs),
+            hint=f"wait, or hpc-amp {view.name} cancel {campaign.folder}",
+        )
 
 
 def _exclusive(view: View, campaign: Campaign) -> Any:
@@ -429,6 +446,6 @@ def _told(view: View, campaign: Campaign, status: PointStatus) -> str:
     if campaign.repeats > 1:
         settings += f", repeat {status.point.repeat}"
     said = f"{status.state}: {one_line(status.reason)}" if status.reason else status.state
-    if status.seconds is not None:
-        said = f"{milliseconds(status.seconds)} ms a step"
+    if status.step_seconds is not None:
+        said = f"{milliseconds(status.step_seconds)} ms a step"
     return f"{view.runs} {status.index} ({one_line(settings)}) {said}"

@@ -68,6 +68,7 @@ run() {
   fi
   echo "$1: $run_dir"
   [ "$2" = all ] || use_first_nodes "$2"
+  [ -z "$stop_signal" ] || return 0 # it came meanwhile
   # The nodes that a run before has used need no second preflight.
   export HPC_AMP_CHECKED_NODES=$checked
   launch "$run_dir" || status=$?
