@@ -19,8 +19,9 @@ from hpc_amp.campaigns.status import UNDER_WAY, point_statuses
 from hpc_amp.campaigns.view import View
 from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError
 from hpc_amp.jobs import rundir
-from hpc_amp.schedulers import Scheduler
-from hpc_amp.signals import INTERRUPTING, uninterrupted
+from hpc_amp.jobs.submit import waiting_for
+from hpc_amp.schedulers import Scheduler, get_scheduler
+from hpc_amp.signals import INTERRUPTING
 
 POLL_SECONDS = 10.0
 
@@ -174,7 +175,7 @@ def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
     script = write_script(campaign, part)
     # A signal waits until what the scheduler has accepted is on record: `continue` would submit it
     # once more.
-    with uninterrupted():
+    with waiting_for(get_scheduler(campaign.scheduler)):
         # Before there is a job: whatever ends this command, the campaign's name finds it.
         record_submitted(campaign, part)
         before = rundir.point_latest(campaign.folder)

@@ -106,6 +106,7 @@ def start_campaign(
 ) -> None:
     """Write a new campaign and submit all of its points; or, as a `dry_run`, print what would be
     submitted."""
+    from hpc_amp.campaigns.cost import estimate
     from hpc_amp.campaigns.submit import parts_of, write
 
     _check_limits(campaign, limits)
@@ -113,6 +114,8 @@ def start_campaign(
     parts = parts_of(campaign, wanted, _at_once(campaign))
     if dry_run:
         _print_plan(plan, campaign, parts)
+        if view.ask_above is not None:
+            click.echo(f"\n{estimate(campaign, wanted)}")
         return
     _ask(view, campaign, wanted, limits, (), as_json)
     write(campaign, plan)

@@ -33,10 +33,3 @@ class DefaultGroup(click.Group):
         if default is not None and self.get_command(ctx, args[0]) is None:
             return self.default, default, args
         return super().resolve_command(ctx, args)
-
-
-def say_that_it_waits() -> None:
-    """Of the command that found a submission without an end."""
-    click.echo(
-        "a submission was interrupted: waiting until it is known what became of it", err=True
-    )

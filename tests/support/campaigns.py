@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from hpc_amp.campaigns.folder import Campaign, Group, repeated
 from hpc_amp.campaigns.plan import CampaignPlan, plan_campaign
 from hpc_amp.campaigns.points import Point, read_space
 from hpc_amp.config.load import read_job
+from hpc_amp.jobs.events import record_event
 from hpc_amp.sweep.view import SWEEP
 
 ID = "20261127-223455-kqzf"
@@ -35,6 +39,32 @@ def group(*points: int, **changes: Any) -> Group:
         "cores": 1, "tasks_per_node": 1, "walltime": 600, "stop_margin": 60,
     }  # fmt: skip
     return Group(**{**values, **changes})
+
+
+def points_of(script: Path) -> list[str]:
+    """The names of the run directories that a script of an array or of a job makes."""
+    text = script.read_text()
+    runs = re.findall(r"^run .* (\d{4}\S*) launch\S*$", text, re.MULTILINE)
+    if runs:
+        return list(runs)
+    (line,) = re.findall(r"^points=\(.*?\)", text, re.MULTILINE)
+    command = ["bash", "-c", f'{line}; echo "${{points[@]}}"']
+    return subprocess.run(command, text=True, capture_output=True, check=True).stdout.split()
+
+
+def begin_task(script: Path, job_id: str, task: int = 0) -> Path:
+    """What the script of a task does first: its run directory, with the events of a submission."""
+    name = points_of(script)[task]
+    folder = script.parent
+    job = (folder / "jobs.jsonl").read_text().splitlines()[int(name[:4])]
+    run_dir = folder / "points" / name
+    run_dir.mkdir(parents=True)
+    (run_dir / "job.json").write_text(job.replace(f"points/{name[:4]}", f"points/{name}"))
+    scheduler = json.loads(job)["scheduler"]
+    number = int(script.stem.partition("-")[2])
+    record_event(run_dir, "submitted", array=number, scheduler=scheduler)
+    record_event(run_dir, "queued", job_id=job_id)
+    return run_dir
 
 
 def make_campaign(
