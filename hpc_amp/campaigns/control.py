@@ -37,12 +37,13 @@ def cancel(campaign: Campaign, on_wait: Callable[[], object]) -> list[PointStatu
     if not before:
         return []
     started = [status for status in before if status.run is not None]
+    runs = [status.run for status in before if status.run is not None]
     # Recorded before: the scripts read it when their ranks have saved, and do not go on.
     record_cancelled(campaign, reason)
-    for status in started:
-        record_event(campaign.point_dir(status.index), "cancelled", reason=reason)
-        if status.run is not None and status.run.orphan is not None:
-            ask_to_stop(campaign.point_dir(status.index))
+    for run in runs:
+        record_event(Path(run.run_dir), "cancelled", reason=reason)
+        if run.orphan is not None:
+            ask_to_stop(Path(run.run_dir))
     open_points = {status.index for status in before}
     newest = {point: one for one in read_submitted(campaign) for point in one.points}
     submitted = {one.number: one for point, one in newest.items() if point in open_points}.values()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from hpc_amp.campaigns.folder import Campaign
+from hpc_amp.campaigns.folder import Campaign, run_name
 from hpc_amp.campaigns.parts import arrays_of
 from hpc_amp.campaigns.record import Submitted, read_submitted, record_queued
 from hpc_amp.jobs.events import read_events
@@ -57,9 +57,10 @@ def _jobs_of(campaign: Campaign, arrays: Arrays, one: Submitted) -> list[str]:
 
 def _begun(campaign: Campaign, one: Submitted) -> Iterator[str]:
     """The ids that tasks of an array have recorded."""
+    names = campaign.run_names()
     for index in one.points:
         number = None
-        for event in read_events(campaign.point_dir(index)):
+        for event in read_events(campaign.folder / "points" / names.get(index, run_name(index))):
             if event["state"] == "submitted":
                 number = event.get("array")
             elif event["state"] == "queued" and number == one.number:

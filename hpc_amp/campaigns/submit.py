@@ -71,8 +71,9 @@ def _check_one_job(scheduler: Scheduler, plan: CampaignPlan) -> None:
             f"{scheduler.title} cannot give a run a part of a job's nodes",
             hint="leave --in-allocation out: then each run is a job of its own",
         )
+    # A machine without a scheduler has nothing to divide.
     per_node = {repr(replace(one, nodes=1)) for one in resources}
-    if len(per_node) > 1:
+    if len(per_node) > 1 and not scheduler.one_machine:
         raise UsageError(
             "runs that share a job may differ in job.nodes, but not in what they ask of a node",
             hint="submit the runs as jobs of their own, or start a campaign for each",
@@ -148,9 +149,11 @@ def submit(
     record has it.
     """
     taken: list[str] = []
+    room = 0
     for part in parts:
         if max_queued is not None:
-            _wait_for_room(campaign, max_queued)
+            room = room or _wait_for_room(campaign, max_queued)
+            room -= 1
         job_ids: list[str] = []
         try:
             _submit_part(campaign, part, job_ids)
@@ -195,8 +198,12 @@ def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
                 rundir.restore_latest(campaign.folder, before)
 
 
-def _wait_for_room(campaign: Campaign, max_queued: int) -> None:
-    while sum(s.state in UNDER_WAY for s in point_statuses(campaign)) >= max_queued:
+def _wait_for_room(campaign: Campaign, max_queued: int) -> int:
+    """Wait until fewer than `max_queued` runs are in the queue; returns how many more fit."""
+    while True:
+        queued = sum(status.state in UNDER_WAY for status in point_statuses(campaign))
+        if queued < max_queued:
+            return max_queued - queued
         time.sleep(POLL_SECONDS)
 
 

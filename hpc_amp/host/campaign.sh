@@ -8,7 +8,8 @@
 #   checkpoints        keep, or drop: nobody resumes the runs
 set -u
 umask "${HPC_AMP_UMASK:-$(umask)}" # where the scheduler gives jobs another one than the user's
-host=$campaign_dir/snapshot/src/hpc_amp/host
+run_dir=$campaign_dir/snapshot # whose `src` the host code of schedulers looks into
+host=$run_dir/src/hpc_amp/host
 # shellcheck source=exit.sh
 source "$host/exit.sh" || exit 2
 leave() { :; }

@@ -32,7 +32,8 @@ def make_study(
     settings = {one: range(at * len(nodes), (at + 1) * len(nodes)) for at, one in enumerate(kinds)}
     campaign = make_campaign(
         parent / "studies" / name / study_id, KEYS, values,
-        view="scale", name=name, scheduler=scheduler, created="2026-11-27 22:34:55 UTC", repeats=repeats,
+        view="scale", name=name, scheduler=scheduler,
+        created="2026-11-27 22:34:55 UTC", repeats=repeats,
         submitting="jobs", resumes=False,
         options={
             "kinds": kinds, "nodes": list(nodes),

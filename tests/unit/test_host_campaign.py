@@ -150,8 +150,9 @@ def test_the_logs_of_the_runs_have_the_users_permissions(runs: Path) -> None:
 def test_a_job_of_one_slot_has_no_node_file(runs: Path) -> None:
     """Grid Engine gives one to jobs with a parallel environment only."""
     use_host_code(runs, "gridengine")
+    batch = {"JOB_ID": "41", "SGE_TASK_ID": "undefined", "SGE_JOB_SPOOL_DIR": "/x"}
 
-    ended = campaign(runs, "run one 1 0000 $l", scheduler="gridengine")
+    ended = campaign(runs, "run one 1 0000 $l", scheduler="gridengine", **batch)
 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ran(runs) == ["0000 "]

@@ -81,13 +81,12 @@ def submit(host: StubHost, *words: str) -> Study:
     return find_study("cifar", host.work / "studies")
 
 
-def begin(
-    host: StubHost, study: Study, number: int = 1, job_id: str = "4242"
-) -> subprocess.Popen[str]:
-    """The script as Slurm starts it, on four nodes of eight cores."""
+def begin(host: StubHost, study: Study, number: int = 1, nodes: int = 4) -> subprocess.Popen[str]:
+    """The script as Slurm starts it, on nodes of eight cores."""
+    names = ",".join(f"n{node}" for node in range(1, nodes + 1))
     batch = {
-        "SLURM_JOB_ID": job_id, "SLURM_JOB_NODELIST": "n1,n2,n3,n4", "SLURM_NTASKS": "1",
-        "SLURM_JOB_CPUS_PER_NODE": "8(x4)", "SLURM_NNODES": "4",
+        "SLURM_JOB_ID": "4242", "SLURM_JOB_NODELIST": names, "SLURM_NTASKS": "1",
+        "SLURM_JOB_CPUS_PER_NODE": f"8(x{nodes})", "SLURM_NNODES": str(nodes),
     }  # fmt: skip
     return subprocess.Popen(
         ["bash", study.folder / f"array-{number}.sh"],
@@ -101,8 +100,8 @@ def begin(
     )
 
 
-def run(host: StubHost, study: Study, number: int = 1) -> Ended:
-    return wait(begin(host, study, number), timeout=300)
+def run(host: StubHost, study: Study, number: int = 1, nodes: int = 4) -> Ended:
+    return wait(begin(host, study, number, nodes), timeout=300)
 
 
 def run_dirs(study: Study) -> dict[str, Path]:
@@ -214,7 +213,7 @@ def test_repeats_of_a_point_that_failed_are_not_tried(host: StubHost, ranks: Pat
     result = host.hpc_amp("scale", "continue", "cifar")
     assert "2 runs: 1.00 node-hours at most (one job of 00:30:00)" in result.stdout
     assert "#SBATCH --nodes=2\n" in (study.folder / "array-2.sh").read_text()
-    assert run(host, study, 2).status == 0
+    assert run(host, study, 2, nodes=2).status == 0
     assert set(states(study).values()) == {"measured"}
 
 
