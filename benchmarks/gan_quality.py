@@ -32,7 +32,7 @@ from torch import Tensor
 
 from hpc_amp.config.schema import (
     Augment,
-    Checkpoint,
+    Checkpointing,
     Data,
     Precision,
     Schedule,
@@ -66,7 +66,7 @@ def settings(flags: argparse.Namespace, mode: str, seed: int, steps: int) -> Dcg
         ema=0.99,
         evaluate_every=1000,
         log_every=100,
-        checkpoint=Checkpoint(every="1h", keep=2),
+        checkpoint=Checkpointing(every="1h", keep=2),
         seed=seed,
         device="cpu",
     )

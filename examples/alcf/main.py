@@ -94,7 +94,7 @@ def configuration(flags: argparse.Namespace):
         precision=schema.Precision(mode="fp16", static_scale=fixed)
         if flags.fp16
         else schema.Precision(),
-        checkpoint=schema.Checkpoint(every="1epoch", keep=2),
+        checkpoint=schema.Checkpointing(every="1epoch", keep=2),
         device="cuda" if flags.gpu else "auto",
     )
 

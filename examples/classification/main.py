@@ -55,7 +55,7 @@ def configuration(flags: argparse.Namespace, world_size: int, on_gpu: bool) -> A
         channels_last=flags.channels_last,
         label_smoothing=flags.label_smoothing,
         log_every=flags.print_freq_tr,
-        checkpoint=schema.Checkpoint(every="1epoch", keep=2),
+        checkpoint=schema.Checkpointing(every="1epoch", keep=2),
     )
 
 

@@ -115,7 +115,7 @@ def settings(flags: argparse.Namespace) -> DcganConfig:
     """The flags as a configuration of the engine."""
     import torch
 
-    from hpc_amp.config.schema import Checkpoint, Precision, Schedule
+    from hpc_amp.config.schema import Checkpointing, Precision, Schedule
     from hpc_amp.tasks.dcgan.config import DcganConfig, Gan
 
     on_gpu = flags.device == "cuda" or (flags.device == "auto" and torch.cuda.is_available())
@@ -140,7 +140,7 @@ def settings(flags: argparse.Namespace) -> DcganConfig:
         batch_size=flags.batchSize,
         schedule=Schedule(name="constant", warmup=0.0),
         precision=Precision(mode=mode),
-        checkpoint=Checkpoint(every="1epoch"),
+        checkpoint=Checkpointing(every="1epoch"),
         seed=flags.manualSeed,
         device=flags.device,
     )

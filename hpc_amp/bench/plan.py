@@ -55,7 +55,7 @@ def plan_bench(
         )
     measuring = Measuring(warmup=options.warmup, steps=options.steps, evaluate="at the end")
     changes = measuring.overrides(loaded.job.train)
-    precisions = options.precisions or usual_precisions(loaded.job.job.gpus_per_node > 0)
+    precisions = options.precisions or usual_precisions(loaded.job.resources.gpus_per_node > 0)
     space = with_precisions(space, precisions, asked=options.precisions is not None)
     space = replace(space, fixed=(*space.fixed, *changes))
     return plan_campaign(source.with_overrides(changes), space, parent, repeats=options.repeats)

@@ -45,8 +45,8 @@ class PlannedGroup:
             script=script,
             directives=tuple(header),
             points=self.points,
-            nodes=job.job.nodes,
-            gpus=job.job.gpus_per_node,
+            nodes=job.resources.nodes,
+            gpus=job.resources.gpus_per_node,
             cores=job.cpus_per_node,
             tasks_per_node=plan.tasks_per_node,
             walltime=plan.walltime,
@@ -79,7 +79,7 @@ class CampaignPlan:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What the user should know, although nothing is wrong."""
-        if not any(group.plan.job.job.chain for group in self.groups):
+        if not any(group.plan.job.resources.chain for group in self.groups):
             return self.plan.remarks
         chain = "job.chain makes no chains here: `continue` resumes what has stopped"
         return (*self.plan.remarks, chain)
@@ -187,7 +187,7 @@ def _what_scripts_depend_on(job: Job) -> tuple[Any, ...]:
     """Everything of a job but what only job.json carries: the training, the command and the
     environment."""
     return (
-        job.job,
+        job.resources,
         replace(job.container, env={}),
         job.launch,
         job.restarts,

@@ -65,7 +65,7 @@ def describe(
 
 
 def _check_one_job(scheduler: Scheduler, plan: CampaignPlan) -> None:
-    resources = [group.plan.job.job for group in plan.groups]
+    resources = [group.plan.job.resources for group in plan.groups]
     if len({one.nodes for one in resources}) > 1 and not scheduler.narrows():
         raise UsageError(
             f"{scheduler.title} cannot give a run a part of a job's nodes",

@@ -94,7 +94,7 @@ def validate(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
         "scheduler": plan.scheduler.name,
         "launcher": plan.launcher.name,
         "container": plan.job.container.image if plan.container.uses_image else None,
-        "nodes": plan.job.job.nodes,
+        "nodes": plan.job.resources.nodes,
         "world_size": plan.job.world_size,
     }
     if as_json:

@@ -51,9 +51,9 @@ class _Builder:
             key = keys[name]
             if isinstance(node, Scalar) and node.is_null and not key.optional and _many(key):
                 continue  # a section whose keys are all commented out has its defaults
-            values[name] = self.value(key, node, _join(path, name))
+            values[key.field] = self.value(key, node, _join(path, name))
         for key in keys.values():
-            if key.required and key.name not in values:
+            if key.required and key.field not in values:
                 raise ConfigError(
                     f"{_join(path, key.name)} is missing",
                     where=table.where,

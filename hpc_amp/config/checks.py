@@ -107,18 +107,21 @@ def check_job(loaded: LoadedJob, site: Site | None = None) -> None:
 
 
 def _check_launch(loaded: LoadedJob, job: Job) -> None:
-    margin, walltime = parse_duration(job.job.stop_margin), parse_duration(job.job.walltime)
+    margin, walltime = (
+        parse_duration(job.resources.stop_margin),
+        parse_duration(job.resources.walltime),
+    )
     if margin >= walltime:
         raise loaded.error(
             "job.stop_margin",
-            f"{job.job.stop_margin} leaves nothing of the walltime {job.job.walltime}",
+            f"{job.resources.stop_margin} leaves nothing of the walltime {job.resources.walltime}",
             "make it smaller, or the walltime longer",
         )
     if job.launch.method == "single" and job.world_size > 1:
         raise loaded.error(
             "launch.method",
             f"single starts one process, but the job has {job.world_size} ranks "
-            f"({job.job.nodes} nodes x {job.ranks_per_node})",
+            f"({job.resources.nodes} nodes x {job.ranks_per_node})",
             "use auto, or set job.nodes=1 and job.ranks_per_node=1",
         )
     fabric = job.launch.fabric
@@ -138,7 +141,7 @@ def _check_run(loaded: LoadedJob, job: Job) -> None:
     hint = f"write the program alone, run: [{', '.join(shown)}], which hpc-amp starts on every rank"
     if launcher.is_mpi:
         hint += " (with launch.mpi where it uses MPI)"
-    if job.job.nodes == 1:
+    if job.resources.nodes == 1:
         hint += f"; or ask for one rank, job.ranks_per_node: 1, and leave all to {launcher.name}"
     raise loaded.error(
         "run",
@@ -163,7 +166,7 @@ def _check_on_site(loaded: LoadedJob, job: Job, site: Site) -> None:
                 "hpc-amp sets it itself",
                 f"leave it out: {scheduler.own_variables[name]}",
             )
-    if job.job.chain and not scheduler.chains:
+    if job.resources.chain and not scheduler.chains:
         raise loaded.error(
             "job.chain",
             f"under {scheduler.title} a run goes on in the same job",
@@ -294,7 +297,7 @@ def _check_training(loaded: LoadedJob, job: Job, train: Train) -> None:
             "0 leaves Nesterov's form nothing to work on",
             "add nesterov: false",
         )
-    if train.device == "cuda" and job.job.gpus_per_node == 0:
+    if train.device == "cuda" and job.resources.gpus_per_node == 0:
         raise loaded.error(
             "train.device",
             "cuda needs GPUs, but job.gpus_per_node is 0",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from hpc_amp.config.schema import key_of
 from hpc_amp.config.tree import MappingNode, Node, Scalar
 from hpc_amp.config.values import FirstWeights, Fixed, PathMark, Registered
 
@@ -19,6 +20,9 @@ class Key:
     """One key of a section."""
 
     name: str
+    """As in the job file."""
+    field: str
+    """The name of the dataclass's field."""
     type: Any
     """Without `Annotated` and `| None`: `int`, `list[str]`, a `Literal`, a dataclass, ..."""
     optional: bool
@@ -67,8 +71,18 @@ def _keys_of(section: type[Any]) -> dict[str, Key]:
         registered = next((mark for mark in marks if isinstance(mark, Registered)), None)
         checks = tuple(mark for mark in marks if callable(mark))
         required = field.default is MISSING and field.default_factory is MISSING
-        keys[field.name] = Key(
-            field.name, kind, optional, checks, required, is_path, first_weights, fixed, registered
+        name = key_of(field)
+        keys[name] = Key(
+            name=name,
+            field=field.name,
+            type=kind,
+            optional=optional,
+            checks=checks,
+            required=required,
+            is_path=is_path,
+            is_first_weights=first_weights,
+            fixed=fixed,
+            registered=registered,
         )
     return keys
 
@@ -114,7 +128,7 @@ def find_key(section: type, path: list[str]) -> Key | None:
     if key.is_section:
         return find_key(key.type, rest)
     if get_origin(key.type) is dict and len(rest) == 1:
-        return Key(rest[0], str, optional=False, checks=(), required=False)
+        return Key(rest[0], rest[0], str, optional=False, checks=(), required=False)
     return None
 
 

@@ -171,8 +171,8 @@ def _table(section: type, path: str, only: Collection[str] | None = None) -> lis
         cells = [
             f"`{name}`",
             _type(key, path),
-            _default(key, defaults[name]),
-            " ".join([*meanings.get(name, "").split(), *_fixed(key)]),
+            _default(key, defaults[key.field]),
+            " ".join([*meanings.get(key.field, "").split(), *_fixed(key)]),
         ]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return lines

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import types
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from hpc_amp.config.values import (
@@ -93,7 +93,7 @@ class Resources:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Container:
+class ContainerOptions:
     """The image that the job runs in."""
 
     SHORTHAND: ClassVar[str] = "image"
@@ -309,7 +309,7 @@ class Precision:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Checkpoint:
+class Checkpointing:
     """When the state of the run is saved and how many checkpoints stay."""
 
     SHORTHAND: ClassVar[str] = "every"
@@ -405,7 +405,7 @@ class Train:
     trackers: Words = field(default_factory=lambda: ["tensorboard"])
     """Where the curves go besides `metrics.jsonl`: `tensorboard`, and the names of trackers that
     other packages add. Each has to be installed in the image of the job too."""
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    checkpoint: Checkpointing = field(default_factory=Checkpointing)
     """When the state of the run is saved."""
     timing: Timing | None = None
     """Measure single steps. Default: no."""
@@ -437,9 +437,9 @@ class Job:
     """Folder of your own code. It is copied into the run directory and is the working directory of
     `run`; a task of your own is imported from it. Later edits do not reach the job. `.git`,
     `.venv`, `venv`, `node_modules`, `runs` and `__pycache__` stay behind."""
-    job: Resources = field(default_factory=Resources)
+    resources: Resources = field(default_factory=Resources, metadata={"key": "job"})
     """What is asked of the scheduler."""
-    container: Container = field(default_factory=Container)
+    container: ContainerOptions = field(default_factory=ContainerOptions)
     """The image that the job runs in."""
     launch: Launch = field(default_factory=Launch)
     """How the ranks are started."""
@@ -455,17 +455,17 @@ class Job:
     @property
     def ranks_per_node(self) -> int:
         """Training processes on each node."""
-        return self.job.ranks_per_node or max(1, self.job.gpus_per_node)
+        return self.resources.ranks_per_node or max(1, self.resources.gpus_per_node)
 
     @property
     def cpus_per_node(self) -> int:
         """CPU cores of all ranks of a node."""
-        return self.ranks_per_node * self.job.cpus_per_gpu
+        return self.ranks_per_node * self.resources.cpus_per_gpu
 
     @property
     def world_size(self) -> int:
         """Training processes of the whole job."""
-        return self.job.nodes * self.ranks_per_node
+        return self.resources.nodes * self.ranks_per_node
 
 
 def job_class(train: type) -> type[Job]:
@@ -487,22 +487,33 @@ def _job_class(train: Any) -> type[Job]:
 
 def as_job(read: Job) -> Job:
     """What was read with `job_class`, as a `Job`: two of different tasks can then be compared."""
-    return Job(**{field.name: getattr(read, field.name) for field in dataclasses.fields(Job)})
+    return Job(**{field.name: getattr(read, field.name) for field in fields(Job)})
 
 
 T = TypeVar("T")
 
 
+def key_of(field: dataclasses.Field[Any]) -> str:
+    """The key of a field in a job file and in `job.json`. It is the field's name, except where the
+    field's metadata has a `key` of its own."""
+    key: str = field.metadata.get("key", field.name)
+    return key
+
+
 def to_plain(value: Any) -> Any:
-    """Dataclasses as dictionaries of JSON values, all the way down."""
-    return dataclasses.asdict(value)
+    """A dataclass, and all dataclasses in it, as dictionaries by key."""
+    if dataclasses.is_dataclass(value):
+        return {key_of(each): to_plain(getattr(value, each.name)) for each in fields(value)}
+    return value
 
 
 def from_plain(cls: type[T], plain: dict[str, Any]) -> T:
     """The dataclass that `to_plain` flattened. Keys must be known; values are trusted: they were
     validated when the job was submitted. Raises TypeError for an unknown key."""
     hints = typing.get_type_hints(cls)
-    return cls(**{name: _revive(hints.get(name), value) for name, value in plain.items()})
+    names = {key_of(each): each.name for each in fields(cls)}  # type: ignore[arg-type]
+    values = {names.get(key, key): value for key, value in plain.items()}
+    return cls(**{name: _revive(hints.get(name), value) for name, value in values.items()})
 
 
 def _revive(hint: Any, value: Any) -> Any:

@@ -65,7 +65,7 @@ def examine_job(
         elsewhere = ""
         if not request.here:
             elsewhere = "the nodes may have it"
-            if site.setup.strip() or loaded.job.job.setup.strip():
+            if site.setup.strip() or loaded.job.resources.setup.strip():
                 elsewhere = "the job's setup may load it on the nodes"
         found += container.check_here(needed=request.here, elsewhere=elsewhere)
         found += container.check_options(request.options, ranks=request.job.world_size)
@@ -162,6 +162,6 @@ def _inside(request: CheckedRequest, plan: Plan | None) -> list[Finding]:
             binds=binds,
             env=env,
             trains=job.train is not None,
-            gpus=job.job.gpus_per_node,
+            gpus=job.resources.gpus_per_node,
         )
     )

@@ -212,7 +212,7 @@ def check_log_folders(request: CheckedRequest) -> Findings:
     """Whether the folders exist of the logs that directives of site and job name, where the nodes
     open a log before the job starts."""
     scheduler = request.scheduler
-    directives = (*request.site.directives, *request.job.job.directives)
+    directives = (*request.site.directives, *request.job.resources.directives)
     for written, path in scheduler.log_files(directives):
         folder = path if path.is_dir() else path.parent
         if path.is_absolute() and not os.access(folder, os.W_OK | os.X_OK):
@@ -274,7 +274,7 @@ def check_scheduler(
         yield Finding("sched", "error", error.message, why, error.hint or fix)
         return
     found = list(scheduler.check_limits(request.job, request.site))
-    margin = parse_duration(request.job.job.stop_margin)
+    margin = parse_duration(request.job.resources.stop_margin)
     if request.job.train is not None and margin < 30:
         what = f"job.stop_margin is {format_duration(margin)}"
         why = "a checkpoint has to be written in it; some schedulers are late by half a minute"
@@ -310,12 +310,12 @@ def check_secrets(request: CheckedRequest) -> Findings:
             or _SECRET_VALUE.search(value)
         ]
     texts = {
-        "job.setup": job.job.setup,
+        "job.setup": job.resources.setup,
         "the site's setup": site.setup,
         "run": " ".join(job.run or []),
         "container.args": " ".join(request.options),
         "launch.args": " ".join(job.launch.args),
-        "job.directives": " ".join(job.job.directives),
+        "job.directives": " ".join(job.resources.directives),
     }
     places += [where for where, text in texts.items() if _SECRET_VALUE.search(text)]
     if places:

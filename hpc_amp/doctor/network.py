@@ -114,7 +114,7 @@ def measure(
 def _small(job: Job, name: str, run_dir: Path) -> Job:
     """The same nodes, ranks and container; ten minutes; another program."""
     resources = dataclasses.replace(
-        job.job, walltime="10m", stop_margin="1m", max_restarts=0, chain=0
+        job.resources, walltime="10m", stop_margin="1m", max_restarts=0, chain=0
     )
     # Files for NCCL's words: in one log they would run into each other's lines.
     env = {
@@ -127,7 +127,7 @@ def _small(job: Job, name: str, run_dir: Path) -> Job:
     return dataclasses.replace(
         job,
         name=name,
-        job=resources,
+        resources=resources,
         container=dataclasses.replace(job.container, env=env),
         restarts=Restarts(),
         train=None,

@@ -49,7 +49,7 @@ class Plan(Spec):
     @property
     def grace(self) -> int:
         """Seconds between the scheduler's SIGTERM and its SIGKILL, as far as is known here."""
-        given = self.job.job.grace
+        given = self.job.resources.grace
         return parse_duration(given) if given is not None else self.scheduler.grace
 
     @property
@@ -57,7 +57,7 @@ class Plan(Spec):
         """Whether its nodes are known to be its own: where they are given whole, or it says so."""
         if self.scheduler.whole_nodes or self.site.gpu_request == "none":
             return True
-        directives = (*self.site.directives, *self.job.job.directives)
+        directives = (*self.site.directives, *self.job.resources.directives)
         return any(re.search(r"\bexcl(host|usive)?\b", line) for line in directives)
 
 
@@ -76,9 +76,9 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
     check_host_code(scheduler, container)
     expanded = tuple(map(str, (*site.expanded, *loaded.expanded)))
     remarks = (*expanded, *remarks_on(loaded, site))
-    if scheduler.one_machine and job.job.nodes > 1:
+    if scheduler.one_machine and job.resources.nodes > 1:
         remarks += (
-            f"this machine stands for all {job.job.nodes} nodes: "
+            f"this machine stands for all {job.resources.nodes} nodes: "
             f"the {job.world_size} ranks run here together",
         )
         job = _on_one_node(job)
@@ -92,9 +92,10 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
             where=loaded.where("launch.method"),
             hint=f"use one of: auto, {', '.join(launchers_of(scheduler))}",
         )
-    if job.job.nodes > 1 and not launcher.reaches_nodes(scheduler.step_launcher):
+    if job.resources.nodes > 1 and not launcher.reaches_nodes(scheduler.step_launcher):
         raise ConfigError(
-            f"launch.method {method}: it reaches one node only, and job.nodes is {job.job.nodes}",
+            f"launch.method {method} starts ranks on one node only, "
+            f"and job.nodes is {job.resources.nodes}",
             where=loaded.where("launch.method"),
             hint="use mpirun or mpiexec, which need no MPI in the image",
         )
@@ -175,14 +176,14 @@ def _check_entry(
 
 def _on_one_node(job: Job) -> Job:
     """The same world on one node, with the resources of all."""
-    request = job.job
+    request = job.resources
     resources = dataclasses.replace(
         request,
         nodes=1,
         ranks_per_node=job.world_size,
         gpus_per_node=request.nodes * request.gpus_per_node,
     )
-    return dataclasses.replace(job, job=resources)
+    return dataclasses.replace(job, resources=resources)
 
 
 def absolute_path(path: str, workdir: Path) -> str:

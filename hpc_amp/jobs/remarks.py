@@ -46,7 +46,7 @@ def remarks_on(loaded: LoadedJob, site: Site) -> tuple[str, ...]:
         *_container_options("the site's container_args", site.container_args, own),
         *_container_options("container.args", loaded.job.container.args, own),
         *_exports("the site's setup", site.setup, own),
-        *_exports("job.setup", loaded.job.job.setup, own),
+        *_exports("job.setup", loaded.job.resources.setup, own),
     ]
     if scheduler.grammar is not None:
         found += _directives(loaded, site, scheduler.grammar)
@@ -57,7 +57,7 @@ def remarks_on(loaded: LoadedJob, site: Site) -> tuple[str, ...]:
 
 
 def _directives(loaded: LoadedJob, site: Site, grammar: Grammar) -> Iterator[str]:
-    own = _settings("job.directives", loaded.job.job.directives, grammar)
+    own = _settings("job.directives", loaded.job.resources.directives, grammar)
     counting: dict[str, _Setting] = {}
     for new in (*_settings("the site", site.directives, grammar), *own):
         old = counting.setdefault(new.name, new)
@@ -118,7 +118,7 @@ def _against_keys(loaded: LoadedJob, setting: _Setting, grammar: Grammar) -> Ite
     key = grammar.keys.get(setting.name)
     if key is None or not _is_written(loaded.tree, key):
         return
-    value = str(getattr(loaded.job.job, key.partition(".")[2]))
+    value = str(getattr(loaded.job.resources, key.partition(".")[2]))
     if setting.value.partition("=")[2] != value and setting.value != value:
         yield f"{setting.shown} of {setting.origin} replaces {key}: {value}"
 
@@ -131,7 +131,7 @@ def _is_written(tree: MappingNode, key: str) -> bool:
 
 def _without_gpus(loaded: LoadedJob, site: Site, gres: _Setting | None) -> Iterator[str]:
     """A `--gres` for something else in the place of the generated one for GPUs."""
-    count = loaded.job.job.gpus_per_node
+    count = loaded.job.resources.gpus_per_node
     if gres is None or site.gpu_request != "gres" or count == 0 or "gpu" in _names(gres.value):
         return
     kind = f"{site.gpu_type}:" if site.gpu_type is not None else ""

@@ -70,10 +70,10 @@ def _check_directives(plan: Plan, script: str) -> None:
 
 
 def _without_additions(plan: Plan) -> Plan:
-    request = dataclasses.replace(plan.job.job, directives=[])
+    request = dataclasses.replace(plan.job.resources, directives=[])
     return dataclasses.replace(
         plan,
-        job=dataclasses.replace(plan.job, job=request),
+        job=dataclasses.replace(plan.job, resources=request),
         site=dataclasses.replace(plan.site, directives=[]),
     )
 
@@ -100,7 +100,10 @@ def template_context(plan: Plan, *, session: bool = False) -> dict[str, Any]:
         "site_env": [(verbatim(name), quote(value)) for name, value in plan.site.env.items()],
         "setups": [
             (verbatim(origin), verbatim(lines.strip("\n")))
-            for origin, lines in (("site.setup", plan.site.setup), ("job.setup", job.job.setup))
+            for origin, lines in (
+                ("site.setup", plan.site.setup),
+                ("job.setup", job.resources.setup),
+            )
             if lines.strip()
         ],
         "image": quote(job.container.image or ""),
@@ -114,7 +117,7 @@ def template_context(plan: Plan, *, session: bool = False) -> dict[str, Any]:
 
 def _settings(plan: Plan, *, session: bool) -> list[dict[str, str]]:
     """What hpc_amp/host has to know of a job, as the groups in which they are read best."""
-    job, request = plan.job, plan.job.job
+    job, request = plan.job, plan.job.resources
     groups: list[dict[str, Any]] = [
         {
             "name": job.name,

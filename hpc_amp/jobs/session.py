@@ -55,11 +55,11 @@ class Session:
         one process."""
         job = self.plan.job
         resources = dataclasses.replace(
-            job.job, nodes=1, ranks_per_node=1, cpus_per_gpu=job.cpus_per_node
+            job.resources, nodes=1, ranks_per_node=1, cpus_per_gpu=job.cpus_per_node
         )
         return dataclasses.replace(
             self.plan,
-            job=dataclasses.replace(job, job=resources),
+            job=dataclasses.replace(job, resources=resources),
             launcher=get_launcher("single"),
         )
 
@@ -109,7 +109,7 @@ def of_run(run_dir: Path, overrides: Sequence[str], command: Sequence[str]) -> S
             )
     resources, tree = _resources(run_dir, resolved["job"], overrides)
     loaded = LoadedJob(
-        _on_one_node(dataclasses.replace(job, job=resources)), run_dir / "job.json", "", tree
+        _on_one_node(dataclasses.replace(job, resources=resources)), run_dir / "job.json", "", tree
     )
     plan = make_plan(loaded, _site_of(job, resolved), run_dir)
     if not (host_folder(run_dir) / "containers" / f"{plan.container.name}.sh").is_file():
@@ -127,7 +127,7 @@ def of_run(run_dir: Path, overrides: Sequence[str], command: Sequence[str]) -> S
 
 
 def _on_one_node(job: Job) -> Job:
-    return dataclasses.replace(job, job=dataclasses.replace(job.job, nodes=1))
+    return dataclasses.replace(job, resources=dataclasses.replace(job.resources, nodes=1))
 
 
 def _resources(
@@ -138,7 +138,7 @@ def _resources(
     tree = parse(json.dumps(shown, ensure_ascii=False), lambda line: where)
     assert isinstance(tree, MappingNode)
     source = read_tree(Path(where), "", tree, overrides)
-    return source.validate().job.job, source.tree
+    return source.validate().job.resources, source.tree
 
 
 def _site_of(job: Job, resolved: Mapping[str, Any]) -> Site:
@@ -168,7 +168,7 @@ def lines_to_copy(session: Session, *, here: bool, environ: Mapping[str, str]) -
             lines.append(f"# a node of the job's kind: {shlex.join(words)}")
     for name, value in {**plan.fabric_env, **plan.site.env}.items():
         lines.append(f"export {name}={shlex.quote(value)}")
-    for text in (plan.site.setup, plan.job.job.setup):
+    for text in (plan.site.setup, plan.job.resources.setup):
         lines += text.rstrip().splitlines()
     return [*lines, shlex.join(_container_words(session, plan))]
 
@@ -196,7 +196,7 @@ def _container_words(session: Session, plan: Plan) -> list[str]:
     variables = {
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": str(plan.job.job.cpus_per_gpu),
+        "OMP_NUM_THREADS": str(plan.job.resources.cpus_per_gpu),
         **plan.fabric_env,
         **plan.site.env,
         **plan.job.container.env,

@@ -15,7 +15,7 @@ def check_setup(loaded: LoadedJob, site: Site) -> None:
     script behind them: an open quote, a here-document without its end, a backslash at the end."""
     for key, lines, where in (
         (f"setup of the site {site.name}", site.setup, None),
-        ("job.setup", loaded.job.job.setup, loaded.where("job.setup")),
+        ("job.setup", loaded.job.resources.setup, loaded.where("job.setup")),
     ):
         problem = _syntax_error(lines) if lines.strip() else None
         if problem is not None:

@@ -62,28 +62,28 @@ class Spec(ABC):
     @property
     def cpus_per_task(self) -> int:
         """Cores of each such process."""
-        return self.job.cpus_per_node if self.starts_agents else self.job.job.cpus_per_gpu
+        return self.job.cpus_per_node if self.starts_agents else self.job.resources.cpus_per_gpu
 
     @property
     def gpu_inside(self) -> bool:
         """Whether the container needs the node's GPU driver."""
         wanted = self.job.container.gpu
-        return self.job.job.gpus_per_node > 0 if wanted is None else wanted
+        return self.job.resources.gpus_per_node > 0 if wanted is None else wanted
 
     @property
     def walltime(self) -> int:
         """Time limit of an attempt in seconds."""
-        return parse_duration(self.job.job.walltime)
+        return parse_duration(self.job.resources.walltime)
 
     @property
     def stop_margin(self) -> int:
         """Seconds before the time limit at which the run saves and stops."""
-        return parse_duration(self.job.job.stop_margin)
+        return parse_duration(self.job.resources.stop_margin)
 
     @property
     def fabric_env(self) -> dict[str, str]:
         """What the network between the nodes needs."""
-        return self.fabric.settings(self.job.job.nodes) if self.fabric is not None else {}
+        return self.fabric.settings(self.job.resources.nodes) if self.fabric is not None else {}
 
     @property
     def binds(self) -> list[str]:

@@ -51,7 +51,7 @@ def submit(
         # Before there is a job: whatever ends this command, the run's name finds it.
         before = rundir.point_latest(plan.run_dir)
         try:
-            submission = _hand_in(plan.run_dir, plan.scheduler, plan.job.job.chain)
+            submission = _hand_in(plan.run_dir, plan.scheduler, plan.job.resources.chain)
         except UnclearError as error:
             raise _kept(error, plan.run_dir) from None
         except HpcAmpError:
@@ -122,7 +122,9 @@ def resume(
             else:
                 with uninterrupted():
                     number = change.apply(run_dir, planned, command)
-                submission = _hand_in(run_dir, plan.scheduler, plan.job.job.chain, change=number)
+                submission = _hand_in(
+                    run_dir, plan.scheduler, plan.job.resources.chain, change=number
+                )
                 resumed = Resumed(submission, plan.scheduler.name, planned.changed, plan.remarks)
         except UnclearError as error:
             raise _kept(error, run_dir) from None

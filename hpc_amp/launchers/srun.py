@@ -35,7 +35,7 @@ class Srun(StepLauncher):
         NCCL can copy from one to another; `--gpu-bind=none` is not needed for that, and where no
         cgroup limits a job it would show the ranks other jobs' GPUs. One dead rank ends the step.
         """
-        nodes, per_node = plan.job.job.nodes, plan.tasks_per_node
+        nodes, per_node = plan.job.resources.nodes, plan.tasks_per_node
         options = [
             f"--nodes={nodes}",
             f"--ntasks={nodes * per_node}",
@@ -51,7 +51,7 @@ class Srun(StepLauncher):
 
     def once_per_node(self, plan: Spec, what: ShellText, more: Sequence[str]) -> ShellText:
         """Slurm warns of more cores than the header has."""
-        nodes = plan.job.job.nodes
+        nodes = plan.job.resources.nodes
         options = [
             f"--nodes={nodes}",
             f"--ntasks={nodes}",

@@ -312,9 +312,9 @@ def merge_directives(
     of the job replaces one of the site that sets the same `options`, and both replace a generated
     one: what schedulers do with a repetition differs.
     """
-    skipped = {*plan.site.skip_directives, *plan.job.job.skip_directives}
+    skipped = {*plan.site.skip_directives, *plan.job.resources.skip_directives}
     lines = [({name}, text) for name, text in generated if name not in skipped]
-    for added in (plan.site.directives, plan.job.job.directives):
+    for added in (plan.site.directives, plan.job.resources.directives):
         new = [(options(text), text) for text in added]
         replaced = set().union(*(names for names, _ in new))
         lines = [line for line in lines if not line[0] or not line[0] <= replaced]
@@ -328,7 +328,7 @@ def refuse_directives(plan: Spec, grammar: Grammar, refused: Mapping[str, str]) 
     `grammar` gives them; `W block` stands for the entry `block` of the option `W`."""
     for key, lines in (
         (f"directives of site {plan.site.name}", plan.site.directives),
-        ("job.directives", plan.job.job.directives),
+        ("job.directives", plan.job.resources.directives),
     ):
         for line in lines:
             options = grammar.parse_line(line)

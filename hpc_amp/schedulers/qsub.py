@@ -53,7 +53,7 @@ class QsubScheduler(Scheduler):
 
     def default_launcher(self, job: Job) -> str:
         """MPI's launcher where there are several nodes."""
-        return "mpirun" if job.job.nodes > 1 else launcher_of_one_node(job)
+        return "mpirun" if job.resources.nodes > 1 else launcher_of_one_node(job)
 
     @asked_again
     def release(self, job_id: str) -> None:

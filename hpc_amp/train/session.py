@@ -87,11 +87,11 @@ def _start(job: Job, run: RunDirectory, world: World, watch: StopWatch, sentry: 
         raise TrainingError("the job has no `train` section")
     device = prepare_device(job.train, world)
     if device.type == "cpu":
-        torch.set_num_threads(job.job.cpus_per_gpu)
+        torch.set_num_threads(job.resources.cpus_per_gpu)
     timeout = parse_duration(job.launch.timeout)
     engine = begin(job.train, world, device, run, watch, sentry, timeout=timeout)
     announce(job.name, engine)
-    if device.type == "cpu" and job.job.gpus_per_node > 0:
+    if device.type == "cpu" and job.resources.gpus_per_node > 0:
         engine.tracker.say(
             "WARNING: the job asked for GPUs, but this node has none: training on the CPU"
         )

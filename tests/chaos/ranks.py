@@ -92,7 +92,7 @@ class Run:
         self.path.mkdir(parents=True, exist_ok=True)
         job = Job(
             name="chaos",
-            job=Resources(gpus_per_node=0, cpus_per_gpu=1),
+            resources=Resources(gpus_per_node=0, cpus_per_gpu=1),
             launch=Launch(timeout=self.timeout),
             train=settings(device="cpu", **self.train),
         )

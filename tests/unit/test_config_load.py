@@ -81,7 +81,7 @@ def test_numbers(written, read):
 
 @pytest.mark.parametrize(("written", "read"), [("0x10", 16), ("0o17", 15), ("+3", 3), ("007", 7)])
 def test_whole_numbers(written, read):
-    assert load(RUN + f"job: {{nodes: {written}}}\n").job.job.nodes == read
+    assert load(RUN + f"job: {{nodes: {written}}}\n").job.resources.nodes == read
 
 
 @pytest.mark.parametrize(("written", "read"), [("true", True), ("False", False), ("TRUE", True)])
@@ -91,8 +91,8 @@ def test_booleans(written, read):
 
 def test_yaml_1_1_traps_are_text():
     job = load(RUN + "site: no\njob: {walltime: 01:00:00, queue: on, account: 2024-01-31}\n").job
-    assert (job.site, job.job.walltime, job.job.queue) == ("no", "01:00:00", "on")
-    assert job.job.account == "2024-01-31"
+    assert (job.site, job.resources.walltime, job.resources.queue) == ("no", "01:00:00", "on")
+    assert job.resources.account == "2024-01-31"
 
 
 def test_words_of_a_command_and_an_environment_are_the_source_text():
@@ -132,7 +132,7 @@ def test_an_anchor_can_serve_two_sections():
     assert job.train.model.name == "resnet8"
     text = RUN + "job: {<<: &base {nodes: 2, queue: a}, queue: b}\n"
     job = load(text).job
-    assert (job.job.nodes, job.job.queue) == (2, "b")
+    assert (job.resources.nodes, job.resources.queue) == (2, "b")
 
 
 class TestDefaultsOfASite:
@@ -145,7 +145,11 @@ class TestDefaultsOfASite:
     def test_lie_beneath_the_file(self):
         text = "name: x\njob: {nodes: 4, directives: [--b]}\ncontainer: {env: {B: 2}}\n"
         job = load(text + "train: {model: {norm: group}}\n", defaults=self.DEFAULTS).job
-        assert (job.job.queue, job.job.nodes, job.job.directives) == ("gpu", 4, ["--b"])
+        assert (job.resources.queue, job.resources.nodes, job.resources.directives) == (
+            "gpu",
+            4,
+            ["--b"],
+        )
         assert job.container.env == {"A": "1", "B": "2"}
         assert job.train.precision.mode == "fp16"
         assert job.train.model == Model(name="resnet8", norm="group")
@@ -155,7 +159,7 @@ class TestDefaultsOfASite:
         assert load(RUN + train, defaults=self.DEFAULTS).job.train is None
 
     def test_are_hidden_by_null(self):
-        assert load(RUN + "job: null\n", defaults=self.DEFAULTS).job.job.queue is None
+        assert load(RUN + "job: null\n", defaults=self.DEFAULTS).job.resources.queue is None
         assert load(RUN + "container: {env: }\n", defaults=self.DEFAULTS).job.container.env == {}
 
     def test_keep_their_place(self):

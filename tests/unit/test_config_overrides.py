@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from hpc_amp.config.load import load_job
+from hpc_amp.config.schema import to_plain
 from hpc_amp.errors import ConfigError
 from hpc_amp.tasks.classification.config import Model
 
@@ -78,15 +79,16 @@ def load(*overrides):
     ],
 )  # fmt: skip
 def test_values(override, key, value):
-    found = load(override)
+    found = to_plain(load(override))
     for name in key.split("."):
-        found = getattr(found, name)
-    assert found == value and type(found) is type(value)
+        found = found[name]
+    expected = to_plain(value)
+    assert found == expected and type(found) is type(expected)
 
 
 def test_the_last_one_wins_and_sections_merge():
     job = load("job.nodes=2", "train.model=resnet8", "train.model.norm=group", "job.nodes=3")
-    assert job.job.nodes == 3
+    assert job.resources.nodes == 3
     assert job.train.model == Model(name="resnet8", norm="group")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hpc_amp.study.draft import StudyOptions, draft_study
 from hypothesis import given
 from hypothesis import strategies as st
 from support.campaigns import planned_sweep
@@ -22,7 +23,6 @@ from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.plan import make_plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.submit import prepare
-from hpc_amp.study.draft import StudyOptions, draft_study
 from hpc_amp.tasks.registry import TASKS, config_class
 
 RUN = "name: x\nrun: [python]\njob: {gpus_per_node: 0}\n"
@@ -114,7 +114,10 @@ def test_nothing_but_paths_is_expanded():
     job = load(text + "job: {setup: cd $SCRATCH, directives: [--comment=$SCRATCH]}\n").job
     assert job.run == ["sh", "-c", "echo $SCRATCH ~"]
     assert job.container.env == {"A": "$SCRATCH"}
-    assert (job.job.setup, job.job.directives) == ("cd $SCRATCH", ["--comment=$SCRATCH"])
+    assert (job.resources.setup, job.resources.directives) == (
+        "cd $SCRATCH",
+        ["--comment=$SCRATCH"],
+    )
 
 
 REFUSED = {

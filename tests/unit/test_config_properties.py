@@ -44,10 +44,10 @@ def refuses_or_loads(path, overrides=()):
 def test_any_text_round_trips_through_an_override_and_through_quotes(path, text):
     quoted = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=10**6)
     loaded = load_job(path, [f"job.setup={quoted.rstrip()}"])
-    assert loaded.job.job.setup == text
+    assert loaded.job.resources.setup == text
     if text[:1] not in ("'", '"'):
         loaded = load_job(path, [f"job.setup={text}", f"container.env.A={text}"])
-        assert loaded.job.job.setup == text
+        assert loaded.job.resources.setup == text
         assert loaded.job.container.env["A"] == text
 
 
@@ -120,5 +120,5 @@ def test_any_override_loads_or_is_refused_in_one_line(path, override):
 def test_numbers_round_trip(path, nodes, lr):
     path.write_text("name: x\ntrain: {}\n")
     loaded: LoadedJob = load_job(path, [f"job.nodes={nodes}", f"train.optimizer.lr={lr!r}"])
-    assert loaded.job.job.nodes == nodes
+    assert loaded.job.resources.nodes == nodes
     assert loaded.job.train.optimizer.lr == lr

@@ -14,7 +14,7 @@ import pytest
 from support.environment import REPOSITORY, require_program
 
 from hpc_amp.config.fabric import find_fabric
-from hpc_amp.config.schema import Container, Job, Launch, Resources, Restarts
+from hpc_amp.config.schema import ContainerOptions, Job, Launch, Resources, Restarts
 from hpc_amp.config.site import Site
 from hpc_amp.containers import get_container
 from hpc_amp.jobs.plan import Plan
@@ -56,7 +56,7 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
     single = launcher == "single"
     job = Job(
         name="golden",
-        job=Resources(
+        resources=Resources(
             nodes=1 if single or scheduler == "local" else 2,
             gpus_per_node=1 if single else 4,
             cpus_per_gpu=8,
@@ -67,7 +67,7 @@ def plan(scheduler: str, launcher: str, runtime: str) -> Plan:
             directives=DIRECTIVES[scheduler],
             setup="module load apptainer\n",
         ),
-        container=Container(
+        container=ContainerOptions(
             image=IMAGES.get(runtime, "/projects/images/pytorch 25.sif"),
             runtime=runtime,
             # ch-run has no read-only binds.

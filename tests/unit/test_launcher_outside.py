@@ -89,4 +89,4 @@ def test_several_nodes_are_refused_before_anything_is_submitted(
     refused = hpc_amp(tmp_path, packages, "validate", "job.yaml", "site=slurm", "job.nodes=2")
 
     assert refused.returncode == 2
-    assert "launch.method together: it reaches one node only" in refused.stderr
+    assert "launch.method together starts ranks on one node only" in refused.stderr

@@ -171,7 +171,7 @@ def test_torchrun_reaches_one_node_only(host: StubHost) -> None:
     config = {"site": str(host.folder / "pbs.yaml"), "run": ["true"], "launch": "torchrun"}
 
     assert host.plan(config).launcher.name == "torchrun"
-    with pytest.raises(ConfigError, match="it reaches one node only"):
+    with pytest.raises(ConfigError, match="starts ranks on one node only"):
         host.plan({**config, "job": {"nodes": 2}})
 
 

@@ -66,7 +66,7 @@ class Place:
 
     def node(self) -> Node:
         more = self.more or {"run": ["true"]}
-        job = to_plain(Job(name="test", job=Resources(**self.resources), **more))
+        job = to_plain(Job(name="test", resources=Resources(**self.resources), **more))
         job["container"]["env"] = self.env
         return Node(
             resolved={

@@ -353,7 +353,7 @@ class TestJobOnASite:
         path = write("job.yaml", "name: x\nsite: ./lake.yaml\nrun: [a]\njob: {nodes: 3}\n")
         loaded, site = load_for_site(path, ["job.cpus_per_gpu=4"])
         assert site.name == "lake"
-        assert loaded.job.job == Resources(queue="gpu", nodes=3, cpus_per_gpu=4)
+        assert loaded.job.resources == Resources(queue="gpu", nodes=3, cpus_per_gpu=4)
         assert loaded.where("job.queue") == "lake.yaml:2"
 
     def test_names_the_line_of_an_unknown_site(self):

@@ -87,7 +87,7 @@ def test_points_that_ask_for_the_same_are_one_group(tmp_path: Path) -> None:
         (0, 1, 4, 5, 8, 9),
         (2, 3, 6, 7, 10, 11),
     ]
-    assert [group.plan.job.job.nodes for group in plan.groups] == [1, 2]
+    assert [group.plan.job.resources.nodes for group in plan.groups] == [1, 2]
 
 
 def test_own_commands_differ_in_job_json_alone(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ class Pyxis(Container):
         what the plan itself says must be said once."""
         for key, lines in (
             (f"directives of site {plan.site.name}", plan.site.directives),
-            ("job.directives", plan.job.job.directives),
+            ("job.directives", plan.job.resources.directives),
         ):
             for line in lines:
                 if line.startswith("--container-"):

@@ -109,7 +109,7 @@ class Cobalt(QsubScheduler):
 
     def _values(self, plan: Spec) -> dict[str, str | None]:
         """The value of every option; None for those that have none."""
-        job, request = plan.job, plan.job.job
+        job, request = plan.job, plan.job.resources
         log = str(plan.run_dir / "logs" / "job.log")
         options = {
             "--jobname": job.name,
@@ -142,8 +142,8 @@ class Cobalt(QsubScheduler):
         the script through a remote shell without quotes."""
         if plan.walltime < _SHORTEST_MINUTES * 60:
             raise ConfigError(
-                f"job.walltime {plan.job.job.walltime} is less than {_SHORTEST_MINUTES} minutes, "
-                "the least that Cobalt takes"
+                f"job.walltime {plan.job.resources.walltime} is less than "
+                f"{_SHORTEST_MINUTES} minutes, the least that Cobalt takes"
             )
         if not re.fullmatch(r"[A-Za-z0-9/._+@%,-]+", str(plan.run_dir)):
             raise ConfigError(

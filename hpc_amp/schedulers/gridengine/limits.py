@@ -31,7 +31,7 @@ def check_limits(job: Job, site: Site) -> Iterator[Finding]:
 
 
 def _check_queue(job: Job, queues: list[str]) -> Iterator[Finding]:
-    queue = job.job.queue
+    queue = job.resources.queue
     if queue is None or not re.fullmatch(r"[\w.+-]+", queue):  # patterns, lists and hosts are more
         return
     if queue not in queues:
@@ -40,8 +40,8 @@ def _check_queue(job: Job, queues: list[str]) -> Iterator[Finding]:
         return
     found = re.search(r"^h_rt +(\S+)", run_command(["qconf", "-sq", queue]).stdout, re.MULTILINE)
     limit = _seconds(found[1]) if found else None
-    if limit is not None and found is not None and limit < parse_duration(job.job.walltime):
-        what = f"job.walltime {job.job.walltime} is more than {queue} allows ({found[1]})"
+    if limit is not None and found is not None and limit < parse_duration(job.resources.walltime):
+        what = f"job.walltime {job.resources.walltime} is more than {queue} allows ({found[1]})"
         fix = "make it shorter: a run goes on in its next job by itself"
         yield Finding("sched", "error", what, _NEVER, fix)
 
@@ -62,8 +62,8 @@ def _check_environment(job: Job, site: Site) -> Iterator[Finding]:
         why = "the job would get another number of nodes, and fail at its start"
         fix = f"set options.slots_per_node to {rule[1]} in the site file"
         yield Finding("sched", "error", what, why, fix)
-    elif rule[1] == "$pe_slots" and job.job.nodes > 1:
-        what = f"{name} gives all slots on one node, and the job wants {job.job.nodes}"
+    elif rule[1] == "$pe_slots" and job.resources.nodes > 1:
+        what = f"{name} gives all slots on one node, and the job wants {job.resources.nodes}"
         fix = "set options.parallel_environment in the site file: `qconf -spl` lists them"
         yield Finding("sched", "error", what, _NEVER, fix)
     elif rule[1] in ("$fill_up", "$round_robin"):

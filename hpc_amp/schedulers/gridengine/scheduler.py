@@ -118,7 +118,7 @@ class GridEngine(QsubScheduler):
     def directives(self, plan: Spec) -> list[str]:
         """The shell is named since most queues ignore the script's first line. Grid Engine starts
         the job again where a node is lost (`-r y`)."""
-        job, request = plan.job, plan.job.job
+        job, request = plan.job, plan.job.resources
         generated = [
             ("-N", f"-N {_job_name(job.name)}"),
             ("-S", "-S /bin/bash"),
@@ -146,7 +146,7 @@ class GridEngine(QsubScheduler):
         refuse_directives(plan, GRAMMAR, _REFUSED)
         for key, lines in (
             (f"directives of site {plan.site.name}", plan.site.directives),
-            ("job.directives", plan.job.job.directives),
+            ("job.directives", plan.job.resources.directives),
         ):
             for line in lines:
                 _check_added(key, line)
@@ -157,7 +157,7 @@ class GridEngine(QsubScheduler):
                 f"{plan.run_dir}",
                 hint="set runs_dir to another folder",
             )
-        if plan.job.job.memory is not None and "memory_resource" not in plan.site.options:
+        if plan.job.resources.memory is not None and "memory_resource" not in plan.site.options:
             raise ConfigError(
                 f"job.memory: the site {plan.site.name} does not say what memory is called here",
                 hint="set options.memory_resource in the site file, or say it in job.directives: "
@@ -296,7 +296,7 @@ def _job_name(name: str) -> str:
 def _resources(plan: Spec) -> Iterator[tuple[str, str]]:
     """GPUs and memory, which Grid Engine counts for each slot unless a site has it otherwise.
     Raises ConfigError."""
-    request, site, slots = plan.job.job, plan.site, slots_of_node(plan.job, plan.site)
+    request, site, slots = plan.job.resources, plan.site, slots_of_node(plan.job, plan.site)
     gpus = request.gpus_per_node
     if gpus and site.gpu_request != "none":
         per_slot = site.gpu_request == "gpu-per-slot"

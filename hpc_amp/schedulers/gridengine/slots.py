@@ -19,7 +19,7 @@ def slots_of_node(job: Job, site: Site) -> int:
 def environment(job: Job, site: Site) -> str | None:
     """The parallel environment; None for a job that has a single slot."""
     several = site.options.get("parallel_environment", "mpi")
-    if job.job.nodes > 1:
+    if job.resources.nodes > 1:
         return several
     if slots_of_node(job, site) == 1:
         return None

@@ -53,12 +53,13 @@ class Local(Scheduler):
 
     def check(self, plan: Spec) -> None:
         """No more GPUs than this machine has."""
-        if plan.site.directives or plan.job.job.directives:
+        if plan.site.directives or plan.job.resources.directives:
             raise ConfigError("job.directives: the local scheduler reads none", hint="remove them")
         present = _nvidia_gpus()
-        if 0 < present < plan.job.job.gpus_per_node:
+        wanted = plan.job.resources.gpus_per_node
+        if 0 < present < wanted:
             raise ConfigError(
-                f"the job wants {plan.job.job.gpus_per_node} GPUs, but this machine has {present}",
+                f"the job wants {wanted} GPUs, but this machine has {present}",
                 hint="set job.nodes=1 and job.gpus_per_node, or choose the site of a cluster",
             )
 
@@ -103,12 +104,12 @@ class Local(Scheduler):
 
         made = submitit.LocalExecutor(
             plan.run_dir / "jobs",
-            plan.job.job.max_restarts,
+            plan.job.resources.max_restarts,
             python=shlex.quote(str(plan.run_dir / "python")),
         )
         made.update_parameters(
             tasks_per_node=plan.job.world_size,
-            gpus_per_node=plan.job.job.gpus_per_node,
+            gpus_per_node=plan.job.resources.gpus_per_node,
             timeout_min=plan.walltime / 60,
             signal_delay_s=plan.stop_margin,
             stderr_to_stdout=True,

@@ -101,7 +101,7 @@ class Pbs(QsubScheduler):
     def directives(self, plan: Spec) -> list[str]:
         """One chunk a node. Output goes straight to the log (`-k doe`): it would be copied there at
         the end otherwise. PBS starts the job again where a node is lost (`-r y`)."""
-        job, request = plan.job, plan.job.job
+        job, request = plan.job, plan.job.resources
         tasks = plan.tasks_per_node
         chunk = [
             f"select={request.nodes}",

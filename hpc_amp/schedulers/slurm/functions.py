@@ -25,9 +25,10 @@ def executor(plan: Spec, directives: Callable[[Spec], list[str]]) -> submitit.Ex
             "`srun` is not on this machine's PATH",
             hint="use a login node, or site=local to run here",
         )
-    request = plan.job.job
+    request = plan.job.resources
     skipped = [*request.skip_directives, *_OF_SUBMITIT]
-    plan = replace(plan, job=replace(plan.job, job=replace(request, skip_directives=skipped)))
+    resources = replace(request, skip_directives=skipped)
+    plan = replace(plan, job=replace(plan.job, resources=resources))
     made = submitit.SlurmExecutor(
         plan.run_dir / "jobs",
         request.max_restarts,

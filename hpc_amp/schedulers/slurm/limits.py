@@ -20,7 +20,7 @@ def node_architectures(job: Job) -> set[str]:
     except SchedulerError:
         return set()
     names = set()
-    queue = job.job.queue
+    queue = job.resources.queue
     for line in answer.stdout.splitlines():
         facts = dict(part.partition("=")[::2] for part in line.split())
         if queue and "Partitions" in facts and queue not in facts["Partitions"].split(","):
@@ -32,7 +32,7 @@ def node_architectures(job: Job) -> set[str]:
 
 def check_limits(job: Job) -> Iterator[Finding]:
     """The limits of the job's partition, as sinfo tells them; nothing where it does not answer."""
-    resources = job.job
+    resources = job.resources
     try:
         answer = run_command(["sinfo", "--noheader", "--format=%P|%a|%l|%D"])
     except SchedulerError:

@@ -100,7 +100,7 @@ class Slurm(Scheduler):
     def directives(self, plan: Spec) -> list[str]:
         """`--chdir` is a path, `--output` a pattern: a relative one would be joined to the path and
         then be expanded as a whole. `B:USR1` warns the script, which asks the ranks to save."""
-        job, request = plan.job, plan.job.job
+        job, request = plan.job, plan.job.resources
         options = {
             "--job-name": job.name,
             "--chdir": str(plan.run_dir),
@@ -123,7 +123,7 @@ class Slurm(Scheduler):
         return merge_directives([*generated, ("--requeue", "--requeue")], plan, _options)
 
     def _gpu_options(self, plan: Spec) -> dict[str, str]:
-        count, kind = plan.job.job.gpus_per_node, plan.site.gpu_type
+        count, kind = plan.job.resources.gpus_per_node, plan.site.gpu_type
         if count == 0 or plan.site.gpu_request == "none":
             return {}
         amount = f"{kind}:{count}" if kind else str(count)
