@@ -140,9 +140,8 @@ def report(
     written unless --out names a folder.
     """
     from hpc_amp.campaigns.output import write_file
-    from hpc_amp.sweep.output import write_report
     from hpc_amp.sweep.ranking import rank
-    from hpc_amp.sweep.report import to_csv, to_json, to_text
+    from hpc_amp.sweep.report import to_csv, to_json, to_text, write_report
 
     found = _view().find(target, parent)
     ranking = rank(found, _view().statuses(found), metric, highest_first)

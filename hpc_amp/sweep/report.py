@@ -1,4 +1,4 @@
-"""The report of a sweep: text, CSV and JSON."""
+"""The report of a sweep: text, CSV, JSON and the files of all of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from hpc_amp.campaigns.output import Written, why_no_pictures, write_file
 from hpc_amp.campaigns.overview import cells, in_words, status_table
 from hpc_amp.campaigns.points import SEED, short_names
 from hpc_amp.campaigns.status import PointStatus
 from hpc_amp.campaigns.tables import Table, as_text
 from hpc_amp.campaigns.words import NOT_KNOWN, joined, one_line
+from hpc_amp.sweep.picture import draw
 from hpc_amp.sweep.ranking import Ranking, Setting
 
 SCHEMA = 1
@@ -161,3 +164,19 @@ def _csv_row(place: str, status: PointStatus, value: str) -> list[str]:
     run_dir = status.run.run_dir if status.run is not None else ""
     given = [text or "" for text in status.point.values]
     return [place, str(status.index), *given, value, status.state, status.reason, run_dir]
+
+
+def write_report(ranking: Ranking, folder: Path) -> Written:
+    """Write `report.txt`, `report.csv`, `report.json`, and where matplotlib is installed and points
+    are ranked `sweep.png` and `sweep.svg`, into `folder`, which is made. Raises UsageError."""
+    remark = why_no_pictures()
+    pictures = {} if remark else draw(ranking)
+    files = {
+        "report.txt": (to_text(ranking) + "\n").encode(),
+        "report.csv": to_csv(ranking).encode(),
+        "report.json": to_json(ranking).encode(),
+        **{f"sweep.{suffix}": content for suffix, content in pictures.items()},
+    }
+    for name, content in files.items():
+        write_file(folder / name, content)
+    return Written(folder, tuple(files), remark)

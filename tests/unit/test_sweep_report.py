@@ -19,10 +19,9 @@ from hpc_amp.campaigns.status import PointStatus
 from hpc_amp.campaigns.tables import as_text
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.status import RunStatus
-from hpc_amp.sweep.output import write_report
 from hpc_amp.sweep.picture import axis_numbers, draw, spans_decades
 from hpc_amp.sweep.ranking import Ranking, rank
-from hpc_amp.sweep.report import to_csv, to_json, to_text
+from hpc_amp.sweep.report import to_csv, to_json, to_text, write_report
 
 KEYS = ("train.optimizer.lr", "train.precision.mode")
 POINTS = [("0.001", "fp16"), ("0.01", "fp16"), ("0.1", "bf16"), ("1", None)]
