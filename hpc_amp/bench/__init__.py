@@ -1,4 +1,1 @@
-"""The same job in each precision, measured: `hpc-amp bench`.
-
-folder -> points (ordinary runs, one after the other) -> results -> comparison -> report
-"""
+"""Benchmarks: how fast the same job is with other settings, above all in each precision."""

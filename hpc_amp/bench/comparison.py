@@ -1,32 +1,77 @@
-"""The precisions of a benchmark beside each other."""
+"""The settings of a benchmark beside each other."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hpc_amp.bench.folder import Bench
-from hpc_amp.bench.results import Result
+from hpc_amp.bench.plan import PRECISION_KEYS
+from hpc_amp.campaigns.folder import Campaign
+from hpc_amp.campaigns.points import Point, short_names
 from hpc_amp.campaigns.spread import quartiles
+from hpc_amp.campaigns.status import PointStatus
+from hpc_amp.campaigns.timing import RankTiming
+from hpc_amp.jobs.summary import read_summary
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """A run that is measured. `summary` is its `summary.json`."""
+
+    status: PointStatus
+    run_dir: Path
+    ranks: tuple[RankTiming, ...]
+    step_seconds: float
+    """The median over all steps and ranks."""
+    summary: Mapping[str, Any]
+
+    @property
+    def repeat(self) -> int:
+        """Which run of its setting it is, from 1 on."""
+        return self.status.point.repeat
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The file of rank 0 as it is."""
+        return self.ranks[0].facts
+
+    @property
+    def peak_memory(self) -> int | None:
+        """Bytes, of the rank that needed most."""
+        peaks = (rank.facts.get("peak_memory_bytes") for rank in self.ranks)
+        return max((peak for peak in peaks if type(peak) is int), default=None)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Of all ranks together."""
+        return self.ranks[0].batch_size / self.step_seconds
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What its task measured in the last evaluation."""
+        metrics = self.summary.get("metrics") or {}
+        return {name: value for name, value in metrics.items() if type(value) in (int, float)}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One precision: all its runs put together.
+    """One setting: all its runs put together.
 
     `step_seconds` is the median over its runs of the median over a run's steps and ranks;
     `step_spread` has the quartiles over all steps, `run_spread` the fastest and the slowest run.
-    `speedup` is how many times as fast it is as the first precision: the median over repeats of the
-    ratio of two runs of one round, which met the same machine; None for want of a round that both
-    measured. `metrics` are medians of what the task measured at the end. `skipped_steps` is of the
-    run with most.
+    `speedup` is how many times as many samples per second it has as the first setting: the median
+    over repeats of the ratio of two runs of one round, which met the same machine; None where no
+    round has both. `metrics` are medians of what the task measured at the end. `skipped_steps` is
+    of the run with most.
     """
 
-    precision: str
-    runs: tuple[Result, ...]
+    setting: Point
+    label: str
+    runs: tuple[MeasuredRun, ...]
     step_seconds: float
     step_spread: tuple[float, float]
     run_spread: tuple[float, float]
@@ -44,12 +89,22 @@ class Row:
 class Comparison:
     """A benchmark as far as it is measured. `missing` are the runs that are not."""
 
-    bench: Bench
+    campaign: Campaign
     rows: tuple[Row, ...]
-    missing: tuple[Result, ...]
+    missing: tuple[PointStatus, ...]
 
     @property
-    def first(self) -> Result | None:
+    def warmup(self) -> int:
+        """Steps of a run before the first one measured."""
+        return int(self.campaign.options["warmup"])
+
+    @property
+    def steps(self) -> int:
+        """Steps that a run measures."""
+        return int(self.campaign.options["steps"])
+
+    @property
+    def first(self) -> MeasuredRun | None:
         """A run of it, for what all should have in common."""
         return self.rows[0].runs[0] if self.rows else None
 
@@ -57,6 +112,10 @@ class Comparison:
     def metrics(self) -> list[str]:
         """The names of what the task measures."""
         return list(dict.fromkeys(name for row in self.rows for name in row.metrics))
+
+    def label(self, point: Point) -> str:
+        """The setting of a point in a few words."""
+        return label(self.campaign.keys, point)
 
     def values(self, key: str) -> list[str]:
         """The different values of a field of `RankTiming` over all ranks, sorted."""
@@ -68,40 +127,60 @@ class Comparison:
         found: list[Any] = []
         for row in self.rows:
             for run in row.runs:
-                value = (run.first or {}).get(key)
+                value = run.facts.get(key)
                 if value not in found:
                     found.append(value)
         return found
 
 
-def compare(bench: Bench, results: Sequence[Result]) -> Comparison:
-    """Put the runs of each precision together."""
-    measured = [result for result in results if result.is_measured]
-    base = next(
-        (p for p in bench.precisions if any(r.point.precision == p for r in measured)), None
-    )
-    rounds = {r.point.repeat: r.step_seconds for r in measured if r.point.precision == base}
-    rows = []
-    for precision in bench.precisions:
-        runs = tuple(result for result in measured if result.point.precision == precision)
-        if runs:
-            rows.append(_row(precision, runs, rounds))
-    missing = tuple(result for result in results if not result.is_measured)
-    return Comparison(bench, tuple(rows), missing)
+def column_names(keys: Sequence[str]) -> list[str]:
+    """Titles for the values of keys."""
+    names = zip(keys, short_names(keys), strict=True)
+    return ["precision" if key in PRECISION_KEYS else name for key, name in names]
 
 
-def _row(precision: str, runs: tuple[Result, ...], rounds: dict[int, float]) -> Row:
+def label(keys: Sequence[str], point: Point) -> str:
+    """The setting of a point in a few words: `bf16`, or `bf16 batch_size=64`."""
+    words = []
+    for name, value in zip(column_names(keys), point.values, strict=True):
+        if value is not None:
+            words.append(value if name == "precision" else f"{name}={value}")
+    return " ".join(words) or "as given"
+
+
+def compare(campaign: Campaign, statuses: Sequence[PointStatus]) -> Comparison:
+    """Put the runs of each setting together."""
+    runs: dict[int, list[MeasuredRun]] = {}
+    for status in statuses:
+        if status.state == "measured" and status.run is not None and status.timing is not None:
+            run_dir = Path(status.run.run_dir)
+            ranks, seconds = status.timing.ranks, status.timing.step_seconds
+            run = MeasuredRun(status, run_dir, ranks, seconds, read_summary(run_dir))
+            runs.setdefault(status.index % len(campaign.settings), []).append(run)
+    measured = [setting for setting in campaign.settings if setting.index in runs]
+    rounds = {}
+    if measured:
+        rounds = {run.repeat: run.samples_per_second for run in runs[measured[0].index]}
+    rows = [
+        _row(setting, label(campaign.keys, setting), tuple(runs[setting.index]), rounds)
+        for setting in measured
+    ]
+    missing = tuple(status for status in statuses if status.state != "measured")
+    return Comparison(campaign, tuple(rows), missing)
+
+
+def _row(
+    setting: Point, name: str, runs: tuple[MeasuredRun, ...], rounds: Mapping[int, float]
+) -> Row:
     ranks = [rank for run in runs for rank in run.ranks]
     medians = [run.step_seconds for run in runs]
     steps = list(chain.from_iterable(rank.steps for rank in ranks))
-    ratios = [
-        rounds[run.point.repeat] / seconds
-        for run, seconds in zip(runs, medians, strict=True)
-        if run.point.repeat in rounds
-    ]
+    ratios = [run.samples_per_second / rounds[run.repeat] for run in runs if run.repeat in rounds]
     seconds = median(medians)
+    skipped = [run.summary.get("skipped_steps") for run in runs]
     return Row(
-        precision=precision,
+        setting=setting,
+        label=name,
         runs=runs,
         step_seconds=seconds,
         step_spread=quartiles(steps),
@@ -116,14 +195,11 @@ def _row(precision: str, runs: tuple[Result, ...], rounds: dict[int, float]) -> 
             name: median(run.metrics[name] for run in runs if name in run.metrics)
             for name in runs[0].metrics
         },
-        skipped_steps=max(
-            (n for run in runs if (n := (run.summary or {}).get("skipped_steps")) is not None),
-            default=None,
-        ),
+        skipped_steps=max((number for number in skipped if number is not None), default=None),
     )
 
 
-def _communication(runs: Sequence[Result]) -> float | None:
+def _communication(runs: Sequence[MeasuredRun]) -> float | None:
     """The share of communication in the steps in which it was measured."""
     pairs = [
         (step, part)

@@ -1,4 +1,4 @@
-"""The picture of a benchmark: throughput and memory of each precision.
+"""The picture of a benchmark: throughput and memory of each setting.
 
 Needs matplotlib, which is imported when a picture is drawn.
 """
@@ -55,7 +55,7 @@ def _draw_speed(axes: Axes, comparison: Comparison) -> None:
     below = [max(value - size / row.step_spread[1], 0) for row, size, value in pairs]
     above = [max(size / row.step_spread[0] - value, 0) for row, size, value in pairs]
     bars = axes.bar(
-        [row.precision for row in rows], speed, yerr=[below, above], color=_SPEED, capsize=3,
+        [row.label for row in rows], speed, yerr=[below, above], color=_SPEED, capsize=3,
         error_kw={"elinewidth": 1},
     )  # fmt: skip
     labels = [
@@ -72,7 +72,7 @@ def _draw_speed(axes: Axes, comparison: Comparison) -> None:
 def _draw_memory(axes: Axes, comparison: Comparison) -> None:
     rows = comparison.rows
     memory = [(row.peak_memory or 0) / 2**20 for row in rows]
-    bars = axes.bar([row.precision for row in rows], memory, color=_MEMORY)
+    bars = axes.bar([row.label for row in rows], memory, color=_MEMORY)
     axes.bar_label(bars, [significant(value) for value in memory], padding=2, fontsize=8)
     axes.set_ylabel("peak memory, MiB")
     axes.margins(y=0.2)
@@ -81,7 +81,7 @@ def _draw_memory(axes: Axes, comparison: Comparison) -> None:
 
 
 def _write_conditions(figure: Figure, comparison: Comparison) -> None:
-    title = comparison.bench.name
+    title = comparison.campaign.name
     if is_of_cpu(comparison):
         title += " on a CPU: says nothing about a GPU"
     figure.suptitle(title, fontsize=9)

@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.bench.comparison import Comparison, Row
-from hpc_amp.bench.folder import Bench
+from hpc_amp.bench.comparison import Comparison, Row, column_names
 from hpc_amp.bench.picture import draw
-from hpc_amp.bench.results import Result
 from hpc_amp.bench.sentences import conditions, is_of_cpu, missing, warnings
 from hpc_amp.campaigns.output import Written, why_no_pictures, write_file
+from hpc_amp.campaigns.overview import cells, facts
 from hpc_amp.campaigns.tables import Table, as_text
-from hpc_amp.campaigns.words import (
-    NOT_KNOWN,
-    count,
-    joined,
-    mebibytes,
-    milliseconds,
-    one_line,
-    significant,
-)
+from hpc_amp.campaigns.words import NOT_KNOWN, mebibytes, milliseconds, significant
 
-_COLUMNS = (
-    "precision", "runs", "step ms", "middle half", "samples/s", "speedup", "memory MiB",
-)  # fmt: skip
+_COLUMNS = ("runs", "step ms", "middle half", "samples/s", "speedup", "memory MiB")
 
 
 def to_text(comparison: Comparison) -> str:
     """For a terminal."""
-    bench = comparison.bench
-    parts = ["\n".join([f"{bench.name}  {bench.folder.name}", *conditions(comparison)])]
+    campaign = comparison.campaign
+    parts = ["\n".join([f"{campaign.name}  {campaign.id}", *conditions(comparison)])]
     if comparison.rows:
         rows = tuple(_cells(comparison, row) for row in comparison.rows)
-        columns = (*_COLUMNS, *comparison.metrics, "skipped")
-        table = Table(columns, rows, words=frozenset({"precision"}))
+        names = column_names(campaign.keys)
+        columns = (*names, *_COLUMNS, *comparison.metrics, "skipped")
+        table = Table(columns, rows, words=frozenset(names))
         parts.append("\n".join(as_text(table)))
     for title, lines in (
         ("not measured", missing(comparison)),
@@ -51,8 +39,8 @@ def to_text(comparison: Comparison) -> str:
 def _cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
     low, high = row.step_spread
     return (
-        row.precision,
-        f"{len(row.runs)}/{comparison.bench.repeats}",
+        *cells(row.setting),
+        f"{len(row.runs)}/{comparison.campaign.repeats}",
         milliseconds(row.step_seconds),
         f"{milliseconds(low)}-{milliseconds(high)}",
         significant(row.samples_per_second),
@@ -66,83 +54,38 @@ def _cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
     )
 
 
-def describe(bench: Bench, results: Sequence[Result]) -> str:
-    """A line of totals, then one line a run."""
-    states = Counter(result.state for result in results)
-    told = joined([f"{number} {state}" for state, number in states.items()])
-    rows = tuple(
-        (
-            result.point.precision,
-            str(result.point.repeat),
-            result.state,
-            milliseconds(result.step_seconds) if result.is_measured else NOT_KNOWN,
-            one_line(result.reason) or NOT_KNOWN,
-        )
-        for result in results
-    )
-    columns = ("precision", "repeat", "state", "step ms", "reason")
-    table = Table(columns, rows, words=frozenset({"precision", "state", "reason"}))
-    head = f"{bench.name}  {bench.folder.name}  {count(len(results), 'run')}: {told}"
-    return "\n".join([head, "", *(f"  {line}" for line in as_text(table))])
-
-
-def to_plain(bench: Bench, results: Sequence[Result]) -> dict[str, Any]:
-    """The same for programs."""
-    return {
-        "name": bench.name,
-        "folder": str(bench.folder),
-        "runs": [
-            {
-                "precision": result.point.precision,
-                "repeat": result.point.repeat,
-                "state": result.state,
-                "reason": result.reason,
-                "step_seconds": result.step_seconds if result.is_measured else None,
-                "run_dir": str(result.run_dir),
-            }
-            for result in results
-        ],
-    }
-
-
 def to_json(comparison: Comparison) -> str:
     """For programs: everything, in seconds, bytes and parts of one."""
-    bench, first = comparison.bench, comparison.first
-    facts: dict[str, Any] = (first.first or {}) if first is not None else {}
+    campaign, first = comparison.campaign, comparison.first
+    measured = first.facts if first is not None else {}
     kept = (
         *("batch_size", "world_size", "nodes", "gpus_per_node", "data", "gradient_bytes"),
         *("task", "model", "device", "device_type", "channels_last", "environment"),
     )
     content = {
-        "name": bench.name,
-        "id": bench.folder.name,
-        "created": bench.created,
-        "warmup_steps": bench.warmup,
-        "steps": bench.steps,
-        "repeats": bench.repeats,
-        "conditions": {key: facts.get(key) for key in kept},
+        **facts(campaign),
+        "created": campaign.created,
+        "warmup_steps": comparison.warmup,
+        "steps": comparison.steps,
+        "repeats": campaign.repeats,
+        "conditions": {key: measured.get(key) for key in kept},
         "hosts": comparison.values("host"),
         "speed_says_nothing_for_gpus": is_of_cpu(comparison),
-        "precisions": [_row(row) for row in comparison.rows],
+        "settings": [_row(comparison, row) for row in comparison.rows],
         "not_measured": [
-            {
-                "precision": result.point.precision,
-                "repeat": result.point.repeat,
-                "state": result.state,
-                "reason": result.reason,
-                "run_dir": str(result.run_dir),
-            }
-            for result in comparison.missing
+            {"setting": comparison.label(status.point), **status.to_plain(campaign.keys)}
+            for status in comparison.missing
         ],
         "warnings": list(warnings(comparison)),
     }
     return json.dumps(content, indent=1) + "\n"
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(comparison: Comparison, row: Row) -> dict[str, Any]:
     return {
-        "precision": row.precision,
-        "tf32": (row.runs[0].first or {}).get("tf32"),
+        "setting": row.label,
+        "values": dict(zip(comparison.campaign.keys, row.setting.values, strict=True)),
+        "tf32": row.runs[0].facts.get("tf32"),
         "step_seconds": row.step_seconds,
         "step_quartiles": row.step_spread,
         "fastest_and_slowest_run": row.run_spread,
@@ -156,11 +99,11 @@ def _row(row: Row) -> dict[str, Any]:
         "skipped_steps": row.skipped_steps,
         "runs": [
             {
-                "repeat": run.point.repeat,
+                "repeat": run.repeat,
                 "step_seconds": run.step_seconds,
                 "peak_memory_bytes": run.peak_memory,
                 "metrics": run.metrics,
-                "skipped_steps": (run.summary or {}).get("skipped_steps"),
+                "skipped_steps": run.summary.get("skipped_steps"),
                 "run_dir": str(run.run_dir),
             }
             for run in row.runs

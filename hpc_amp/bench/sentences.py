@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hpc_amp.bench.comparison import Comparison
+from hpc_amp.campaigns.status import PointStatus
+from hpc_amp.campaigns.timing import RankTiming
 from hpc_amp.campaigns.words import count, joined, percent
 
 CPU = (
@@ -26,17 +28,17 @@ _SAME_FOR_ALL = {
 def is_of_cpu(comparison: Comparison) -> bool:
     """Whether the ranks computed on CPUs; as planned, where nothing is measured."""
     kinds = comparison.facts("device_type")
-    return "cpu" in kinds if kinds else not comparison.bench.gpus
+    return "cpu" in kinds if kinds else not any(group.gpus for group in comparison.campaign.groups)
 
 
 def conditions(comparison: Comparison) -> list[str]:
     """Lines: model and data, ranks and machine, versions, TF32 and memory order."""
     first = comparison.first
-    if first is None or first.first is None:
+    if first is None:
         return []
-    rank, facts = first.ranks[0], first.first
+    rank, facts = first.ranks[0], first.facts
     environment: dict[str, Any] = facts.get("environment") or {}
-    bench = comparison.bench
+    batches = joined([f"{int(size):,}" for size in comparison.values("batch_size")])
     machine = [joined(comparison.values("device")), f"host {joined(comparison.values('host'))}"]
     if facts.get("device_type") == "cpu" and "threads" in environment:
         machine.append(f"{count(environment['threads'], 'thread')} a rank")
@@ -50,9 +52,10 @@ def conditions(comparison: Comparison) -> list[str]:
     ]
     what = ": ".join(str(facts[key]) for key in ("task", "model") if facts.get(key))
     return [
-        f"{what} on {rank.data}, batch of {rank.batch_size:,} on {count(rank.world_size, 'rank')}",
-        f"{count(bench.warmup, 'step')} of warm-up, {count(len(rank.steps), 'step')} measured, "
-        f"{count(bench.repeats, 'repeat')} in turn",
+        f"{what} on {rank.data}, batch of {batches} on {count(rank.world_size, 'rank')}",
+        f"{count(comparison.warmup, 'step')} of warm-up, "
+        f"{count(len(rank.steps), 'step')} measured, "
+        f"{count(comparison.campaign.repeats, 'repeat')} in turn",
         ", ".join(machine),
         ", ".join(versions),
         f"{_layout(comparison)}; TF32 {_tf32(comparison)}",
@@ -67,10 +70,10 @@ def _layout(comparison: Comparison) -> str:
 
 
 def _tf32(comparison: Comparison) -> str:
-    """In which precisions fp32 products may be TF32."""
+    """In which settings fp32 products may be TF32."""
     states: dict[str, list[str]] = {}
     for row in comparison.rows:
-        state = (row.runs[0].first or {}).get("tf32")
+        state = row.runs[0].facts.get("tf32")
         if not isinstance(state, dict):
             words = "does not exist on CPUs"
         elif state.get("matmul") and state.get("convolution"):
@@ -79,7 +82,7 @@ def _tf32(comparison: Comparison) -> str:
             words = "off"
         else:
             words = "on for " + ("matrices" if state.get("matmul") else "convolutions") + " only"
-        states.setdefault(words, []).append(row.precision)
+        states.setdefault(words, []).append(row.label)
     if len(states) == 1:
         return next(iter(states))
     return ", ".join(f"{words} in {joined(names)}" for words, names in states.items())
@@ -91,35 +94,44 @@ def warnings(comparison: Comparison) -> Iterator[str]:
         yield CPU
     for key, name in _SAME_FOR_ALL.items():
         values = comparison.values(key)
-        if len(values) > 1:
+        if len(values) > 1 and not _varies(comparison, key):
             yield f"not the same {name} in all runs: {joined(values)}"
-    bench = comparison.bench
-    if bench.repeats < _FEW_REPEATS:
-        yield f"only {count(bench.repeats, 'repeat')}: how much runs differ is hardly known"
+    repeats = comparison.campaign.repeats
+    if repeats < _FEW_REPEATS:
+        yield f"only {count(repeats, 'repeat')}: how much runs differ is hardly known"
     waiting = [row for row in comparison.rows if row.data_wait > _WAITING]
     if waiting:
-        told = joined([f"{percent(row.data_wait)} in {row.precision}" for row in waiting])
+        told = joined([f"{percent(row.data_wait)} in {row.label}" for row in waiting])
         yield f"steps wait for data ({told}): a faster precision cannot help that part"
     first = comparison.first
-    if first is not None and (first.summary or {}).get("synthetic"):
+    if first is not None and first.summary.get("synthetic"):
         yield "synthetic data: metrics say nothing about real data"
-    short = [run for row in comparison.rows for run in row.runs if _is_short(run.ranks, bench)]
+    short = [
+        run for row in comparison.rows for run in row.runs if _is_short(run.ranks, comparison.steps)
+    ]
     if short:
         yield f"{count(len(short), 'run')} with fewer measured steps than planned"
 
 
-def _is_short(ranks: Any, bench: Any) -> bool:
-    return any(len(rank.steps) < bench.steps for rank in ranks)
+def _varies(comparison: Comparison, key: str) -> bool:
+    """Whether a field of `RankTiming` differs because the settings of the benchmark do."""
+    prefixes = {"batch_size": "train.batch_size", "data": "train.data", "world_size": "job."}
+    prefix = prefixes.get(key)
+    return prefix is not None and any(one.startswith(prefix) for one in comparison.campaign.keys)
+
+
+def _is_short(ranks: Sequence[RankTiming], steps: int) -> bool:
+    return any(len(rank.steps) < steps for rank in ranks)
 
 
 def missing(comparison: Comparison) -> list[str]:
-    """A line for each precision with runs that were not measured, with the first one's reason."""
-    by_precision: dict[str, list[Any]] = {}
-    for result in comparison.missing:
-        by_precision.setdefault(result.point.precision, []).append(result)
+    """A line for each setting with runs that were not measured, with the first one's reason."""
+    by_setting: dict[str, list[PointStatus]] = {}
+    for status in comparison.missing:
+        by_setting.setdefault(comparison.label(status.point), []).append(status)
     lines = []
-    for precision, results in by_precision.items():
-        told = next((r for r in results if r.reason and r.state != "pending"), results[0])
+    for setting, statuses in by_setting.items():
+        told = next((s for s in statuses if s.reason and s.state != "pending"), statuses[0])
         why = f"{told.state}: {told.reason}" if told.reason else told.state
-        lines.append(f"{precision}: {count(len(results), 'run')} not measured ({why})")
+        lines.append(f"{setting}: {count(len(statuses), 'run')} not measured ({why})")
     return lines

@@ -1,15 +1,12 @@
-"""What a command that submits runs of a campaign begins with."""
+"""The lock of a campaign: one command at a time submits or cancels its runs."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from hpc_amp.errors import UsageError
-from hpc_amp.jobs import rundir
-from hpc_amp.jobs.attempts import read_json
 from hpc_amp.locks import UnsupportedLocksError, lock
 
 
@@ -34,15 +31,3 @@ def holding(description: Path, what: str) -> Iterator[None]:
                 hint="wait for it, or end it with Ctrl-C",
             )
         yield
-
-
-def refuse_elsewhere(folder: Path, run_dirs: Iterable[Path]) -> None:
-    """Raises UsageError where a campaign is not in the folder that it was started in, as its runs
-    tell: their scripts and jobs would work there."""
-    for run_dir in run_dirs:
-        if os.path.isfile(run_dir / "job.json"):
-            # A command that was killed may have left one unwritten.
-            recorded = rundir.origin(run_dir, read_json(run_dir / "job.json"))
-            if recorded is not None:
-                there = Path(os.path.normpath(recorded / os.path.relpath(folder, run_dir)))
-                rundir.refuse_copy(folder, there)

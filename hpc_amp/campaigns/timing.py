@@ -1,4 +1,4 @@
-"""What a run measured for a scaling study: the files that its ranks write.
+"""What a run measured: the files that its ranks write.
 
 Every attempt of a run writes into `attempts/<n>/timing/`:
 
@@ -32,19 +32,25 @@ whole or not there. All times are seconds.
     world_size      int
     nodes           int
 
-Keys beyond these are ignored. Texts hold printable characters only.
+Further keys are not checked, and are in `RankTiming.facts`. Texts hold printable characters only.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 # Beyond these, no float could hold what is computed with a damaged number.
 _SHORTEST, _LONGEST = 1e-9, 1e9
 _LARGEST = 10**15
+_RANK_FILE = re.compile(r"rank-\d{5,9}\.json")
 
 
 class DamagedTiming(Exception):
@@ -70,6 +76,8 @@ class RankTiming:
     steps: tuple[float, ...]
     data_wait: tuple[float, ...]
     communication: tuple[float | None, ...] | None
+    facts: Mapping[str, Any] = field(compare=False, repr=False)
+    """The whole content of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,7 @@ def read_rank(path: Path) -> RankTiming:
         steps=steps,
         data_wait=_data_wait(content, len(steps)),
         communication=_communication(content, len(steps)),
+        facts=content,
     )
     if timing.rank >= timing.world_size:
         raise DamagedTiming(f"rank {timing.rank} is none of {timing.world_size} ranks")
@@ -118,6 +127,89 @@ def read_allreduce(path: Path) -> AllReduceTiming:
         world_size=_whole(content, "world_size", 1),
         nodes=_whole(content, "nodes", 1),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RunTiming:
+    """What the ranks of a run measured in one attempt. `damaged` has a line for each file that
+    cannot be used, also of newer attempts."""
+
+    ranks: tuple[RankTiming, ...] = ()
+    allreduce: AllReduceTiming | None = None
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the run; 0 where none left its times."""
+        return self.ranks[0].world_size if self.ranks else 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks left their times."""
+        return 0 < self.world_size == len(self.ranks)
+
+    @property
+    def step_seconds(self) -> float:
+        """The median over all steps and ranks, of which there is one at least."""
+        return median(chain.from_iterable(rank.steps for rank in self.ranks))
+
+
+def read_run(run_dir: Path) -> RunTiming:
+    """What a run measured: the newest attempt with all ranks, or else the one with most of them."""
+    best = RunTiming()
+    damaged: list[str] = []
+    for attempt in _newest_first(run_dir / "attempts"):
+        timing = _read_attempt(attempt / "timing")
+        damaged += timing.damaged
+        if len(timing.ranks) > len(best.ranks) or timing.complete:
+            best = timing
+        if timing.complete:
+            break
+    return replace(best, damaged=tuple(damaged))
+
+
+def _newest_first(attempts: Path) -> list[Path]:
+    numbers = [int(name) for name in _names(attempts) if re.fullmatch(r"\d{1,9}", name)]
+    return [attempts / str(number) for number in sorted(numbers, reverse=True)]
+
+
+def _read_attempt(timing: Path) -> RunTiming:
+    """What one attempt measured. Ranks that contradict the first one are damaged."""
+    ranks: dict[int, RankTiming] = {}
+    damaged: list[str] = []
+    for name in sorted(name for name in _names(timing) if _RANK_FILE.fullmatch(name)):
+        try:
+            rank = read_rank(timing / name)
+            _check(rank, name, next(iter(ranks.values()), rank))
+            ranks[rank.rank] = rank
+        except DamagedTiming as error:
+            damaged.append(f"{timing / name}: {error}")
+    allreduce = None
+    if os.path.lexists(timing / "allreduce.json"):
+        try:
+            allreduce = read_allreduce(timing / "allreduce.json")
+        except DamagedTiming as error:
+            damaged.append(f"{timing / 'allreduce.json'}: {error}")
+    return RunTiming(tuple(ranks.values()), allreduce, tuple(damaged))
+
+
+def _check(rank: RankTiming, name: str, first: RankTiming) -> None:
+    """Raises DamagedTiming unless a file is of the rank in its name and of the first one's run."""
+    if int(name[len("rank-") : -len(".json")]) != rank.rank:
+        raise DamagedTiming(f"it says that it is of rank {rank.rank}")
+    for key in ("world_size", "nodes", "batch_size"):
+        if getattr(rank, key) != getattr(first, key):
+            raise DamagedTiming(
+                f"{key} is {getattr(rank, key)}, and rank {first.rank} says {getattr(first, key)}"
+            )
+
+
+def _names(folder: Path) -> list[str]:
+    """What lies in a folder that may not be there."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -37,11 +37,3 @@ class DefaultGroup(click.Group):
         if default is not None and self.get_command(ctx, args[0]) is None:
             return self.default, default, args
         return super().resolve_command(ctx, args)
-
-
-def say_that_it_waits() -> None:
-    """Tell the user that this command waits for the outcome of an interrupted submission."""
-    click.echo(
-        "a submission was interrupted: waiting until the scheduler shows whether it took the job",
-        err=True,
-    )

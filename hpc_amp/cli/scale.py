@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpc_amp.cli.options import DefaultGroup, json_option, say_that_it_waits
+from hpc_amp.cli.campaigns import (
+    Limits,
+    add_verbs,
+    in_allocation_option,
+    limit_options,
+    parent_option,
+    start_campaign,
+)
+from hpc_amp.cli.options import DefaultGroup, json_option
 
 if TYPE_CHECKING:
-    from hpc_amp.study.cost import Cost
-    from hpc_amp.study.folder import Study
-    from hpc_amp.study.progress import Progress
-    from hpc_amp.study.recipe import Measurement, Recipe
-
-studies_dir_option = click.option(
-    "--studies-dir",
-    type=click.Path(path_type=Path),
-    default=Path("studies"),
-    envvar="HPC_AMP_STUDIES",
-    show_default=True,
-    help="Folder of all studies.",
-)
+    from hpc_amp.study.view import ScaleView
 
 
 @click.group(cls=DefaultGroup, no_args_is_help=False)
 def scale() -> None:
     """Measure how a job scales over nodes, and show it."""
+
+
+def _view() -> ScaleView:
+    from hpc_amp.study.view import SCALE
+
+    return SCALE
 
 
 def _node_counts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
@@ -40,23 +40,6 @@ def _node_counts(ctx: click.Context, param: click.Parameter, value: str) -> tupl
     if not all(word.isdecimal() and 0 < int(word) <= 10**6 for word in words):
         raise click.BadParameter(f"{value!r} is not a list of numbers of nodes, such as 1,2,4.")
     return tuple(int(word) for word in words)
-
-
-max_queued_option = click.option(
-    "--max-queued",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Have no more than N runs in the queue, and wait here until all are submitted.",
-)
-ask_above_option = click.option(
-    "--ask-above",
-    type=click.FloatRange(min=0),
-    metavar="NODE-HOURS",
-    default=100,
-    show_default=True,
-    help="Ask before more than so much may be spent.",
-)
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 @scale.command()
@@ -99,17 +82,17 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
     "--checkpoints", is_flag=True, help="Save as the job says; without it, only at the end."
 )
+@in_allocation_option
 @click.option(
-    "--in-allocation",
+    "--array",
+    "arrays",
     is_flag=True,
-    help="One job of the largest size makes all runs, one after the other.",
+    help="Submit an array for each number of nodes, and not each run as a job of its own.",
 )
-@max_queued_option
-@ask_above_option
-@yes_option
-@click.option("--dry-run", is_flag=True, help="Say what would be submitted, and stop.")
+@limit_options
+@click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
 @json_option
-@studies_dir_option
+@parent_option("studies")
 def start(
     config: Path,
     overrides: tuple[str, ...],
@@ -122,224 +105,58 @@ def start(
     evaluate: bool,
     checkpoints: bool,
     in_allocation: bool,
-    max_queued: int | None,
-    ask_above: float,
-    yes: bool,
+    arrays: bool,
     dry_run: bool,
     as_json: bool,
-    studies_dir: Path,
+    parent: Path,
+    **limits: Any,
 ) -> None:
     """Submit CONFIG on each number of nodes, --repeats times.
 
     The study gets a folder of its own. Whatever interrupts this command, `scale continue` submits
-    what is missing. docs/scaling.md has the rest.
+    what is missing. It asks before more than 100 node-hours may be spent; --ask-above changes that.
+    docs/scaling.md has the rest.
     """
     if steps is not None and seconds is not None:
         raise click.UsageError("Give either --steps or --seconds.")
-    from hpc_amp.study.cost import estimate
-    from hpc_amp.study.draft import StudyOptions, draft_study
+    if arrays and in_allocation:
+        raise click.UsageError("Give either --array or --in-allocation.")
+    from hpc_amp.campaigns.measuring import Measuring
+    from hpc_amp.campaigns.submit import describe
     from hpc_amp.study.folder import KINDS
-    from hpc_amp.study.overview import describe_draft
-    from hpc_amp.study.recipe import measurements
+    from hpc_amp.study.plan import StudyOptions, plan_study
 
+    measuring = Measuring(
+        warmup=warmup,
+        steps=steps or (100 if seconds is None else None),
+        seconds=seconds,
+        evaluate="as given" if evaluate else "never",
+        checkpoints=checkpoints,
+    )
     options = StudyOptions(
         kinds=tuple(one for one in KINDS if kind in (one, "both")),
         nodes=nodes,
         repeats=repeats,
-        warmup=warmup,
-        steps=steps or (100 if seconds is None else None),
-        seconds=seconds,
-        evaluate=evaluate,
-        checkpoints=checkpoints,
+        measuring=measuring,
         in_allocation=in_allocation,
+        arrays=arrays,
     )
-    draft = draft_study(config, overrides, studies_dir, options)
-    _refuse_bound(draft.recipe.in_allocation, max_queued)
-    wanted = measurements(draft.study)
-    for remark in draft.plan.remarks:
+    study = plan_study(config, overrides, parent, options)
+    bounds = Limits(**limits)
+    campaign = describe(
+        _view(),
+        study.plan,
+        submitting=study.submitting,
+        at_once=bounds.max_parallel,
+        options=study.facts(),
+    )
+    for remark in study.plan.remarks:
         click.echo(f"note: {remark}", err=True)
-    click.echo(describe_draft(draft), err=as_json)
-    cost = estimate(wanted, draft.plan, in_allocation=draft.recipe.in_allocation)
-    click.echo(str(cost), err=as_json)
-    if dry_run:
-        return
-    _ask(cost, ask_above, yes)
-    draft.write()
-    with _interruptible(draft.study), _exclusive(draft.study):
-        _submit(draft.study, draft.recipe, wanted, max_queued, as_json)
+    click.echo(study.describe(), err=as_json)
+    start_campaign(_view(), study.plan, campaign, bounds, as_json=as_json, dry_run=dry_run)
 
 
-@scale.command("continue")
-@click.argument("target", metavar="STUDY")
-@max_queued_option
-@ask_above_option
-@yes_option
-@json_option
-@studies_dir_option
-def continue_(
-    target: str,
-    max_queued: int | None,
-    ask_above: float,
-    yes: bool,
-    as_json: bool,
-    studies_dir: Path,
-) -> None:
-    """Submit the runs of STUDY that are missing, have failed, or ended too early.
-
-    Its job file and settings are those of its start; what is queued, runs or is measured stays as
-    it is.
-    """
-    from hpc_amp.campaigns.lock import refuse_elsewhere
-    from hpc_amp.campaigns.unsettled import settle
-    from hpc_amp.jobs.rundir import working_in
-    from hpc_amp.study.cost import estimate
-    from hpc_amp.study.folder import find_study
-    from hpc_amp.study.progress import progress, to_be_made
-    from hpc_amp.study.recipe import read_recipe
-    from hpc_amp.study.submission import base_plan, share_runs
-
-    study = find_study(target, studies_dir)
-    refuse_elsewhere(study.folder, study.run_dirs())
-    recipe = read_recipe(study)
-    _refuse_bound(recipe.in_allocation, max_queued)
-    with (
-        _interruptible(study),
-        _exclusive(study),
-        working_in(recipe.workdir, "the study was started"),
-    ):
-        settle(study.run_dirs, say_that_it_waits)
-        items = progress(study)
-        share_runs(study, items)
-        wanted = to_be_made(items)
-        if not wanted:
-            click.echo(_nothing_to_do(items), err=as_json)
-        else:
-            plan, _ = base_plan(study, recipe)
-            cost = estimate(wanted, plan, in_allocation=recipe.in_allocation, before=items)
-            click.echo(str(cost), err=as_json)
-            _ask(cost, ask_above, yes)
-        _submit(study, recipe, wanted, max_queued, as_json)
-
-
-@scale.command()
-@click.argument("target", metavar="STUDY")
-@json_option
-@studies_dir_option
-def status(target: str, as_json: bool, studies_dir: Path) -> None:
-    """Show which runs of STUDY are measured, under way, or missing."""
-    import json
-
-    from hpc_amp.study.folder import find_study
-    from hpc_amp.study.overview import describe, to_plain
-    from hpc_amp.study.progress import progress
-
-    study = find_study(target, studies_dir)
-    items = progress(study)
-    click.echo(json.dumps(to_plain(study, items), indent=1) if as_json else describe(study, items))
-
-
-@scale.command()
-@click.argument("target", metavar="STUDY")
-@json_option
-@studies_dir_option
-def cancel(target: str, as_json: bool, studies_dir: Path) -> None:
-    """End all runs of STUDY that are queued or running. `scale continue` makes them again."""
-    import json
-
-    from hpc_amp.campaigns.ending import cancel_runs
-    from hpc_amp.campaigns.lock import refuse_elsewhere
-    from hpc_amp.campaigns.unsettled import settle
-    from hpc_amp.campaigns.words import count
-    from hpc_amp.study.folder import find_study
-    from hpc_amp.study.progress import progress
-
-    study = find_study(target, studies_dir)
-    refuse_elsewhere(study.folder, study.run_dirs())
-    with _exclusive(study):
-        settle(study.run_dirs, say_that_it_waits)
-        runs = [one.run.status for one in progress(study) if one.run.status is not None]
-        ended = cancel_runs(runs, by="hpc-amp scale cancel")
-    if as_json:
-        click.echo(json.dumps({"study": str(study.folder), "cancelled": ended}))
-    else:
-        click.echo(f"cancelled {count(ended, 'run')} of {study.folder}")
-
-
-def _refuse_bound(in_allocation: bool, max_queued: int | None) -> None:
-    if in_allocation and max_queued is not None:
-        raise click.UsageError("The runs share a single job: leave --max-queued out.")
-
-
-def _ask(cost: Cost, ask_above: float, yes: bool) -> None:
-    """Let the user confirm what is expensive. Raises UsageError where nobody can answer."""
-    if yes or cost.most <= ask_above:
-        return
-    if not sys.stdin.isatty():
-        from hpc_amp.errors import UsageError
-
-        raise UsageError(
-            f"{cost.most_in_words} are above --ask-above {ask_above:g}, and nobody can be asked",
-            hint="give --yes",
-        )
-    if not click.confirm("Submit?", err=True):
-        click.echo("nothing was submitted", err=True)
-        raise SystemExit(1)
-
-
-@contextmanager
-def _interruptible(study: Study) -> Iterator[None]:
-    """Ctrl-C ends the submitting, not what was submitted."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo(
-            f"\nno longer submitting; the rest: hpc-amp scale continue {study.folder}", err=True
-        )
-        raise SystemExit(130) from None
-
-
-def _exclusive(study: Study) -> AbstractContextManager[None]:
-    """No other command submits runs of the study meanwhile."""
-    from hpc_amp.campaigns.lock import holding
-
-    return holding(study.folder / "study.json", "runs")
-
-
-def _nothing_to_do(items: Sequence[Progress]) -> str:
-    from hpc_amp.campaigns.words import under_way
-
-    number = sum(one.is_under_way for one in items)
-    return under_way(number, "run") if number else "all runs are measured"
-
-
-def _submit(
-    study: Study,
-    recipe: Recipe,
-    wanted: Sequence[Measurement],
-    max_queued: int | None,
-    as_json: bool,
-) -> None:
-    """Submit runs, and say what was submitted."""
-    import json
-
-    from hpc_amp.study.allocation import submit_allocation
-    from hpc_amp.study.submission import submit_runs
-
-    job_ids: list[str] = []
-
-    def tell(measurement: Measurement, job_id: str) -> None:
-        job_ids.append(job_id)
-        click.echo(f"{measurement.first.folder_name}: submitted job {job_id}", err=as_json)
-
-    if wanted and recipe.in_allocation:
-        job_ids.append(submit_allocation(study, recipe, wanted).job_id)
-        click.echo(f"submitted job {job_ids[0]}, which makes them all", err=as_json)
-    else:
-        submit_runs(study, recipe, wanted, max_queued=max_queued, tell=tell)
-    if as_json:
-        click.echo(json.dumps({"study": str(study.folder), "job_ids": job_ids}))
-    else:
-        click.echo(f"study {study.folder}; see hpc-amp scale status, then hpc-amp scale report")
+add_verbs(scale, _view, "study", "studies")
 
 
 @scale.command()
@@ -362,7 +179,7 @@ def _submit(
     type=click.Path(path_type=Path),
     help="Where table, CSV, JSON, pictures and page go. Without it: `report` in the study.",
 )
-@studies_dir_option
+@parent_option("studies")
 def report(
     study: str,
     other: str | None,
@@ -370,7 +187,7 @@ def report(
     as_json: bool,
     csv_file: Path | None,
     out: Path | None,
-    studies_dir: Path,
+    parent: Path,
 ) -> None:
     """Show speedup and efficiency of a study, as far as it is measured.
 
@@ -380,11 +197,11 @@ def report(
     """
     from hpc_amp.errors import UsageError
     from hpc_amp.study.analysis import analyse
-    from hpc_amp.study.folder import find_study
+    from hpc_amp.study.folder import study_of
 
     if as_latex and as_json:
         raise click.UsageError("Give either --latex or --json.")
-    studies = [find_study(name, studies_dir) for name in (study, other) if name is not None]
+    studies = [study_of(_view().find(name, parent)) for name in (study, other) if name is not None]
     if len(studies) == 2 and studies[0].folder == studies[1].folder:
         raise UsageError(f"{other!r} is the study {study!r} itself", hint="--compare another one")
     analyses = [analyse(one) for one in studies]

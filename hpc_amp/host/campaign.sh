@@ -1,27 +1,25 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# Sourced by the script of a job that makes several runs, one after the other. Needs `run_dir`, the folder
-# of one of the runs, whose `src` has the host code, and the settings of the script in `job`:
+# Sourced by the script of a job that makes several runs of a campaign, one after the other. Needs
+# `campaign_dir`, the functions of point.sh, `fail MESSAGE`, the settings in `campaign` (see point.sh) and those
+# of the job in `job`:
 #
-#   scheduler          name
 #   tasks_per_node     processes that the launcher starts on each node
 #   limit              seconds that this job has for all runs, or none
-#   group              the kind of a group of runs, for messages: point, precision
 #   checkpoints        keep, or drop if the runs are never resumed
 set -u
 umask "${HPC_AMP_UMASK:-$(umask)}" # set by schedulers whose jobs do not have the user's umask
+run_dir=$campaign_dir/snapshot # whose `src` has the host code of schedulers
+host=$run_dir/src/hpc_amp/host
 # shellcheck source=exit.sh
-source "$run_dir/src/hpc_amp/host/exit.sh" || exit 2
+source "$host/exit.sh" || exit 2
 leave() { :; }
 # shellcheck source=child.sh
-source "$run_dir/src/hpc_amp/host/child.sh" || exit 2
+source "$host/child.sh" || exit 2
 # shellcheck source=in_turn.sh
-source "$run_dir/src/hpc_amp/host/in_turn.sh" || exit 2
-
-# fail MESSAGE: exit because the runs cannot start.
-fail() {
-  echo "hpc-amp: $1" >&2
-  exit 2
-}
+source "$host/in_turn.sh" || exit 2
+# For files of this job.
+{ mkdir -p "$campaign_dir/job-${campaign[array]}" && cd "$campaign_dir/job-${campaign[array]}"; } ||
+  fail "cannot write in $campaign_dir"
 
 # use_first_nodes N: let the following runs use only the first N nodes of this job. Default: their launch
 # scripts use the first N nodes of the list of `read_allocation` (run.sh). The file of a scheduler replaces
@@ -41,38 +39,57 @@ use_first_lines() {
   export "$variable=$PWD/nodes-$number"
 }
 # shellcheck source=/dev/null
-source "$run_dir/src/hpc_amp/host/schedulers/${job[scheduler]}.sh" || exit 2
+source "$host/schedulers/${campaign[scheduler]}.sh" || exit 2
 
 declare -A gave_up=()
 longest=0
+checked=0
 
-# run GROUP NODES RUN_DIR: make a run on the first NODES nodes, or on `all`. It is skipped if a run of its
-# group has failed, or if the remaining time of the job is less than the longest run before took. If the
-# job is started again, finished runs are skipped.
+# run SETTING NODES NAME LAUNCH_SCRIPT: make a run on the first NODES nodes, or on `all`, in the run directory
+# NAME. It is skipped if a run with its SETTING has failed, or if the remaining time of the job is less than
+# the longest run before took. If the job is started again, finished runs are skipped.
 run() {
-  local status=0 begin=$SECONDS left
-  ! has_finished "$3" || return 0
+  local status=0 begin=$SECONDS left run_dir=$campaign_dir/points/$3
+  ! has_finished "$run_dir" || return 0
   [ -z "$stop_signal" ] || return 0
+  (make_run "$3" "$4") || {
+    gave_up[$1]=yes
+    return 0
+  }
   if [ -n "${gave_up[$1]:-}" ]; then
-    not_tried "$3" "this ${job[group]} failed before"
+    not_tried "$run_dir" "a run with the same settings failed before"
     return 0
   fi
   if [ "${job[limit]}" != none ]; then
     left=$((job[limit] - SECONDS))
     if [ "$left" -lt "$longest" ]; then
-      not_tried "$3" "$left s of the job were left, and the longest run before took $longest s"
+      not_tried "$run_dir" "$left s of the job were left, and the longest run before took $longest s"
       return 0
     fi
   fi
-  echo "$1: $3"
+  echo "$1: $run_dir"
   [ "$2" = all ] || use_first_nodes "$2"
-  launch "$3" || status=$?
+  [ -z "$stop_signal" ] || return 0 # it came meanwhile
+  # The nodes that a run before has used need no second preflight.
+  export HPC_AMP_CHECKED_NODES=$checked
+  launch "$run_dir" || status=$?
   [ "$longest" -ge $((SECONDS - begin)) ] || longest=$((SECONDS - begin))
   if [ "$status" -ne 0 ]; then
     gave_up[$1]=yes
     echo "$1 failed (status $status)"
+  elif [ "$2" = all ]; then
+    checked=all
+  elif [ "$checked" != all ] && [ "$2" -gt "$checked" ]; then
+    checked=$2
   fi
-  [ "${job[checkpoints]}" = keep ] || rm -rf "$3/checkpoints"
+  [ "${job[checkpoints]}" = keep ] || rm -rf "$run_dir/checkpoints"
+}
+
+# make_run NAME LAUNCH_SCRIPT: the run directory of a run. In a shell of its own.
+make_run() {
+  local point=$1 launch_script=$2 run_dir=$campaign_dir/points/$1
+  mkdir -p "$run_dir/logs" "$run_dir/attempts" || fail "cannot write in $campaign_dir"
+  make_point
 }
 
 # end_runs: exit with 0 if all runs have finished, with 75 after a signal, else with 1.

@@ -15,7 +15,7 @@ for name in USR1 USR2 TERM INT; do
 done
 
 # has_finished RUN_DIR: whether the run has finished.
-has_finished() { grep -q '"state": "finished"' "$1/state.jsonl"; }
+has_finished() { grep -q '"state": "finished"' "$1/state.jsonl" 2>/dev/null; }
 
 # not_tried RUN_DIR REASON: record in the run's state.jsonl that it was skipped.
 not_tried() {

@@ -1,12 +1,13 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of what sources this
-# Sourced by a task of a sweep: creates the run directory `run_dir` of its point, as `hpc-amp submit` does,
-# if it is not complete yet. Needs from the script `fail MESSAGE`, `sweep_dir`, `point` (its number, with
-# four digits), `run_dir` and the settings in `sweep`: array, scheduler, launch_script, own_code.
-set -eo pipefail
+# A run of a campaign: creates the run directory `run_dir` of a point, as `hpc-amp submit` does, if it is not
+# complete yet. Needs from the script `fail MESSAGE`, `campaign_dir`, `point` (the name of the run directory:
+# the number of the point, with `-2` for its second run), `run_dir`, `launch_script` and the settings in
+# `campaign`: array, scheduler, own_code.
 
-# unpack_snapshot: unpack the code, which all tasks share. The first task does it.
+# unpack_snapshot WHO: unpack the code, which all jobs share. The first job does it.
 unpack_snapshot() {
-  local waited=0 own=.snapshot-$point
+  local waited=0 own=.snapshot-$1
+  cd "$campaign_dir" || fail "there is no folder $campaign_dir"
   while [ ! -e snapshot ] && ! mkdir .unpacking 2>/dev/null && [ "$waited" -lt 60 ]; do
     sleep 1
     waited=$((waited + 1))
@@ -23,38 +24,41 @@ unpack_snapshot() {
 # make_run_dir: create the files of the run directory. launch.sh is created last; it marks the directory as
 # complete.
 make_run_dir() {
-  local sweep_id=${sweep_dir##*/}
+  local id=${campaign_dir##*/} first=${point%%-*}
   [ ! -e launch.sh ] || return 0
-  ln -sfn ../../snapshot/src src
-  ln -sfn ../../config.yaml config.yaml
-  if [ "${sweep[own_code]}" = yes ]; then
+  { ln -sfn ../../snapshot/src src && ln -sfn ../../config.yaml config.yaml; } ||
+    fail "its run directory cannot be written"
+  if [ "${campaign[own_code]}" = yes ]; then
     rm -rf code .code
     { cp -a ../../snapshot/code .code && mv -T .code code; } || fail "its code cannot be copied"
   fi
-  sed -n "$((10#$point + 1)){p;q}" ../../jobs.jsonl >job.json
+  sed -n "$((10#$first + 1)){s|$id/points/$first\b|$id/points/$point|g;p;q}" ../../jobs.jsonl >job.json
   [ -s job.json ] || fail "jobs.jsonl has no line for it"
-  sed "s|$sweep_id/points/0000|$sweep_id/points/$point|g" "../../${sweep[launch_script]}" >.launch.sh
-  chmod +x .launch.sh
-  mv .launch.sh launch.sh
+  sed "s|$id/points/0000|$id/points/$point|g" "../../$launch_script" >.launch.sh ||
+    fail "its launch script cannot be written"
+  { chmod +x .launch.sh && mv .launch.sh launch.sh; } || fail "its launch script cannot be written"
 }
 
 # record_submission: record the submission, unless the same task was started before.
 record_submission() {
-  ! grep -qsF "\"array\": ${sweep[array]}," state.jsonl || return 0
+  ! grep -qsF "\"array\": ${campaign[array]}," state.jsonl || return 0
   # In a subshell, because the launch script sources the scheduler's code itself.
   local job_id
   job_id=$(
     # shellcheck source=/dev/null
-    source "$run_dir/src/hpc_amp/host/schedulers/${sweep[scheduler]}.sh"
+    source "$run_dir/src/hpc_amp/host/schedulers/${campaign[scheduler]}.sh"
     scheduler_begins >&2
     echo "$job_id"
   ) || fail "the scheduler's variables are not there"
   printf '{"time": %s, "state": "submitted", "array": %s, "scheduler": "%s"}\n{"time": %s, "state": "queued", "job_id": "%s"}\n' \
-    "$(date +%s)" "${sweep[array]}" "${sweep[scheduler]}" "$(date +%s)" "$job_id" >>state.jsonl
+    "$(date +%s)" "${campaign[array]}" "${campaign[scheduler]}" "$(date +%s)" "$job_id" >>state.jsonl ||
+    fail "its state.jsonl cannot be written"
 }
 
-cd "$sweep_dir"
-unpack_snapshot
-cd "$run_dir"
-make_run_dir
-record_submission
+# make_point: all of it.
+make_point() {
+  unpack_snapshot "$point"
+  cd "$run_dir" || fail "its run directory is gone"
+  make_run_dir
+  record_submission
+}

@@ -59,7 +59,10 @@ prepare_launch
 
 # ---- checks before any rank starts ---------------------------------------------------------------
 printf '%s\n' "$hosts" >"attempts/$attempt/nodes" || true
-if [ "${job[preflight]}" = yes ]; then
+# Skipped if a run of the same job has just used these nodes (campaign.sh).
+checked=${HPC_AMP_CHECKED_NODES:-0}
+[ "$checked" != all ] || checked=$allocated
+if [ "${job[preflight]}" = yes ] && [ "$checked" -lt "$allocated" ]; then
   # Every node checks itself for problems that would prevent the ranks from starting or communicating.
   # shellcheck disable=SC2016 # each node expands this for itself
   preflight=(bash -c '[ -r "$1" ] || { echo "hpc-amp: preflight: run.dir: $1 is not there on $(uname -n)" >&2; exit; }; exec bash "$@"'

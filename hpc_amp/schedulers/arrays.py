@@ -46,7 +46,10 @@ class Arrays(ABC):
     """Whether the scheduler may accept an array after the command that submits it has ended."""
     in_foreground: ClassVar[bool] = False
     """Whether the command that submits a sweep runs its points itself, as processes of this machine
-    (`hpc_amp.sweep.here`). `task` is then `$HPC_AMP_TASK`."""
+    (`hpc_amp.campaigns.here`). `task` is then `$HPC_AMP_TASK`."""
+
+    in_turn: ClassVar[bool] = False
+    """Whether the tasks run one after the other in the same job."""
 
     def __init__(self, scheduler: Queue) -> None:
         self.scheduler = scheduler
@@ -87,9 +90,9 @@ class Arrays(ABC):
 
     @abstractmethod
     def find(self, folder: Path, script: Path) -> list[str]:
-        """Search the queue for the ids that `submit` yielded for a script in the folder of a sweep.
-        Ids of other scripts in this folder may be among them. Raises SchedulerError if the
-        scheduler does not answer."""
+        """Search the queue for the ids that `submit` yielded for a script in the folder of a
+        campaign. Ids of other scripts in this folder may be among them. Raises SchedulerError if
+        the scheduler does not answer."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End the jobs or arrays with the ids that `submit` yielded."""
@@ -97,8 +100,9 @@ class Arrays(ABC):
             self.scheduler.cancel(job_id)
 
     def id_of_process(self, pid: int) -> str:
-        """The job id for a process of this machine. Only called if sweeps run `in_foreground`."""
-        raise NotImplementedError(f"{type(self).__name__} runs no sweep in the foreground")
+        """The job id for a process of this machine. Only called if campaigns run
+        `in_foreground`."""
+        raise NotImplementedError(f"{type(self).__name__} runs nothing in the foreground")
 
 
 def bound(tasks: int, at_once: int | None) -> str:
@@ -135,6 +139,26 @@ class OneByOne(Arrays):
             for job_id, path in self.scheduler.queued().items()
             if folder in (path, *path.parents) and folder / "points" not in path.parents
         ]
+
+
+class SingleJobs(OneByOne):
+    """Scripts of a single task each, whether a scheduler has arrays or not."""
+
+    task = "0"
+
+    def submit(self, script: Path, tasks: int) -> Iterator[str]:
+        """One job, by the script as it is."""
+        yield self.scheduler.submit(script, os.environ).job_id
+
+
+class InOneJob(SingleJobs):
+    """All tasks in one job, one after the other."""
+
+    in_turn = True
+
+    def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
+        """The job of all."""
+        return job_ids[0] if job_ids else None
 
 
 def _script_of_task(script: Path, task: int) -> Path:

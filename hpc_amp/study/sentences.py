@@ -13,8 +13,8 @@ _CONDITIONS = ("device", "torch", "precision", "data")
 def plan(analysis: Analysis) -> str:
     """What the study set out to measure, and how far it is."""
     study = analysis.study
-    made = {study.made_as(run.planned) for run in analysis.runs}
-    measured = {study.made_as(run.planned) for run in analysis.runs if run.state == "measured"}
+    made = {study.point(run.planned) for run in analysis.runs}
+    measured = {study.point(run.planned) for run in analysis.runs if run.state == "measured"}
     return (
         f"{joined(list(study.kinds))} scaling {on_nodes(study.nodes)}, "
         f"{count(study.repeats, 'run')} each; {len(measured)} of {count(len(made), 'run')} measured"

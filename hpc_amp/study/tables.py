@@ -99,7 +99,7 @@ def unmeasured_table(analysis: Analysis) -> Table | None:
     """The runs that are not measured, or only in part, or None where all are."""
     rows = [
         (
-            run.planned.folder_name,
+            run.planned.label,
             run.state,
             one_line(run.reason) or NOT_KNOWN,
             one_line(str(run.run_dir or NOT_KNOWN)),

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from hpc_amp.sweep.points import SEED, Point
+from hpc_amp.campaigns.points import SEED, Point, short_names
 from hpc_amp.sweep.ranking import Ranking
-from hpc_amp.sweep.report import short_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,12 +12,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from hpc_amp.campaigns.folder import Campaign
+from hpc_amp.campaigns.points import SEED, Point
 from hpc_amp.campaigns.spread import mean_half_width
+from hpc_amp.campaigns.status import PointStatus
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.summary import read_summary
-from hpc_amp.sweep.folder import Sweep
-from hpc_amp.sweep.points import SEED, Point
-from hpc_amp.sweep.status import PointStatus
 
 _LOWER_IS_BETTER = re.compile(r"loss|error|perplexity|seconds|time")
 # A metric is written by the task (`eval/accuracy`); people say `accuracy`.
@@ -29,6 +29,7 @@ class Ranked:
     """A finished point and its metric."""
 
     status: PointStatus
+    run_dir: Path
     value: float
     synthetic: bool
     """Whether it was trained on synthetic data."""
@@ -59,7 +60,7 @@ class Setting:
 class Ranking:
     """All points of a sweep: those that can be ranked, best first, and the others."""
 
-    sweep: Sweep
+    sweep: Campaign
     metric: str
     highest_first: bool
     ranked: tuple[Ranked, ...]
@@ -93,7 +94,7 @@ class Ranking:
 
 
 def rank(
-    sweep: Sweep,
+    sweep: Campaign,
     statuses: Sequence[PointStatus],
     metric: str | None = None,
     highest_first: bool | None = None,
@@ -123,7 +124,7 @@ def rank(
             reason = f"it has no {metric}, or none that is a number"
             others.append(replace(status, reason=reason))
         else:
-            ranked.append(Ranked(status, value, summary.get("synthetic") is True))
+            ranked.append(Ranked(status, run_dir, value, summary.get("synthetic") is True))
     if not ranked and any(status.state == "finished" for status in others):
         hint = f"there are {', '.join(sorted(known))}" if known else None
         raise UsageError(f"no point that has finished has a metric {metric!r}", hint=hint)

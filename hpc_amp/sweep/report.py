@@ -1,70 +1,24 @@
-"""The report of a sweep: text, CSV and JSON."""
+"""The report of a sweep: text, CSV, JSON and the files of all of them."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from hpc_amp.campaigns.output import Written, why_no_pictures, write_file
+from hpc_amp.campaigns.overview import cells, in_words, status_table
+from hpc_amp.campaigns.points import SEED, short_names
+from hpc_amp.campaigns.status import PointStatus
 from hpc_amp.campaigns.tables import Table, as_text
-from hpc_amp.campaigns.words import NOT_KNOWN, count, joined, one_line
-from hpc_amp.sweep.points import SEED, Point
+from hpc_amp.campaigns.words import NOT_KNOWN, joined, one_line
+from hpc_amp.sweep.picture import draw
 from hpc_amp.sweep.ranking import Ranking, Setting
-from hpc_amp.sweep.status import PointStatus
 
 SCHEMA = 1
-
-
-def short_names(keys: Sequence[str]) -> list[str]:
-    """Keys without what they need not to be told apart: `lr` of `train.optimizer.lr`."""
-    names = []
-    for key in keys:
-        parts = key.split(".")
-        ends = (".".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
-        others = [other for other in keys if other != key]
-        unique = (end for end in ends if not any(_ends(other, end) for other in others))
-        names.append(next(unique, key))
-    return names
-
-
-def _ends(key: str, end: str) -> bool:
-    return f".{key}".endswith(f".{end}")
-
-
-def points_table(keys: Sequence[str], points: Sequence[Point]) -> Table:
-    """Points with their values, before anything has run."""
-    names = short_names(keys)
-    rows = [(str(point.index), *_cells(point)) for point in points]
-    return Table(("point", *names), tuple(rows), words=frozenset(names))
-
-
-def in_words(statuses: Sequence[PointStatus]) -> str:
-    """`12 points: 10 finished, 1 failed, 1 missing`."""
-    states = Counter(status.state for status in statuses)
-    told = ", ".join(f"{number:,} {state}" for state, number in states.most_common())
-    return f"{count(len(statuses), 'point')}: {told}"
-
-
-def status_table(keys: Sequence[str], statuses: Sequence[PointStatus]) -> Table:
-    """Where points stand."""
-    names = short_names(keys)
-    rows = []
-    for status in statuses:
-        run = status.run
-        step = NOT_KNOWN if run is None or run.step is None else f"{run.step}/{run.total_steps}"
-        reason = one_line(status.reason) or NOT_KNOWN
-        told = (status.state, step, status.job_id or NOT_KNOWN, reason)
-        rows.append((str(status.index), *_cells(status.point), *told))
-    words = frozenset((*names, "state", "job", "reason"))
-    return Table(("point", *names, "state", "step", "job", "reason"), tuple(rows), words=words)
-
-
-def _cells(point: Point) -> list[str]:
-    """What a point sets, for a table."""
-    return [NOT_KNOWN if value is None else one_line(value) for value in point.values]
 
 
 def to_text(ranking: Ranking, top: int | None = None) -> str:
@@ -81,7 +35,7 @@ def to_text(ranking: Ranking, top: int | None = None) -> str:
         shown = ranking.ranked[:top]
         names = short_names(sweep.keys)
         rows = [
-            (str(place), f"{point.value:.6g}", *_cells(point.status.point),
+            (str(place), f"{point.value:.6g}", *cells(point.status.point),
              str(point.status.index))
             for place, point in enumerate(shown, start=1)
         ]  # fmt: skip
@@ -93,7 +47,7 @@ def to_text(ranking: Ranking, top: int | None = None) -> str:
             title += f": the first {len(shown)} of {len(ranking.ranked)}"
         parts.append(_section(title, as_text(table)))
         best = ranking.ranked[0].status
-        parts.append(f"best: point {best.index}, {sweep.point_dir(best.index)}")
+        parts.append(f"best: point {best.index}, {ranking.ranked[0].run_dir}")
     if ranking.others:
         table = status_table(sweep.keys, ranking.others)
         parts.append(_section("not ranked", as_text(table)))
@@ -210,3 +164,19 @@ def _csv_row(place: str, status: PointStatus, value: str) -> list[str]:
     run_dir = status.run.run_dir if status.run is not None else ""
     given = [text or "" for text in status.point.values]
     return [place, str(status.index), *given, value, status.state, status.reason, run_dir]
+
+
+def write_report(ranking: Ranking, folder: Path) -> Written:
+    """Write `report.txt`, `report.csv`, `report.json`, and where matplotlib is installed and points
+    are ranked `sweep.png` and `sweep.svg`, into `folder`, which is made. Raises UsageError."""
+    remark = why_no_pictures()
+    pictures = {} if remark else draw(ranking)
+    files = {
+        "report.txt": (to_text(ranking) + "\n").encode(),
+        "report.csv": to_csv(ranking).encode(),
+        "report.json": to_json(ranking).encode(),
+        **{f"sweep.{suffix}": content for suffix, content in pictures.items()},
+    }
+    for name, content in files.items():
+        write_file(folder / name, content)
+    return Written(folder, tuple(files), remark)

@@ -34,8 +34,13 @@ def job_file(folder: Path, **launch: Any) -> str:
 
 
 def runs_of(cluster: Cluster, folder: Path) -> dict[str, dict[str, Any]]:
+    """The runs by the kind of scaling and the number of nodes."""
     shown = json.loads(cluster.hpc_amp("scale", "status", "tiny", "--json", cwd=folder).stdout)
-    return {name: run for run in shown["runs"] for name in run["counts_for"]}
+    return {
+        f"{kind}-{point['values']['job.nodes']}": point
+        for point in shown["points"]
+        for kind in point["scaling"].split(" and ")
+    }
 
 
 def states(cluster: Cluster, folder: Path) -> set[str]:
@@ -52,7 +57,7 @@ def measured(cluster: Cluster, folder: Path) -> dict[str, dict[str, Any]]:
 
     def ended() -> bool:
         now = states(cluster, folder)
-        if now & {"failed", "lost", "cancelled", "checkpointed", "partial", "gone"}:
+        if now & {"failed", "lost", "cancelled", "checkpointed", "partial", "silent"}:
             pytest.fail(f"{now}\n{logs(folder)}")
         return now == {"measured"}
 
@@ -89,17 +94,17 @@ def test_a_study_survives_the_end_of_its_command_and_of_a_job(
         env=cluster.environ,
         stdout=subprocess.DEVNULL,
     )
-    wait_until(lambda: list((tmp_path / "studies").glob("tiny/*/study.json")), "the study")
+    wait_until(lambda: list((tmp_path / "studies").glob("tiny/*/campaign.json")), "the study")
     second = wait_until(lambda: _job_ids(cluster, tmp_path)[1:], "the second job's id", pause=0.5)[
         0
     ]
     command.kill()
     command.wait()
     before = runs_of(cluster, tmp_path)
-    assert [run["state"] for run in before.values()].count("unsubmitted") == 1
+    assert [run["state"] for run in before.values()].count("missing") == 1
 
     # The second job dies half-way: its script is killed, and Slurm ends what it had started.
-    (victim,) = {run["run_dir"] for run in before.values() if run["job_id"] == second}
+    victim = wait_until(lambda: _run_dir(cluster, tmp_path, second), "its run", pause=0.5)
     log = Path(victim) / "logs" / "job.log"
     wait_until(lambda: log.exists() and "samples, " in log.read_text(), "its training to begin")
     cluster.run("scancel", "--batch", "--signal=KILL", second, cwd=tmp_path)
@@ -113,9 +118,9 @@ def test_a_study_survives_the_end_of_its_command_and_of_a_job(
 
     assert len({run["job_id"] for run in runs.values()}) == 3  # of four: one run counts for two
     assert second not in {run["job_id"] for run in runs.values()}
-    assert runs["strong-n0001-r01"] == runs["weak-n0001-r01"]
+    assert runs["strong-1"] == runs["weak-1"]
     for name, run in runs.items():
-        nodes = int(name.split("-")[1][1:])
+        nodes = int(name.split("-")[1])
         assert len(set(hosts(run, STEPS))) == len(hosts(run, STEPS)) == nodes
     study = report(cluster, tmp_path)
     for kind, batches in (("strong", [32, 32]), ("weak", [32, 64])):
@@ -137,11 +142,18 @@ def _job_ids(cluster: Cluster, folder: Path) -> list[str]:
     return sorted(found, key=int)
 
 
+def _run_dir(cluster: Cluster, folder: Path, job_id: str) -> str | None:
+    """The run directory of a job, once it has begun."""
+    runs = runs_of(cluster, folder).values()
+    (run_dir,) = {run["run_dir"] for run in runs if run["job_id"] == job_id}
+    return run_dir
+
+
 def _ended(cluster: Cluster, folder: Path, job_id: str) -> str | None:
     """The state of a job's run, once it has ended."""
     runs = runs_of(cluster, folder).values()
     (state,) = {run["state"] for run in runs if run["job_id"] == job_id}
-    return None if state in ("pending", "waiting", "running") else state
+    return None if state in ("pending", "running") else state
 
 
 def test_runs_that_share_an_allocation(cluster: Cluster, tmp_path: Path) -> None:
@@ -153,6 +165,6 @@ def test_runs_that_share_an_allocation(cluster: Cluster, tmp_path: Path) -> None
     runs = measured(cluster, tmp_path)
 
     assert len({run["job_id"] for run in runs.values()}) == 1
-    one, two = (hosts(runs[f"weak-n000{nodes}-r01"], 20) for nodes in (1, 2))
+    one, two = (hosts(runs[f"weak-{nodes}"], 20) for nodes in (1, 2))
     assert one == two[:1]
     assert len(set(two)) == 2

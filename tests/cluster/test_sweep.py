@@ -46,7 +46,7 @@ def start(cluster: Cluster, folder: Path, job: dict[str, Any], *words: str) -> d
 
 def points(cluster: Cluster, folder: Path) -> list[dict[str, Any]]:
     shown = cluster.hpc_amp("sweep", "status", "sweep", "--json", cwd=folder)
-    found: list[dict[str, Any]] = json.loads(shown.stdout)
+    found: list[dict[str, Any]] = json.loads(shown.stdout)["points"]
     return found
 
 
@@ -146,7 +146,7 @@ def test_what_failed_is_submitted_again_and_nothing_else(cluster: Cluster, tmp_p
     shown = cluster.hpc_amp("sweep", "continue", "sweep", "--json", cwd=tmp_path)
 
     again = json.loads(shown.stdout)
-    assert again["points"] == 2
+    assert again["submitted"] == 2
     assert wait_for(cluster, tmp_path, have_ended) == ["finished"] * 3
     run_dir = Path(facts["folder"]) / "points" / "0002"
     assert events(run_dir).count("submitted") == 2

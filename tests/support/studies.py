@@ -7,36 +7,80 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-STUDY_ID = "20261127-223455-kqzf"
+from hpc_amp.campaigns.folder import read_campaign, write_description
+from hpc_amp.study.folder import KINDS, Kind, PlannedRun, Study, study_of
+from hpc_amp.study.plan import KEYS
+from hpc_amp.study.view import SCALE
+from support.campaigns import ID, make_campaign
 
 
 def make_study(
     parent: Path,
     *,
     name: str = "cifar",
-    study_id: str = STUDY_ID,
+    study_id: str = ID,
     kind: str = "strong",
     nodes: Sequence[int] = (1, 2, 4, 8),
     repeats: int = 3,
+    scheduler: str = "local",
 ) -> Path:
-    """`studies/<name>/<id>` below `parent`, with nothing submitted yet."""
-    folder = parent / "studies" / name / study_id
-    folder.mkdir(parents=True)
-    plan = {"name": name, "kind": kind, "nodes": list(nodes), "repeats": repeats}
-    (folder / "study.json").write_text(json.dumps({**plan, "created": "2026-11-27 22:34:55 UTC"}))
-    return folder
+    """`studies/<name>/<id>` below `parent`, with nothing submitted yet. Strong and weak scaling
+    share no run."""
+    kinds = [one for one in KINDS if kind in (one, "both")]
+    batches = {"strong": lambda number: 512, "weak": lambda number: 128 * number}
+    values = [(str(number), str(batches[one](number))) for one in kinds for number in nodes]
+    settings = {one: range(at * len(nodes), (at + 1) * len(nodes)) for at, one in enumerate(kinds)}
+    campaign = make_campaign(
+        parent / "studies" / name / study_id, KEYS, values,
+        view="scale", name=name, scheduler=scheduler,
+        created="2026-11-27 22:34:55 UTC", repeats=repeats,
+        submitting="jobs", resumes=False,
+        options={
+            "kinds": kinds, "nodes": list(nodes),
+            "settings": {one: list(numbers) for one, numbers in settings.items()},
+        },
+    )  # fmt: skip
+    campaign.folder.mkdir(parents=True)
+    write_description(campaign)
+    return campaign.folder
 
 
-def submit_run(study: Path, kind: str, nodes: int, repeat: int, *, state: str = "finished") -> Path:
-    """The run directory of a point whose run got as far as `state`, without measurements."""
-    point = f"{kind}-n{nodes:04d}-r{repeat:02d}"
-    run_dir = study.parents[2] / "runs" / study.parent.name / study.name / point
+def read_study(folder: Path) -> Study:
+    """The study in a folder."""
+    return study_of(read_campaign(folder))
+
+
+def find_study(name: str, parent: Path) -> Study:
+    """The newest study of that name, or the one in a folder."""
+    return study_of(SCALE.find(name, parent))
+
+
+def run_dir_of(study: Path, label: str) -> Path:
+    """The run directory of `strong-n0004-r02`."""
+    kind, nodes, repeat = label.split("-")
+    planned = PlannedRun(KINDS[kind == "weak"], int(nodes[1:]), int(repeat[1:]))
+    return study / "points" / f"{read_study(study).point(planned):04d}"
+
+
+def share(study: Path, nodes: int) -> None:
+    """Let strong and weak scaling share their runs on so many nodes."""
+    path = study / "campaign.json"
+    content = json.loads(path.read_text())
+    at, settings = content["options"]["nodes"].index(nodes), content["options"]["settings"]
+    settings["weak"][at] = settings["strong"][at]
+    path.write_text(json.dumps(content))
+
+
+def submit_run(
+    study: Path, kind: Kind, nodes: int, repeat: int, *, state: str = "finished"
+) -> Path:
+    """The run directory of a run that got as far as `state`, without measurements."""
+    index = read_study(study).point(PlannedRun(kind, nodes, repeat))
+    run_dir = study / "points" / f"{index:04d}"
     run_dir.mkdir(parents=True)
     (run_dir / "job.json").write_text(json.dumps({"scheduler": "local", "job": {"name": "test"}}))
     event = {"time": 1, "state": state, "reason": "out of memory" if state == "failed" else ""}
     (run_dir / "state.jsonl").write_text(json.dumps(event) + "\n")
-    (study / "points" / point).mkdir(parents=True)
-    (study / "points" / point / "run").write_text(f"{run_dir}\n")
     return run_dir
 
 
@@ -76,7 +120,7 @@ def write_timing(run_dir: Path, ranks: Sequence[dict[str, Any]], *, attempt: int
 
 def measure(
     study: Path,
-    kind: str,
+    kind: Kind,
     nodes: int,
     repeat: int,
     seconds: float | Callable[[int], Sequence[float]],

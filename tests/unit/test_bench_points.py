@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,13 @@ import pytest
 from support.environment import require_program, working_directory
 from support.stubs import StubHost
 
-from hpc_amp.bench.folder import PrecisionRun, find_bench
-from hpc_amp.bench.points import (
-    PreparedBench,
-    prepare_bench,
-    render_bench,
-    start_bench,
-    usual_precisions,
-)
-from hpc_amp.config.units import parse_interval
-from hpc_amp.errors import ConfigError, SchedulerError, UsageError
-from hpc_amp.jobs.code import copy_package
+from hpc_amp.bench.plan import MODE, BenchOptions, plan_bench, usual_precisions
+from hpc_amp.bench.view import BENCH
+from hpc_amp.campaigns.folder import Campaign
+from hpc_amp.campaigns.plan import CampaignPlan
+from hpc_amp.campaigns.submit import describe, parts_of, write, write_script
+from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.jobs.events import read_events
-from hpc_amp.schedulers.slurm import Slurm
 
 JOB: dict[str, Any] = {
     "name": "small",
@@ -33,74 +28,115 @@ JOB: dict[str, Any] = {
 }
 
 
-def prepared(host: StubHost, *overrides: str, **changes: Any) -> PreparedBench:
+def options(**changes: Any) -> BenchOptions:
+    values = {"precisions": ["fp32", "bf16"], "repeats": 2, "warmup": 3, "steps": 7, "here": False}
+    return BenchOptions(**{**values, **changes})
+
+
+def planned(host: StubHost, *overrides: str, **changes: Any) -> CampaignPlan:
     path = host.write_job({**JOB, **changes.pop("config", {})})
-    settings = {"precisions": ["fp32", "bf16"], "repeats": 2, "warmup": 3, "steps": 7, "site": None}
     with working_directory(host.work):
-        return prepare_bench(path, overrides, Path("benches"), **{**settings, **changes})
+        return plan_bench(path, overrides, Path("benches"), options(**changes))
 
 
-def script_of(made: PreparedBench) -> Path:
-    return made.bench.folder / "allocations" / "1" / "launch.sh"
+def jobs(plan: CampaignPlan) -> list[dict[str, Any]]:
+    return [json.loads(job)["job"] for job in plan.jobs]
+
+
+def written(host: StubHost, *overrides: str, **changes: Any) -> tuple[Campaign, Path]:
+    """A benchmark on disk, and the script of the job with all its runs."""
+    plan = planned(host, *overrides, **changes)
+    campaign = describe(BENCH, plan, submitting="one job", options={"warmup": 3, "steps": 7})
+    with working_directory(host.work):
+        write(campaign, plan)
+    (part,) = parts_of(campaign, range(len(campaign.points)), None)
+    return campaign, write_script(campaign, part)
+
+
+def settings_of(plan: CampaignPlan) -> list[list[str]]:
+    return [point.settings(plan.space.keys) for point in plan.space.points]
 
 
 def test_every_round_has_every_precision_once(host: StubHost) -> None:
-    plans = prepared(host).plans
+    plan = planned(host)
     order = [("fp32", 1), ("bf16", 1), ("fp32", 2), ("bf16", 2)]
-    assert [(point.precision, point.repeat) for point in plans] == order
-    modes = [plan.job.train.precision.mode for plan in plans.values() if plan.job.train]
+    assert [(point.values[0], point.repeat) for point in plan.space.points] == order
+    modes = [job["train"]["precision"]["mode"] for job in jobs(plan)]
     assert modes == ["fp32", "bf16", "fp32", "bf16"]
-    assert len({plan.run_dir for plan in plans.values()}) == 4
+    assert len({json.loads(job)["run_dir"] for job in plan.jobs}) == 4
+    assert len(plan.groups) == 1
 
 
 def test_points_differ_in_their_precision_alone(host: StubHost) -> None:
-    plans = list(prepared(host, "train.precision.init_scale=512").plans.values())
-    for plan in plans:
-        train = plan.job.train
-        assert train is not None
-        assert train.timing is not None
-        assert (train.timing.warmup, train.timing.steps, train.max_steps) == (3, 7, 10)
-        assert train.precision.init_scale == 512
-        assert train.batch_size == 32
+    for job in jobs(planned(host, "train.precision.init_scale=512")):
+        train = job["train"]
+        assert (train["timing"]["warmup"], train["timing"]["steps"]) == (3, 7)
+        assert train["max_steps"] == 10
+        assert train["precision"]["init_scale"] == 512
+        assert train["batch_size"] == 32
         # Nothing but steps, until the evaluation at the end.
-        assert train.log_every == train.epochs == 10
-        assert train.evaluate_every > train.epochs
-        every = parse_interval(train.checkpoint.every)
-        assert (every.unit, every.count) == ("steps", 11)
-        assert (train.checkpoint.keep_best, train.checkpoint.keep_every) == (0, None)
-        assert plan.job.resources.max_restarts == 0
-    preflights = [plan.job.launch.preflight for plan in plans]
-    assert preflights == [True, False, False, False], "the nodes are the same"
+        assert train["log_every"] == train["epochs"] == 10
+        assert train["evaluate_every"] > train["epochs"]
+        assert int(train["checkpoint"]["every"].removesuffix("steps")) > 10
+        assert (train["checkpoint"]["keep_best"], train["checkpoint"]["keep_every"]) == (0, None)
+        assert job["job"]["max_restarts"] == 0
+
+
+def test_further_keys_vary_too(host: StubHost) -> None:
+    plan = planned(host, "train.batch_size=32,64", repeats=1)
+    assert settings_of(plan) == [
+        [f"{MODE}={mode}", f"train.batch_size={batch}"]
+        for mode in ("fp32", "bf16")
+        for batch in (32, 64)
+    ]
+
+
+def test_points_come_from_a_table(host: StubHost) -> None:
+    table = host.work / "points.csv"
+    table.write_text("train.precision,train.batch_size\nfp32,32\nbf16,64\n")
+    plan = planned(host, table=table, precisions=None, repeats=1)
+    assert settings_of(plan) == [
+        ["train.precision=fp32", "train.batch_size=32"],
+        ["train.precision=bf16", "train.batch_size=64"],
+    ]
+    table.write_text("train.batch_size\n32\n64\n")
+    assert len(planned(host, table=table, repeats=1).jobs) == 4, "each in both precisions"
+
+
+@pytest.mark.parametrize("key", ["train.precision", MODE])
+def test_a_precision_that_is_given_is_the_only_one(host: StubHost, key: str) -> None:
+    plan = planned(host, f"{key}=bf16", "train.batch_size=32,64", precisions=None, repeats=1)
+    assert [job["train"]["precision"]["mode"] for job in jobs(plan)] == ["bf16", "bf16"]
+    with pytest.raises(UsageError, match=f"--precisions sets {MODE}, and {key} is given"):
+        planned(host, f"{key}=bf16")
 
 
 def test_a_rate_that_falls_after_the_measured_steps_is_no_error(host: StubHost) -> None:
     schedule = ("train.epochs=200", "train.schedule={name: linear, decay_after: 130epochs}")
-    plans = prepared(host, *schedule).plans
-    rates = [plan.job.train.schedule for plan in plans.values() if plan.job.train]
-    assert {(rate.name, rate.decay_after) for rate in rates} == {("linear", None)}
+    rates = [job["train"]["schedule"] for job in jobs(planned(host, *schedule))]
+    assert {(rate["name"], rate["decay_after"]) for rate in rates} == {("linear", None)}
 
 
 def test_a_job_s_own_measurements_do_not_change_those_of_the_benchmark(host: StubHost) -> None:
-    made = prepared(host, "train.profile.steps=[2,3]", "train.timing.seconds=5")
-    for plan in made.plans.values():
-        train = plan.job.train
-        assert train is not None
-        assert train.timing is not None
-        assert (train.profile, train.timing.seconds, train.timing.steps) == (None, None, 7)
+    for job in jobs(planned(host, "train.profile.steps=[2,3]", "train.timing.seconds=5")):
+        train = job["train"]
+        timing = train["timing"]
+        assert (train["profile"], timing["seconds"], timing["steps"]) == (None, None, 7)
 
 
 def test_tf32_and_gpus(host: StubHost) -> None:
     assert "tf32" not in usual_precisions(gpus=False)
     assert usual_precisions(gpus=True)[:4] == ("fp32", "tf32", "bf16", "fp16")
-    assert prepared(host, precisions=None).bench.precisions == usual_precisions(gpus=False)
-    assert prepared(host, precisions=["fp16", "fp16"]).bench.precisions == ("fp16",)
+    usual = [[f"{MODE}={name}"] for name in usual_precisions(gpus=False)]
+    assert settings_of(planned(host, precisions=None, repeats=1)) == usual
+    assert settings_of(planned(host, precisions=["fp16"] * 2, repeats=1)) == [[f"{MODE}=fp16"]]
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"precisions": ["fp32", "fp61"]}, "'fp61' is not one of fp32, tf32, bf16, fp16"),
-        ({"config": {"run": ["true"], "train": None}}, "bench compares precisions of a built-in"),
+        ({"config": {"run": ["true"], "train": None}}, "bench measures a built-in task"),
         ({"config": {"train": {"batch_size": 0}}}, "train.batch_size: 0 is too small"),
     ],
 )
@@ -108,153 +144,133 @@ def test_what_is_wrong_is_said_before_anything_is_made(
     host: StubHost, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        prepared(host, **changes)
+        planned(host, **changes)
     assert not (host.work / "benches").exists()
+
+
+def test_runs_of_one_job_ask_the_same_of_a_node(host: StubHost) -> None:
+    plan = planned(host, "job.gpus_per_node=1,2")
+    with pytest.raises(UsageError, match="not in what they ask of a node"):
+        describe(BENCH, plan, submitting="one job", options={})
 
 
 # -- the script --------------------------------------------------------------------------------
 
 
-def test_one_job_is_submitted_for_all_points(
-    host: StubHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", host.environ()["PATH"])
-    made = prepared(host)
-    submission = start_bench(made)
+def test_one_job_is_submitted_for_all_points(host: StubHost) -> None:
+    host.write_job(JOB)
+    words = ("--submit", "--precisions=fp32,bf16", "--repeats=2", "--json")
+    said = json.loads(host.hpc_amp("bench", "job.yaml", *words).stdout)
+    assert (said["submitted"], said["job_ids"]) == (4, ["4242"])
     ((*_, script),) = host.calls("sbatch")
-    folder = made.bench.folder / "allocations" / "1"
-    assert script == str(folder / "launch.sh")
+    assert script == f"{said['folder']}/array-1.sh"
     text = Path(script).read_text()
-    assert text == render_bench(made, folder)
-    assert f"#SBATCH --chdir={folder}\n" in text
+    assert f"#SBATCH --chdir={said['folder']}\n" in text
     assert "#SBATCH --time=00:10:00\n" in text
-    for plan in made.plans.values():
-        first, second = read_events(plan.run_dir)
-        assert (first["state"], second["state"]) == ("submitted", "queued")
-        assert second["job_id"] == submission.job_id
-    with working_directory(host.work):
-        assert find_bench("small", Path("benches")) == made.bench
-    assert made.bench.run_dir(PrecisionRun("bf16", 2)) == list(made.plans.values())[3].run_dir
+    assert "#SBATCH --array" not in text
+    assert [line.split()[-3:] for line in text.splitlines() if line.startswith("run ")] == [
+        ["all", f"{index:04d}", "launch.sh"] for index in range(4)
+    ]
+    assert not (Path(said["folder"]) / "points").exists()
 
 
-def test_where_the_job_is_refused_nothing_stays_behind(
-    host: StubHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", host.environ()["PATH"])
-
-    def refuse(*arguments: Any, **more: Any) -> Any:
-        raise SchedulerError("no")
-
-    monkeypatch.setattr(Slurm, "submit", refuse)
-    with pytest.raises(SchedulerError):
-        start_bench(prepared(host))
+def test_where_the_job_is_refused_nothing_stays_behind(host: StubHost) -> None:
+    host.write_job(JOB)
+    host.fail("sbatch", "no")
+    assert host.hpc_amp("bench", "job.yaml", "--submit").returncode == 1
     assert list((host.work / "benches").iterdir()) == []
-
-
-def test_a_job_in_the_queue_keeps_its_folders(
-    host: StubHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk is full just when sbatch has taken the job."""
-    host.before(
-        "sbatch",
-        'find "$(dirname "$2")/../.." -name state.jsonl | while read -r state; do\n'
-        'rm "$state"; mkdir "$state"; done\n',
-    )
-    monkeypatch.setenv("PATH", host.environ()["PATH"])
-    made = prepared(host)
-
-    with pytest.raises(UsageError, match=r"state\.jsonl cannot be written"):
-        start_bench(made)
-
-    assert script_of(made).exists()
-    assert all((plan.run_dir / "launch.sh").exists() for plan in made.plans.values())
 
 
 def test_the_script_passes_shellcheck(host: StubHost) -> None:
     require_program("shellcheck")
-    config = {"name": "x", "site": "slurm"}
-    made = prepared(host, config=config)
-    script = render_bench(made, script_of(made).parent)
-    result = subprocess.run(
-        ["shellcheck", "-"], input=script, text=True, capture_output=True, timeout=300
-    )
+    _, script = written(host)
+    result = subprocess.run(["shellcheck", script], text=True, capture_output=True, timeout=300)
     assert result.returncode == 0, result.stdout
 
 
-def run_script(
-    made: PreparedBench, statuses: dict[PrecisionRun, int]
-) -> subprocess.CompletedProcess[str]:
-    """Run the script with launch scripts that only say that they ran, and end so."""
-    made.bench.write("", {point: plan.run_dir for point, plan in made.plans.items()})
-    script_of(made).parent.mkdir(parents=True)
-    (script_of(made).parent / "logs").mkdir()
-    script_of(made).write_text(render_bench(made, script_of(made).parent))
-    for point, plan in made.plans.items():
-        (plan.run_dir / "logs").mkdir(parents=True, exist_ok=True)
-        if not (plan.run_dir / "src").exists():
-            copy_package(plan.run_dir, plan)
-        (plan.run_dir / "checkpoints").mkdir(exist_ok=True)
-        (plan.run_dir / "state.jsonl").touch()
-        status = statuses.get(point, 0)
+def stub_runs(campaign: Campaign, statuses: dict[int, int]) -> None:
+    """Launch scripts that only say that they ran, and end so."""
+    for point in campaign.points:
+        run_dir = campaign.folder / "points" / f"{point.index:04d}"
+        (run_dir / "checkpoints").mkdir(parents=True)
+        status = statuses.get(point.index, 0)
         done = "finished" if status == 0 else "failed"
-        (plan.run_dir / "launch.sh").write_text(
-            f'echo ran\necho \'{{"state": "{done}"}}\' >>{plan.run_dir}/state.jsonl\n'
-            f"exit {status}\n"
+        (run_dir / "launch.sh").write_text(
+            f'echo "ran ${{HPC_AMP_CHECKED_NODES}}"\n'
+            f'echo \'{{"state": "{done}"}}\' >>{run_dir}/state.jsonl\nexit {status}\n'
         )
-    return started(made)
+        (run_dir / "src").symlink_to("../../snapshot/src")
 
 
-def started(made: PreparedBench) -> subprocess.CompletedProcess[str]:
+def started(script: Path) -> subprocess.CompletedProcess[str]:
+    environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "4242"}
     return subprocess.run(
-        ["bash", script_of(made)], text=True, capture_output=True, timeout=300, check=False
+        ["bash", script], text=True, capture_output=True, timeout=300, check=False, env=environ
     )
 
 
-def said(made: PreparedBench) -> list[str]:
+def said(campaign: Campaign) -> list[str]:
     """What the launch scripts said, by point."""
-    logs = [plan.run_dir / "logs" / "job.log" for plan in made.plans.values()]
+    logs = [campaign.point_dir(p.index) / "logs" / "job.log" for p in campaign.points]
     return [log.read_text() if log.exists() else "" for log in logs]
 
 
 def test_the_script_runs_all_points_and_keeps_no_weights(host: StubHost) -> None:
-    made = prepared(host)
-    assert run_script(made, {}).returncode == 0
-    assert said(made) == ["ran\n"] * 4
-    assert not any((plan.run_dir / "checkpoints").exists() for plan in made.plans.values())
+    campaign, script = written(host)
+    stub_runs(campaign, {})
+    ended = started(script)
+    assert ended.returncode == 0, ended.stderr
+    # The first run has seen that the nodes are fit.
+    assert said(campaign) == ["ran 0\n", *["ran all\n"] * 3]
+    assert not list(campaign.folder.glob("points/*/checkpoints"))
+    first, second, *_ = read_events(campaign.point_dir(0))
+    assert (first["state"], first["array"], second["job_id"]) == ("submitted", 1, "4242")
 
 
 def test_a_precision_that_fails_is_not_tried_again(host: StubHost) -> None:
-    made = prepared(host)
-    assert run_script(made, {PrecisionRun("fp32", 1): 2}).returncode == 1
-    assert said(made) == ["ran\n", "ran\n", "", "ran\n"]
-    (event,) = read_events(made.bench.run_dir(PrecisionRun("fp32", 2)))
+    campaign, script = written(host)
+    stub_runs(campaign, {0: 2})
+    assert started(script).returncode == 1
+    assert said(campaign) == ["ran 0\n", "ran 0\n", "", "ran all\n"]
+    event = read_events(campaign.point_dir(2))[-1]
     assert (event["state"], event["reason"]) == (
-        "failed", "not tried: this precision failed before",
+        "failed", "not tried: a run with the same settings failed before",
     )  # fmt: skip
 
 
 def test_a_job_that_is_started_again_does_the_rest(host: StubHost) -> None:
-    made = prepared(host)
-    run_script(made, {})
-    (made.bench.run_dir(PrecisionRun("bf16", 1)) / "state.jsonl").write_text("")
-    assert started(made).returncode == 0
-    assert said(made) == ["ran\n", "ran\nran\n", "ran\n", "ran\n"]
+    campaign, script = written(host)
+    stub_runs(campaign, {})
+    started(script)
+    (campaign.point_dir(1) / "state.jsonl").write_text("")
+    assert started(script).returncode == 0
+    assert said(campaign) == ["ran 0\n", "ran all\nran 0\n", "ran all\n", "ran all\n"]
 
 
 def test_a_signal_reaches_the_point_and_no_other_one_begins(host: StubHost) -> None:
-    made = prepared(host)
-    run_script(made, {})
-    for plan in made.plans.values():
-        (plan.run_dir / "state.jsonl").write_text("")
-    first = made.bench.run_dir(PrecisionRun("fp32", 1))
-    (first / "launch.sh").write_text(
+    campaign, script = written(host)
+    stub_runs(campaign, {})
+    (campaign.point_dir(0) / "launch.sh").write_text(
         "trap 'echo warned; exit 75' USR1\n"
         # Its parent is the shell that waits for it.
         "kill -s USR1 $(awk '/^PPid/ { print $2 }' /proc/$PPID/status)\n"
         "while :; do sleep 0.1; done\n"
     )
-    assert started(made).returncode == 75
-    assert said(made) == ["ran\nwarned\n", "ran\n", "ran\n", "ran\n"]
+    assert started(script).returncode == 75
+    assert said(campaign) == ["warned\n", "", "", ""]
+
+
+def test_a_run_that_is_made_again_has_a_directory_of_its_own(host: StubHost) -> None:
+    campaign, script = written(host)
+    stub_runs(campaign, {0: 2})
+    started(script)
+    (part,) = parts_of(campaign, [0, 2], None)
+    text = write_script(campaign, part).read_text()
+    assert [line.split()[-2] for line in text.splitlines() if line.startswith("run ")] == [
+        "0000-2",
+        "0002-2",
+    ]
+    assert campaign.point_dir(0).name == "0000", "until it begins"
 
 
 # -- the folder --------------------------------------------------------------------------------
@@ -262,11 +278,11 @@ def test_a_signal_reaches_the_point_and_no_other_one_begins(host: StubHost) -> N
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no benchmark 'x'"):
-        find_bench("x", tmp_path)
+        BENCH.find("x", tmp_path)
     (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "bench.json").write_text(json.dumps({"precisions": []}))
-    with pytest.raises(UsageError, match="does not describe a benchmark: precisions is not"):
-        find_bench("x", tmp_path)
-    (tmp_path / "x" / "bench.json").write_text("{")
-    with pytest.raises(UsageError, match="does not describe a benchmark"):
-        find_bench(str(tmp_path / "x"), tmp_path)
+    (tmp_path / "x" / "campaign.json").write_text("{}")
+    with pytest.raises(UsageError, match="does not describe a campaign: 'format' is missing"):
+        BENCH.find("x", tmp_path)
+    (tmp_path / "x" / "campaign.json").write_text("{")
+    with pytest.raises(UsageError, match="does not describe a campaign"):
+        BENCH.find(str(tmp_path / "x"), tmp_path)

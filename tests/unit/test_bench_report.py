@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.campaigns import ID, group, make_campaign
 from support.stubs import StubHost
 from support.studies import rank_file, write_timing
 
 from hpc_amp.bench.comparison import Comparison, compare
-from hpc_amp.bench.folder import Bench, PrecisionRun
+from hpc_amp.bench.plan import MODE
 from hpc_amp.bench.report import to_json, to_text, write_report
-from hpc_amp.bench.results import read_results
 from hpc_amp.bench.sentences import CPU
+from hpc_amp.bench.view import BENCH
+from hpc_amp.campaigns.folder import Campaign
 
 A100 = {
     "device_type": "cuda",
@@ -30,27 +32,26 @@ A100 = {
 }
 
 
-def make_bench(folder: Path, precisions: Sequence[str], repeats: int = 3, **more: Any) -> Bench:
+def make_bench(
+    folder: Path, precisions: Sequence[str], repeats: int = 3, gpus: bool = True
+) -> Campaign:
     """A benchmark whose runs were submitted and measured nothing yet."""
-    bench = Bench(
-        folder=folder / "benches" / "small" / "20261127-223455-kqzf",
-        name="small",
-        precisions=tuple(precisions),
-        repeats=repeats,
-        warmup=20,
-        steps=30,
-        created="2026-11-27 22:34:55 UTC",
-        gpus=more.get("gpus", True),
-        workdir=str(folder),
-        overrides=(),
-        site=None,
-    )
-    run_dirs = {point: bench.folder / "runs" / point.folder_name for point in bench.points}
-    bench.write("", run_dirs)
-    for run_dir in run_dirs.values():
+    bench = make_campaign(
+        folder / "benches" / "small" / ID, [MODE], [(name,) for name in precisions],
+        name="small", view="bench", repeats=repeats, resumes=False, submitting="one job",
+        groups=(group(*range(repeats * len(precisions)), gpus=4 if gpus else 0),),
+        options={"warmup": 20, "steps": 30},
+    )  # fmt: skip
+    for point in bench.points:
+        run_dir = bench.point_dir(point.index)
         run_dir.mkdir(parents=True)
         (run_dir / "job.json").write_text(json.dumps({"scheduler": "local", "job": {}}))
     return bench
+
+
+def run_dir_of(bench: Campaign, precision: str, repeat: int) -> Path:
+    (index,) = (p.index for p in bench.points if (p.values, p.repeat) == ((precision,), repeat))
+    return bench.point_dir(index)
 
 
 def ended(run_dir: Path, state: str, reason: str = "") -> None:
@@ -59,10 +60,10 @@ def ended(run_dir: Path, state: str, reason: str = "") -> None:
 
 
 def measure(
-    bench: Bench, precision: str, repeat: int, steps: float | list[float], **changes: Any
+    bench: Campaign, precision: str, repeat: int, steps: float | list[float], **changes: Any
 ) -> Path:
     """A finished run on four GPUs, whose steps took so long."""
-    run_dir = bench.run_dir(PrecisionRun(precision, repeat))
+    run_dir = run_dir_of(bench, precision, repeat)
     ended(run_dir, "finished")
     facts = {**A100, "precision": precision, "tf32": {"matmul": False, "convolution": False}}
     facts |= {"peak_memory_bytes": 2**30, **changes}
@@ -74,8 +75,8 @@ def measure(
     return run_dir
 
 
-def compared(bench: Bench) -> Comparison:
-    return compare(bench, read_results(bench))
+def compared(bench: Campaign) -> Comparison:
+    return compare(bench, BENCH.statuses(bench))
 
 
 def test_figures_are_medians_over_steps_ranks_and_runs(tmp_path: Path) -> None:
@@ -109,8 +110,8 @@ def test_without_a_common_round_there_is_no_speedup(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, ["fp32", "fp16"], repeats=2)
     measure(bench, "fp32", 1, 0.4)
     measure(bench, "fp16", 2, 0.2)
-    ended(bench.run_dir(PrecisionRun("fp32", 2)), "failed", "out of memory")
-    ended(bench.run_dir(PrecisionRun("fp16", 1)), "failed")
+    ended(run_dir_of(bench, "fp32", 2), "failed", "out of memory")
+    ended(run_dir_of(bench, "fp16", 1), "failed")
     comparison = compared(bench)
     assert [row.speedup for row in comparison.rows] == [1.0, None]
     text = to_text(comparison)
@@ -120,38 +121,27 @@ def test_without_a_common_round_there_is_no_speedup(tmp_path: Path) -> None:
 
 def test_the_first_precision_that_is_measured_is_the_reference(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, ["tf32", "fp32", "bf16"], repeats=1)
-    ended(
-        bench.run_dir(PrecisionRun("tf32", 1)), "failed", "precision tf32 is a mode of NVIDIA GPUs"
-    )
+    ended(run_dir_of(bench, "tf32", 1), "failed", "precision tf32 is a mode of NVIDIA GPUs")
     measure(bench, "fp32", 1, 0.2)
     measure(bench, "bf16", 1, 0.1)
     rows = compared(bench).rows
-    assert [(row.precision, row.speedup) for row in rows] == [("fp32", 1.0), ("bf16", 2.0)]
+    assert [(row.label, row.speedup) for row in rows] == [("fp32", 1.0), ("bf16", 2.0)]
 
 
 def test_a_finished_run_without_all_of_its_files_is_damaged(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, ["fp32", "bf16", "fp16"], repeats=1)
-    ended(bench.run_dir(PrecisionRun("fp32", 1)), "finished")
+    ended(run_dir_of(bench, "fp32", 1), "finished")
     lost = measure(bench, "bf16", 1, 0.1)
     (lost / "attempts" / "1" / "timing" / "rank-00002.json").unlink()
     torn = measure(bench, "fp16", 1, 0.1)
     (torn / "attempts" / "1" / "timing" / "rank-00000.json").write_text("{")
-    results = read_results(bench)
-    assert [result.state for result in results] == ["damaged"] * 3
-    assert [result.reason for result in results] == [
-        "it measured nothing", "3 of 4 ranks left their times", "it is not JSON",
-    ]  # fmt: skip
-
-
-def test_a_run_that_the_job_never_came_to_has_not_begun(tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, ["fp32"], repeats=1)
-    gone = {"time": 1, "state": "queued", "job_id": "local-1-1"}
-    submitted = {"time": 1, "state": "submitted", "scheduler": "local"}
-    (bench.run_dir(PrecisionRun("fp32", 1)) / "state.jsonl").write_text(
-        "".join(json.dumps(event) + "\n" for event in (submitted, gone))
-    )
-    (result,) = read_results(bench)
-    assert (result.state, result.has_ended) == ("not begun", True)
+    statuses = BENCH.statuses(bench)
+    assert [status.state for status in statuses] == ["silent", "partial", "partial"]
+    assert [status.reason for status in statuses] == [
+        "it measured nothing",
+        "3 of 4 ranks left their times",
+        "3 of 4 ranks left their times",
+    ]
 
 
 # -- words -----------------------------------------------------------------------------------------
@@ -208,15 +198,15 @@ def test_json_has_every_run(tmp_path: Path) -> None:
     measure(bench, "fp32", 1, 0.4)
     measure(bench, "fp32", 2, 0.2)
     measure(bench, "fp16", 1, 0.1, tf32={"matmul": True, "convolution": False})
-    ended(bench.run_dir(PrecisionRun("fp16", 2)), "failed", "out of memory")
+    ended(run_dir_of(bench, "fp16", 2), "failed", "out of memory")
     content = json.loads(to_json(compared(bench)))
-    fp32, fp16 = content["precisions"]
+    fp32, fp16 = content["settings"]
     assert [run["step_seconds"] for run in fp32["runs"]] == [0.4, 0.2]
     assert fp16["tf32"] == {"matmul": True, "convolution": False}
     assert content["conditions"]["device"] == "NVIDIA A100-SXM4-40GB"
     assert content["conditions"]["environment"]["cudnn"] == 90100
     (missing,) = content["not_measured"]
-    assert (missing["precision"], missing["repeat"], missing["reason"]) == (
+    assert (missing["setting"], missing["repeat"], missing["reason"]) == (
         "fp16", 2, "out of memory",
     )  # fmt: skip
 
@@ -234,7 +224,7 @@ def test_the_report_has_a_picture_that_is_the_same_every_time(tmp_path: Path) ->
     for name in written.names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     empty = make_bench(tmp_path / "empty", ["fp32"], repeats=1)
-    ended(empty.run_dir(PrecisionRun("fp32", 1)), "failed")
+    ended(run_dir_of(empty, "fp32", 1), "failed")
     assert write_report(compared(empty), tmp_path / "c").names == ("bench.txt", "bench.json")
 
 
@@ -264,16 +254,16 @@ def test_a_job_is_measured_here_in_each_precision(host: StubHost, warm_python: P
     )  # fmt: skip
     assert ended.returncode == 1, ended.stderr
     content = json.loads(ended.stdout)
-    (row,) = content["precisions"]
-    assert (row["precision"], len(row["runs"]), row["skipped_steps"]) == ("fp32", 2, 0)
+    (row,) = content["settings"]
+    assert (row["setting"], len(row["runs"]), row["skipped_steps"]) == ("fp32", 2, 0)
     assert len({run["metrics"]["loss"] for run in row["runs"]}) == 1, "the same job"
     assert [entry["reason"] for entry in content["not_measured"]] == [
         "precision tf32 is a mode of NVIDIA GPUs; on a CPU use fp32",
-        "not tried: this precision failed before",
+        "not tried: a run with the same settings failed before",
     ]
     assert content["conditions"]["device_type"] == "cpu"
     assert content["speed_says_nothing_for_gpus"] is True
-    assert "fp32, repeat 2: " in ended.stderr
+    assert "(train.precision.mode=fp32, repeat 2) " in ended.stderr
 
     again = host.hpc_amp("bench", "report", "small")
     assert again.returncode == 1
@@ -307,58 +297,57 @@ def test_ctrl_c_ends_it_and_shows_what_is_measured(host: StubHost, warm_python: 
     host.write_job(config)
     process = subprocess.Popen(
         [sys.executable, "-m", "hpc_amp", "bench", "job.yaml", "--precisions", "fp32",
-         "--repeats", "50", "--steps", "2", "--warmup", "1"],
+         "--repeats", "5", "--steps", "2", "--warmup", "1"],
         cwd=host.work, env=host.environ(), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith("fp32, repeat 1: "):
+        if "=fp32, repeat 1) " in line:
             break
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert "ending the run that is under way" in err
-    # Made to few, so that the rest can be measured now.
-    (folder,) = (host.work / "benches" / "x").iterdir()
-    plan = json.loads((folder / "bench.json").read_text())
-    (folder / "bench.json").write_text(json.dumps({**plan, "repeats": 4}))
-    before = json.loads(host.hpc_amp("bench", "status", "x", "--json").stdout)["runs"]
-    measured = [run["run_dir"] for run in before if run["state"] == "measured"]
-    assert 1 <= len(measured) <= 3
+    assert re.search(r"^fp32 +[1-4]/5 ", out, re.MULTILINE)
+    before = json.loads(host.hpc_amp("bench", "status", "x", "--json").stdout)["points"]
+    measured = [point["run_dir"] for point in before if point["state"] == "measured"]
+    assert 1 <= len(measured) <= 4
     again = host.hpc_amp("bench", "continue", "x")
     assert again.returncode == 0, again.stderr
-    assert "fp32        4/4" in again.stdout
-    after = json.loads(host.hpc_amp("bench", "status", "x", "--json").stdout)["runs"]
-    assert [run["state"] for run in after] == ["measured"] * 4
-    assert [run["run_dir"] for run in after][: len(measured)] == measured
+    assert "fp32        5/5" in again.stdout
+    after = json.loads(host.hpc_amp("bench", "status", "x", "--json").stdout)["points"]
+    assert [point["state"] for point in after] == ["measured"] * 5
+    assert [point["run_dir"] for point in after][: len(measured)] == measured
     assert "all runs are measured" in host.hpc_amp("bench", "continue", "x").stdout
-    assert re.search(r"^fp32 +[1-3]/50 ", out, re.MULTILINE)
-    assert "runs not measured" in out
+    assert "not measured" in out
 
 
 def test_a_benchmark_can_be_left_to_the_scheduler(host: StubHost) -> None:
     host.write_job({"name": "x", "site": "slurm", "train": {}, "job": {"gpus_per_node": 2}})
-    ended = host.hpc_amp("bench", "job.yaml", "--submit", "--json", "--repeats", "1")
+    ended = host.hpc_amp("bench", "job.yaml", "--submit", "--json", "--repeats", "1",
+        "--precisions=fp32,tf32,bf16,fp16",
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stdout)
     assert len(host.calls("sbatch")) == 1
-    assert (Path(said["bench"]) / "allocations" / "1" / "launch.sh").is_file()
+    folder = Path(said["folder"])
+    assert (folder / "array-1.sh").is_file()
 
     waits = host.hpc_amp("bench", "status", "x")
-    assert waits.stdout.splitlines()[0].endswith(" runs: 5 pending")
+    assert waits.stdout.splitlines()[0].endswith(" runs: 4 pending")
     twice = host.hpc_amp("bench", "continue", "x")
-    assert twice.returncode == 2
-    assert "5 runs are under way; wait, or hpc-amp bench cancel" in twice.stderr
+    assert twice.returncode == 0
+    assert "4 runs are under way; there is nothing to continue" in twice.stdout
     cancelled = host.hpc_amp("bench", "cancel", "x")
-    assert cancelled.stdout.startswith("cancelled 5 runs of ")
-    assert [call[-1] for call in host.calls("scancel")] == [said["job_id"]]
+    assert cancelled.stdout.startswith("cancelled 4 runs of ")
+    assert [call[-1] for call in host.calls("scancel")] == said["job_ids"]
 
+    (host.state / "queue").write_text("")
     again = host.hpc_amp("bench", "continue", "x")
     assert again.returncode == 0, again.stderr
     assert len(host.calls("sbatch")) == 2
-    script = (Path(said["bench"]) / "allocations" / "2" / "launch.sh").read_text()
-    assert script.count("\nrun ") == 5
+    assert (folder / "array-2.sh").read_text().count("\nrun ") == 4
 
 
 def test_a_benchmark_that_is_refused_once_more_keeps_what_it_has(host: StubHost) -> None:
@@ -371,21 +360,44 @@ def test_a_benchmark_that_is_refused_once_more_keeps_what_it_has(host: StubHost)
 
     assert refused.returncode == 1
     assert "sbatch: error: no" in refused.stderr
-    (line,) = host.hpc_amp("bench", "status", "x").stdout.splitlines()[3:]
-    assert "by hpc-amp bench cancel" in line, "it is what it was"
+    (line,) = host.hpc_amp("bench", "status", "x").stdout.splitlines()[2:]
+    assert "cancelled" in line, "it is what it was"
 
 
 def test_a_folder_of_an_older_version_is_one_line(host: StubHost) -> None:
     folder = host.work / "benches" / "x" / "20261127-223455-kqzf"
     folder.mkdir(parents=True)
-    (folder / "bench.json").write_text(
-        '{"name": "x", "precisions": ["fp32"], "repeats": 1, "warmup": 1, "steps": 1, "gpus": true,'
-        ' "created": ""}'
-    )
-    (folder / "points" / "fp32-r01").mkdir(parents=True)
-    (folder / "points" / "fp32-r01" / "run").write_text("runs/x/1")
-    assert "not begun" in host.hpc_amp("bench", "report", "x").stdout
-    ended = host.hpc_amp("bench", "continue", "x")
-    assert ended.returncode == 2
-    (line,) = ended.stderr.splitlines()
-    assert "made by an older hpc-amp, which did not note how its runs are made" in line
+    (folder / "bench.json").write_text("{}")
+    for verb in ("status", "report", "continue", "cancel"):
+        ended = host.hpc_amp("bench", verb, "x")
+        assert ended.returncode == 2
+        (line,) = ended.stderr.splitlines()
+        assert "made by an older hpc-amp, and this one does not read bench.json" in line
+
+
+# -- further keys ----------------------------------------------------------------------------------
+
+
+def test_settings_differ_in_any_key_and_speedups_count_samples(tmp_path: Path) -> None:
+    bench = make_campaign(
+        tmp_path / "benches" / "small" / ID, [MODE, "train.batch_size"],
+        [("fp32", "32"), ("fp32", "64"), ("bf16", None)],
+        name="small", view="bench", resumes=False, options={"warmup": 20, "steps": 30},
+    )  # fmt: skip
+    for index, (seconds, batch) in enumerate(((0.1, 32), (0.1, 64), (0.05, 32))):
+        run_dir = bench.point_dir(index)
+        run_dir.mkdir(parents=True)
+        (run_dir / "job.json").write_text(json.dumps({"scheduler": "local", "job": {}}))
+        ended(run_dir, "finished")
+        write_timing(run_dir, [rank_file(r, 1, [seconds] * 30, batch_size=batch) for r in range(4)])
+    comparison = compared(bench)
+    assert [(row.label, row.speedup) for row in comparison.rows] == [
+        ("fp32 batch_size=32", 1.0),
+        ("fp32 batch_size=64", 2.0),
+        ("bf16", 2.0),
+    ]
+    text = to_text(comparison)
+    head, *rows = (line.split() for line in text.splitlines() if "/1" in line or "middle" in line)
+    assert head[:2] == ["precision", "batch_size"]
+    assert [row[:2] for row in rows] == [["fp32", "32"], ["fp32", "64"], ["bf16", "-"]]
+    assert "not the same batch" not in text

@@ -31,7 +31,7 @@ def test_small_images_on_a_cpu(host: StubHost) -> None:
         "job.gpus_per_node=0", "train.batch_size=4", "train.data.synthetic.image_size=32",
         "train.data.synthetic.train=16", "train.data.synthetic.test=8",
     )  # fmt: skip
-    assert [row["precision"] for row in report["precisions"]] == ["fp32"]
+    assert [row["setting"] for row in report["settings"]] == ["fp32"]
     assert report["conditions"]["model"] == "resnet50"
     assert report["conditions"]["channels_last"] is True
 
@@ -44,7 +44,7 @@ def test_mixed_precision_is_worth_its_while_on_a_gpu(host: StubHost) -> None:
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("this GPU has neither TF32 nor bf16")
     report = measured(host, "--precisions", "tf32,fp32,fp16,bf16")
-    rows = {row["precision"]: row for row in report["precisions"]}
+    rows = {row["setting"]: row for row in report["settings"]}
     assert list(rows) == ["tf32", "fp32", "fp16", "bf16"]
     assert report["conditions"]["device_type"] == "cuda"
     assert report["conditions"]["channels_last"] is True

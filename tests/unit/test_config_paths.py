@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hpc_amp.study.draft import StudyOptions, draft_study
 from hypothesis import given
 from hypothesis import strategies as st
+from support.campaigns import planned_sweep
 
 from hpc_amp.cli.app import app
 from hpc_amp.config.checks import check_job
@@ -21,9 +23,6 @@ from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.plan import make_plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.submit import prepare
-from hpc_amp.study.draft import StudyOptions, draft_study
-from hpc_amp.sweep.plan import plan_sweep
-from hpc_amp.sweep.points import read_space
 from hpc_amp.tasks.registry import TASKS, config_class
 
 RUN = "name: x\nrun: [python]\njob: {gpus_per_node: 0}\n"
@@ -242,10 +241,10 @@ def test_the_script_of_a_sweep_tells_what_is_so_for_all_its_points(shell):
     (shell / "scratch").mkdir()
     for name in ("a", "b"):
         (shell / "scratch" / name).touch()
-    space = read_space(["train.gan.generator_weights=$SCRATCH/a,$SCRATCH/b"])
-    (group,) = plan_sweep(Path("job.yaml"), space, Path("sweeps")).groups
+    planned = planned_sweep(Path("job.yaml"), "train.gan.generator_weights=$SCRATCH/a,$SCRATCH/b")
+    (group,) = planned.groups
     assert group.plan.expanded == (f"train.data.root: $SCRATCH/data is {shell}/scratch/data",)
-    jobs = plan_sweep(Path("job.yaml"), space, Path("sweeps")).jobs
+    jobs = planned.jobs
     weights = [json.loads(job)["job"]["train"]["gan"]["generator_weights"] for job in jobs]
     assert weights == [f"{shell}/scratch/a", f"{shell}/scratch/b"]
 

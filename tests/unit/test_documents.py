@@ -154,7 +154,7 @@ def try_out(verb: str, params: dict[str, Any], words: list[str], site: str) -> N
         succeeds(*words)
     elif verb in ("lint", "migrate") or (verb == "explain" and is_given(params)):
         assert run(*words).exit_code in (0, 1)
-    elif verb in ("scale start", "sweep start"):
+    elif verb in ("bench start", "scale start", "sweep start"):
         succeeds(*words, "--dry-run")
     elif params.get("config") is not None:
         overrides = list(params["overrides"])

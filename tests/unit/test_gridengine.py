@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
+from support.campaigns import planned_sweep
 from support.environment import REPOSITORY, working_directory
 from support.stubs import StubHost, command_that_says
 
+from hpc_amp.campaigns.submit import describe, parts_of, write, write_script
 from hpc_amp.config.sites import load_site
 from hpc_amp.errors import ConfigError, SchedulerError, UnclearError
 from hpc_amp.jobs.plan import Plan
@@ -25,9 +27,7 @@ from hpc_amp.schedulers.base import UnreachableError
 from hpc_amp.schedulers.gridengine import GridEngine
 from hpc_amp.schedulers.gridengine.grammar import GRAMMAR, written
 from hpc_amp.schedulers.gridengine.limits import job_is_killed_whole
-from hpc_amp.sweep.plan import plan_sweep
-from hpc_amp.sweep.points import read_space
-from hpc_amp.sweep.submit import describe, parts_of, write, write_script
+from hpc_amp.sweep.view import SWEEP
 
 
 @pytest.fixture
@@ -658,9 +658,8 @@ def test_a_point_of_a_sweep_has_the_users_permissions(host: StubHost) -> None:
         {"name": "test", "site": str(site), "run": ["true"], "job": {"walltime": "1h"}}
     )
     with working_directory(host.work):
-        space = read_space(["container.env.A=1,2"], zipped=False, table=None)
-        planned = plan_sweep(config, space, Path("sweeps"))
-        sweep = describe(planned, None)
+        planned = planned_sweep(config, "container.env.A=1,2")
+        sweep = describe(SWEEP, planned)
         write(sweep, planned)
         (part,) = parts_of(sweep, [0, 1], None)
         script = write_script(sweep, part)

@@ -11,23 +11,23 @@ from support.environment import REPOSITORY
 
 from hpc_amp.schedulers import get_scheduler
 
-SETTINGS = "[tasks_per_node]=2 [limit]=none [group]=point [checkpoints]=keep"
+SETTINGS = "[tasks_per_node]=2 [limit]=none [checkpoints]=keep"
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """A folder with three runs, each with the host code of a scheduler that has nothing but what is
+    """A campaign with three runs, and the host code of a scheduler that has nothing but what is
     required. A launch script notes that it ran, and fails where a file `fail` lies beside it."""
-    for name in ("a", "b", "c"):
-        folder = tmp_path / name
-        (folder / "logs").mkdir(parents=True)
-        (folder / "state.jsonl").write_text('{"state": "queued"}\n')
-        host = folder / "src" / "hpc_amp" / "host"
-        host.mkdir(parents=True)
-        for file in (REPOSITORY / "hpc_amp" / "host").glob("*.sh"):
-            (host / file.name).symlink_to(file)
-        (host / "schedulers").mkdir()
-        (host / "schedulers" / "own.sh").write_text("scheduler_begins() { :; }\n")
+    host = tmp_path / "snapshot" / "src" / "hpc_amp" / "host"
+    host.mkdir(parents=True)
+    for file in (REPOSITORY / "hpc_amp" / "host").glob("*.sh"):
+        (host / file.name).symlink_to(file)
+    (host / "schedulers").mkdir()
+    (host / "schedulers" / "own.sh").write_text("scheduler_begins() { job_id=1; }\n")
+    for name in ("0000", "0001", "0002"):
+        folder = tmp_path / "points" / name
+        folder.mkdir(parents=True)
+        (folder / "src").symlink_to("../../snapshot/src")
         (folder / "launch.sh").write_text(
             f'echo "{name} $HPC_AMP_FIRST_NODES" >>{tmp_path}/ran\n'
             f"[ ! -e {folder}/fail ] || exit 3\n"
@@ -40,9 +40,13 @@ def campaign(
     folder: Path, lines: str, settings: str = SETTINGS, scheduler: str = "own", **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """A script with these lines between the beginning and the end of every such script."""
+    host = REPOSITORY / "hpc_amp" / "host"
     script = (
-        f"run_dir={folder}/a\ndeclare -A job=([scheduler]={scheduler} {settings})\ncd {folder}\n"
-        f'source "$run_dir/src/hpc_amp/host/campaign.sh"\n{lines}\nend_runs\n'
+        f"campaign_dir={folder}\n"
+        f"declare -A campaign=([array]=1 [scheduler]={scheduler} [own_code]=no)\n"
+        f"declare -A job=({settings})\n"
+        'fail() { echo "hpc-amp: $1" >&2; exit 2; }\n'
+        f"l=launch.sh\nsource {host}/point.sh\nsource {host}/campaign.sh\n{lines}\nend_runs\n"
     )
     return subprocess.run(
         ["bash", "-c", script],
@@ -56,35 +60,38 @@ def ran(folder: Path) -> list[str]:
 
 
 def use_host_code(folder: Path, scheduler: str) -> None:
-    """The host code of a scheduler of ours in the first run."""
-    path = folder / "a" / "src" / "hpc_amp" / "host" / "schedulers" / f"{scheduler}.sh"
+    """The host code of a scheduler of ours in the snapshot."""
+    path = folder / "snapshot" / "src" / "hpc_amp" / "host" / "schedulers" / f"{scheduler}.sh"
     path.write_text(get_scheduler(scheduler).host_code())
 
 
 def test_each_run_is_told_how_many_nodes_it_has(runs: Path) -> None:
-    ended = campaign(runs, f"run one 1 {runs}/a\nrun two 2 {runs}/b\nrun all all {runs}/c")
+    ended = campaign(runs, "run one 1 0000 $l\nrun two 2 0001 $l\nrun all all 0002 $l")
 
     assert (ended.returncode, ended.stderr) == (0, "")
     # `all` changes nothing: it is for jobs whose runs have all of the nodes.
-    assert ran(runs) == ["a 1", "b 2", "c 2"]
+    assert ran(runs) == ["0000 1", "0001 2", "0002 2"]
 
 
 def test_a_run_that_has_finished_is_not_made_again(runs: Path) -> None:
-    (runs / "a" / "state.jsonl").write_text('{"state": "finished"}\n')
+    (runs / "points" / "0000" / "state.jsonl").write_text('{"state": "finished"}\n')
 
-    assert campaign(runs, f"run one 1 {runs}/a\nrun two 2 {runs}/b").returncode == 0
+    assert campaign(runs, "run one 1 0000 $l\nrun two 2 0001 $l").returncode == 0
 
-    assert ran(runs) == ["b 2"]
+    assert ran(runs) == ["0001 2"]
 
 
 def test_after_a_failure_no_other_run_of_its_group_is_made(runs: Path) -> None:
-    (runs / "a" / "fail").touch()
+    (runs / "points" / "0000" / "fail").touch()
 
-    ended = campaign(runs, f"run one 1 {runs}/a\nrun one 1 {runs}/b\nrun two 2 {runs}/c")
+    ended = campaign(runs, "run one 1 0000 $l\nrun one 1 0001 $l\nrun two 2 0002 $l")
 
     assert ended.returncode == 1
-    assert ran(runs) == ["a 1", "c 2"]
-    assert "not tried: this point failed before" in (runs / "b" / "state.jsonl").read_text()
+    assert ran(runs) == ["0000 1", "0002 2"]
+    assert (
+        "not tried: a run with the same settings failed before"
+        in (runs / "points" / "0001" / "state.jsonl").read_text()
+    )
 
 
 def test_no_run_begins_where_less_time_is_left_than_the_longest_took(runs: Path) -> None:
@@ -92,23 +99,28 @@ def test_no_run_begins_where_less_time_is_left_than_the_longest_took(runs: Path)
     settings = SETTINGS.replace("limit]=none", "limit]=1000")
 
     ended = campaign(
-        runs, f"run one 1 {runs}/a\nlongest=300; SECONDS=800\nrun two 2 {runs}/b", settings
+        runs,
+        "run one 1 0000 $l\nlongest=300; SECONDS=800\nrun two 2 0001 $l",
+        settings,
     )
 
     assert ended.returncode == 0
-    assert ran(runs) == ["a 1"]
-    assert "the longest run before took 300 s" in (runs / "b" / "state.jsonl").read_text()
+    assert ran(runs) == ["0000 1"]
+    assert (
+        "the longest run before took 300 s"
+        in (runs / "points" / "0001" / "state.jsonl").read_text()
+    )
 
 
 def test_checkpoints_are_dropped_where_nobody_resumes(runs: Path) -> None:
-    for name in ("a", "b"):
-        (runs / name / "checkpoints").mkdir()
+    for name in ("0000", "0001"):
+        (runs / "points" / name / "checkpoints").mkdir()
 
-    campaign(runs, f"run one 1 {runs}/a", SETTINGS.replace("=keep", "=drop"))
-    campaign(runs, f"run two 2 {runs}/b")
+    campaign(runs, "run one 1 0000 $l", SETTINGS.replace("=keep", "=drop"))
+    campaign(runs, "run two 2 0001 $l")
 
-    assert not (runs / "a" / "checkpoints").exists()
-    assert (runs / "b" / "checkpoints").exists()
+    assert not (runs / "points" / "0000" / "checkpoints").exists()
+    assert (runs / "points" / "0001" / "checkpoints").exists()
 
 
 @pytest.mark.parametrize(
@@ -130,19 +142,20 @@ def test_a_node_file_is_cut(runs: Path, scheduler: str, variable: str) -> None:
 
 def test_the_logs_of_the_runs_have_the_users_permissions(runs: Path) -> None:
     """Grid Engine gives jobs the umask of its daemon."""
-    campaign(runs, f"run one 1 {runs}/a", HPC_AMP_UMASK="007")
+    campaign(runs, "run one 1 0000 $l", HPC_AMP_UMASK="007")
 
-    assert (runs / "a" / "logs" / "job.log").stat().st_mode & 0o777 == 0o660
+    assert (runs / "points" / "0000" / "logs" / "job.log").stat().st_mode & 0o777 == 0o660
 
 
 def test_a_job_of_one_slot_has_no_node_file(runs: Path) -> None:
     """Grid Engine gives one to jobs with a parallel environment only."""
     use_host_code(runs, "gridengine")
+    batch = {"JOB_ID": "41", "SGE_TASK_ID": "undefined", "SGE_JOB_SPOOL_DIR": "/x"}
 
-    ended = campaign(runs, f"run one 1 {runs}/a", scheduler="gridengine")
+    ended = campaign(runs, "run one 1 0000 $l", scheduler="gridengine", **batch)
 
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ran(runs) == ["a "]
+    assert ran(runs) == ["0000 "]
 
 
 def test_a_node_file_that_is_not_there_is_named(runs: Path) -> None:

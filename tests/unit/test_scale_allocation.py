@@ -14,16 +14,16 @@ import pytest
 import yaml
 from support.environment import REPOSITORY, require_program, working_directory
 from support.stubs import Ended, StubHost, wait
+from support.studies import find_study
 from support.waiting import wait_for_file, wait_until
 
+from hpc_amp.campaigns.measuring import Measuring
+from hpc_amp.campaigns.submit import describe, parts_of, write, write_script
 from hpc_amp.jobs.events import read_events
 from hpc_amp.lint.linter import lint
-from hpc_amp.study.allocation import render_allocation
-from hpc_amp.study.draft import StudyOptions, draft_study
-from hpc_amp.study.folder import Study, find_study
-from hpc_amp.study.progress import progress
-from hpc_amp.study.recipe import measurements
-from hpc_amp.study.submission import plan_run
+from hpc_amp.study.folder import Study
+from hpc_amp.study.plan import StudyOptions, plan_study
+from hpc_amp.study.view import SCALE
 
 JOB: dict[str, Any] = {
     "name": "cifar",
@@ -81,31 +81,36 @@ def submit(host: StubHost, *words: str) -> Study:
     return find_study("cifar", host.work / "studies")
 
 
-def begin(
-    host: StubHost, study: Study, number: int = 1, job_id: str = "4242"
-) -> subprocess.Popen[str]:
-    """The script as Slurm starts it, on four nodes of eight cores."""
-    return host.start(
-        study.folder / "allocations" / str(number),
-        nodes="n1,n2,n3,n4",
-        job_id=job_id,
-        SLURM_JOB_CPUS_PER_NODE="8(x4)",
-        SLURM_NNODES="4",
+def begin(host: StubHost, study: Study, number: int = 1, nodes: int = 4) -> subprocess.Popen[str]:
+    """The script as Slurm starts it, on nodes of eight cores."""
+    names = ",".join(f"n{node}" for node in range(1, nodes + 1))
+    batch = {
+        "SLURM_JOB_ID": "4242", "SLURM_JOB_NODELIST": names, "SLURM_NTASKS": "1",
+        "SLURM_JOB_CPUS_PER_NODE": f"8(x{nodes})", "SLURM_NNODES": str(nodes),
+    }  # fmt: skip
+    return subprocess.Popen(
+        ["bash", study.folder / f"array-{number}.sh"],
+        cwd=study.folder,
+        env=host.environ(**batch),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
 
 
-def run(host: StubHost, study: Study, number: int = 1) -> Ended:
-    return wait(begin(host, study, number), timeout=300)
+def run(host: StubHost, study: Study, number: int = 1, nodes: int = 4) -> Ended:
+    return wait(begin(host, study, number, nodes), timeout=300)
 
 
 def run_dirs(study: Study) -> dict[str, Path]:
-    found = {planned.folder_name: study.run_dir(planned) for planned in study.planned_runs()}
-    return {name: run_dir for name, run_dir in found.items() if run_dir is not None}
+    return {run.label: study.campaign.point_dir(study.point(run)) for run in study.planned_runs()}
 
 
 def states(study: Study) -> dict[str, str]:
-    items = progress(study)
-    return {one.measurement.first.folder_name: one.state for one in items}
+    statuses = SCALE.statuses(study.campaign)
+    return {run.label: statuses[study.point(run)].state for run in study.planned_runs()}
 
 
 def noted(run_dir: Path, rank: int = 0) -> dict[str, str]:
@@ -138,10 +143,8 @@ def test_a_signal_in_the_instant_in_which_a_run_starts_reaches_it(tmp_path: Path
 
 def test_each_run_has_the_first_nodes_for_itself(host: StubHost, ranks: Path) -> None:
     study = submit(host, "--nodes=1,2,4", "--repeats=1")
-    assert [call[-1] for call in host.calls("sbatch")] == [
-        str(study.folder / "allocations" / "1" / "launch.sh")
-    ]
-    script = (study.folder / "allocations" / "1" / "launch.sh").read_text()
+    assert [call[-1] for call in host.calls("sbatch")] == [str(study.folder / "array-1.sh")]
+    script = (study.folder / "array-1.sh").read_text()
     assert "#SBATCH --nodes=4\n" in script
 
     ended = run(host, study)
@@ -159,7 +162,7 @@ def test_each_run_has_the_first_nodes_for_itself(host: StubHost, ranks: Path) ->
             "HPC_AMP_WORLD_SIZE": str(2 * nodes),
         }
     lines = [line.partition(":")[0] for line in ended.output.splitlines()]
-    assert lines == ["strong-n0001", "strong-n0002", "strong-n0004"]
+    assert lines == [f"nodes={nodes} batch_size=512" for nodes in (1, 2, 4)]
     assert set(states(study).values()) == {"measured"}
     assert all("finished" in (d / "logs" / "job.log").read_text() for d in run_dirs(study).values())
 
@@ -180,7 +183,7 @@ def test_a_run_that_waits_for_its_turn(host: StubHost, ranks: Path) -> None:
     assert now == {
         "weak-n0001-r01": "measured",
         "weak-n0002-r01": "running",
-        "weak-n0004-r01": "waiting",
+        "weak-n0004-r01": "pending",
     }
 
 
@@ -191,7 +194,7 @@ def test_repeats_of_a_point_that_failed_are_not_tried(host: StubHost, ranks: Pat
     ended = run(host, study)
 
     assert ended.status == 1
-    assert "strong-n0002 failed (status 3)" in ended.output
+    assert "nodes=2 batch_size=512 failed (status 3)" in ended.output
     assert states(study) == {
         "strong-n0001-r01": "measured",
         "strong-n0001-r02": "measured",
@@ -201,14 +204,16 @@ def test_repeats_of_a_point_that_failed_are_not_tried(host: StubHost, ranks: Pat
         "strong-n0004-r02": "measured",
     }
     second = run_dirs(study)["strong-n0002-r02"]
-    assert read_events(second)[-1]["reason"] == "not tried: this point failed before"
+    assert (
+        read_events(second)[-1]["reason"] == "not tried: a run with the same settings failed before"
+    )
     assert not (second / "rank-0").exists()
 
     (ranks / "fail-2").unlink()
     result = host.hpc_amp("scale", "continue", "cifar")
     assert "2 runs: 1.00 node-hours at most (one job of 00:30:00)" in result.stdout
-    assert "#SBATCH --nodes=2\n" in (study.folder / "allocations/2/launch.sh").read_text()
-    assert run(host, study, 2).status == 0
+    assert "#SBATCH --nodes=2\n" in (study.folder / "array-2.sh").read_text()
+    assert run(host, study, 2, nodes=2).status == 0
     assert set(states(study).values()) == {"measured"}
 
 
@@ -237,8 +242,8 @@ def test_a_job_that_is_ended_begins_no_other_run(host: StubHost, ranks: Path) ->
     ended = wait(process, timeout=300)
 
     assert ended.status == 75
-    assert not (run_dirs(study)["strong-n0004-r01"] / "rank-0").exists()
-    assert "strong-n0004" not in ended.output
+    assert not run_dirs(study)["strong-n0004-r01"].exists()
+    assert "nodes=4" not in ended.output
 
 
 def test_no_run_begins_that_cannot_end_in_time(host: StubHost, ranks: Path) -> None:
@@ -270,28 +275,9 @@ def test_a_refused_job_leaves_no_runs_behind(host: StubHost, ranks: Path) -> Non
 
     result = host.hpc_amp("scale", "job.yaml", "--in-allocation", "--nodes=1", "--repeats=2")
 
-    study = find_study("cifar", host.work / "studies")
     assert result.returncode == 1
     assert result.stderr == "hpc-amp: sbatch refused the job: sbatch: error: Invalid account\n"
-    assert not list(study.folder.glob("runs/*/*")) and not (study.folder / "allocations").exists()
-    assert set(states(study).values()) == {"gone"}
-
-
-def test_a_job_in_the_queue_keeps_its_runs(host: StubHost, ranks: Path) -> None:
-    """The disk is full just when sbatch has taken the job."""
-    host.before(
-        "sbatch",
-        'find "$(dirname "$2")/../../runs" -name state.jsonl | while read -r state; do\n'
-        'rm "$state"; mkdir "$state"; done\n',
-    )
-
-    result = host.hpc_amp("scale", "job.yaml", "--in-allocation", "--nodes=1", "--repeats=2")
-
-    study = find_study("cifar", host.work / "studies")
-    assert result.returncode != 0
-    assert "state.jsonl cannot be written" in result.stderr
-    assert (study.folder / "allocations/1/launch.sh").exists()
-    assert len(list(study.folder.glob("runs/*/*/launch.sh"))) == 2
+    assert list((host.work / "studies").iterdir()) == []
 
 
 # ---- other schedulers ----------------------------------------------------------------------------
@@ -330,7 +316,7 @@ def test_a_node_file_with_the_first_nodes(
     study = submit(host, f"site={site}", "--nodes=1,2,4", "--repeats=1", "launch=mpirun")
 
     process = subprocess.Popen(
-        ["bash", study.folder / "allocations" / "1" / "launch.sh"],
+        ["bash", study.folder / "array-1.sh"],
         env=host.environ(**variables, **{f"{site.upper()}_NODEFILE": str(node_file)}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -354,7 +340,7 @@ def test_on_this_machine_the_runs_follow_one_another(host: StubHost, ranks: Path
     assert result.returncode == 0, result.stderr
     study = find_study("cifar", host.work / "studies")
     wait_until(lambda: set(states(study).values()) == {"measured"}, "the end of all runs")
-    assert "which makes them all" in result.stdout
+    assert "submitted 2 runs as 1 job (local)" in result.stdout
     assert not host.calls("sbatch")
 
 
@@ -362,17 +348,13 @@ def test_on_this_machine_the_runs_follow_one_another(host: StubHost, ranks: Path
 def test_the_script_passes_our_linter_and_shellcheck(tmp_path: Path, site: str) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({**JOB, "site": site}))
     with working_directory(tmp_path):
-        draft = draft_study(
-            Path("job.yaml"),
-            [],
-            Path("studies"),
-            StudyOptions(kinds=("weak",), nodes=(1, 2), repeats=2, warmup=1, steps=9, seconds=None),
-        )
-        draft.write()
-        wanted = measurements(draft.study)
-        plans = [plan_run(draft.study, draft.recipe, one)[0] for one in wanted]
-        folder = draft.study.folder / "allocations" / "1"
-        script = render_allocation(folder, wanted, plans)
+        measuring = Measuring(warmup=1, steps=9)
+        options = StudyOptions(kinds=("weak",), nodes=(1, 2), repeats=2, measuring=measuring)
+        study = plan_study(Path("job.yaml"), [], Path("studies"), options)
+        campaign = describe(SCALE, study.plan, submitting="one job", options=study.facts())
+        write(campaign, study.plan)
+        (part,) = parts_of(campaign, range(4), None)
+        script = write_script(campaign, part).read_text()
 
     assert [str(finding) for finding in lint(script.encode(), "launch.sh")] == []
     require_program("shellcheck")

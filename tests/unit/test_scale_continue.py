@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -18,22 +17,21 @@ from typing import Any
 
 import pytest
 from support import commands
+from support.campaigns import begin_task, points_of
 from support.environment import working_directory
 from support.stubs import StubHost, command_that_says
-from support.studies import rank_file, write_timing
+from support.studies import find_study, rank_file, write_timing
 from support.waiting import wait_until
 
-from hpc_amp.campaigns import settling, unsettled
+from hpc_amp.campaigns import interrupted, submit
 from hpc_amp.campaigns.lock import holding
-from hpc_amp.campaigns.unsettled import settle
+from hpc_amp.campaigns.record import read_submitted
+from hpc_amp.campaigns.status import UNDER_WAY, PointStatus
+from hpc_amp.campaigns.submit import parts_of
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.schedulers import get_scheduler
-from hpc_amp.signals import INTERRUPTING
-from hpc_amp.study import submission
-from hpc_amp.study.folder import Study, find_study
-from hpc_amp.study.progress import Progress, progress, to_be_made
-from hpc_amp.study.recipe import read_recipe
-from hpc_amp.study.submission import submit_runs
+from hpc_amp.study.folder import Study
+from hpc_amp.study.view import SCALE
 
 JOB: dict[str, Any] = {
     "name": "cifar",
@@ -50,7 +48,7 @@ cd {state}
 [ "$(wc -l <folders)" -lt "$(cat limit)" ] || {{ echo QOSMaxSubmitJob >&2; exit 1; }}
 [ "$(cat dies)" != before ] || {{ kill -9 $PPID; exit 1; }}
 id=$((4242 + $(wc -l <folders)))
-echo "$id|$OLDPWD" >>folders
+echo "$id|${{@: -1}}" >>folders
 echo "$id|PENDING|Priority" >>queue
 [ "$(cat dies)" != after ] || kill -9 $PPID
 echo "$id"
@@ -85,9 +83,14 @@ class Queue:
 
     @property
     def jobs(self) -> dict[str, Path]:
-        """The folders of all jobs that were ever submitted."""
+        """The scripts of all jobs that were ever submitted."""
         rows = (line.split("|") for line in (self.state / "folders").read_text().splitlines())
-        return {job_id: Path(folder) for job_id, folder in rows}
+        return {job_id: Path(script) for job_id, script in rows}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all run directories that these jobs make."""
+        return [name for script in self.jobs.values() for name in points_of(script)]
 
     def has(self, job_id: str, state: str) -> None:
         rows = [line.split("|") for line in (self.state / "queue").read_text().splitlines()]
@@ -99,12 +102,19 @@ class Queue:
     def finish(self, job_id: str, world: int = 1) -> None:
         """The job has measured all it should."""
         self.has(job_id, "COMPLETED")
-        folder = self.jobs[job_id]
+        folder = begin_task(self.jobs[job_id], job_id)
         nodes = json.loads((folder / "job.json").read_text())["job"]["job"]["nodes"]
         ranks = [rank_file(rank, nodes, [0.1] * 30, gpus_per_node=1) for rank in range(nodes)]
         write_timing(folder, ranks)
         for state in ("started", "finished"):
             record_event(folder, state, job_id=job_id, attempt=1)
+
+    def begin(self, job_id: str) -> Path:
+        """The job runs, and has begun with its run, whose directory is returned."""
+        self.has(job_id, "RUNNING")
+        folder = begin_task(self.jobs[job_id], job_id)
+        record_event(folder, "started", job_id=job_id, attempt=1)
+        return folder
 
 
 @pytest.fixture
@@ -135,9 +145,9 @@ def inside(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
         yield queue
 
 
-def look(study: Study) -> dict[str, Progress]:
-    items = progress(study)
-    return {one.measurement.first.folder_name: one for one in items}
+def look(study: Study) -> dict[str, PointStatus]:
+    statuses = SCALE.statuses(study.campaign)
+    return {run.label: statuses[study.point(run)] for run in study.planned_runs()}
 
 
 # ---- what is made again --------------------------------------------------------------------------
@@ -145,19 +155,22 @@ def look(study: Study) -> dict[str, Progress]:
 
 def test_only_what_is_missing_failed_or_ended_early_is_submitted(inside: Queue) -> None:
     study = start(inside, "1,2,4", 2)
-    assert len(inside.jobs) == 6
-    inside.finish("4242")  # strong-n0001-r01
-    inside.has("4243", "RUNNING")
-    record_event(inside.jobs["4244"], "failed", reason="exit status 1")
+    # The small points first, then all once more.
+    assert inside.names == [f"{index:04d}" for index in range(6)]
+    inside.finish("4242")
+    inside.begin("4243")
+    record_event(inside.begin("4244"), "failed", reason="exit status 1")
+    inside.has("4244", "FAILED")
     inside.has("4245", "CANCELLED")
     # Ended after half of its steps, which it has left behind.
-    write_timing(inside.jobs["4246"], [rank_file(0, 2, [0.1] * 3), rank_file(1, 2, [0.1] * 3)])
-    record_event(inside.jobs["4246"], "cancelled")
+    half = inside.begin("4246")
+    write_timing(half, [rank_file(0, 2, [0.1] * 3), rank_file(1, 2, [0.1] * 3)])
+    record_event(half, "cancelled")
 
     assert {name: one.state for name, one in look(study).items()} == {
         "strong-n0001-r01": "measured",
-        "strong-n0001-r02": "cancelled",
-        "strong-n0002-r01": "waiting",
+        "strong-n0001-r02": "missing",
+        "strong-n0002-r01": "running",
         "strong-n0002-r02": "cancelled",
         "strong-n0004-r01": "failed",
         "strong-n0004-r02": "pending",
@@ -166,7 +179,8 @@ def test_only_what_is_missing_failed_or_ended_early_is_submitted(inside: Queue) 
 
     assert result.returncode == 0, result.stderr
     assert "3 runs: 3.50 node-hours at most" in result.stdout
-    assert len(inside.jobs) == 9
+    # A run that has begun is made again elsewhere: half a measurement is none.
+    assert inside.names[6:] == ["0002-2", "0003", "0004-2"]
     again = {name: one.job_id for name, one in look(study).items()}
     assert again == {
         "strong-n0001-r01": "4242",
@@ -180,18 +194,22 @@ def test_only_what_is_missing_failed_or_ended_early_is_submitted(inside: Queue) 
     result = scale(inside, "continue", "cifar")
     assert (result.returncode, len(inside.jobs)) == (0, 9)
     assert "5 runs are under way" in result.stdout
+    inside.finish("4248")
+    assert look(study)["strong-n0004-r01"].state == "measured"
+    assert study.campaign.point_dir(2).name == "0002-2"
 
 
 def test_a_run_that_ended_with_all_ranks_but_not_all_steps_is_made_again(inside: Queue) -> None:
     study = start(inside, "1", 1)
-    write_timing(inside.jobs["4242"], [rank_file(0, 1, [0.1] * 3, gpus_per_node=1)])
-    record_event(inside.jobs["4242"], "terminated")
+    run_dir = inside.begin("4242")
+    write_timing(run_dir, [rank_file(0, 1, [0.1] * 3, gpus_per_node=1)])
+    record_event(run_dir, "terminated")
     inside.has("4242", "CANCELLED")
 
-    (one,) = look(study).values()
+    statuses = SCALE.statuses(study.campaign)
 
-    assert (one.state, one.is_complete) == ("checkpointed", False)
-    assert to_be_made([one]) == [one.measurement]
+    assert [one.state for one in statuses] == ["checkpointed"]
+    assert SCALE.unfinished(statuses) == [0]
 
 
 def test_a_scheduler_that_does_not_answer_ends_nothing(inside: Queue) -> None:
@@ -212,7 +230,7 @@ def test_a_refusal_keeps_what_was_submitted(inside: Queue) -> None:
 
     study = newest(inside)
     assert result.returncode == 1
-    assert "QOSMaxSubmitJob; 2 runs were submitted before" in result.stderr
+    assert "QOSMaxSubmitJob; 2 jobs were submitted before" in result.stderr
     assert f"hpc-amp scale continue {study.folder} submits the rest" in result.stderr
     assert len(result.stderr.splitlines()) == 1
     inside.set(limit="9")
@@ -221,37 +239,56 @@ def test_a_refusal_keeps_what_was_submitted(inside: Queue) -> None:
     assert {one.state for one in look(study).values()} == {"pending"}
 
 
+def test_a_refused_continue_changes_nothing(inside: Queue) -> None:
+    study = start(inside, "1", 2)
+    inside.finish("4242")
+    record_event(inside.begin("4243"), "failed", reason="exit status 1")
+    before = look(study)
+    inside.set(limit="2")
+
+    assert scale(inside, "continue", "cifar").returncode == 1
+
+    assert look(study) == before
+    assert [one.state for one in before.values()] == ["measured", "failed"]
+
+
+def test_an_array_for_each_number_of_nodes(inside: Queue) -> None:
+    words = ("--nodes=1,2", "--repeats=3", "--array", "--max-parallel=2", "--json")
+    result = scale(inside, "job.yaml", *words)
+
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["job_ids"] == ["4242", "4243"]
+    small, large = (script.read_text() for script in inside.jobs.values())
+    assert "#SBATCH --array=0-2%1\n" in small and "#SBATCH --nodes=1\n" in small
+    assert "#SBATCH --array=0-2%1\n" in large and "#SBATCH --nodes=2\n" in large
+    assert inside.names == ["0000", "0002", "0004", "0001", "0003", "0005"]
+
+
 # ---- how many are queued -------------------------------------------------------------------------
 
 
 def test_no_more_than_so_many_are_in_the_queue(
     inside: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inside.set(limit="0")
-    scale(inside, "job.yaml", "--nodes=1,2", "--repeats=3")
-    inside.set(limit="1000")
-    study = newest(inside)
-    recipe = read_recipe(study)
+    study = start(inside, "1,2", 3)
+    for job_id in inside.jobs:
+        inside.has(job_id, "CANCELLED")
+    before = len(inside.jobs)
     queued: list[int] = []
 
     def wait(seconds: float) -> None:
         """Meanwhile, the oldest job comes to its end."""
-        open_jobs = [one for one in look(study).values() if one.is_under_way]
+        open_jobs = [one for one in look(study).values() if one.state in UNDER_WAY]
         queued.append(len(open_jobs))
         inside.finish(min(one.job_id or "" for one in open_jobs))
 
-    monkeypatch.setattr(submission, "time", SimpleNamespace(sleep=wait))
-    submitted: list[str] = []
-    submit_runs(
-        study,
-        recipe,
-        to_be_made(progress(study)),
-        max_queued=2,
-        tell=lambda measurement, job_id: submitted.append(job_id),
-    )
+    monkeypatch.setattr(submit, "time", SimpleNamespace(sleep=wait))
+    wanted = SCALE.unfinished(SCALE.statuses(study.campaign))
+    parts = parts_of(study.campaign, wanted, None)
+    submitted = submit.submit(study.campaign, parts, max_queued=2)
 
     assert queued == [2, 2, 2, 2]
-    assert submitted == list(inside.jobs)
+    assert submitted == list(inside.jobs)[before:]
     assert len(submitted) == 6
 
 
@@ -299,46 +336,29 @@ def test_ctrl_c_during_a_submission_waits_for_the_schedulers_answer(queue: Queue
 
     assert process.returncode == 130, said
     (job_id,) = queue.jobs
-    one = look(newest(queue))["strong-n0001-r01"]
-    assert (one.job_id, one.run.run_dir) == (job_id, queue.jobs[job_id])
-    assert [event["state"] for event in read_events(queue.jobs[job_id])] == ["submitted", "queued"]
+    study = newest(queue)
+    (one,) = read_submitted(study.campaign)
+    assert (one.job_ids, one.points, one.has_ended) == ((job_id,), (0,), True)
+    assert [status.state for status in SCALE.statuses(study.campaign)].count("missing") == 2
 
 
-_HEARS = """
-import dataclasses
-import time
-from pathlib import Path
-from hpc_amp.schedulers.local import scheduler as local
-from hpc_amp.study.draft import StudyOptions, draft_study
-from hpc_amp.study.recipe import measurements
-from hpc_amp.study.submission import submit_runs
-
-options = StudyOptions(kinds=("strong",), nodes=(1,), repeats=1, warmup=1, steps=1, seconds=None)
-draft = draft_study(Path("job.yaml"), ["site=local"], Path("studies"), options)
-draft.write()
-recipe = dataclasses.replace(draft.recipe, in_allocation=False)
-
-def tell(measurement, job_id):
-    status = Path(f"/proc/{job_id.split('-')[1]}/status")
-    for _ in range(600):  # a shell blocks them for the moment in which it starts a program
-        masks = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        if not int(masks["SigBlk"], 16) & 0x4003:  # HUP, INT, TERM
-            break
-        time.sleep(0.05)
-    print("SigBlk:", masks["SigBlk"].strip())
-    local.Local().cancel(job_id)
-
-submit_runs(draft.study, recipe, measurements(draft.study), max_queued=None, tell=tell)
-"""
-
-
-def test_a_run_on_this_machine_hears_signals(queue: Queue) -> None:
+def test_a_job_on_this_machine_hears_signals(queue: Queue) -> None:
     """It is a child of the command, which lets signals wait while a scheduler is asked."""
-    result = queue.host.python("-c", _HEARS)
-
+    data = {"name": "synthetic", "synthetic": {"train": 4096, "test": 8}}
+    train = {"model": "fc", "batch_size": 8, "device": "cpu", "data": data}
+    queue.host.write_job({"name": "cifar", "job": {"gpus_per_node": 0}, "train": train})
+    result = scale(queue, "job.yaml", "site=local", "--nodes=1", "--seconds=600", "--json")
     assert result.returncode == 0, result.stderr
-    (blocked,) = re.findall(r"^SigBlk:\s*(\w+)$", result.stdout, re.MULTILINE)
-    assert [number for number in INTERRUPTING if int(blocked, 16) >> (number - 1) & 1] == []
+    (job_id,) = json.loads(result.stdout)["job_ids"]
+    status = Path(f"/proc/{job_id.split('-')[1]}/status")
+
+    def hears() -> bool:
+        """A shell blocks them for the moment in which it starts a program."""
+        lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        return not int(lines["SigBlk"], 16) & 0x4003  # HUP, INT, TERM
+
+    wait_until(hears, "a script that hears signals")
+    get_scheduler("local").cancel(job_id)
 
 
 # ---- a command that is killed --------------------------------------------------------------------
@@ -381,7 +401,7 @@ def test_a_command_that_is_killed_at_any_instant(queue: Queue) -> None:
         queue.set(queue="", folders="")
         subprocess.run(["rm", "-rf", studies], check=True)
         status = _killed_at(queue, instant, *words)
-        made = list(studies.glob("cifar/*/study.json"))
+        made = list(studies.glob("cifar/*/campaign.json"))
         if not made:
             assert queue.jobs == {}
             continue
@@ -390,29 +410,25 @@ def test_a_command_that_is_killed_at_any_instant(queue: Queue) -> None:
         _age(study)
         result = scale(queue, "continue", "cifar")
         assert result.returncode == 0, result.stderr
-        runs = {run.folder_name: study.run_dir(run) for run in study.planned_runs()}
-        # One job a run, and every planned run has its own.
-        assert sorted(queue.jobs.values()) == sorted(set(filter(None, runs.values()))), instant
-        assert len(queue.jobs) == 1
-        assert runs["strong-n0001-r01"] == runs["weak-n0001-r01"]
+        # One job a run: strong and weak share it.
+        assert queue.names == ["0000"], instant
+        assert [one.state for one in look(study).values()] == ["pending", "pending"]
         if status == 0:
             break
     assert status == 0
-    assert instants > 15
+    assert instants > 5
 
 
 def _age(study: Study) -> None:
     """As if whatever the command had started were over."""
-    for run in study.planned_runs():
-        run_dir = study.run_dir(run)
-        if run_dir is not None and (run_dir / "state.jsonl").exists():
-            events = [{**event, "time": event["time"] - 1000} for event in read_events(run_dir)]
-            lines = "".join(json.dumps(event) + "\n" for event in events)
-            (run_dir / "state.jsonl").write_text(lines)
+    path = study.folder / "state.jsonl"
+    if path.exists():
+        events = [{**event, "time": event["time"] - 1000} for event in read_events(study.folder)]
+        path.write_text("".join(json.dumps(event) + "\n" for event in events))
 
 
-@pytest.mark.parametrize(("dies", "jobs"), [("after", 2), ("before", 2)])
-def test_a_submission_whose_answer_nobody_heard(queue: Queue, dies: str, jobs: int) -> None:
+@pytest.mark.parametrize("dies", ["after", "before"])
+def test_a_submission_whose_answer_nobody_heard(queue: Queue, dies: str) -> None:
     queue.set(dies=dies)
     assert scale(queue, "job.yaml", "--nodes=1", "--repeats=2").returncode == -signal.SIGKILL
     before = queue.jobs
@@ -423,38 +439,10 @@ def test_a_submission_whose_answer_nobody_heard(queue: Queue, dies: str, jobs: i
 
     assert scale(queue, "continue", "cifar").returncode == 0
 
-    assert len(queue.jobs) == jobs
+    assert len(queue.jobs) == 2
     assert before.items() <= queue.jobs.items()
-    runs = [study.run_dir(run) for run in study.planned_runs()]
-    assert sorted(filter(None, runs)) == sorted(queue.jobs.values())
-
-
-def test_the_job_before_is_not_the_one_that_nobody_heard_of(inside: Queue) -> None:
-    """A run of a study was resumed, and slurmctld lists its old job for some minutes."""
-    study = start(inside, "1", 1)
-    ((job_id, folder),) = inside.jobs.items()
-    record_event(folder, "failed", job_id=job_id, reason="exit status 1")
-    inside.has(job_id, "FAILED")
-    record_event(folder, "submitted", scheduler="slurm")
-    _age(study)
-
-    settle(study.run_dirs, lambda: None)
-
-    assert read_events(folder)[-1]["reason"] == unsettled.INTERRUPTED
-
-
-def test_a_run_whose_description_was_not_written(inside: Queue) -> None:
-    """The command was killed after it had made the file."""
-    study = start(inside, "1,2", 1)
-    folder = inside.jobs["4243"]
-    (folder / "job.json").write_text("")
-    (folder / "state.jsonl").unlink()
-
-    result = scale(inside, "continue", "cifar")
-
-    assert result.returncode == 0, result.stderr
-    assert len(inside.jobs) == 3
-    assert study.run_dir(study.planned_runs()[1]) == inside.jobs["4244"]
+    assert sorted(queue.names) == ["0000", "0001"]
+    assert {one.job_id for one in look(study).values()} == set(queue.jobs)
 
 
 def test_it_waits_until_an_answer_can_not_come_any_more(
@@ -470,31 +458,14 @@ def test_it_waits_until_an_answer_can_not_come_any_more(
         waits.append(seconds)
         clock[0] += 40
 
-    monkeypatch.setattr(settling, "time", SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr(unsettled, "time", SimpleNamespace(time=lambda: clock[0]))
+    fake = SimpleNamespace(sleep=sleep, time=lambda: clock[0])
+    monkeypatch.setattr(interrupted, "time", fake)
     told: list[bool] = []
-    settle(study.run_dirs, lambda: told.append(True))
+    interrupted.settle(study.campaign, lambda: told.append(True))
 
     assert told == [True]
-    assert 40 * len(waits) > unsettled.ANSWER_SECONDS >= 40 * (len(waits) - 2)
-    (run,) = study.planned_runs()
-    run_dir = study.run_dir(run)
-    assert run_dir is not None
-    assert read_events(run_dir)[-1]["reason"] == unsettled.INTERRUPTED
-
-
-def test_a_job_that_has_begun_meanwhile_speaks_for_itself(inside: Queue) -> None:
-    inside.set(dies="after")
-    scale(inside, "job.yaml", "--nodes=1", "--repeats=1")
-    ((job_id, folder),) = inside.jobs.items()
-    record_event(folder, "started", job_id=job_id, attempt=1)
-    inside.has(job_id, "RUNNING")
-    before = read_events(folder)
-
-    settle(newest(inside).run_dirs, lambda: pytest.fail("there is nothing to wait for"))
-
-    assert read_events(folder) == before
-    assert [one.job_id for one in look(newest(inside)).values()] == [job_id]
+    assert 40 * len(waits) > interrupted.ANSWER_SECONDS >= 40 * (len(waits) - 2)
+    assert [one.was_refused for one in read_submitted(study.campaign)] == [True]
 
 
 # ---- two commands at once ------------------------------------------------------------------------
@@ -503,7 +474,7 @@ def test_a_job_that_has_begun_meanwhile_speaks_for_itself(inside: Queue) -> None
 def test_one_command_at_a_time(inside: Queue) -> None:
     study = start(inside, "1", 1)
     for words in (["continue", "cifar"], ["cancel", "cifar"]):
-        with (study.folder / "study.json").open("r+b") as held:
+        with (study.campaign.description).open("r+b") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             result = scale(inside, *words)
         assert result.returncode == 2
@@ -518,7 +489,7 @@ def test_a_file_system_without_locks(inside: Queue, monkeypatch: pytest.MonkeyPa
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with holding(study.folder / "study.json", "runs"):
+    with holding(study.campaign.description, "runs"):
         pass
 
 
@@ -528,15 +499,17 @@ def test_a_file_system_without_locks(inside: Queue, monkeypatch: pytest.MonkeyPa
 def test_cancel_ends_what_is_queued_or_runs(inside: Queue) -> None:
     study = start(inside, "1,2", 2)
     inside.finish("4242")
-    inside.has("4243", "RUNNING")
+    inside.begin("4243")
 
     result = scale(inside, "cancel", "cifar", "--json")
 
-    assert json.loads(result.stdout) == {"study": str(study.folder), "cancelled": 3}
+    assert len(json.loads(result.stdout)["cancelled"]) == 3
     assert sorted(call[0] for call in inside.host.calls("scancel")) == ["4243", "4244", "4245"]
+    for job_id in ("4243", "4244", "4245"):
+        inside.has(job_id, "CANCELLED")
     states = [one.state for one in look(study).values()]
     assert sorted(states) == ["cancelled", "cancelled", "cancelled", "measured"]
-    assert json.loads(scale(inside, "cancel", "cifar", "--json").stdout)["cancelled"] == 0
+    assert json.loads(scale(inside, "cancel", "cifar", "--json").stdout)["cancelled"] == []
     scale(inside, "continue", "cifar")
     assert len(inside.jobs) == 7
 
@@ -546,35 +519,37 @@ def test_what_slurm_did_not_cancel_is_cancelled_by_the_next_try(inside: Queue) -
     inside.finish("4242")
     inside.host.fail("scancel", "Unable to contact slurm controller")
     assert scale(inside, "cancel", "cifar").returncode == 1
-    assert look(study)["strong-n0002-r01"].state == "cancelled"
     (inside.host.state / "fail-scancel").unlink()
 
     result = scale(inside, "cancel", "cifar", "--json")
 
-    assert json.loads(result.stdout)["cancelled"] == 1
+    assert len(json.loads(result.stdout)["cancelled"]) == 1
     assert [call[0] for call in inside.host.calls("scancel")][-1] == "4243"
-    assert json.loads(scale(inside, "cancel", "cifar", "--json").stdout)["cancelled"] == 0
+    inside.has("4243", "CANCELLED")
+    assert look(study)["strong-n0002-r01"].state == "cancelled"
+    assert json.loads(scale(inside, "cancel", "cifar", "--json").stdout)["cancelled"] == []
 
 
 def test_status_for_people_and_for_programs(inside: Queue) -> None:
     start(inside, "1,2", 1, kind="both")
     inside.finish("4242")
-    inside.has("4243", "RUNNING")
+    run_dir = inside.begin("4243")
 
     text = scale(inside, "status", "cifar").stdout.splitlines()
     facts = json.loads(scale(inside, "status", "cifar", "--json").stdout)
 
-    assert text[0].endswith("  3 runs: 1 measured, 1 waiting and 1 pending")
+    assert text[0].endswith("  3 runs: 1 measured, 1 running, 1 pending")
     assert [" ".join(line.split()) for line in text[1:]] == [
-        "scaling nodes repeat state job reason",
-        "strong and weak 1 1 measured 4242 -",
-        "strong 2 1 waiting 4243 -",
-        "weak 2 1 pending 4244 Priority",
+        "point scaling nodes batch_size state step step ms job reason",
+        "0 strong and weak 1 512 measured - 100 4242 -",
+        "1 strong 2 512 running - - 4243 -",
+        "2 weak 2 1024 pending - - 4244 Priority",
     ]
-    assert facts["name"] == "cifar"
-    assert facts["runs"][0]["counts_for"] == ["strong-n0001-r01", "weak-n0001-r01"]
-    assert [run["job_id"] for run in facts["runs"]] == ["4242", "4243", "4244"]
-    assert facts["runs"][0]["run_dir"] == str(inside.jobs["4242"])
+    assert (facts["name"], facts["view"]) == ("cifar", "scale")
+    assert facts["counts"] == {"measured": 1, "running": 1, "pending": 1}
+    assert [point["scaling"] for point in facts["points"]] == ["strong and weak", "strong", "weak"]
+    assert [point["job_id"] for point in facts["points"]] == ["4242", "4243", "4244"]
+    assert facts["points"][1]["run_dir"] == str(run_dir)
 
 
 # ---- jobs in other queues ------------------------------------------------------------------------
@@ -650,17 +625,6 @@ def test_a_subshell_of_a_script_is_no_process_of_a_folder(tmp_path: Path) -> Non
         process.wait()
 
 
-def test_a_study_that_was_started_in_a_folder_that_is_gone(inside: Queue) -> None:
-    study = start(inside, "1", 1)
-    path = study.folder / "study.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "workdir": "/nowhere"}))
-
-    result = scale(inside, "continue", "cifar")
-
-    assert result.returncode == 2
-    assert "the study was started in /nowhere: No such file or directory" in result.stderr
-
-
 # ---- studies that are not where they were started ------------------------------------------------
 
 
@@ -674,7 +638,7 @@ def test_nothing_is_done_to_a_study_elsewhere(inside: Queue, how: str) -> None:
     else:
         study.folder.rename(there)
 
-    for verb in ("continue", "cancel"):
+    for verb in ("status", "continue", "cancel"):
         result = scale(inside, verb, str(there))
         assert result.returncode == 2, result.stdout
         word = "is a copy of" if how == "copied" else "was"
@@ -682,6 +646,3 @@ def test_nothing_is_done_to_a_study_elsewhere(inside: Queue, how: str) -> None:
 
     assert len(inside.jobs) == 2
     assert inside.host.calls("scancel") == []
-    told = scale(inside, "status", str(there), "--json")
-    assert told.returncode == 0, told.stderr
-    assert "unknown" in told.stdout and "pending" not in told.stdout

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.campaigns import begin_task, points_of
 from support.stubs import StubHost
-from support.studies import rank_file, write_timing
+from support.studies import find_study, rank_file, write_timing
 from support.terminal import Terminal
 
-from hpc_amp.jobs.events import read_events, record_event
+from hpc_amp.jobs.events import record_event
 from hpc_amp.study.analysis import analyse
-from hpc_amp.study.folder import KINDS, Study, find_study
+from hpc_amp.study.folder import KINDS, Study
 
 JOB: dict[str, Any] = {
     "name": "cifar",
@@ -29,13 +30,16 @@ def newest(host: StubHost) -> Study:
 
 
 def jobs_of(study: Study) -> dict[str, dict[str, Any]]:
-    """The resolved job of each planned run that has a run directory."""
-    run_dirs = {run.folder_name: study.run_dir(run) for run in study.planned_runs()}
-    return {
-        name: json.loads((run_dir / "job.json").read_text())["job"]
-        for name, run_dir in run_dirs.items()
-        if run_dir is not None
-    }
+    """The resolved job of each planned run."""
+    lines = (study.folder / "jobs.jsonl").read_text().splitlines()
+    jobs = [json.loads(line)["job"] for line in lines]
+    return {run.label: jobs[study.point(run)] for run in study.planned_runs()}
+
+
+def begin(study: Study, label: str, job_id: str = "4242") -> Path:
+    """The run directory of a run that has begun; its job was the first one with its point."""
+    (run,) = (run for run in study.planned_runs() if run.label == label)
+    return begin_task(study.folder / f"array-{study.point(run) + 1}.sh", job_id)
 
 
 # ---- what is submitted ---------------------------------------------------------------------------
@@ -49,10 +53,8 @@ def test_one_ordinary_job_for_each_point_and_repeat(host: StubHost) -> None:
     assert result.returncode == 0, result.stderr
     facts = json.loads(result.stdout)
     study = newest(host)
-    assert facts == {
-        "study": str(study.folder),
-        "job_ids": ["4242", "4243", "4244", "4245"],
-    }
+    assert (facts["folder"], facts["submitted"]) == (str(study.folder), 4)
+    assert facts["job_ids"] == ["4242", "4243", "4244", "4245"]
     jobs = jobs_of(study)
     assert {name: job["job"]["nodes"] for name, job in jobs.items()} == {
         "strong-n0001-r01": 1,
@@ -62,14 +64,14 @@ def test_one_ordinary_job_for_each_point_and_repeat(host: StubHost) -> None:
     }
     assert {job["train"]["batch_size"] for job in jobs.values()} == {512}
     # The small points first, then all once more.
-    submitted = [Path(call[-1]).parent for call in host.calls("sbatch")]
+    scripts = [Path(call[-1]) for call in host.calls("sbatch")]
+    assert [points_of(script) for script in scripts] == [[f"{index:04d}"] for index in range(4)]
+    planned = {run.label: study.point(run) for run in study.planned_runs()}
     order = ["strong-n0001-r01", "strong-n0002-r01", "strong-n0001-r02", "strong-n0002-r02"]
-    planned = {run.folder_name: run for run in study.planned_runs()}
-    assert submitted == [study.run_dir(planned[name]) for name in order]
-    for run_dir, job_id in zip(submitted, facts["job_ids"], strict=True):
-        assert run_dir.is_relative_to(study.folder)
-        assert [event.get("job_id") for event in read_events(run_dir)] == [None, job_id]
-        assert (run_dir / "config.yaml").read_text() == (host.work / "job.yaml").read_text()
+    assert [planned[label] for label in order] == [0, 1, 2, 3]
+    assert all("--array" not in script.read_text() for script in scripts)
+    config = (study.folder / "config.yaml").read_text()
+    assert config == (host.work / "job.yaml").read_text()
 
 
 def test_only_the_steps_are_measured_and_nothing_runs_beside_them(host: StubHost) -> None:
@@ -135,10 +137,10 @@ def test_strong_and_weak_share_the_runs_that_are_the_same(host: StubHost) -> Non
     assert "strong and weak share their runs on 1 node\n" in result.stdout
     assert len(host.calls("sbatch")) == 6
     study = newest(host)
-    runs = {run.folder_name: study.run_dir(run) for run in study.planned_runs()}
+    points = {run.label: study.point(run) for run in study.planned_runs()}
     for repeat in ("r01", "r02"):
-        assert runs[f"strong-n0001-{repeat}"] == runs[f"weak-n0001-{repeat}"]
-    assert len(set(runs.values())) == 6
+        assert points[f"strong-n0001-{repeat}"] == points[f"weak-n0001-{repeat}"]
+    assert len(set(points.values())) == 6
     strong, weak = (jobs_of(study)[f"{kind}-n0002-r01"]["train"]["batch_size"] for kind in KINDS)
     assert (strong, weak) == (512, 1024)
 
@@ -147,8 +149,7 @@ def test_a_shared_run_counts_for_both_curves(host: StubHost) -> None:
     host.write_job(JOB)
     host.hpc_amp("scale", "job.yaml", "--nodes=1", "--kind=both", "--repeats=1")
     study = newest(host)
-    run_dir = study.run_dir(study.planned_runs()[0])
-    assert run_dir is not None
+    run_dir = begin(study, "strong-n0001-r01")
     write_timing(run_dir, [rank_file(rank, 1, [0.1] * 30) for rank in range(4)])
     record_event(run_dir, "finished")
 
@@ -156,7 +157,7 @@ def test_a_shared_run_counts_for_both_curves(host: StubHost) -> None:
 
 
 def test_a_job_file_elsewhere_and_a_study_that_outlives_it(host: StubHost) -> None:
-    """`continue` reads the frozen copy, and works in the folder of the start."""
+    """`continue` needs neither the job file nor the folder of the start."""
     (host.work / "data").mkdir()
     path = host.write_job({**JOB, "train": {**JOB["train"], "data": {"root": "data"}}})
     elsewhere = host.folder / "elsewhere.yaml"
@@ -165,7 +166,7 @@ def test_a_job_file_elsewhere_and_a_study_that_outlives_it(host: StubHost) -> No
     assert host.hpc_amp(*words).returncode == 0
     elsewhere.unlink()
     study = newest(host)
-    _record_all(study, "failed")
+    record_event(begin(study, "strong-n0001-r01"), "failed")
 
     result = host.hpc_amp("scale", "continue", str(study.folder), cwd=host.folder)
 
@@ -173,13 +174,6 @@ def test_a_job_file_elsewhere_and_a_study_that_outlives_it(host: StubHost) -> No
     (job,) = jobs_of(newest(host)).values()
     assert job["train"]["seed"] == 7
     assert job["train"]["data"]["root"] == str(host.work / "data")
-
-
-def _record_all(study: Study, state: str) -> None:
-    for run in study.planned_runs():
-        run_dir = study.run_dir(run)
-        assert run_dir is not None
-        record_event(run_dir, state)
 
 
 # ---- what it may cost ----------------------------------------------------------------------------
@@ -252,8 +246,8 @@ def test_what_is_left_is_estimated_by_what_is_measured(host: StubHost) -> None:
     host.write_job(JOB)
     host.hpc_amp("scale", "job.yaml", "--nodes=2", "--repeats=2")
     study = newest(host)
-    first, second = (study.run_dir(run) for run in study.planned_runs())
-    assert first is not None and second is not None
+    first = begin(study, "strong-n0002-r01")
+    second = begin(study, "strong-n0002-r02", "4243")
     write_timing(first, [rank_file(rank, 2, [0.1] * 30) for rank in range(8)])
     for state, time in (("started", 1000), ("finished", 1450)):
         line = json.dumps({"time": time, "state": state, "job_id": "4242"})
@@ -301,19 +295,3 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert len(result.stderr.splitlines()) == 1
     assert host.calls("sbatch") == []
     assert not (host.work / "studies").exists()
-
-
-@pytest.mark.parametrize(
-    "change", [{"overrides": [1]}, {"warmup": "20"}, {"shared": None}, {"workdir": 1}]
-)
-def test_a_damaged_recipe_says_so(host: StubHost, change: dict[str, Any]) -> None:
-    host.write_job(JOB)
-    host.hpc_amp("scale", "job.yaml", "--nodes=1", "--repeats=1")
-    path = newest(host).folder / "study.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-
-    result = host.hpc_amp("scale", "continue", "cifar")
-
-    assert result.returncode == 2
-    assert f"{path} does not describe a study: " in result.stderr
-    assert len(result.stderr.splitlines()) == 1

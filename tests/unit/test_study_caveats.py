@@ -7,17 +7,27 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.studies import make_study, measure, rank_file, submit_run, write_timing
+from support.studies import (
+    make_study,
+    measure,
+    rank_file,
+    read_study,
+    run_dir_of,
+    share,
+    submit_run,
+    write_timing,
+)
 
 from hpc_amp.study.analysis import analyse
-from hpc_amp.study.folder import read_study
 
 Change = Callable[[Path], object]
 
 
-def good_study(parent: Path, *, kind: str = "strong", repeats: int = 3) -> Path:
-    """Complete, on 1, 2 and 4 nodes, with 2 % of a step serial."""
-    study = make_study(parent, kind=kind, nodes=(1, 2, 4), repeats=repeats)
+def good_study(
+    parent: Path, *, kind: str = "strong", repeats: int = 3, more: tuple[int, ...] = ()
+) -> Path:
+    """Complete, on 1, 2 and 4 nodes, with 2 % of a step serial. `more` nodes are not measured."""
+    study = make_study(parent, kind=kind, nodes=(1, 2, 4, *more), repeats=repeats)
     for nodes in (1, 2, 4):
         for repeat in range(1, repeats + 1):
             seconds = 0.1 * (0.02 + 0.98 / nodes) if kind == "strong" else 0.1 + 0.001 * nodes
@@ -30,8 +40,12 @@ def caveats(study: Path) -> list[tuple[str, str]]:
 
 
 def timing_of(study: Path, point: str) -> Path:
-    run_dir = Path((study / "points" / point / "run").read_text().strip())
-    return run_dir / "attempts" / "1" / "timing"
+    return run_dir_of(study, point) / "attempts" / "1" / "timing"
+
+
+def fail(study: Path, point: str) -> None:
+    event = {"time": 1, "state": "failed", "reason": "out of memory"}
+    (run_dir_of(study, point) / "state.jsonl").write_text(json.dumps(event) + "\n")
 
 
 def rewrite(study: Path, point: str, **changes: object) -> None:
@@ -158,9 +172,9 @@ def stalls(study: Path) -> None:
             "strong, 1 node: the all-reduce carried 1,000 bytes, the gradients have 44,700,000",
         ),
         (
-            lambda s: submit_run(s, "strong", 8, 1, state="failed"),
+            lambda s: fail(s, "strong-n0004-r01"),
             "incomplete",
-            "strong, 8 nodes: 0 of 1 run measured (1 failed)",
+            "strong, 4 nodes: 2 of 3 runs measured (1 failed)",
         ),
         (
             lambda s: (timing_of(s, "strong-n0002-r01") / "rank-00006.json").unlink(),
@@ -206,7 +220,7 @@ def test_weak_scaling_wants_one_batch_a_node(tmp_path: Path) -> None:
 
 
 def test_ranks_a_node_have_to_be_the_same(tmp_path: Path) -> None:
-    study = good_study(tmp_path)
+    study = good_study(tmp_path, more=(8,))
     for repeat in (1, 2, 3):
         run_dir = submit_run(study, "strong", 8, repeat)
         steps = [0.1 * (0.02 + 0.98 / 8)] * 30
@@ -222,7 +236,7 @@ def test_a_missing_reference_and_single_runs(tmp_path: Path) -> None:
     measure(study, "strong", 2, 1, 0.05)
     measure(study, "strong", 4, 1, 0.026)
     assert caveats(study) == [
-        ("incomplete", "strong, 1 node: 0 of 1 run measured (1 unsubmitted)"),
+        ("incomplete", "strong, 1 node: 0 of 1 run measured (1 missing)"),
         (
             "reference",
             "strong: 1 node not measured yet, so speedup and efficiency count from 2 nodes",
@@ -248,11 +262,7 @@ def test_what_is_the_same_of_several_points_is_told_once(tmp_path: Path) -> None
             seconds = 0.1 / nodes if kind == "strong" else 0.1
             warmup = 0 if nodes == 1 else 20
             measure(study, kind, nodes, repeat, seconds, host="n1", warmup_steps=warmup)
-    for repeat in (1, 2):
-        pointer = study / "points" / f"weak-n0001-r0{repeat}" / "run"
-        pointer.parent.mkdir()
-        shared = study / "points" / f"strong-n0001-r0{repeat}" / "run"
-        pointer.write_text(shared.read_text())
+    share(study, 1)
     told = [text for topic, text in caveats(study) if topic in ("layout", "warm-up")]
     assert told == [
         "strong, 2 and 4 nodes; weak, 2 nodes: all ranks were on 1 machine; this says nothing "

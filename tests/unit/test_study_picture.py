@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from support.studies import make_study, measure, submit_run
+from support.studies import make_study, measure, read_study, submit_run
 
 from hpc_amp.study.analysis import Analysis, analyse
-from hpc_amp.study.folder import read_study
 from hpc_amp.study.picture import draw
 
 BLUE, VERMILLION = (0, 114, 178), (213, 94, 0)
@@ -113,5 +112,6 @@ def test_throughput_that_falls_can_be_drawn(tmp_path: Path) -> None:
 def test_names_are_not_mathematics(tmp_path: Path) -> None:
     """A pair of dollar signs would be; a device or a data set may be called anything."""
     analysis = analysed(tmp_path)
-    named = replace(analysis, study=replace(analysis.study, name="$\\frac{1}{$ a_b"))
+    campaign = replace(analysis.study.campaign, name="$\\frac{1}{$ a_b")
+    named = replace(analysis, study=replace(analysis.study, campaign=campaign))
     assert BLUE in colours(draw("strong", [named])["png"])

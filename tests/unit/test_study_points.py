@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.studies import make_study, measure, rank_file, submit_run, write_timing
+from support.studies import make_study, measure, rank_file, read_study, submit_run, write_timing
 
 from hpc_amp.study.analysis import Analysis, analyse
 from hpc_amp.study.curve import Curve, make_curve
-from hpc_amp.study.folder import read_study
 from hpc_amp.study.points import measure_point
 
 

@@ -16,15 +16,21 @@ import click
 import pytest
 from click.testing import CliRunner
 from support.stubs import StubHost
-from support.studies import make_study, measure, rank_file, submit_run, write_timing
+from support.studies import (
+    make_study,
+    measure,
+    rank_file,
+    read_study,
+    share,
+    submit_run,
+    write_timing,
+)
 from support.terminal import Terminal
 
 from hpc_amp.cli.options import DefaultGroup
 from hpc_amp.study.analysis import analyse
 from hpc_amp.study.compare import compare, labels
-from hpc_amp.study.folder import read_study
 from hpc_amp.study.latex import escape, to_latex
-from hpc_amp.study.progress import progress
 from hpc_amp.study.text import to_text
 
 TEXT = """\
@@ -94,12 +100,12 @@ def test_the_table_is_the_golden_one(study: Path) -> None:
     text = to_text([analyse(read_study(study))])
     told, _, rest = text.partition("\n\nnot measured\n")
     assert told + "\n" == TEXT
-    assert "strong-n0004-r02  failed       out of memory  " in rest
-    assert "weak-n0004-r02    unsubmitted  -              -" in rest
+    assert "strong-n0004-r02  failed   out of memory         " in rest
+    assert "weak-n0004-r02    missing  it was not submitted  -" in rest
     assert rest.endswith(
         "warnings\n"
         "  incomplete: strong, 4 nodes: 1 of 2 runs measured (1 failed)\n"
-        "  incomplete: weak, 4 nodes: 0 of 2 runs measured (2 unsubmitted)\n"
+        "  incomplete: weak, 4 nodes: 0 of 2 runs measured (2 missing)\n"
         "  repeats: strong: one run on 4 nodes: how much runs differ is not known"
     )
 
@@ -193,7 +199,7 @@ def test_a_study_without_results_has_a_report(host: StubHost, tmp_path: Path) ->
     result = host.hpc_amp("scale", "report", str(study))
     assert result.returncode == 0, result.stderr
     assert "0 of 2 runs measured" in result.stdout
-    assert "strong-n0002-r01  unsubmitted" in result.stdout
+    assert "strong-n0002-r01  missing" in result.stdout
     assert (study / "report" / "report.html").exists()
     assert not (study / "report" / "strong.png").exists()
     latex = host.hpc_amp("scale", "report", str(study), "--latex")
@@ -278,7 +284,7 @@ def test_bad_input_is_one_line(host: StubHost, study: Path, words: list[str], me
 def test_a_report_asks_the_scheduler_only_about_runs_that_have_not_ended(
     host: StubHost, tmp_path: Path
 ) -> None:
-    study = make_study(tmp_path, nodes=(1,), repeats=2)
+    study = make_study(tmp_path, nodes=(1,), repeats=2, scheduler="slurm")
     measure(study, "strong", 1, 1, 0.1)
     run_dir = submit_run(study, "strong", 1, 2, state="submitted")
     (run_dir / "job.json").write_text(json.dumps({"scheduler": "slurm", "job": {}}))
@@ -321,16 +327,10 @@ def test_a_number_keeps_its_unit_at_any_width(study: Path, width: int) -> None:
 def test_runs_that_both_kinds_share_are_counted_once(tmp_path: Path) -> None:
     """As `scale status` counts them."""
     study = make_study(tmp_path, kind="both", nodes=(1, 2), repeats=3)
-    description = json.loads((study / "study.json").read_text())
-    (study / "study.json").write_text(json.dumps({**description, "shared": [1]}))
+    share(study, 1)
     measure(study, "strong", 1, 1, 0.1)
-    pointer = study / "points" / "weak-n0001-r01" / "run"
-    pointer.parent.mkdir()
-    pointer.write_text((study / "points" / "strong-n0001-r01" / "run").read_text())
     measure(study, "weak", 2, 1, 0.1)
-    found = read_study(study)
-    assert [len(one.measurement.counts_for) for one in progress(found)] == [2, 1, 1] * 3
-    assert "; 2 of 9 runs measured" in to_text([analyse(found)])
+    assert "; 2 of 9 runs measured" in to_text([analyse(read_study(study))])
 
 
 def test_no_numpy_and_no_torch_for_a_table(host: StubHost, study: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,25 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.studies import make_study, measure, rank_file, submit_run, write_timing
+from support.studies import (
+    find_study,
+    make_study,
+    measure,
+    rank_file,
+    read_study,
+    submit_run,
+    write_timing,
+)
 
 from hpc_amp.campaigns.timing import DamagedTiming, read_allreduce, read_rank
 from hpc_amp.errors import UsageError
-from hpc_amp.schedulers.local.processes import id_of_process
 from hpc_amp.study.analysis import analyse
-from hpc_amp.study.folder import find_study, read_study
 from hpc_amp.study.runs import StudyRun, read_runs
 from hpc_amp.study.text import to_text
 
 
 def runs_of(study: Path) -> dict[str, StudyRun]:
-    return {run.planned.folder_name: run for run in read_runs(read_study(study))}
+    return {run.planned.label: run for run in read_runs(read_study(study))}
 
 
 def test_every_state_of_a_run(tmp_path: Path) -> None:
@@ -40,12 +45,12 @@ def test_every_state_of_a_run(tmp_path: Path) -> None:
     assert {name: (run.state, run.reason) for name, run in runs.items()} == {
         "strong-n0001-r01": ("measured", ""),
         "strong-n0001-r02": ("failed", "out of memory"),
-        "strong-n0001-r03": ("finished", "it measured nothing"),
-        "strong-n0001-r04": ("gone", f"{runs['strong-n0001-r04'].run_dir} is not a run directory"),
-        "strong-n0002-r01": ("partial", "3 of 8 ranks"),
+        "strong-n0001-r03": ("silent", "it measured nothing"),
+        "strong-n0001-r04": ("missing", "it was not submitted"),
+        "strong-n0002-r01": ("partial", "3 of 8 ranks left their times"),
         "strong-n0002-r02": ("cancelled", ""),
-        "strong-n0002-r03": ("unsubmitted", ""),
-        "strong-n0002-r04": ("unsubmitted", ""),
+        "strong-n0002-r03": ("missing", "it was not submitted"),
+        "strong-n0002-r04": ("missing", "it was not submitted"),
     }
     analysis = analyse(read_study(study))
     (curve,) = analysis.curves
@@ -70,18 +75,6 @@ def test_a_run_that_was_ended_early_is_no_point(tmp_path: Path, state: str) -> N
     analysis = analyse(read_study(study))
     assert [s.point.nodes for s in analysis.curves[0].points] == [1]
     assert "1 of 2 runs measured" in to_text([analysis])
-
-
-def test_a_run_that_waits_in_a_job_that_others_use_is_called_waiting(tmp_path: Path) -> None:
-    study = make_study(tmp_path, nodes=(1, 2), repeats=1)
-    job_id = id_of_process(os.getpid())
-    for nodes, began in ((1, True), (2, False)):
-        run_dir = submit_run(study, "strong", nodes, 1)
-        events = [{"time": 1, "state": "queued", "job_id": job_id}]
-        if began:
-            events.append({"time": 2, "state": "started", "attempt": 1, "job_id": job_id})
-        (run_dir / "state.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
-    assert [run.state for run in runs_of(study).values()] == ["running", "waiting"]
 
 
 def test_reasons_cannot_move_a_cursor(tmp_path: Path) -> None:
@@ -124,22 +117,6 @@ def test_damage_in_a_newer_attempt_is_told(tmp_path: Path, ranks: int) -> None:
     assert len(analysis.runs[0].ranks) == ranks
     (told,) = [caveat.text for caveat in analysis.caveats if caveat.topic == "damaged"]
     assert told == f"1 file cannot be used; first: {damaged}: it is not JSON"
-
-
-def test_points_that_left_the_plan_still_count(tmp_path: Path) -> None:
-    study = make_study(tmp_path, nodes=(1,), repeats=1)
-    measure(study, "strong", 1, 1, 0.1)
-    measure(study, "strong", 2, 5, 0.05)
-    (study / "points" / "notes").mkdir()
-    assert list(runs_of(study)) == ["strong-n0001-r01", "strong-n0002-r05"]
-
-
-def test_a_run_may_be_named_relative_to_its_point(tmp_path: Path) -> None:
-    study = make_study(tmp_path, nodes=(1,), repeats=1)
-    measure(study, "strong", 1, 1, 0.1)
-    pointer = study / "points" / "strong-n0001-r01" / "run"
-    pointer.write_text(f"../../../../../runs/cifar/{study.name}/strong-n0001-r01\n")
-    assert runs_of(study)["strong-n0001-r01"].state == "measured"
 
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -239,7 +216,7 @@ def test_no_damage_to_a_file_ends_a_report(
     if len(run.ranks) == 4:
         assert run.state == "measured"
     else:
-        assert (run.state, run.reason) == ("partial", "3 of 4 ranks")
+        assert (run.state, run.reason) == ("partial", "3 of 4 ranks left their times")
         assert len(run.damaged) == 1
         assert {caveat.topic for caveat in analysis.caveats} >= {"incomplete", "damaged"}
 
@@ -250,7 +227,7 @@ def test_ranks_that_contradict_each_other(tmp_path: Path) -> None:
     (timing / "rank-00001.json").write_text(json.dumps(rank_file(1, 2, [0.1] * 30)))
     (timing / "rank-00003.json").write_text(json.dumps(rank_file(2, 1, [0.1] * 30)))
     (run,) = runs_of(study).values()
-    assert (run.state, run.reason) == ("partial", "2 of 4 ranks")
+    assert (run.state, run.reason) == ("partial", "2 of 4 ranks left their times")
     assert run.damaged == (
         f"{timing / 'rank-00001.json'}: world_size is 8, and rank 0 says 4",
         f"{timing / 'rank-00003.json'}: it says that it is of rank 2",
@@ -270,27 +247,25 @@ def test_a_study_is_found_by_folder_and_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("changes", "message"),
     [
-        ("{", "is not JSON"),
-        ("[]", "it is not a JSON object"),
-        ("{}", "'name' is missing"),
-        ({"name": "a b"}, "cannot name a run"),
-        ({"name": 1}, "name is not a text"),
-        ({"kind": "odd"}, "kind must be strong, weak or both"),
-        ({"kind": ["strong"]}, "kind must be strong, weak or both"),
-        ({"nodes": [0]}, "nodes is not a list of whole numbers from 1 on"),
-        ({"nodes": []}, "nodes is not a list of whole numbers from 1 on"),
-        ({"nodes": 4}, "nodes is not a list of whole numbers from 1 on"),
-        ({"shared": None}, "shared is not a list of whole numbers from 1 on"),
-        ({"repeats": True}, "repeats is not a whole number from 1 on"),
+        ({"kinds": ["odd"]}, "kinds or nodes are not what they should be"),
+        ({"kinds": 1}, "not iterable"),
+        ({"nodes": [0]}, "kinds or nodes are not what they should be"),
+        ({"nodes": []}, "kinds or nodes are not what they should be"),
+        ({"nodes": 4}, "not iterable"),
+        ({"settings": {}}, "'strong' is missing"),
+        ({"settings": {"strong": [0]}}, "settings are not those of its points"),
+        ({"settings": {"strong": [0, 9]}}, "settings are not those of its points"),
     ],
 )
-def test_a_damaged_study_says_why(tmp_path: Path, text: str | dict[str, Any], message: str) -> None:
-    good = {"name": "cifar", "kind": "strong", "nodes": [1], "repeats": 1}
-    written = text if isinstance(text, str) else json.dumps({**good, **text})
-    (tmp_path / "study.json").write_text(written)
+def test_a_damaged_study_says_why(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    folder = make_study(tmp_path, nodes=(1, 2), repeats=1)
+    path = folder / "campaign.json"
+    content = json.loads(path.read_text())
+    content["options"] |= changes
+    path.write_text(json.dumps(content))
     with pytest.raises(UsageError) as caught:
-        read_study(tmp_path)
+        read_study(folder)
+    assert str(caught.value).startswith(f"{path} does not describe a study: ")
     assert message in str(caught.value)
-    assert str(tmp_path / "study.json") in str(caught.value)

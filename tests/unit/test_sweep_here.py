@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import yaml
 from support import commands
+from support.campaigns import find_sweep, group, make_campaign
 from support.environment import clean_environ
 from support.waiting import wait_for_file
 
-from hpc_amp.sweep.folder import Group, Sweep, find_sweep
-from hpc_amp.sweep.here import Slot, slots_here
-from hpc_amp.sweep.status import point_statuses
+from hpc_amp.campaigns.folder import Campaign
+from hpc_amp.campaigns.here import Slot, slots_here
+from hpc_amp.campaigns.status import point_statuses
 
 
 class Machine:
@@ -48,7 +49,7 @@ class Machine:
         return commands.hpc_amp("sweep", *words, cwd=self.folder, environ=clean_environ(**environ))
 
     @property
-    def sweep(self) -> Sweep:
+    def sweep(self) -> Campaign:
         return find_sweep("test", self.folder / "sweeps")
 
     def states(self) -> list[str]:
@@ -135,7 +136,7 @@ def test_ctrl_c_lets_what_runs_save_and_continue_goes_on(
 # Presses Ctrl-C when a point's process is there and nobody has noted it yet.
 _PRESSED = """
 import os, runpy, signal, subprocess, types
-from hpc_amp.sweep import here
+from hpc_amp.campaigns import here
 
 def start(*arguments, **settings):
     process = subprocess.Popen(*arguments, **settings)
@@ -240,12 +241,9 @@ def test_gpus_are_divided_among_points(machine: Machine) -> None:
 # ---- slots ---------------------------------------------------------------------------------------
 
 
-def sweep_with(gpus: int, cores: int, at_once: int | None) -> Sweep:
-    groups = (Group("launch.sh", (), (0,), gpus, cores), Group("launch-2.sh", (), (1,), 0, 1))
-    return Sweep(
-        folder=Path(), name="test", created="", site="local", scheduler="local", fixed=(),
-        keys=(), points=(), groups=groups, at_once=at_once, own_code=False,
-    )  # fmt: skip
+def sweep_with(gpus: int, cores: int, at_once: int | None) -> Campaign:
+    groups = (group(0, gpus=gpus, cores=cores), group(1, script="launch-2.sh"))
+    return make_campaign(Path(), (), [(), ()], groups=groups, at_once=at_once)
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 import yaml
+from support.campaigns import planned_sweep
 from support.environment import working_directory
 
+from hpc_amp.campaigns.plan import CampaignPlan
 from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.rundir import resolved
 from hpc_amp.jobs.submit import prepare
-from hpc_amp.sweep.folder import point_dir
-from hpc_amp.sweep.plan import SweepPlan, plan_sweep
-from hpc_amp.sweep.points import read_space
 
 JOB: dict[str, Any] = {
     "name": "test",
@@ -28,19 +27,19 @@ JOB: dict[str, Any] = {
 }
 
 
-def planned(folder: Path, *overrides: str, job: dict[str, Any] = JOB) -> SweepPlan:
+def planned(folder: Path, *overrides: str, job: dict[str, Any] = JOB) -> CampaignPlan:
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(job))
     with working_directory(folder):
-        return plan_sweep(path, read_space(overrides), Path("sweeps"))
+        return planned_sweep(path, *overrides)
 
 
-def ordinary(folder: Path, plan: SweepPlan, index: int) -> Plan:
+def ordinary(folder: Path, plan: CampaignPlan, index: int) -> Plan:
     """The plan that `submit` would make for a point, in the point's directory."""
     settings = plan.space.points[index].settings(plan.space.keys)
     with working_directory(folder):
-        alone, loaded = prepare(plan.config, [*plan.space.fixed, *settings])
-        made = make_plan(loaded, alone.site, point_dir(plan.folder, index))
+        alone, loaded = prepare(folder / "job.yaml", [*plan.space.fixed, *settings])
+        made = make_plan(loaded, alone.site, plan.folder / "points" / f"{index:04d}")
     # All that a point has beyond: it sees the folder that it shares.
     bind = [*made.job.container.bind, str(plan.folder)]
     container = dataclasses.replace(made.job.container, bind=bind)
@@ -140,6 +139,6 @@ def test_an_error_in_a_table_names_the_line(tmp_path: Path) -> None:
     table.write_text("train.optimizer.lr\n0.1\nfast\n")
 
     with working_directory(tmp_path), pytest.raises(ConfigError) as caught:
-        plan_sweep(Path("job.yaml"), read_space([], table=table), Path("sweeps"))
+        planned_sweep(Path("job.yaml"), table=table)
 
     assert f"({table}:3: train.optimizer.lr=fast)" in str(caught.value)

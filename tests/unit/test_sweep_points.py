@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpc_amp.campaigns import ranges
+from hpc_amp.campaigns.points import MOST_POINTS, Space, read_space, split_values, with_seeds
 from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
-from hpc_amp.sweep import ranges
-from hpc_amp.sweep.points import MOST_POINTS, Space, read_space, split_values
 
 
 def values(space: Space) -> list[tuple[str | None, ...]]:
@@ -61,15 +61,15 @@ def test_zip_takes_the_values_one_by_one() -> None:
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_seeds_repeat_every_setting_one_round_after_the_other(zipped: bool) -> None:
-    space = read_space(["a=1,2", "train.seed=3"], zipped=zipped, seeds=range(3, 5))
+    space = with_seeds(read_space(["a=1,2", "train.seed=3"], zipped=zipped), range(3, 5))
     assert space.keys == ("a", "train.seed")
     assert values(space) == [("1", "3"), ("2", "3"), ("1", "4"), ("2", "4")]
     assert space.fixed == ()
-    assert values(read_space([], seeds=[0, 1])) == [("0",), ("1",)]
+    assert values(with_seeds(read_space([], must_vary=False), [0, 1])) == [("0",), ("1",)]
     with pytest.raises(UsageError, match="2,000,000,000 points"):
-        read_space(["a=1,2"], seeds=range(10**9))
+        with_seeds(read_space(["a=1,2"]), range(10**9))
     with pytest.raises(UsageError, match="which varies already"):
-        read_space(["train.seed=1,2"], seeds=[0, 1])
+        with_seeds(read_space(["train.seed=1,2"]), [0, 1])
 
 
 def test_zip_wants_as_many_values_of_each_key() -> None:
@@ -174,4 +174,4 @@ def test_ranges_read_back_what_was_written(numbers: set[int]) -> None:
 
 def test_ranges_are_short() -> None:
     assert ranges.to_text([0, 1, 2, 3, 7]) == "0-3,7"
-    assert ranges.to_bash([0, 1, 2, 3, 7]) == "{0..3} 7"
+    assert ranges.to_bash([0, 1, 2, 3, 7]) == "{0000..0003} 0007"

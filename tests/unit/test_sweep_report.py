@@ -10,33 +10,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.campaigns import make_campaign
 
+from hpc_amp.campaigns.folder import Campaign
+from hpc_amp.campaigns.overview import points_table, status_table
+from hpc_amp.campaigns.points import SEED, Point, short_names
+from hpc_amp.campaigns.status import PointStatus
 from hpc_amp.campaigns.tables import as_text
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.status import RunStatus
-from hpc_amp.sweep.folder import Group, Sweep
-from hpc_amp.sweep.output import write_report
 from hpc_amp.sweep.picture import axis_numbers, draw, spans_decades
-from hpc_amp.sweep.points import SEED, Point
 from hpc_amp.sweep.ranking import Ranking, rank
-from hpc_amp.sweep.report import points_table, short_names, status_table, to_csv, to_json, to_text
-from hpc_amp.sweep.status import PointStatus
+from hpc_amp.sweep.report import to_csv, to_json, to_text, write_report
 
 KEYS = ("train.optimizer.lr", "train.precision.mode")
 POINTS = [("0.001", "fp16"), ("0.01", "fp16"), ("0.1", "bf16"), ("1", None)]
 
 
-def sweep_in(folder: Path) -> Sweep:
-    points = tuple(Point(index, values) for index, values in enumerate(POINTS))
-    return Sweep(
-        folder=folder, name="test", created="2026-11-27T22:34:55+00:00", site="slurm",
-        scheduler="slurm", fixed=("train.epochs=3",), keys=KEYS, points=points,
-        groups=(Group("launch.sh", (), tuple(range(len(points))), 0, 1),), at_once=None,
-        own_code=False,
-    )  # fmt: skip
+def sweep_in(folder: Path) -> Campaign:
+    return make_campaign(
+        folder, KEYS, POINTS, site="slurm", scheduler="slurm", fixed=("train.epochs=3",)
+    )
 
 
-def ended(sweep: Sweep, index: int, state: str = "finished", **summary: Any) -> PointStatus:
+def ended(sweep: Campaign, index: int, state: str = "finished", **summary: Any) -> PointStatus:
     """A point with a run that has ended, and what it wrote."""
     run_dir = sweep.point_dir(index)
     run_dir.mkdir(parents=True)
@@ -45,7 +42,7 @@ def ended(sweep: Sweep, index: int, state: str = "finished", **summary: Any) -> 
     return PointStatus(sweep.points[index], state, "", f"41_{index}", run)
 
 
-def missing(sweep: Sweep, index: int) -> PointStatus:
+def missing(sweep: Campaign, index: int) -> PointStatus:
     return PointStatus(sweep.points[index], "missing", "it was not submitted", None, None)
 
 
@@ -62,9 +59,7 @@ def ranking_in(folder: Path, **changes: Any) -> Ranking:
 
 def seeded(folder: Path, values: dict[tuple[str, ...], float | None], *keys: str) -> Ranking:
     """A sweep whose points have finished with these accuracies; None: they were not begun."""
-    points = tuple(Point(index, one) for index, one in enumerate(values))
-    groups = (Group("launch.sh", (), tuple(range(len(points))), 0, 1),)
-    sweep = replace(sweep_in(folder), keys=(*keys, SEED), points=points, groups=groups)
+    sweep = make_campaign(folder, (*keys, SEED), values)
     statuses = [
         missing(sweep, index) if value is None else ended(sweep, index, accuracy=value)
         for index, value in enumerate(values.values())

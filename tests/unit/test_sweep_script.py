@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 from support.stubs import Ended, StubHost, events, read_reports, report_command, wait
 
-from hpc_amp.sweep.folder import Sweep, read_sweep
-from hpc_amp.sweep.submit import parts_of, write_script
+from hpc_amp.campaigns.folder import Campaign, read_campaign
+from hpc_amp.campaigns.submit import parts_of, write_script
 
 
 class ArrayHost(StubHost):
     """A stub host with a sweep that was submitted."""
 
-    def submit(self, config: dict[str, Any], *words: str, cwd: Path | None = None) -> Sweep:
+    def submit(self, config: dict[str, Any], *words: str, cwd: Path | None = None) -> Campaign:
         job = {"gpus_per_node": 0, "walltime": "10m", **config.pop("job", {})}
         base = {"name": "test", "site": "slurm", "job": job, "launch": {"preflight": False}}
         path = self.write_job({**base, **config})
         result = self.hpc_amp("sweep", str(path), *words, "--json", cwd=cwd)
         assert result.returncode == 0, result.stderr
-        return read_sweep(Path(json.loads(result.stdout)["folder"]))
+        return read_campaign(Path(json.loads(result.stdout)["folder"]))
 
-    def start_task(self, sweep: Sweep, task: int, *, array: int = 1) -> subprocess.Popen[str]:
+    def start_task(self, sweep: Campaign, task: int, *, array: int = 1) -> subprocess.Popen[str]:
         batch = {"SLURM_JOB_ID": str(100 + task), "SLURM_JOB_NODELIST": "n1", "SLURM_NTASKS": "1"}
         batch |= {"SLURM_ARRAY_JOB_ID": "41", "SLURM_ARRAY_TASK_ID": str(task)}
         batch |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
@@ -45,7 +45,7 @@ class ArrayHost(StubHost):
             start_new_session=True,
         )
 
-    def run_task(self, sweep: Sweep, task: int, *, array: int = 1) -> Ended:
+    def run_task(self, sweep: Campaign, task: int, *, array: int = 1) -> Ended:
         return wait(self.start_task(sweep, task, array=array))
 
 

@@ -12,26 +12,26 @@ from typing import Any
 
 import pytest
 import yaml
+from support.campaigns import planned_sweep
 from support.environment import working_directory
 from support.stubs import events
 
-from hpc_amp.campaigns import settling
-from hpc_amp.jobs.events import record_event
-from hpc_amp.schedulers import get_scheduler
-from hpc_amp.sweep import unsettled
-from hpc_amp.sweep.control import cancel, nothing_to_continue, unfinished
-from hpc_amp.sweep.folder import Sweep
-from hpc_amp.sweep.plan import plan_sweep
-from hpc_amp.sweep.points import read_space
-from hpc_amp.sweep.record import (
+from hpc_amp.campaigns import interrupted
+from hpc_amp.campaigns.control import cancel
+from hpc_amp.campaigns.folder import Campaign
+from hpc_amp.campaigns.interrupted import settle
+from hpc_amp.campaigns.overview import nothing_to_continue
+from hpc_amp.campaigns.record import (
     read_submitted,
     record_cancelled,
     record_queued,
     record_submitted,
 )
-from hpc_amp.sweep.status import PointStatus, point_statuses
-from hpc_amp.sweep.submit import describe, parts_of, write
-from hpc_amp.sweep.unsettled import settle
+from hpc_amp.campaigns.status import PointStatus, point_statuses
+from hpc_amp.campaigns.submit import describe, parts_of, write
+from hpc_amp.jobs.events import record_event
+from hpc_amp.schedulers import get_scheduler
+from hpc_amp.sweep.view import SWEEP
 
 
 class Queue:
@@ -71,27 +71,27 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Queue:
     return made
 
 
-def sweep_of(folder: Path, points: int, site: str = "slurm", *overrides: str) -> Sweep:
+def sweep_of(folder: Path, points: int, site: str = "slurm", *overrides: str) -> Campaign:
     """A sweep that is written, but of which nothing is submitted."""
     job: dict[str, Any] = {"name": "test", "site": site, "train": {}}
     job["job"] = {"gpus_per_node": 0, "walltime": "10m"}
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     seeds = "train.seed=" + ",".join(map(str, range(points)))
     with working_directory(folder):
-        plan = plan_sweep(Path("job.yaml"), read_space([seeds, *overrides]), Path("sweeps"))
-    sweep = describe(plan, None)
+        plan = planned_sweep(Path("job.yaml"), seeds, *overrides)
+    sweep = describe(SWEEP, plan)
     write(sweep, plan)
     return sweep
 
 
-def submit(sweep: Sweep, wanted: Any, *job_ids: str) -> None:
+def submit(sweep: Campaign, wanted: Any, *job_ids: str) -> None:
     """Record that the points are in the queue."""
     (part,) = parts_of(sweep, wanted, None)
     record_submitted(sweep, part)
     record_queued(sweep, part, job_ids)
 
 
-def start(sweep: Sweep, index: int, job_id: str, *states: str, array: int = 1) -> None:
+def start(sweep: Campaign, index: int, job_id: str, *states: str, array: int = 1) -> None:
     """What the script of a point records."""
     run_dir = sweep.point_dir(index)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def test_what_became_of_points_that_never_started(tmp_path: Path, squeue: Queue)
     squeue.say("41_0|CANCELLED|None\n41_2|PENDING|Priority\n")
 
     assert states(point_statuses(sweep)) == ["missing", "missing", "pending", "missing"]
-    assert unfinished(point_statuses(sweep)) == [0, 1, 3]
+    assert SWEEP.unfinished(point_statuses(sweep)) == [0, 1, 3]
 
 
 def test_a_scheduler_that_does_not_answer_is_no_end(tmp_path: Path, squeue: Queue) -> None:
@@ -227,7 +227,7 @@ def test_the_queue_knows_of_a_point_whose_answer_nobody_heard(
     statuses = point_statuses(sweep)
 
     assert (statuses[0].state, statuses[0].job_id) == ("pending", "50")
-    assert unfinished(statuses) == []
+    assert SWEEP.unfinished(statuses) == []
 
 
 def test_so_do_tasks_that_have_begun(tmp_path: Path, squeue: Queue) -> None:
@@ -251,16 +251,17 @@ def test_a_submission_that_never_was_is_made_again(
     (part,) = parts_of(sweep, range(2), None)
     record_submitted(sweep, part)
     clock = [time.time()]
-    sleep = SimpleNamespace(sleep=lambda seconds: clock.append(clock[-1] + 100))
-    monkeypatch.setattr(settling, "time", sleep)
-    monkeypatch.setattr(unsettled, "time", SimpleNamespace(time=lambda: clock[-1]))
+    fake = SimpleNamespace(
+        sleep=lambda seconds: clock.append(clock[-1] + 100), time=lambda: clock[-1]
+    )
+    monkeypatch.setattr(interrupted, "time", fake)
     told: list[bool] = []
 
     settle(sweep, lambda: told.append(True))
 
     assert told == [True]
-    assert clock[-1] - clock[0] > unsettled.ANSWER_SECONDS
-    assert unfinished(point_statuses(sweep)) == [0, 1]
+    assert clock[-1] - clock[0] > interrupted.ANSWER_SECONDS
+    assert SWEEP.unfinished(point_statuses(sweep)) == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,7 @@ def test_a_point_that_is_submitted_again_waits(tmp_path: Path, squeue: Queue) ->
     submit(sweep, range(3), "41")
     for index, state in enumerate(("finished", "failed", "failed")):
         start(sweep, index, f"41_{index}", state)
-    assert unfinished(point_statuses(sweep)) == [1, 2]
+    assert SWEEP.unfinished(point_statuses(sweep)) == [1, 2]
     submit(sweep, [1, 2], "77")
     squeue.say("77_0|PENDING|Priority\n")
 
@@ -311,13 +312,13 @@ def test_there_may_be_nothing_to_continue(tmp_path: Path, squeue: Queue) -> None
     squeue.say("41_1|PENDING|Priority\n")
 
     statuses = point_statuses(sweep)
-    assert unfinished(statuses) == []
-    assert "1 point is under way" in nothing_to_continue(statuses)
+    assert SWEEP.unfinished(statuses) == []
+    assert "1 point is under way" in nothing_to_continue(statuses, "point", "finished")
 
     start(sweep, 1, "41_1", "finished")
     statuses = point_statuses(sweep)
-    assert unfinished(statuses) == []
-    assert nothing_to_continue(statuses) == "all points have finished"
+    assert SWEEP.unfinished(statuses) == []
+    assert nothing_to_continue(statuses, "point", "finished") == "all points have finished"
 
 
 # ---- cancelling ----------------------------------------------------------------------------------
@@ -481,6 +482,7 @@ def test_json_has_what_the_table_has(tmp_path: Path, squeue: Queue) -> None:
     assert json.loads(json.dumps(plain))[0] == {
         "point": 0,
         "values": {"train.seed": "0"},
+        "repeat": 1,
         "state": "pending",
         "reason": "Priority",
         "job_id": "41_0",

@@ -12,24 +12,23 @@ from typing import Any
 
 import pytest
 import yaml
+from support.campaigns import find_sweep, group, make_campaign, planned_sweep
 from support.environment import require_program, working_directory
 from support.standins import CobaltStandIn, PbsStandIn
 from support.stubs import StubHost
 from support.waiting import wait_until
 
+from hpc_amp.campaigns.folder import Campaign, Group, read_campaign
 from hpc_amp.campaigns.lock import holding
+from hpc_amp.campaigns.parts import cut, render_part
+from hpc_amp.campaigns.record import read_submitted
+from hpc_amp.campaigns.status import point_statuses
+from hpc_amp.campaigns.submit import describe, parts_of, submit, write
 from hpc_amp.errors import UsageError
 from hpc_amp.lint.linter import lint
 from hpc_amp.schedulers import base, get_scheduler
 from hpc_amp.schedulers.base import UnreachableError
-from hpc_amp.sweep.cut import cut
-from hpc_amp.sweep.folder import Group, Sweep, find_sweep, read_sweep
-from hpc_amp.sweep.plan import plan_sweep
-from hpc_amp.sweep.points import read_space
-from hpc_amp.sweep.record import read_submitted
-from hpc_amp.sweep.script import render_array
-from hpc_amp.sweep.status import point_statuses
-from hpc_amp.sweep.submit import describe, parts_of, submit, write
+from hpc_amp.sweep.view import SWEEP
 
 JOB: dict[str, Any] = {
     "name": "test",
@@ -60,7 +59,7 @@ def test_a_thousand_points_are_one_array_and_ten_files_at_most(host: StubHost) -
     result = host.hpc_amp("sweep", "job.yaml", THOUSAND, "--json")
 
     facts = json.loads(result.stdout)
-    assert facts["points"] == 1000
+    assert facts["submitted"] == 1000
     assert facts["job_ids"] == ["4242"]
     assert len(host.calls("sbatch")) == 1
     written = files_below(host.work / "sweeps" / "test")
@@ -73,7 +72,7 @@ def test_a_thousand_points_are_one_array_and_ten_files_at_most(host: StubHost) -
                 f"{sweep_id}/{name}"
                 for name in (
                     *("array-1.sh", "config.yaml", "jobs.jsonl", "launch.sh", "logs"),
-                    *("snapshot.tar", "state.jsonl", "sweep.json"),
+                    *("snapshot.tar", "state.jsonl", "campaign.json"),
                 )
             ),
         ]
@@ -153,11 +152,10 @@ def test_a_sweep_that_cannot_be_recorded_leaves_the_name_to_the_one_before(
     def full(*arguments: object) -> None:
         raise UsageError("no space left")
 
-    monkeypatch.setattr("hpc_amp.sweep.submit.record_submitted", full)
+    monkeypatch.setattr("hpc_amp.campaigns.submit.record_submitted", full)
     with working_directory(host.work):
-        space = read_space(["train.seed=2,3"], zipped=False, table=None)
-        planned = plan_sweep(config, space, Path("sweeps"))
-        sweep = describe(planned, None)
+        planned = planned_sweep(config, "train.seed=2,3")
+        sweep = describe(SWEEP, planned)
         write(sweep, planned)
         with pytest.raises(UsageError, match="no space left"):
             submit(sweep, parts_of(sweep, [0, 1], None))
@@ -165,46 +163,48 @@ def test_a_sweep_that_cannot_be_recorded_leaves_the_name_to_the_one_before(
     assert find_sweep("test", host.work / "sweeps").folder == before
 
 
-def test_a_sweep_of_an_older_version_can_be_seen_and_ended_but_not_continued(
-    host: StubHost,
-) -> None:
-    """Its snapshot has no `point.sh`, with which the scripts of this version begin."""
-    host.write_job(JOB)
-    assert host.hpc_amp("sweep", "job.yaml", "train.seed=0,1").returncode == 0
-    folder = find_sweep("test", host.work / "sweeps").folder
-    content = json.loads((folder / "sweep.json").read_text())
-    (folder / "sweep.json").write_text(json.dumps({**content, "schema": 1}))
+@pytest.mark.parametrize("verb", ["status", "report", "continue", "cancel"])
+@pytest.mark.parametrize("how", ["folder", "name"])
+def test_a_sweep_of_an_older_version_is_one_line(host: StubHost, verb: str, how: str) -> None:
+    folder = host.work / "sweeps" / "test" / "20261127-223455-kqzf"
+    folder.mkdir(parents=True)
+    (folder / "sweep.json").write_text('{"schema": 2}')
 
-    assert host.hpc_amp("sweep", "status", "test").returncode == 0
-    ended = host.hpc_amp("sweep", "cancel", "test")
-    assert "cancelled 2 points" in ended.stdout
-    squeue = host.bin / "squeue"
-    squeue.unlink()
-    squeue.write_text("#!/bin/sh\n")
-    squeue.chmod(0o755)
-    refused = host.hpc_amp("sweep", "continue", "test")
+    refused = host.hpc_amp("sweep", verb, str(folder) if how == "folder" else "test")
 
     assert refused.returncode == 2
     (line,) = refused.stderr.splitlines()
-    assert line.startswith(f"hpc-amp: {folder} was made by an older hpc-amp")
-    assert len(host.calls("sbatch")) == 1
+    assert f"{folder.name} was made by an older hpc-amp, and this one does not read" in line
+
+
+def test_a_campaign_of_another_command_is_named(host: StubHost) -> None:
+    host.write_job(JOB)
+    host.hpc_amp("sweep", "job.yaml", "train.seed=0,1")
+    folder = find_sweep("test", host.work / "sweeps").folder
+    content = json.loads((folder / "campaign.json").read_text())
+    (folder / "campaign.json").write_text(json.dumps({**content, "view": "bench"}))
+
+    refused = host.hpc_amp("sweep", "status", "test")
+
+    assert refused.returncode == 2
+    assert "was started by hpc-amp bench; use hpc-amp bench" in refused.stderr
 
 
 def test_a_sweep_of_a_version_to_come_is_refused(host: StubHost) -> None:
     host.write_job(JOB)
     assert host.hpc_amp("sweep", "job.yaml", "train.seed=0,1").returncode == 0
     folder = find_sweep("test", host.work / "sweeps").folder
-    content = json.loads((folder / "sweep.json").read_text())
-    (folder / "sweep.json").write_text(json.dumps({**content, "schema": 99}))
+    content = json.loads((folder / "campaign.json").read_text())
+    (folder / "campaign.json").write_text(json.dumps({**content, "format": 99}))
 
-    with pytest.raises(UsageError, match="schema 99"):
-        read_sweep(folder)
+    with pytest.raises(UsageError, match="format 99"):
+        read_campaign(folder)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["train.seed=0"], "nothing varies in this sweep"),
+        (["train.seed=0"], "nothing varies"),
         (["train.seed=0,1", "--points", "none.csv"], "none.csv cannot be read"),
         (["train.sed=0,1"], "did you mean train.seed?"),
         (["train.seed=0,1", "job.nodes=1,2", "--max-parallel=1"], "give --max-parallel 2 or more"),
@@ -243,12 +243,15 @@ def test_the_users_code_is_taken_along_without_sweeps(host: StubHost, tmp_path: 
 # ---- cutting -------------------------------------------------------------------------------------
 
 
-def group(*points: int) -> Group:
-    return Group("launch.sh", (), points, 0, 1)
+def campaign(*groups: Group, **changes: Any) -> Campaign:
+    points = sum(len(one.points) for one in groups)
+    values = [(str(point),) for point in range(points)]
+    return make_campaign(Path(), ["train.seed"], values, groups=groups, **changes)
 
 
 def test_arrays_are_no_larger_than_the_scheduler_takes() -> None:
-    parts = cut([group(*range(5)), group(5, 6)], range(7), largest=3, first_number=4, at_once=None)
+    made = campaign(group(*range(5)), group(5, 6))
+    parts = cut(made, range(7), largest=3, first_number=4, at_once=None)
 
     assert [(part.number, part.points) for part in parts] == [
         (4, (0, 1, 2)),
@@ -258,17 +261,38 @@ def test_arrays_are_no_larger_than_the_scheduler_takes() -> None:
 
 
 def test_only_wanted_points_are_in_them() -> None:
-    (part,) = cut([group(*range(5)), group(5)], {1, 4}, largest=9, first_number=1, at_once=None)
+    made = campaign(group(*range(5)), group(5))
+    (part,) = cut(made, {1, 4}, largest=9, first_number=1, at_once=None)
 
     assert part.points == (1, 4)
 
 
 def test_together_they_stay_within_the_bound() -> None:
-    parts = cut([group(*range(9))], range(9), largest=3, first_number=1, at_once=5)
+    made = campaign(group(*range(9)))
+    parts = cut(made, range(9), largest=3, first_number=1, at_once=5)
 
     assert [part.at_once for part in parts] == [2, 2, 1]
     with pytest.raises(UsageError):
-        cut([group(*range(9))], range(9), largest=3, first_number=1, at_once=2)
+        cut(made, range(9), largest=3, first_number=1, at_once=2)
+
+
+def test_jobs_of_their_own_come_in_the_order_of_the_points() -> None:
+    small, large = group(0, 2), group(1, 3, nodes=4)
+    made = campaign(small, large, submitting="jobs")
+    parts = cut(made, {3, 1, 2}, largest=1, first_number=1, at_once=None)
+
+    assert [(part.number, part.points) for part in parts] == [(1, (1,)), (2, (2,)), (3, (3,))]
+    assert [part.group for part in parts] == [large, small, large]
+
+
+def test_one_job_has_the_nodes_of_the_largest_run() -> None:
+    small, large = group(0, 2), group(1, 3, nodes=4)
+    made = campaign(small, large, submitting="one job")
+    (part,) = cut(made, {0, 1, 3}, largest=1, first_number=1, at_once=None)
+    (rest,) = cut(made, {2}, largest=1, first_number=2, at_once=None)
+
+    assert (part.points, part.group) == ((0, 1, 3), large)
+    assert (rest.points, rest.group) == ((2,), small)
 
 
 def test_the_site_says_how_large_an_array_may_be(
@@ -291,9 +315,9 @@ def test_the_site_says_how_large_an_array_may_be(
         if line.startswith(("#SBATCH --array", "points="))
     ]
     assert [header.partition(" #")[0] for header in headers if header[0] == "p"] == [
-        "points=({0..400})",
-        "points=({401..801})",
-        "points=({802..999})",
+        "points=({0000..0400})",
+        "points=({0401..0801})",
+        "points=({0802..0999})",
     ]
     assert [header for header in headers if header[0] == "#"] == [
         "#SBATCH --array=0-400%3",
@@ -316,10 +340,9 @@ def test_slurms_default_counts_where_scontrol_does_not_answer(
 def scripts(folder: Path, site: str, *overrides: str, at_once: int | None = None) -> list[str]:
     (folder / "job.yaml").write_text(yaml.safe_dump({**JOB, "site": site, "code": str(folder)}))
     with working_directory(folder):
-        plan = plan_sweep(Path("job.yaml"), read_space(overrides), Path("sweeps"))
-        sweep = describe(plan, at_once)
+        sweep = describe(SWEEP, planned_sweep(Path("job.yaml"), *overrides), at_once=at_once)
         parts = parts_of(sweep, range(len(sweep.points)), at_once)
-    return [render_array(sweep, part) for part in parts]
+    return [render_part(sweep, part) for part in parts]
 
 
 @pytest.mark.parametrize("site", ["slurm", "pbs", "cobalt", "local"])
@@ -352,17 +375,17 @@ def test_pbs_takes_no_array_of_one(tmp_path: Path) -> None:
     assert get_scheduler("pbs").arrays().task_id(["490[].head"], 7, 9) == "490[7].head"
 
 
-def pbs_sweep(pbs: PbsStandIn, command: str, *words: str) -> Sweep:
+def pbs_sweep(pbs: PbsStandIn, command: str, *words: str) -> Campaign:
     job = {**JOB, "site": "pbs", "run": ["sh", "-c", command], "launch": {"preflight": False}}
     del job["train"]
     (pbs.work / "job.yaml").write_text(yaml.safe_dump(job))
     submit = ("-m", "hpc_amp", "sweep", "job.yaml", "container.env.A=x,y,z", *words, "--json")
     result = pbs.run(sys.executable, *submit)
     assert result.returncode == 0, result.stderr
-    return read_sweep(Path(json.loads(result.stdout)["folder"]))
+    return read_campaign(Path(json.loads(result.stdout)["folder"]))
 
 
-def states_of(pbs: PbsStandIn, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sweep], list[str]]:
+def states_of(pbs: PbsStandIn, monkeypatch: pytest.MonkeyPatch) -> Callable[[Campaign], list[str]]:
     monkeypatch.setenv("PATH", pbs.environ()["PATH"])
     return lambda sweep: [status.state for status in point_statuses(sweep)]
 
@@ -446,7 +469,7 @@ def test_cobalt_runs_a_job_a_point(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert result.returncode == 0, result.stderr
         facts = json.loads(result.stdout)
         assert len(set(facts["job_ids"])) == 3
-        sweep = read_sweep(Path(facts["folder"]))
+        sweep = read_campaign(Path(facts["folder"]))
         monkeypatch.setenv("PATH", cobalt.environ()["PATH"])
         wait_until(
             lambda: [status.state for status in point_statuses(sweep)] == ["finished"] * 3,
@@ -477,7 +500,7 @@ def test_cobalts_queue_may_take_only_some(tmp_path: Path) -> None:
             "queue is full; 2 jobs were submitted before; hpc-amp sweep continue" in result.stderr
         )
         (folder,) = (cobalt.work / "sweeps" / "test").glob("2*")
-        (submitted,) = read_submitted(read_sweep(folder))
+        (submitted,) = read_submitted(read_campaign(folder))
         assert len(submitted.job_ids) == 2
         # By its name, too: that is the newest sweep, not the one before it.
         assert find_sweep("test", cobalt.work / "sweeps").folder == folder.resolve()
@@ -513,7 +536,7 @@ def test_cobalt_cannot_be_told_how_many_run_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         scripts(tmp_path, "cobalt", "train.seed=0,1", at_once=1)
 
-    assert "cobalt has no arrays to bound" in str(caught.value)
+    assert "cobalt has no arrays to bound here" in str(caught.value)
 
 
 # ---- what interrupts it --------------------------------------------------------------------------
@@ -548,7 +571,7 @@ def test_one_command_at_a_time_submits_points(host: StubHost) -> None:
     sweep = find_sweep("test", host.work / "sweeps")
 
     for command in ("continue", "cancel"):
-        with holding(sweep.folder / "sweep.json", "points"):
+        with holding(sweep.folder / "campaign.json", "points"):
             result = host.hpc_amp("sweep", command, "test")
         assert result.returncode == 2
         assert "another command is submitting points" in result.stderr
@@ -577,4 +600,4 @@ def test_a_command_that_is_killed_during_a_submission(host: StubHost) -> None:
     result = host.hpc_amp("sweep", "continue", "test")  # by name: no folder was told
 
     assert (result.returncode, "2 points are under way" in result.stdout) == (0, True)
-    assert read_submitted(read_sweep(folder))[0].job_ids == ("4242",)
+    assert read_submitted(read_campaign(folder))[0].job_ids == ("4242",)

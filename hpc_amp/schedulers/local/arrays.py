@@ -1,4 +1,4 @@
-"""Sweeps on this machine, which has no queue: the command itself runs the points."""
+"""Campaigns on this machine, which has no queue: the command itself runs the points."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hpc_amp.schedulers.local.processes import id_of_process
 
 
 class LocalArrays(Arrays):
-    """The process of the command that started the sweep is the array's job. It runs the points."""
+    """The process of the command that started the campaign is the array's job. It runs the
+    points."""
 
     task = "$HPC_AMP_TASK"
     shell = "bash"
@@ -20,8 +21,8 @@ class LocalArrays(Arrays):
     in_foreground = True
 
     def submit(self, script: Path, tasks: int) -> Iterator[str]:
-        """Not used: see `hpc_amp.sweep.here`."""
-        raise SchedulerError("on this machine a sweep runs in the foreground")
+        """Not used: see `hpc_amp.campaigns.here`."""
+        raise SchedulerError("on this machine arrays run in the foreground")
 
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:
         """The id of the command that will start the task."""

@@ -1,4 +1,4 @@
-"""The points of a sweep: which keys vary, and the values that each point gives them.
+"""The points of a campaign: which keys vary, and the values that each point gives them.
 
 An override with several values, `train.optimizer.lr=0.1,0.2`, makes its key vary; one with a single
 value holds for all points. A comma inside brackets or quotes separates nothing.
@@ -17,7 +17,7 @@ from hpc_amp.config.tree import shown
 from hpc_amp.errors import ConfigError, UsageError
 
 MOST_POINTS = 10_000
-# What the whole sweep shares: its folder, its scheduler, its copy of the code.
+# What the whole campaign shares: its folder, its scheduler, its copy of the code.
 _SAME_FOR_ALL = ("name", "site", "runs_dir", "code")
 _CLOSING = {"[": "]", "{": "}"}
 SEED = "train.seed"
@@ -33,6 +33,8 @@ class Point:
     values: tuple[str | None, ...]
     where: str | None = None
     """Its line of a CSV file."""
+    repeat: int = 1
+    """Which run of this setting it is, from 1 on."""
 
     def settings(self, keys: Sequence[str]) -> list[str]:
         """What it sets, as overrides."""
@@ -42,7 +44,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """All points of a sweep, and the overrides that hold for each of them."""
+    """All points of a campaign, and the overrides that hold for each of them."""
 
     keys: tuple[str, ...]
     points: tuple[Point, ...]
@@ -54,14 +56,13 @@ def read_space(
     *,
     zipped: bool = False,
     table: Path | None = None,
-    seeds: Sequence[int] = (),
+    must_vary: bool = True,
 ) -> Space:
     """The points that command line and CSV file describe.
 
     Keys with several values are combined with each other, or, `zipped`, taken value by value. The
-    rows of `table`, whose titles are keys, are combined with them. Each setting is repeated with
-    every one of `seeds`; all come once before any comes again. Raises UsageError, or ConfigError
-    for a line of the table.
+    rows of `table`, whose titles are keys, are combined with them. Raises UsageError, also where
+    nothing varies and it `must_vary`, or ConfigError for a line of the table.
     """
     fixed: list[str] = []
     axes: dict[str, list[str]] = {}
@@ -76,34 +77,62 @@ def read_space(
     columns, rows = _read_table(table) if table is not None else ((), [(None, ())])
     for key in columns:
         _check_key(key, taken=axes)
-    if seeds and SEED in (*axes, *columns):
-        raise UsageError(f"--repeats sets {SEED}, which varies already", hint="leave one out")
-    if seeds:
-        fixed = [override for override in fixed if override.partition("=")[0] != SEED]
     for override in fixed:
         key = override.partition("=")[0]
         if key in axes or key in columns:
             raise UsageError(f"{key} is given twice", hint="once with all its values")
-    if not axes and table is None and not seeds:
+    if must_vary and not axes and table is None:
         raise UsageError(
-            "nothing varies in this sweep",
+            "nothing varies",
             hint="give a key several values: train.optimizer.lr=0.1,0.2 (one job: hpc-amp submit)",
         )
     combinations = _zip(axes) if zipped else _grid(axes, len(rows))
     settings = [
         (where, (*row, *values)) for (where, row), values in itertools.product(rows, combinations)
     ]
-    keys = (*columns, *axes)
-    if len(settings) * len(seeds) > MOST_POINTS:
-        raise _too_many(len(settings) * len(seeds))
-    if seeds:
-        keys = (*keys, SEED)
-        settings = [(where, (*values, str(seed))) for seed in seeds for where, values in settings]
     if not 0 < len(settings) <= MOST_POINTS:
         raise _too_many(len(settings))
     points = [Point(index, values, where) for index, (where, values) in enumerate(settings)]
     _refuse_equal(points)
-    return Space(keys, tuple(points), tuple(fixed))
+    return Space((*columns, *axes), tuple(points), tuple(fixed))
+
+
+def with_seeds(space: Space, seeds: Sequence[int]) -> Space:
+    """Each setting once with every one of `seeds`; all settings come once before any comes again.
+    Raises UsageError where the seed varies already."""
+    if SEED in space.keys:
+        raise UsageError(f"--repeats sets {SEED}, which varies already", hint="leave one out")
+    count = len(space.points) * len(seeds)
+    if count > MOST_POINTS:
+        raise _too_many(count)
+    settings = [
+        (point.where, (*point.values, str(seed))) for seed in seeds for point in space.points
+    ]
+    points = [Point(index, values, where) for index, (where, values) in enumerate(settings)]
+    fixed = [override for override in space.fixed if override.partition("=")[0] != SEED]
+    return Space((*space.keys, SEED), tuple(points), tuple(fixed))
+
+
+def short_names(keys: Sequence[str]) -> list[str]:
+    """Keys without what they need not to be told apart: `lr` of `train.optimizer.lr`."""
+    names = []
+    for key in keys:
+        parts = key.split(".")
+        ends = (".".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
+        others = [other for other in keys if other != key]
+        unique = (end for end in ends if not any(_ends(other, end) for other in others))
+        names.append(next(unique, key))
+    return names
+
+
+def setting_in_words(keys: Sequence[str], point: Point) -> str:
+    """`lr=0.1 mode=fp16`: the values of a point, or `as given` where it sets nothing."""
+    pairs = zip(short_names(keys), point.values, strict=True)
+    return " ".join(f"{name}={value}" for name, value in pairs if value is not None) or "as given"
+
+
+def _ends(key: str, end: str) -> bool:
+    return f".{key}".endswith(f".{end}")
 
 
 def split_values(text: str) -> list[str]:
@@ -141,7 +170,7 @@ def _check_key(key: str, taken: dict[str, list[str]]) -> None:
         raise UsageError(f"{key} is given twice", hint="once with all its values")
     if key in _SAME_FOR_ALL:
         raise UsageError(
-            f"{key} is the same for all points of a sweep", hint="make a sweep for each value"
+            f"{key} is the same for all points", hint="give the command once for each value"
         )
 
 
@@ -162,9 +191,9 @@ def _zip(axes: dict[str, list[str]]) -> list[tuple[str, ...]]:
 
 def _too_many(count: int) -> UsageError:
     if count == 0:
-        return UsageError("the sweep has no points", hint="the CSV file has titles only")
+        return UsageError("there are no points", hint="the CSV file has titles only")
     return UsageError(
-        f"the sweep has {count:,} points; the most is {MOST_POINTS:,}",
+        f"these are {count:,} points; the most is {MOST_POINTS:,}",
         hint="give the points that matter in a CSV file: --points FILE",
     )
 

@@ -1,4 +1,4 @@
-"""Where the points of a sweep stand: what their files say, and one question to the scheduler."""
+"""Where the points of a campaign stand: what their files say, and one question to the scheduler."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpc_amp.campaigns.folder import Campaign, run_name
+from hpc_amp.campaigns.parts import arrays_of
+from hpc_amp.campaigns.points import Point
+from hpc_amp.campaigns.record import Submitted, read_submitted
+from hpc_amp.campaigns.timing import RunTiming
 from hpc_amp.errors import SchedulerError
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.status import RunStatus, RunView, status_of
-from hpc_amp.schedulers import JobStatus, get_scheduler
+from hpc_amp.schedulers import JobStatus
 from hpc_amp.schedulers.arrays import Arrays
-from hpc_amp.sweep.folder import Sweep
-from hpc_amp.sweep.points import Point
-from hpc_amp.sweep.record import Submitted, read_submitted
 
 UNDER_WAY = ("pending", "running", "unknown")
 """States in which a point must not be submitted again."""
@@ -31,11 +33,18 @@ class PointStatus:
     job_id: str | None
     run: RunStatus | None
     """Of a point that has started."""
+    timing: RunTiming | None = None
+    """What a run measured, where the view is about that."""
 
     @property
     def index(self) -> int:
         """The number of the point."""
         return self.point.index
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The median time of a step; None where nothing was measured."""
+        return self.timing.step_seconds if self.timing is not None and self.timing.ranks else None
 
     def to_plain(self, keys: Sequence[str]) -> dict[str, Any]:
         """For JSON."""
@@ -43,6 +52,7 @@ class PointStatus:
         return {
             "point": self.index,
             "values": {key: value for key, value in given if value is not None},
+            "repeat": self.point.repeat,
             "state": self.state,
             "reason": self.reason,
             "job_id": self.job_id,
@@ -50,15 +60,16 @@ class PointStatus:
             "attempt": self.run.attempt if self.run is not None else 0,
             "step": self.run.step if self.run is not None else None,
             "total_steps": self.run.total_steps if self.run is not None else None,
+            **({"step_seconds": self.step_seconds} if self.timing is not None else {}),
         }
 
 
-def point_statuses(sweep: Sweep, only: int | None = None) -> list[PointStatus]:
+def point_statuses(campaign: Campaign, only: int | None = None) -> list[PointStatus]:
     """The status of all points, or only of that one, with one request to the scheduler (and one for
     what has left its list without a word); none where all have ended."""
-    arrays = get_scheduler(sweep.scheduler).arrays()
-    chosen = sweep.points if only is None else [sweep.points[only]]
-    points = _points(sweep, arrays, chosen)
+    arrays = arrays_of(campaign)
+    chosen = campaign.points if only is None else [campaign.points[only]]
+    points = _points(campaign, arrays, chosen)
     answers = _ask(arrays, points)
     statuses = [point.status(answers) for point in points]
     gone = {status.index for status in statuses if status.state in ("missing", "cancelled")}
@@ -66,7 +77,7 @@ def point_statuses(sweep: Sweep, only: int | None = None) -> list[PointStatus]:
     asked = any(point.is_open for point in points) and answers is not None
     if asked and gone:
         # They may have started, and even ended, between our look at the files and the answer.
-        newer = {view.point.index: view for view in _points(sweep, arrays, chosen)}
+        newer = {view.point.index: view for view in _points(campaign, arrays, chosen)}
         statuses = [
             newer[status.index].status(answers) if status.index in gone else status
             for status in statuses
@@ -96,26 +107,37 @@ def _says_nothing(answer: JobStatus | None) -> bool:
     return answer is None or (answer.state == "ended" and not answer.reason)
 
 
-def _points(sweep: Sweep, arrays: Arrays, chosen: Sequence[Point]) -> list[_PointView]:
-    places = {
-        point: (submitted, task)
-        for submitted in read_submitted(sweep)
-        for task, point in enumerate(submitted.points)
-    }
-    return [
-        _PointView(sweep, point, arrays, *places.get(point.index, (None, 0))) for point in chosen
-    ]
+def _points(campaign: Campaign, arrays: Arrays, chosen: Sequence[Point]) -> list[_PointView]:
+    places: dict[int, tuple[Submitted, int]] = {}
+    for submitted in read_submitted(campaign):
+        for task, point in enumerate(submitted.points):
+            # One that was refused as a whole changes nothing for points that had a job before.
+            if point not in places or not submitted.was_refused:
+                places[point] = (submitted, task)
+    names = {} if campaign.resumes else campaign.run_names()
+    views = []
+    for chosen_point in chosen:
+        index = chosen_point.index
+        run_dir = campaign.folder / "points" / names.get(index, run_name(index))
+        views.append(_PointView(run_dir, chosen_point, arrays, *places.get(index, (None, 0))))
+    return views
 
 
 class _PointView:
     """What the files say of one point."""
 
     def __init__(
-        self, sweep: Sweep, point: Point, arrays: Arrays, submitted: Submitted | None, task: int
+        self,
+        run_dir: Path,
+        point: Point,
+        arrays: Arrays,
+        submitted: Submitted | None,
+        task: int,
     ) -> None:
         self.point = point
         self.submitted = submitted
-        self.run_dir = sweep.point_dir(point.index)
+        self.run_dir = run_dir
+        self._in_turn = arrays.in_turn
         self.view = RunView(self.run_dir) if _has_started(self.run_dir) else None
         if self.view is not None and self.view.is_unsettled:
             self.view.look_for_job()  # a point that `hpc-amp resume` submitted by itself
@@ -165,6 +187,8 @@ class _PointView:
         if answers is None:
             return "unknown", "the scheduler does not answer"
         answer = answers.get(self.task_id)
+        if answer is not None and answer.state == "running" and self._in_turn:
+            return "pending", "it waits for its turn in the job"
         if answer is not None and answer.state != "ended":
             return answer.state, answer.reason
         if self.submitted.cancelled:

@@ -1,4 +1,4 @@
-"""From a job file and the points of a sweep to what will be written: a resolved job a point, and
+"""From a job file and the points of a campaign to what will be written: a resolved job a point, and
 one launch script for all points that ask for the same."""
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from hpc_amp.campaigns.folder import Group, repeated, run_name
+from hpc_amp.campaigns.points import SEED, Point, Space, with_seeds
 from hpc_amp.config.checks import check_job
-from hpc_amp.config.load import JobSource, LoadedJob, read_job
+from hpc_amp.config.load import JobSource, LoadedJob
 from hpc_amp.config.paths import as_overrides, paths_in, with_paths
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import Site
@@ -20,8 +22,6 @@ from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.jobs.plan import Plan, absolute_path, make_plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.rundir import new_run_id, resolved
-from hpc_amp.sweep.folder import Group, point_dir
-from hpc_amp.sweep.points import SEED, Point, Space, split_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +37,31 @@ class PlannedGroup:
         return render(self.plan)
 
     def described(self, script: str) -> Group:
-        """The same as the sweep's description has it, with its launch script by name."""
-        sweep_dir = self.plan.run_dir.parents[1]
-        # The header is that of a script in the sweep's own folder, which has a log there.
-        header = self.plan.scheduler.directives(replace(self.plan, run_dir=sweep_dir))
-        job = self.plan.job
+        """The same as the campaign's description has it, with its launch script by name."""
+        plan, job = self.plan, self.plan.job
+        # The header is that of a script in the campaign's own folder, which has a log there.
+        header = plan.scheduler.directives(replace(plan, run_dir=plan.run_dir.parents[1]))
         return Group(
-            script, tuple(header), self.points, job.resources.gpus_per_node, job.cpus_per_node
+            script=script,
+            directives=tuple(header),
+            points=self.points,
+            nodes=job.resources.nodes,
+            gpus=job.resources.gpus_per_node,
+            cores=job.cpus_per_node,
+            tasks_per_node=plan.tasks_per_node,
+            walltime=plan.walltime,
+            stop_margin=plan.stop_margin,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class SweepPlan:
-    """A sweep, ready to be written and submitted."""
+class CampaignPlan:
+    """A campaign, ready to be written and submitted."""
 
     folder: Path
-    config: Path
     config_text: str
     space: Space
+    repeats: int
     jobs: tuple[str, ...]
     """`job.json` of every point, each on one line."""
     groups: tuple[PlannedGroup, ...]
@@ -74,40 +81,47 @@ class SweepPlan:
         """What the user should know, although nothing is wrong."""
         if not any(group.plan.job.resources.chain for group in self.groups):
             return self.plan.remarks
-        chain = "job.chain makes no chains in a sweep: `sweep continue` takes up what has stopped"
+        chain = "job.chain makes no chains here: `continue` resumes what has stopped"
         return (*self.plan.remarks, chain)
 
 
-def plan_sweep(config: Path, space: Space, sweeps_dir: Path) -> SweepPlan:
+def plan_campaign(
+    source: JobSource, space: Space, parent: Path, *, repeats: int = 1
+) -> CampaignPlan:
     """Validate every point, and find out which of them one script can serve. Touches nothing on
-    disk. Raises ConfigError for the first point that is wrong."""
-    source = read_job(config, space.fixed)
-    node = source.tree.get("site")
-    site = find_site(source.site, where=node.where if node else str(config))
-    planner = _Planner(sweeps_dir, site)
-    for point in space.points:
+    disk. The overrides of `source` are those of `space` that hold for all points. Raises
+    ConfigError for the first point that is wrong."""
+    site = site_of(source)
+    planner = _Planner(parent, site)
+    points = repeated(space.points, repeats)
+    for setting in space.points:
         try:
-            planner.add(point, _load(source, point.settings(space.keys), site))
+            loaded = _load(source, setting.settings(space.keys), site)
+            for point in points[setting.index :: len(space.points)]:
+                planner.add(point, loaded)
         except ConfigError as error:
-            raise _in_point(error, point, space) from None
-    return SweepPlan(
-        planner.folder, config, source.text, space, tuple(planner.jobs), planner.groups()
-    )
+            raise _in_point(error, setting, space) from None
+    jobs = tuple(planner.jobs[point.index] for point in points)
+    every_run = replace(space, points=points)
+    return CampaignPlan(planner.folder, source.text, every_run, repeats, jobs, planner.groups())
 
 
-def seeds_of_repeats(config: Path, overrides: Sequence[str], repeats: int) -> range:
-    """So many seeds from that of the job on. Raises UsageError where the job's program has none,
-    and ConfigError."""
-    single = [text for text in overrides if len(split_values(text.partition("=")[2])) < 2]
-    source = read_job(config, single)
-    site = find_site(source.site, where=str(config))
-    train = source.validate(site.defaults).job.train
+def site_of(source: JobSource) -> Site:
+    """The site that a job file names. Raises ConfigError."""
+    node = source.tree.get("site")
+    return find_site(source.site, where=node.where if node else str(source.path))
+
+
+def with_repeats(source: JobSource, space: Space, repeats: int) -> Space:
+    """Each setting with so many seeds, from that of the job on. Raises UsageError where the job
+    runs a program of its own, which has no `train.seed`, and ConfigError."""
+    train = source.validate(site_of(source).defaults).job.train
     if train is None:
         raise UsageError(
             f"--repeats sets {SEED}, and this job runs a program of its own",
             hint="let an environment variable that it reads vary: container.env.SEED=0,1,2",
         )
-    return range(train.seed, train.seed + repeats)
+    return with_seeds(space, range(train.seed, train.seed + repeats))
 
 
 def _load(source: JobSource, settings: Sequence[str], site: Site) -> LoadedJob:
@@ -125,8 +139,8 @@ def _in_point(error: ConfigError, point: Point, space: Space) -> ConfigError:
 class _Planner:
     """Plans each group once: what its other points have in common with the first is most of it."""
 
-    def __init__(self, sweeps_dir: Path, site: Site) -> None:
-        self._parent = Path(os.path.expanduser(sweeps_dir)).resolve()
+    def __init__(self, parent: Path, site: Site) -> None:
+        self._parent = Path(os.path.expanduser(parent)).resolve()
         self._site = site
         self._id = new_run_id()
         self._plans: dict[str, Plan] = {}
@@ -134,29 +148,32 @@ class _Planner:
         self._points: dict[str, list[int]] = {}
         self._expanded: dict[str, set[str]] = {}
         self.folder = self._parent
-        self.jobs: list[str] = []
+        self.jobs: dict[int, str] = {}
 
     def add(self, point: Point, loaded: LoadedJob) -> None:
         """Take one more point."""
         self.folder = self._parent / loaded.job.name / self._id
         key = repr(_what_scripts_depend_on(loaded.job))
         if key not in self._plans:
-            plan = make_plan(loaded, self._site, point_dir(self.folder, 0))
-            plan = _with_sweep_visible(plan, self.folder)
+            plan = make_plan(loaded, self._site, self._run_dir(0))
+            plan = _with_campaign_visible(plan, self.folder)
             plan.scheduler.check(replace(plan, run_dir=self.folder))
             self._plans[key] = plan
             self._common[key] = resolved(plan)
             self._expanded[key] = set(plan.expanded)
         self._expanded[key] &= {*map(str, (*self._site.expanded, *loaded.expanded))}
         self._points.setdefault(key, []).append(point.index)
-        run_dir = point_dir(self.folder, point.index)
+        run_dir = self._run_dir(point.index)
         content = _resolved_point(self._plans[key], self._common[key], loaded, run_dir)
-        self.jobs.append(json.dumps(content, default=_fields_of))
+        self.jobs[point.index] = json.dumps(content, default=_fields_of)
+
+    def _run_dir(self, index: int) -> Path:
+        return self.folder / "points" / run_name(index)
 
     def groups(self) -> tuple[PlannedGroup, ...]:
         """All groups, in the order of their first points."""
         return tuple(
-            PlannedGroup(self._shared(key), tuple(self._points[key])) for key in self._plans
+            PlannedGroup(self._shared(key), tuple(sorted(self._points[key]))) for key in self._plans
         )
 
     def _shared(self, key: str) -> Plan:
@@ -189,9 +206,9 @@ def _folders(train: Train) -> list[str]:
     )
 
 
-def _with_sweep_visible(plan: Plan, folder: Path) -> Plan:
+def _with_campaign_visible(plan: Plan, folder: Path) -> Plan:
     """A point's `src` is a link to the copy that all points share, so a container needs to see the
-    sweep's folder."""
+    campaign's folder."""
     bind = [*plan.job.container.bind, str(folder)]
     container = replace(plan.job.container, bind=bind)
     return replace(plan, job=replace(plan.job, container=container))

@@ -1,14 +1,14 @@
-"""What of a sweep was submitted as what: the events in the `state.jsonl` of its folder."""
+"""What of a campaign was submitted as what: the events in the `state.jsonl` of its folder."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from hpc_amp.campaigns import ranges
+from hpc_amp.campaigns.folder import Campaign
+from hpc_amp.campaigns.parts import Part
 from hpc_amp.jobs.events import read_events, record_event
-from hpc_amp.sweep import ranges
-from hpc_amp.sweep.cut import ArrayPart
-from hpc_amp.sweep.folder import Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +25,32 @@ class Submitted:
     since: int = 0
     """When its submission began."""
 
+    @property
+    def was_refused(self) -> bool:
+        """Whether the scheduler has accepted nothing of it."""
+        return self.has_ended and not self.job_ids
 
-def record_submitted(sweep: Sweep, part: ArrayPart) -> None:
+
+def record_submitted(campaign: Campaign, part: Part) -> None:
     """Recorded before: the first task may start before the scheduler's command returns."""
     points = ranges.to_text(part.points)
-    record_event(sweep.folder, "submitted", array=part.number, points=points)
+    record_event(campaign.folder, "submitted", array=part.number, points=points)
 
 
-def record_queued(sweep: Sweep, part: ArrayPart | Submitted, job_ids: Sequence[str]) -> None:
+def record_queued(campaign: Campaign, part: Part | Submitted, job_ids: Sequence[str]) -> None:
     """The scheduler has taken the array, or its first jobs."""
-    record_event(sweep.folder, "queued", array=part.number, job_ids=list(job_ids))
+    record_event(campaign.folder, "queued", array=part.number, job_ids=list(job_ids))
 
 
-def record_cancelled(sweep: Sweep, reason: str) -> None:
+def record_cancelled(campaign: Campaign, reason: str) -> None:
     """All that was submitted up to now is ended."""
-    record_event(sweep.folder, "cancelled", reason=reason)
+    record_event(campaign.folder, "cancelled", reason=reason)
 
 
-def read_submitted(sweep: Sweep) -> list[Submitted]:
+def read_submitted(campaign: Campaign) -> list[Submitted]:
     """All submissions, oldest first."""
     found: dict[int, Submitted] = {}
-    for event in read_events(sweep.folder):
+    for event in read_events(campaign.folder):
         number = event.get("array")
         if event["state"] == "cancelled":
             found = {key: replace(one, cancelled=True) for key, one in found.items()}

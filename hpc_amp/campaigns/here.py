@@ -1,4 +1,4 @@
-"""A sweep on this machine: its points run here, so many at a time, until they have all ended."""
+"""A campaign on this machine: its points run here, so many at a time, until they have all ended."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc_amp.campaigns.folder import Campaign
+from hpc_amp.campaigns.parts import Part, arrays_of
+from hpc_amp.campaigns.record import record_cancelled, record_queued, record_submitted
+from hpc_amp.campaigns.submit import write_script
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.events import record_event
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.signals import INTERRUPTING, Handler, handling, interrupt
-from hpc_amp.sweep.cut import ArrayPart
-from hpc_amp.sweep.folder import Sweep
-from hpc_amp.sweep.record import record_cancelled, record_queued, record_submitted
-from hpc_amp.sweep.submit import write_script
 
 _POLL_SECONDS = 0.2
-_REASON = "hpc-amp sweep was interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +32,16 @@ class Slot:
     gpus: tuple[str, ...] | None = None
 
 
-def slots_here(sweep: Sweep, devices: Sequence[str], cores: int) -> list[Slot]:
-    """As many slots as the sweep says, or as this machine's GPUs allow, or, without any, its cores.
-    GPUs are divided among them."""
-    gpus = max(group.gpus for group in sweep.groups)
+def slots_here(campaign: Campaign, devices: Sequence[str], cores: int) -> list[Slot]:
+    """As many slots as the campaign says, or as the GPUs of this machine allow, or, without GPUs,
+    its cores. GPUs are divided among them."""
+    gpus = max(group.gpus for group in campaign.groups)
     if gpus and devices:
         most = max(1, len(devices) // gpus)
-        count = min(sweep.at_once or most, most)
+        count = min(campaign.at_once or most, most)
         return [Slot(tuple(devices[gpus * i : gpus * (i + 1)])) for i in range(count)]
-    most = max(1, cores // max(group.cores for group in sweep.groups))
-    return [Slot()] * (sweep.at_once or most)
+    most = max(1, cores // max(group.cores for group in campaign.groups))
+    return [Slot()] * (campaign.at_once or most)
 
 
 def gpus_here() -> list[str]:
@@ -54,31 +53,31 @@ def gpus_here() -> list[str]:
     return [str(index) for index in range(len(list(folder.iterdir())))] if folder.is_dir() else []
 
 
-class SweepInterrupted(Exception):
-    """The sweep was stopped by Ctrl-C or a signal; the points that ran have saved and stopped, as
-    far as they can."""
+class CampaignInterrupted(Exception):
+    """The campaign was stopped by Ctrl-C or a signal. The points that ran have saved and stopped,
+    as far as they can."""
 
 
 def run_here(
-    sweep: Sweep,
-    parts: Sequence[ArrayPart],
+    campaign: Campaign,
+    parts: Sequence[Part],
     slots: Sequence[Slot],
     on_record: Callable[[], object],
     on_end: Callable[[int], object],
 ) -> None:
     """Run the parts' points in the slots; `on_record` is called when other commands can see that
     this one has them, and `on_end` is told the number of each that has ended. Raises
-    SweepInterrupted.
+    CampaignInterrupted.
     """
-    pool = _Pool(sweep, slots, on_end)
-    own_id = get_scheduler(sweep.scheduler).arrays().id_of_process(os.getpid())
+    pool = _Pool(campaign, slots, on_end)
+    own_id = arrays_of(campaign).id_of_process(os.getpid())
     waiting: list[tuple[int, Path, int]] = []
     for part in parts:
-        script = write_script(sweep, part)
-        record_submitted(sweep, part)
-        record_queued(sweep, part, [own_id])
+        script = write_script(campaign, part)
+        record_submitted(campaign, part)
+        record_queued(campaign, part, [own_id])
         waiting += [(point, script, task) for task, point in enumerate(part.points)]
-    rundir.point_latest(sweep.folder)
+    rundir.point_latest(campaign.folder)
     on_record()
     interrupted = threading.Event()
     # A note, and no exception: what is just being started must not be missed.
@@ -94,20 +93,21 @@ def run_here(
     if interrupted.is_set():
         with _signals(interrupt):
             pool.stop()
-        raise SweepInterrupted
+        raise CampaignInterrupted
 
 
 class _Pool:
     """The points that run now, each in its slot."""
 
     def __init__(
-        self, sweep: Sweep, slots: Sequence[Slot], on_end: Callable[[int], object]
+        self, campaign: Campaign, slots: Sequence[Slot], on_end: Callable[[int], object]
     ) -> None:
-        self._sweep = sweep
+        self._campaign = campaign
+        self._reason = f"hpc-amp {campaign.view} was interrupted"
         self._free = list(reversed(slots))
         self._on_end = on_end
-        self._scheduler = get_scheduler(sweep.scheduler)
-        self._arrays = self._scheduler.arrays()
+        self._scheduler = get_scheduler(campaign.scheduler)
+        self._arrays = arrays_of(campaign)
         self._running: dict[int, tuple[subprocess.Popen[bytes], Slot]] = {}
 
     def work_off(
@@ -128,11 +128,11 @@ class _Pool:
         environ = {**os.environ, "HPC_AMP_TASK": str(task)}
         if slot.gpus is not None:
             environ["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
-        with (self._sweep.folder / "logs" / "job.log").open("ab") as log:
+        with (self._campaign.folder / "logs" / "job.log").open("ab") as log:
             process = subprocess.Popen(
                 ["bash", str(script)],
                 env=environ,
-                cwd=self._sweep.folder,
+                cwd=self._campaign.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -155,12 +155,12 @@ class _Pool:
         """Let the points that run save and stop, all at once. Who interrupts this leaves them
         alone with it."""
         with suppress(UsageError):  # a disk that is full must not keep them running
-            record_cancelled(self._sweep, _REASON)
+            record_cancelled(self._campaign, self._reason)
         for point, (process, _) in self._running.items():
-            run_dir = self._sweep.point_dir(point)
+            run_dir = self._campaign.point_dir(point)
             with suppress(UsageError):
                 if (run_dir / "state.jsonl").exists():  # it has begun
-                    record_event(run_dir, "cancelled", reason=_REASON)
+                    record_event(run_dir, "cancelled", reason=self._reason)
             job_id = self._arrays.id_of_process(process.pid)
             ending = threading.Thread(target=self._scheduler.cancel, args=[job_id], daemon=True)
             ending.start()

@@ -1,4 +1,4 @@
-"""One file with all the code of a sweep: the package as `src`, and the user's `code`. It is what
+"""One file with all the code of a campaign: the package as `src`, and the user's `code`. It is what
 `jobs.code` copies for a single run; the first point that starts unpacks it."""
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ NAME = "snapshot.tar"
 
 
 def write_snapshot(folder: Path, plans: Sequence[Plan]) -> None:
-    """Write the code that the jobs of `plans` need into the folder of their sweep; the user's code
-    is the same for all. Raises ConfigError where that is so large that nobody can have meant it."""
-    sweeps_dir = folder.parents[1]
+    """Write the code that the jobs of `plans` need into the folder of their campaign; the user's
+    code is the same for all. Raises ConfigError where that is too large to be meant."""
+    parent = folder.parents[1]
     with tarfile.open(folder / NAME, "w") as archive:
         for name in JOB_SIDE:
             copy = f"src/hpc_amp/{name}"
@@ -29,19 +29,19 @@ def write_snapshot(folder: Path, plans: Sequence[Plan]) -> None:
             archive.addfile(entry, io.BytesIO(text.encode()))
         if plans[0].job.code is not None:
             code = Path(plans[0].job.code)
-            refuse_large(code, sweeps_dir)
-            archive.add(code, "code", filter=_only_code("code", code, sweeps_dir))
+            refuse_large(code, parent)
+            archive.add(code, "code", filter=_only_code("code", code, parent))
 
 
 def _only_code(
-    name: str, source: Path, sweeps_dir: Path | None
+    name: str, source: Path, parent: Path | None
 ) -> Callable[[tarfile.TarInfo], tarfile.TarInfo | None]:
-    """Leaves out what no run needs, and other sweeps."""
+    """Leaves out what no run needs, and other campaigns."""
     ignored = shutil.ignore_patterns(*NEVER_COPIED)
 
     def keep(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
         inside = Path(entry.name).relative_to(name)
-        if source / inside == sweeps_dir or ignored("", [inside.name]):
+        if source / inside == parent or ignored("", [inside.name]):
             return None
         entry.uid = entry.gid = 0  # whoever unpacks it owns it
         entry.uname = entry.gname = ""

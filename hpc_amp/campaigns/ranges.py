@@ -1,4 +1,4 @@
-"""Numbers of points in short: `0-3,7` for people and files, `{0..3} 7` for bash."""
+"""Numbers of points in short: `0-3,7` for people and files, `{0000..0003} 0007` for bash."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def from_text(text: str) -> list[int]:
 
 
 def to_bash(numbers: Iterable[int]) -> str:
-    """Words that bash expands to the numbers, in their order."""
+    """Words that bash expands to the numbers in their order, each with four digits."""
     return " ".join(
-        str(first) if first == last else f"{{{first}..{last}}}" for first, last in _runs(numbers)
+        f"{first:04d}" if first == last else f"{{{first:04d}..{last:04d}}}"
+        for first, last in _runs(numbers)
     )
 
 

@@ -1,4 +1,4 @@
-"""Ending sweeps, and going on with them."""
+"""Ending the runs of a campaign."""
 
 from __future__ import annotations
 
@@ -6,57 +6,50 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpc_amp.campaigns.words import under_way
+from hpc_amp.campaigns.folder import Campaign
+from hpc_amp.campaigns.parts import arrays_of
+from hpc_amp.campaigns.record import read_submitted, record_cancelled
+from hpc_amp.campaigns.status import UNDER_WAY, PointStatus, point_statuses
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.control import SAVE_SECONDS, ask_to_stop
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.rundir import read_resolved
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.schedulers.arrays import Arrays
-from hpc_amp.sweep.folder import Sweep
-from hpc_amp.sweep.record import read_submitted, record_cancelled
-from hpc_amp.sweep.status import UNDER_WAY, PointStatus, point_statuses
 
 _POLL_SECONDS = 1.0
-_REASON = "by hpc-amp sweep cancel"
 
 
-def unfinished(statuses: Sequence[PointStatus]) -> list[int]:
-    """The points that `continue` submits again: those that have not finished and are not under
-    way."""
-    return [s.index for s in statuses if s.state != "finished" and s.state not in UNDER_WAY]
+def cancel(campaign: Campaign, on_wait: Callable[[], object]) -> list[PointStatus]:
+    """End all points that are pending or running; returns their statuses before.
 
-
-def nothing_to_continue(statuses: Sequence[PointStatus]) -> str:
-    """Why there is no such point, for people."""
-    number = sum(status.state in UNDER_WAY for status in statuses)
-    if not number:
-        return "all points have finished"
-    return f"{under_way(number, 'point')}; there is nothing to continue"
-
-
-def cancel(sweep: Sweep, on_wait: Callable[[], object]) -> list[PointStatus]:
-    """End all points that are pending or running; returns their statuses before. They save first,
-    as far as the scheduler's grace allows; where signals do not reach the ranks, through the stop
-    file, for which they have 60 s (`on_wait` is told; an interrupt ends the wait)."""
-    scheduler = get_scheduler(sweep.scheduler)
-    arrays = scheduler.arrays()
-    statuses = point_statuses(sweep)
-    before = [s for s in statuses if s.state in UNDER_WAY] + _left_in_queue(sweep, arrays, statuses)
+    They save first, as far as the scheduler's grace time allows. Where signals do not reach the
+    ranks, the stop file asks them, and they have 60 s: `on_wait` is called, and an interrupt ends
+    the wait. Nobody waits for runs that are not resumed. Raises SchedulerError.
+    """
+    scheduler = get_scheduler(campaign.scheduler)
+    arrays = arrays_of(campaign)
+    reason = f"by hpc-amp {campaign.view} cancel"
+    statuses = point_statuses(campaign)
+    before = [s for s in statuses if s.state in UNDER_WAY] + _left_in_queue(
+        campaign, arrays, statuses
+    )
     if not before:
         return []
     started = [status for status in before if status.run is not None]
+    runs = [status.run for status in before if status.run is not None]
     # Recorded before: the scripts read it when their ranks have saved, and do not go on.
-    record_cancelled(sweep, _REASON)
-    for status in started:
-        record_event(sweep.point_dir(status.index), "cancelled", reason=_REASON)
-        if status.run is not None and status.run.orphan is not None:
-            ask_to_stop(sweep.point_dir(status.index))
+    record_cancelled(campaign, reason)
+    for run in runs:
+        record_event(Path(run.run_dir), "cancelled", reason=reason)
+        if run.orphan is not None:
+            ask_to_stop(Path(run.run_dir))
     open_points = {status.index for status in before}
-    submitted = [one for one in read_submitted(sweep) if open_points & set(one.points)]
+    newest = {point: one for one in read_submitted(campaign) for point in one.points}
+    submitted = {one.number: one for point, one in newest.items() if point in open_points}.values()
     try:
-        if not scheduler.signals_ranks:
-            _let_save(sweep, [status for status in started if status.state == "running"], on_wait)
+        if campaign.resumes and not scheduler.signals_ranks:
+            _let_save([status for status in started if status.state == "running"], on_wait)
     finally:
         for one in submitted:
             arrays.cancel(one.job_ids)
@@ -73,19 +66,19 @@ def cancel(sweep: Sweep, on_wait: Callable[[], object]) -> list[PointStatus]:
 
 
 def _left_in_queue(
-    sweep: Sweep, arrays: Arrays, statuses: Sequence[PointStatus]
+    campaign: Campaign, arrays: Arrays, statuses: Sequence[PointStatus]
 ) -> list[PointStatus]:
     """The points that are cancelled, and whose jobs are there still: the scheduler may have refused
     to end them."""
     cancelled = [s for s in statuses if s.state == "cancelled" and s.job_id is not None]
     if not cancelled:
         return []
-    array_ids = sorted({job_id for one in read_submitted(sweep) for job_id in one.job_ids})
+    array_ids = sorted({job_id for one in read_submitted(campaign) for job_id in one.job_ids})
     answers = arrays.query(array_ids, sorted({str(s.job_id) for s in cancelled} - {*array_ids}))
     return [s for s in cancelled if (a := answers.get(str(s.job_id))) and a.state != "ended"]
 
 
-def _let_save(sweep: Sweep, running: Sequence[PointStatus], on_wait: Callable[[], object]) -> None:
+def _let_save(running: Sequence[PointStatus], on_wait: Callable[[], object]) -> None:
     """Ask the ranks of all points to save and stop, and wait for that."""
     runs = [status.run for status in running if status.run is not None]
     # A program of the user's own knows no stop file.

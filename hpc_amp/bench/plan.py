@@ -1,0 +1,79 @@
+"""From a job file to the runs of a benchmark."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpc_amp.campaigns.measuring import Measuring
+from hpc_amp.campaigns.plan import CampaignPlan, plan_campaign, site_of
+from hpc_amp.campaigns.points import Point, Space, read_space
+from hpc_amp.config.load import read_job
+from hpc_amp.config.schema import Precision
+from hpc_amp.config.sites import HERE
+from hpc_amp.errors import ConfigError, UsageError
+
+USUAL = ("fp32", "tf32", "bf16", "fp16", "O2")
+MODE = "train.precision.mode"
+PRECISION_KEYS = (MODE, "train.precision")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """The options of `hpc-amp bench`. `here`: on this machine, whatever site the job names."""
+
+    precisions: Sequence[str] | None = None
+    table: Path | None = None
+    repeats: int
+    warmup: int
+    steps: int
+    here: bool
+
+
+def usual_precisions(gpus: bool) -> tuple[str, ...]:
+    """The precisions that are compared unless the user names some: TF32 is a mode of GPUs."""
+    known = typing.get_args(typing.get_type_hints(Precision)["mode"])
+    return tuple(name for name in USUAL if name in known and (gpus or name != "tf32"))
+
+
+def plan_bench(
+    config: Path, overrides: Sequence[str], parent: Path, options: BenchOptions
+) -> CampaignPlan:
+    """Validate every point. Touches nothing on disk. Raises ConfigError for what is wrong with one
+    of them, and for a job without a built-in task."""
+    given = [*overrides, f"site={HERE}"] if options.here else overrides
+    space = read_space(given, table=options.table, must_vary=False)
+    source = read_job(config, space.fixed)
+    loaded = source.validate(site_of(source).defaults)
+    if loaded.job.train is None:
+        raise ConfigError(
+            "bench measures a built-in task, and this job has none",
+            where=loaded.where("run"),
+            hint="write train: instead of run:",
+        )
+    measuring = Measuring(warmup=options.warmup, steps=options.steps, evaluate="at the end")
+    changes = measuring.overrides(loaded.job.train)
+    precisions = options.precisions or usual_precisions(loaded.job.resources.gpus_per_node > 0)
+    space = with_precisions(space, precisions, asked=options.precisions is not None)
+    space = replace(space, fixed=(*space.fixed, *changes))
+    return plan_campaign(source.with_overrides(changes), space, parent, repeats=options.repeats)
+
+
+def with_precisions(space: Space, precisions: Sequence[str], *, asked: bool) -> Space:
+    """Each point in each of the precisions, unless the job's own precision is among what is given.
+    Raises UsageError where that is so and the user `asked` for precisions, too."""
+    fixed = [override.partition("=")[0] for override in space.fixed]
+    given = next((key for key in PRECISION_KEYS if key in (*space.keys, *fixed)), None)
+    if given is not None and asked:
+        raise UsageError(f"--precisions sets {MODE}, and {given} is given, too", hint="use one")
+    if given is not None:
+        return space
+    values = [
+        (point.where, (precision, *point.values))
+        for precision in dict.fromkeys(precisions)
+        for point in space.points
+    ]
+    points = tuple(Point(index, one, where) for index, (where, one) in enumerate(values))
+    return Space((MODE, *space.keys), points, space.fixed)

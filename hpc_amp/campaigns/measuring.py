@@ -1,0 +1,89 @@
+"""What views have in common that measure the time of steps: `scale` and `bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from hpc_amp.campaigns.folder import Campaign
+from hpc_amp.campaigns.status import PointStatus
+from hpc_amp.campaigns.timing import read_run
+from hpc_amp.campaigns.view import View
+from hpc_amp.config.schema import Train
+
+_MANY = 999_999_999
+
+
+class MeasuringView(View):
+    """Runs that measure how long their steps take. A run counts once it has finished and all ranks
+    left their times; one that was interrupted is made again from the start."""
+
+    runs = "run"
+    resumes = False
+    done = "measured"
+
+    def refine(self, campaign: Campaign, statuses: Sequence[PointStatus]) -> list[PointStatus]:
+        """A run that has finished is `measured`, `partial` if some ranks did not leave their times,
+        or `silent` if none did."""
+        return [_with_timing(status) for status in statuses]
+
+
+def _with_timing(status: PointStatus) -> PointStatus:
+    if status.state != "finished" or status.run is None:
+        return status
+    timing = read_run(Path(status.run.run_dir))
+    if timing.complete:
+        return replace(status, state="measured", reason="", timing=timing)
+    if timing.ranks:
+        reason = f"{len(timing.ranks)} of {timing.world_size} ranks left their times"
+        return replace(status, state="partial", reason=reason, timing=timing)
+    reason = "; ".join(["it measured nothing", *timing.damaged[:1]])
+    return replace(status, state="silent", reason=reason, timing=timing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """How each run measures. Exactly one of `steps` (how many) and `seconds` (for how long) is
+    given; both count after `warmup` steps."""
+
+    warmup: int
+    steps: int | None
+    seconds: float | None = None
+    evaluate: Literal["never", "at the end", "as given"] = "never"
+    checkpoints: bool = False
+    """Whether a run saves as the job says; without it, only at its end."""
+
+    def overrides(self, train: Train) -> list[str]:
+        """What all runs change of a job with this training, as overrides."""
+        total = _MANY if self.steps is None else self.warmup + self.steps
+        seconds = "null" if self.seconds is None else self.seconds
+        changes = [
+            f"train.timing.warmup={self.warmup}",
+            f"train.timing.seconds={seconds}",
+            "train.profile=null",
+            f"train.max_steps={total}",
+            f"train.epochs={total}",
+            f"train.log_every={min(total, 1000)}",
+            # An interrupted run is made again as a whole.
+            "job.max_restarts=0",
+            "job.chain=0",
+            "restarts.on_failure=0",
+        ]
+        if self.steps is not None:
+            changes.append(f"train.timing.steps={self.steps}")
+        if train.schedule.decay_after is not None:
+            changes.append("train.schedule.decay_after=null")  # it may lie behind the last step
+        if self.evaluate == "never":
+            changes.append("train.evaluate_every=0")
+        elif self.evaluate == "at the end":
+            changes.append(f"train.evaluate_every={total + 1}")
+        if not self.checkpoints:
+            changes += [
+                f"train.checkpoint.every={_MANY}steps",
+                "train.checkpoint.keep_best=0",
+                "train.checkpoint.keep_every=null",
+                "train.checkpoint.background=false",
+            ]
+        return changes

@@ -1,0 +1,149 @@
+"""A campaign in the parts that are submitted, and the script of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from hpc_amp import __version__
+from hpc_amp.campaigns import ranges
+from hpc_amp.campaigns.folder import Campaign, Group, next_run_name, run_name
+from hpc_amp.campaigns.points import setting_in_words
+from hpc_amp.errors import UsageError
+from hpc_amp.jobs.shell import comment, quote, templates, verbatim
+from hpc_amp.schedulers import get_scheduler
+from hpc_amp.schedulers.arrays import Arrays, InOneJob, SingleJobs
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Points that are submitted together: an array, or one job."""
+
+    number: int
+    """From 1 on, over all submissions of the campaign."""
+    group: Group
+    """Whose header the script has."""
+    points: tuple[int, ...]
+    at_once: int | None = None
+    """How many of its tasks may run at the same time."""
+
+    @property
+    def script_name(self) -> str:
+        """Its file in the campaign's folder."""
+        return f"array-{self.number}.sh"
+
+
+def arrays_of(campaign: Campaign) -> Arrays:
+    """What submits the parts of a campaign, and finds their jobs."""
+    scheduler = get_scheduler(campaign.scheduler)
+    if campaign.submitting == "one job":
+        return InOneJob(scheduler)
+    if campaign.submitting == "jobs":
+        return SingleJobs(scheduler)
+    return scheduler.arrays()
+
+
+def cut(
+    campaign: Campaign,
+    wanted: Collection[int],
+    *,
+    largest: int,
+    first_number: int,
+    at_once: int | None,
+) -> list[Part]:
+    """The parts of a submission of the `wanted` points. Arrays hold points of one group, no more
+    than `largest`. Together they stay within `at_once`, of which each gets an equal share. Raises
+    UsageError where that is less than one."""
+    pieces = _pieces(campaign, wanted, largest)
+    if at_once is not None and at_once < len(pieces):
+        raise UsageError(
+            f"these are {len(pieces)} arrays: {at_once} at once is less than one of each",
+            hint=f"give --max-parallel {len(pieces)} or more",
+        )
+    parts = []
+    for index, (group, points) in enumerate(pieces):
+        share = None
+        if at_once is not None:
+            share = at_once // len(pieces) + (index < at_once % len(pieces))
+        parts.append(Part(first_number + index, group, points, share))
+    return parts
+
+
+def _pieces(
+    campaign: Campaign, wanted: Collection[int], largest: int
+) -> list[tuple[Group, tuple[int, ...]]]:
+    groups = {point: group for group in campaign.groups for point in group.points}
+    if campaign.submitting == "jobs":
+        return [(groups[point], (point,)) for point in sorted(wanted)]
+    if campaign.submitting == "one job":
+        # The job has the nodes of the largest of its runs.
+        group = max((groups[point] for point in wanted), key=lambda one: one.nodes)
+        return [(group, tuple(sorted(wanted)))]
+    pieces = []
+    for group in campaign.groups:
+        points = [point for point in group.points if point in wanted]
+        for start in range(0, len(points), largest):
+            pieces.append((group, tuple(points[start : start + largest])))
+    return pieces
+
+
+def render_part(campaign: Campaign, part: Part) -> str:
+    """The very bytes that are submitted, or that run here, for the points of a part."""
+    scheduler = get_scheduler(campaign.scheduler)
+    arrays = arrays_of(campaign)
+    directives = arrays.header(part.group.directives, len(part.points), part.at_once)
+    context = {
+        "marker": verbatim(scheduler.marker),
+        "directives": [verbatim(line) for line in directives],
+        "name_comment": comment(campaign.name),
+        "view": comment(campaign.view),
+        "version": verbatim(__version__),
+        "array": part.number,
+        "tasks": len(part.points),
+        "campaign_dir": quote(str(campaign.folder)),
+        "scheduler": verbatim(campaign.scheduler),
+        "own_code": verbatim("yes" if campaign.own_code else "no"),
+        "shell": verbatim(arrays.shell),
+    }
+    names = {} if campaign.resumes else campaign.run_names()
+    if campaign.submitting == "one job":
+        return _render_one_job(campaign, part, context, names)
+    context |= {
+        "points": verbatim(_in_bash(campaign, part.points, names)),
+        "task": verbatim(arrays.task),
+        "launch_script": verbatim(part.group.script),
+    }
+    return templates("jobs").get_template("array.sh.j2").render(context)
+
+
+def _render_one_job(
+    campaign: Campaign, part: Part, context: dict[str, object], names: Mapping[int, str]
+) -> str:
+    groups = {point: group for group in campaign.groups for point in group.points}
+    has_limit = get_scheduler(campaign.scheduler).limits
+    limit = part.group.walltime - part.group.stop_margin
+    # Where all of them ask for the same nodes, they get those of the job as they are.
+    narrows = len({groups[point].nodes for point in part.points}) > 1
+    context |= {
+        "tasks_per_node": part.group.tasks_per_node,
+        "limit": limit if has_limit else verbatim("none"),
+        "checkpoints": verbatim("keep" if campaign.resumes else "drop"),
+        "runs": [
+            (
+                quote(setting_in_words(campaign.keys, campaign.points[point])),
+                groups[point].nodes if narrows else verbatim("all"),
+                verbatim(next_run_name(campaign, point, names)),
+                verbatim(groups[point].script),
+            )
+            for point in part.points
+        ],
+    }
+    return templates("jobs").get_template("campaign.sh.j2").render(context)
+
+
+def _in_bash(campaign: Campaign, points: Sequence[int], names: Mapping[int, str]) -> str:
+    """Words that bash expands to the names of the run directories."""
+    runs = [next_run_name(campaign, point, names) for point in points]
+    if all(name == run_name(point) for name, point in zip(runs, points, strict=True)):
+        return ranges.to_bash(points)
+    return " ".join(runs)

@@ -1,0 +1,212 @@
+"""Writing a campaign, and submitting it."""
+
+from __future__ import annotations
+
+import datetime
+import signal
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hpc_amp.campaigns.folder import Campaign, Submitting, write_description
+from hpc_amp.campaigns.parts import Part, arrays_of, cut, render_part
+from hpc_amp.campaigns.plan import CampaignPlan
+from hpc_amp.campaigns.record import read_submitted, record_queued, record_submitted
+from hpc_amp.campaigns.snapshot import write_snapshot
+from hpc_amp.campaigns.status import UNDER_WAY, point_statuses
+from hpc_amp.campaigns.view import View
+from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError
+from hpc_amp.jobs import rundir
+from hpc_amp.jobs.submit import waiting_for
+from hpc_amp.schedulers import Scheduler, get_scheduler
+from hpc_amp.signals import INTERRUPTING
+
+POLL_SECONDS = 10.0
+
+
+def describe(
+    view: View,
+    plan: CampaignPlan,
+    *,
+    submitting: Submitting = "arrays",
+    at_once: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Campaign:
+    """The campaign that `write` writes. `options` are what only its view needs. Raises UsageError
+    where its scheduler cannot bound how many points run at once, or cannot run its points one after
+    the other in one job."""
+    scheduler = plan.plan.scheduler
+    if submitting == "one job":
+        _check_one_job(scheduler, plan)
+    campaign = Campaign(
+        folder=plan.folder,
+        view=view.name,
+        name=plan.name,
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        site=plan.plan.site.name,
+        scheduler=scheduler.name,
+        fixed=plan.space.fixed,
+        keys=plan.space.keys,
+        points=plan.space.points,
+        repeats=plan.repeats,
+        groups=tuple(
+            group.described(_script_name(index)) for index, group in enumerate(plan.groups)
+        ),
+        submitting=submitting,
+        resumes=view.resumes,
+        at_once=at_once,
+        own_code=plan.plan.job.code is not None,
+        options=options or {},
+    )
+    check_bound(campaign, at_once)
+    return campaign
+
+
+def _check_one_job(scheduler: Scheduler, plan: CampaignPlan) -> None:
+    resources = [group.plan.job.resources for group in plan.groups]
+    if len({one.nodes for one in resources}) > 1 and not scheduler.narrows():
+        raise UsageError(
+            f"{scheduler.title} cannot give a run a part of a job's nodes",
+            hint="leave --in-allocation out: then each run is a job of its own",
+        )
+    # A machine without a scheduler has nothing to divide.
+    per_node = {repr(replace(one, nodes=1)) for one in resources}
+    if len(per_node) > 1 and not scheduler.one_machine:
+        raise UsageError(
+            "runs that share a job may differ in job.nodes, but not in what they ask of a node",
+            hint="submit the runs as jobs of their own, or start a campaign for each",
+        )
+
+
+def check_bound(campaign: Campaign, at_once: int | None) -> None:
+    """Raises UsageError where `at_once` is given and what submits the campaign takes no such
+    bound."""
+    if at_once is not None and not arrays_of(campaign).bounds:
+        raise UsageError(
+            f"--max-parallel: {campaign.scheduler} has no arrays to bound here",
+            hint="leave it out: the queue has a limit of its own",
+        )
+
+
+def _script_name(index: int) -> str:
+    return "launch.sh" if index == 0 else f"launch-{index + 1}.sh"
+
+
+def write(campaign: Campaign, plan: CampaignPlan) -> None:
+    """Make the campaign's folder with everything that its points need. Raises UsageError where it
+    cannot be written; nothing stays behind then."""
+    scripts = [group.launch_script() for group in plan.groups]
+    try:
+        campaign.folder.mkdir(parents=True)
+        try:
+            (campaign.folder / "logs").mkdir()
+            (campaign.folder / "config.yaml").write_text(plan.config_text)
+            (campaign.folder / "jobs.jsonl").write_text("".join(f"{job}\n" for job in plan.jobs))
+            for group, script in zip(campaign.groups, scripts, strict=True):
+                (campaign.folder / group.script).write_text(script)
+            write_snapshot(campaign.folder, [group.plan for group in plan.groups])
+            write_description(campaign)
+        except BaseException:
+            rundir.discard(campaign.folder)
+            raise
+    except OSError as error:
+        raise UsageError(f"the folder {campaign.folder} cannot be written: {error}") from None
+
+
+def parts_of(campaign: Campaign, wanted: Collection[int], at_once: int | None) -> list[Part]:
+    """The parts of a submission of the `wanted` points, of which there is one at least."""
+    numbers = [submitted.number for submitted in read_submitted(campaign)]
+    return cut(
+        campaign,
+        wanted,
+        largest=arrays_of(campaign).largest(),
+        first_number=max(numbers, default=0) + 1,
+        at_once=at_once,
+    )
+
+
+def write_script(campaign: Campaign, part: Part) -> Path:
+    """The script of a part, in the campaign's folder. Raises UsageError where it cannot be
+    written."""
+    script = campaign.folder / part.script_name
+    try:
+        script.write_text(render_part(campaign, part))
+        script.chmod(0o755)
+    except OSError as error:
+        raise UsageError(f"{script} cannot be written: {error.strerror}") from None
+    return script
+
+
+def submit(
+    campaign: Campaign, parts: Sequence[Part], *, max_queued: int | None = None
+) -> list[str]:
+    """Submit the parts of a campaign; returns the ids of their jobs. With `max_queued`, no more
+    than so many runs are in the queue, and this waits for room before each part.
+
+    Raises SchedulerError where one is refused; what was accepted before goes on, and the campaign's
+    record has it.
+    """
+    taken: list[str] = []
+    room = 0
+    for part in parts:
+        if max_queued is not None:
+            room = room or _wait_for_room(campaign, max_queued)
+            room -= 1
+        job_ids: list[str] = []
+        try:
+            _submit_part(campaign, part, job_ids)
+        except UnclearError as error:
+            raise UnclearError(
+                f"{error.message}; whether the job is in the queue is not known",
+                hint=f"hpc-amp {campaign.view} continue {campaign.folder} looks for it",
+            ) from None
+        except HpcAmpError as error:
+            if not taken and not job_ids:
+                raise
+            raise SchedulerError(
+                f"{error}; {len(taken) + len(job_ids)} jobs were submitted before",
+                hint=f"hpc-amp {campaign.view} continue {campaign.folder} submits the rest",
+            ) from None
+        taken += job_ids
+    return taken
+
+
+def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
+    """Submit a part; `job_ids` gets the ids of its jobs, also where one of them is refused."""
+    script = write_script(campaign, part)
+    # A signal waits until what the scheduler has accepted is on record: `continue` would submit it
+    # once more.
+    with waiting_for(get_scheduler(campaign.scheduler)):
+        # Before there is a job: whatever ends this command, the campaign's name finds it.
+        record_submitted(campaign, part)
+        before = rundir.point_latest(campaign.folder)
+        unclear = False
+        try:
+            for job_id in arrays_of(campaign).submit(script, len(part.points)):
+                job_ids.append(job_id)
+                if signal.sigpending() & INTERRUPTING:
+                    break  # where each point is a job of its own, the others may wait
+        except UnclearError:
+            unclear = True  # without an end on record `interrupted.settle` looks for jobs
+            raise
+        finally:
+            if not unclear:
+                record_queued(campaign, part, job_ids)
+            if not (job_ids or unclear):
+                rundir.restore_latest(campaign.folder, before)
+
+
+def _wait_for_room(campaign: Campaign, max_queued: int) -> int:
+    """Wait until fewer than `max_queued` runs are in the queue; returns how many more fit."""
+    while True:
+        queued = sum(status.state in UNDER_WAY for status in point_statuses(campaign))
+        if queued < max_queued:
+            return max_queued - queued
+        time.sleep(POLL_SECONDS)
+
+
+def was_taken(campaign: Campaign) -> bool:
+    """Whether the scheduler has accepted any job of the campaign, or may have."""
+    return any(one.job_ids or not one.has_ended for one in read_submitted(campaign))

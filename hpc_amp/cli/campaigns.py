@@ -1,0 +1,454 @@
+"""What the commands of all views of campaigns share: `status`, `continue`, `cancel`, and everything
+from a planned campaign to its submission."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hpc_amp.cli.options import json_option
+
+if TYPE_CHECKING:
+    from hpc_amp.campaigns.folder import Campaign
+    from hpc_amp.campaigns.parts import Part
+    from hpc_amp.campaigns.plan import CampaignPlan
+    from hpc_amp.campaigns.status import PointStatus
+    from hpc_amp.campaigns.view import View
+
+F = TypeVar("F", bound=Callable[..., Any])
+_POLL_SECONDS = 1.0
+
+points_option = click.option(
+    "--points",
+    "table",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="CSV file with keys as titles and a point in each line.",
+)
+in_allocation_option = click.option(
+    "--in-allocation",
+    is_flag=True,
+    help="Submit one job that makes all runs, one after the other.",
+)
+
+
+def parent_option(parent: str) -> Callable[[F], F]:
+    """The option for the folder of all campaigns of a view, by its default."""
+    return click.option(
+        f"--{parent}-dir",
+        "parent",
+        type=click.Path(path_type=Path),
+        default=Path(parent),
+        envvar=f"HPC_AMP_{parent.upper()}",
+        show_default=True,
+        help=f"Folder of all {parent}.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a submission."""
+
+    max_parallel: int | None = None
+    max_queued: int | None = None
+    ask_above: float | None = None
+    yes: bool = False
+
+
+def limit_options(command: F) -> F:
+    """The options of `Limits`, which a command gets by their names."""
+    options = (
+        click.option(
+            "--max-parallel",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Run at most N points at once, where they are submitted as arrays or run on this "
+            "machine. Without it: as many as the scheduler, or the GPUs or cores of this machine, "
+            "allow.",
+        ),
+        click.option(
+            "--max-queued",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Have at most N runs in the queue, and wait here until all are submitted. For "
+            "runs that are jobs of their own.",
+        ),
+        click.option(
+            "--ask-above",
+            type=click.FloatRange(min=0),
+            metavar="NODE-HOURS",
+            help="Ask before more node-hours than this may be spent.",
+        ),
+        click.option("--yes", is_flag=True, help="Do not ask."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def start_campaign(
+    view: View,
+    plan: CampaignPlan,
+    campaign: Campaign,
+    limits: Limits,
+    *,
+    as_json: bool,
+    dry_run: bool = False,
+) -> None:
+    """Write a new campaign and submit all of its points; or, as a `dry_run`, print what would be
+    submitted."""
+    from hpc_amp.campaigns.cost import estimate
+    from hpc_amp.campaigns.submit import parts_of, write
+
+    _check_limits(campaign, limits)
+    wanted = range(len(campaign.points))
+    parts = parts_of(campaign, wanted, _at_once(campaign))
+    if dry_run:
+        _print_plan(plan, campaign, parts)
+        if view.ask_above is not None:
+            click.echo(f"\n{estimate(campaign, wanted)}")
+        return
+    _ask(view, campaign, wanted, limits, (), as_json)
+    write(campaign, plan)
+    with ExitStack() as held:
+        held.enter_context(_exclusive(view, campaign))
+        _begin(view, campaign, parts, limits, held, as_json=as_json, is_new=True)
+
+
+def add_verbs(group: click.Group, load: Callable[[], View], noun: str, parent: str) -> None:
+    """Add the commands `status`, `continue` and `cancel` to the group of a view. `load` gives the
+    view, and is called when a command runs, so that the command line starts quickly."""
+    target = click.argument("target", metavar=noun.upper())
+    folder = parent_option(parent)
+
+    @group.command(
+        help=f"Show the state of each run.\n\n{noun.upper()} is the folder of a {noun}, or a "
+        f"name: then the newest {noun} of that name.",
+    )
+    @target
+    @json_option
+    @folder
+    def status(target: str, as_json: bool, parent: Path) -> None:
+        _status(load(), target, parent, as_json)
+
+    @group.command(
+        "continue",
+        help="Submit the runs that are missing, have failed, or ended too early.\n\nThe job file, "
+        "the settings and the code are those of the start. Runs that are done, queued or running "
+        "stay as they are.",
+    )
+    @target
+    @limit_options
+    @json_option
+    @folder
+    def continue_(target: str, as_json: bool, parent: Path, **limits: Any) -> None:
+        _continue(load(), target, parent, Limits(**limits), as_json)
+
+    @group.command(
+        help=f"End all runs that are queued or running. `{group.name} continue` submits them again."
+    )
+    @target
+    @json_option
+    @folder
+    def cancel(target: str, as_json: bool, parent: Path) -> None:
+        _cancel(load(), target, parent, as_json)
+
+
+def _status(view: View, target: str, parent: Path, as_json: bool) -> None:
+    from hpc_amp.campaigns.folder import refuse_elsewhere
+    from hpc_amp.campaigns.overview import describe_status, status_to_plain
+
+    campaign = view.find(target, parent)
+    refuse_elsewhere(campaign)
+    statuses, labels = view.statuses(campaign), view.labels(campaign)
+    if as_json:
+        click.echo(json.dumps(status_to_plain(campaign, statuses, labels), indent=1))
+    else:
+        click.echo(describe_status(campaign, statuses, labels, view.runs))
+
+
+def _continue(view: View, target: str, parent: Path, limits: Limits, as_json: bool) -> None:
+    from hpc_amp.campaigns.folder import refuse_elsewhere
+    from hpc_amp.campaigns.interrupted import settle
+    from hpc_amp.campaigns.overview import facts, nothing_to_continue
+    from hpc_amp.campaigns.submit import parts_of
+
+    campaign = view.find(target, parent)
+    refuse_elsewhere(campaign)
+    if limits.max_parallel is not None:
+        campaign = replace(campaign, at_once=limits.max_parallel)
+    _check_limits(campaign, limits)
+    with ExitStack() as held:
+        held.enter_context(_exclusive(view, campaign))
+        settle(campaign, _say_that_it_waits)
+        statuses = view.statuses(campaign)
+        wanted = view.unfinished(statuses)
+        if wanted:
+            _refuse_to_share(view, campaign, statuses)
+            _ask(view, campaign, wanted, limits, statuses, as_json)
+            parts = parts_of(campaign, wanted, _at_once(campaign))
+            _begin(view, campaign, parts, limits, held, as_json=as_json, is_new=False)
+            return
+    click.echo(nothing_to_continue(statuses, view.runs, view.done), err=as_json)
+    if as_json and (_runs_here(campaign) or _waits_for(view, campaign)):
+        click.echo(view.summary(campaign, as_json=True))
+    elif as_json:
+        click.echo(json.dumps({**facts(campaign), "submitted": 0, "job_ids": []}))
+
+
+def _cancel(view: View, target: str, parent: Path, as_json: bool) -> None:
+    from hpc_amp.campaigns.control import cancel
+    from hpc_amp.campaigns.folder import refuse_elsewhere
+    from hpc_amp.campaigns.interrupted import settle
+    from hpc_amp.campaigns.overview import facts
+    from hpc_amp.campaigns.words import count
+    from hpc_amp.jobs.control import SAVE_SECONDS
+
+    def say_that_ranks_save() -> None:
+        click.echo(f"asked the ranks to save; they have {SAVE_SECONDS} s (Ctrl-C: none)", err=True)
+
+    campaign = view.find(target, parent)
+    refuse_elsewhere(campaign)
+    with _exclusive(view, campaign):
+        settle(campaign, _say_that_it_waits)
+        before = cancel(campaign, say_that_ranks_save)
+    if as_json:
+        plain = [status.to_plain(campaign.keys) for status in before]
+        click.echo(json.dumps({**facts(campaign), "cancelled": plain}, indent=1))
+    elif before:
+        click.echo(f"cancelled {count(len(before), view.runs)} of {campaign.folder}")
+    else:
+        click.echo(f"no {view.runs} of {campaign.folder} is queued or running")
+
+
+def _refuse_to_share(view: View, campaign: Campaign, statuses: Sequence[PointStatus]) -> None:
+    """Raises UsageError where runs that follow one another would share this machine with others."""
+    from hpc_amp.campaigns.status import UNDER_WAY
+    from hpc_amp.campaigns.words import under_way
+    from hpc_amp.errors import UsageError
+    from hpc_amp.schedulers import get_scheduler
+
+    number = sum(status.state in UNDER_WAY for status in statuses)
+    one_machine = get_scheduler(campaign.scheduler).one_machine
+    if number and one_machine and campaign.submitting == "one job":
+        raise UsageError(
+            under_way(number, view.runs),
+            hint=f"wait, or hpc-amp {view.name} cancel {campaign.folder}",
+        )
+
+
+def _exclusive(view: View, campaign: Campaign) -> Any:
+    """One command at a time submits runs of a campaign, or cancels them."""
+    from hpc_amp.campaigns.lock import holding
+
+    return holding(campaign.description, f"{view.runs}s")
+
+
+def _say_that_it_waits() -> None:
+    click.echo(
+        "a submission was interrupted: waiting until it is known what became of it", err=True
+    )
+
+
+def _runs_here(campaign: Campaign) -> bool:
+    """Whether the command itself runs the points, on this machine."""
+    from hpc_amp.campaigns.parts import arrays_of
+
+    return arrays_of(campaign).in_foreground
+
+
+def _at_once(campaign: Campaign) -> int | None:
+    """The bound that arrays have. Points that run here have no arrays."""
+    return None if _runs_here(campaign) else campaign.at_once
+
+
+def _check_limits(campaign: Campaign, limits: Limits) -> None:
+    from hpc_amp.campaigns.submit import check_bound
+
+    check_bound(campaign, limits.max_parallel)
+    if limits.max_queued is not None and campaign.submitting != "jobs":
+        raise click.UsageError(
+            "--max-queued is for runs that are jobs of their own: leave --max-queued out."
+        )
+
+
+def _ask(
+    view: View,
+    campaign: Campaign,
+    wanted: Sequence[int],
+    limits: Limits,
+    before: Sequence[PointStatus],
+    as_json: bool,
+) -> None:
+    """Print what the runs may cost, and let the user confirm what is expensive. Raises UsageError
+    where nobody can answer."""
+    bound = view.ask_above if limits.ask_above is None else limits.ask_above
+    if bound is None:
+        return
+    from hpc_amp.campaigns.cost import estimate
+
+    cost = estimate(campaign, wanted, before)
+    click.echo(str(cost), err=as_json)
+    if limits.yes or cost.most <= bound:
+        return
+    if not sys.stdin.isatty():
+        from hpc_amp.errors import UsageError
+
+        raise UsageError(
+            f"{cost.most_in_words} are above --ask-above {bound:g}, and nobody can be asked",
+            hint="give --yes",
+        )
+    if not click.confirm("Submit?", err=True):
+        click.echo("nothing was submitted", err=True)
+        raise SystemExit(1)
+
+
+def _print_plan(plan: CampaignPlan, campaign: Campaign, parts: Sequence[Part]) -> None:
+    from hpc_amp.campaigns.overview import points_table
+    from hpc_amp.campaigns.parts import render_part
+    from hpc_amp.campaigns.tables import as_text
+
+    click.echo("\n".join(as_text(points_table(campaign.keys, campaign.points))))
+    scripts = [(part.script_name, render_part(campaign, part)) for part in parts]
+    scripts += [
+        (group.script, planned.launch_script())
+        for group, planned in zip(campaign.groups, plan.groups, strict=True)
+    ]
+    for name, text in scripts:
+        # As bytes: they are the script's, whatever the terminal's encoding.
+        click.echo(f"\n==== {campaign.folder / name}\n".encode() + text.encode(), nl=False)
+
+
+def _begin(
+    view: View,
+    campaign: Campaign,
+    parts: Sequence[Part],
+    limits: Limits,
+    held: ExitStack,
+    *,
+    as_json: bool,
+    is_new: bool,
+) -> None:
+    """Submit the parts, or run them here: then the campaign is `held` until they are on record."""
+    from hpc_amp.campaigns.overview import facts
+    from hpc_amp.campaigns.submit import submit, was_taken
+    from hpc_amp.campaigns.words import count
+    from hpc_amp.errors import HpcAmpError
+    from hpc_amp.jobs import rundir
+
+    if _runs_here(campaign):
+        _run_here(view, campaign, parts, held, as_json=as_json)
+        return
+    try:
+        job_ids = submit(campaign, parts, max_queued=limits.max_queued)
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nno longer submitting; the rest: hpc-amp {view.name} continue {campaign.folder}",
+            err=True,
+        )
+        raise SystemExit(130) from None
+    except HpcAmpError:
+        if is_new and not was_taken(campaign):
+            rundir.discard(campaign.folder)
+        raise
+    runs = sum(len(part.points) for part in parts)
+    if _waits_for(view, campaign):
+        held.close()  # other commands may cancel it meanwhile
+        _follow(view, campaign, {point for part in parts for point in part.points}, as_json)
+    elif as_json:
+        click.echo(json.dumps({**facts(campaign), "submitted": runs, "job_ids": job_ids}))
+    else:
+        shown = ", ".join(job_ids[:4]) + (", ..." if len(job_ids) > 4 else "")
+        click.echo(
+            f"submitted {count(runs, view.runs)} as {count(len(job_ids), 'job')} "
+            f"({campaign.scheduler}): {shown}\n{view.noun} {campaign.folder}"
+        )
+
+
+def _waits_for(view: View, campaign: Campaign) -> bool:
+    from hpc_amp.schedulers import get_scheduler
+
+    return view.follows and get_scheduler(campaign.scheduler).one_machine
+
+
+def _run_here(
+    view: View, campaign: Campaign, parts: Sequence[Part], held: ExitStack, *, as_json: bool
+) -> None:
+    from hpc_amp.campaigns.here import CampaignInterrupted, gpus_here, run_here, slots_here
+    from hpc_amp.campaigns.words import count
+
+    slots = slots_here(campaign, gpus_here(), os.cpu_count() or 1)
+    runs = sum(len(part.points) for part in parts)
+    click.echo(
+        f"{view.noun} {campaign.folder}: {count(runs, view.runs)}, {len(slots)} at once",
+        err=as_json,
+    )
+    ended = 0
+
+    def say(index: int) -> None:
+        nonlocal ended
+        ended += 1
+        (status,) = view.statuses(campaign, index)
+        click.echo(f"[{ended}/{runs}] {_told(view, campaign, status)}", err=as_json)
+
+    again = f"hpc-amp {view.name} continue {campaign.folder}"
+    try:
+        run_here(campaign, parts, slots, held.close, say)
+    except (CampaignInterrupted, KeyboardInterrupt):
+        click.echo(f"stopped; go on with: {again}", err=True)
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        click.echo(f"stopped, since nobody reads this any more; go on with: {again}", err=True)
+        raise SystemExit(1) from None
+    _end(view, campaign, as_json)
+
+
+def _follow(view: View, campaign: Campaign, points: set[int], as_json: bool) -> None:
+    """Wait until these points have ended. Ctrl-C cancels them."""
+    from hpc_amp.campaigns.control import cancel
+    from hpc_amp.campaigns.status import UNDER_WAY
+    from hpc_amp.campaigns.words import count
+
+    click.echo(f"{count(len(points), view.runs)} in {campaign.folder}", err=True)
+    told: set[int] = set()
+    try:
+        while told != points:
+            for status in view.statuses(campaign):
+                if status.index in points - told and status.state not in UNDER_WAY:
+                    told.add(status.index)
+                    click.echo(_told(view, campaign, status), err=True)
+            time.sleep(_POLL_SECONDS)
+    except KeyboardInterrupt:
+        click.echo("\nending the run that is under way", err=True)
+        cancel(campaign, lambda: None)
+        click.echo(view.summary(campaign, as_json=as_json))
+        raise SystemExit(130) from None
+    _end(view, campaign, as_json)
+
+
+def _end(view: View, campaign: Campaign, as_json: bool) -> None:
+    click.echo(view.summary(campaign, as_json=as_json))
+    if any(status.state != view.done for status in view.statuses(campaign)):
+        raise SystemExit(1)
+
+
+def _told(view: View, campaign: Campaign, status: PointStatus) -> str:
+    """What became of a point, in a line."""
+    from hpc_amp.campaigns.words import milliseconds, one_line
+
+    settings = " ".join(campaign.overrides_of(status.index)) or "as given"
+    if campaign.repeats > 1:
+        settings += f", repeat {status.point.repeat}"
+    said = f"{status.state}: {one_line(status.reason)}" if status.reason else status.state
+    if status.step_seconds is not None:
+        said = f"{milliseconds(status.step_seconds)} ms a step"
+    return f"{view.runs} {status.index} ({one_line(settings)}) {said}"

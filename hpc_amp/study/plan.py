@@ -1,0 +1,167 @@
+"""From a job file to the runs of a scaling study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpc_amp.campaigns.folder import Submitting
+from hpc_amp.campaigns.measuring import Measuring
+from hpc_amp.campaigns.plan import CampaignPlan, plan_campaign, site_of
+from hpc_amp.campaigns.points import Point, Space
+from hpc_amp.campaigns.words import count, joined, on_nodes
+from hpc_amp.config.checks import check_job
+from hpc_amp.config.load import LoadedJob, read_job
+from hpc_amp.config.schema import Job, Train
+from hpc_amp.errors import ConfigError
+from hpc_amp.study.folder import KINDS, Kind
+
+KEYS = ("job.nodes", "train.batch_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOptions:
+    """The options of `hpc-amp scale`."""
+
+    kinds: tuple[Kind, ...]
+    nodes: tuple[int, ...]
+    repeats: int
+    measuring: Measuring
+    in_allocation: bool = False
+    arrays: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StudyPlan:
+    """A study, ready to be written and submitted."""
+
+    plan: CampaignPlan
+    options: StudyOptions
+    settings: dict[Kind, tuple[int, ...]]
+    """For each kind, the number of the setting on each number of nodes."""
+    batches: dict[Kind, str]
+    """In words, what stays the same on all numbers of nodes."""
+
+    @property
+    def submitting(self) -> Submitting:
+        """How the runs are submitted. A machine without a queue would start all jobs at once."""
+        if self.options.in_allocation or self.plan.plan.scheduler.one_machine:
+            return "one job"
+        return "arrays" if self.options.arrays else "jobs"
+
+    def facts(self) -> dict[str, Any]:
+        """What the campaign notes of it."""
+        measuring = self.options.measuring
+        return {
+            "kinds": self.options.kinds,
+            "nodes": self.options.nodes,
+            "settings": self.settings,
+            "warmup": measuring.warmup,
+            "steps": measuring.steps,
+            "seconds": measuring.seconds,
+        }
+
+    def describe(self) -> str:
+        """What the study measures, for people."""
+        options, measuring, plan = self.options, self.options.measuring, self.plan.plan
+        nodes = joined([f"{number:,}" for number in options.nodes])
+        kinds = joined(list(options.kinds))
+        measured = f"about {measuring.seconds:g} s" if measuring.steps is None else ""
+        measured = measured or count(measuring.steps or 0, "step")
+        evaluates = "no evaluation" if measuring.evaluate == "never" else "evaluations"
+        saves = "checkpoints as the job says" if measuring.checkpoints else "no checkpoint"
+        lines = [
+            f"{self.plan.name}: {kinds} scaling on {nodes} node"
+            f"{'' if options.nodes == (1,) else 's'}, {count(options.repeats, 'repeat')}, "
+            f"site {plan.site.name}, {plan.launcher.name}",
+            "; ".join(f"{kind}: {batch}" for kind, batch in self.batches.items()),
+            f"{count(measuring.warmup, 'step')} of warm-up, then {measured} measured; "
+            f"{evaluates} and {saves} meanwhile",
+        ]
+        shared = [
+            number
+            for number, *settings in zip(options.nodes, *self.settings.values(), strict=True)
+            if len(settings) > 1 and len(set(settings)) == 1
+        ]
+        if shared:
+            lines.append(f"{kinds} share their runs {on_nodes(shared)}")
+        return "\n  ".join(lines)
+
+
+def plan_study(
+    config: Path, overrides: Sequence[str], parent: Path, options: StudyOptions
+) -> StudyPlan:
+    """Check every point of a study. Touches nothing on disk.
+
+    Raises ConfigError for what is wrong with one of them, for a batch that the nodes cannot share,
+    and for a job without a built-in task.
+    """
+    source = read_job(config, overrides)
+    site = site_of(source)
+    loaded = source.validate(site.defaults)
+    job = loaded.job
+    if job.train is None:
+        raise ConfigError(
+            "scale measures a built-in task, and this job has none",
+            where=loaded.where("run"),
+            hint="write train: instead of run:",
+        )
+    check_job(loaded, site)
+    options = replace(options, nodes=tuple(sorted(set(options.nodes))))
+    _check_batches(loaded, job.train, options)
+    values: list[tuple[str, str]] = []
+    settings: dict[Kind, list[int]] = {kind: [] for kind in options.kinds}
+    for nodes in options.nodes:
+        for kind in options.kinds:
+            value = (str(nodes), str(batch_size(kind, nodes, job, job.train)))
+            if value not in values:
+                values.append(value)
+            settings[kind].append(values.index(value))
+    changes = options.measuring.overrides(job.train)
+    points = tuple(Point(index, value) for index, value in enumerate(values))
+    space = Space(KEYS, points, (*overrides, *changes))
+    plan = plan_campaign(source.with_overrides(changes), space, parent, repeats=options.repeats)
+    batches: dict[Kind, str] = {
+        "strong": f"{count(job.train.batch_size, 'sample')} a step",
+        "weak": f"{count(job.train.batch_size // job.world_size, 'sample')} a step and rank",
+    }
+    return StudyPlan(
+        plan,
+        options,
+        {kind: tuple(numbers) for kind, numbers in settings.items()},
+        {kind: batches[kind] for kind in KINDS if kind in options.kinds},
+    )
+
+
+def batch_size(kind: Kind, nodes: int, job: Job, train: Train) -> int:
+    """Global batch of a run: the job's, or where it is weak scaling, as many samples a rank."""
+    if kind == "strong":
+        return train.batch_size
+    return train.batch_size // job.world_size * job.ranks_per_node * nodes
+
+
+def _check_batches(loaded: LoadedJob, train: Train, options: StudyOptions) -> None:
+    """With strong scaling one batch is divided among every number of ranks."""
+    if "strong" not in options.kinds:
+        return
+    batch = train.batch_size
+    parts = {nodes: nodes * loaded.job.ranks_per_node * train.accumulate for nodes in options.nodes}
+    unfit = [nodes for nodes, part in sorted(parts.items()) if batch % part]
+    if not unfit:
+        return
+    step = math.lcm(*parts.values())
+    below = batch // step * step
+    sizes = f"{below} or {below + step}" if below else f"{step}"
+    ranks = f"{parts[unfit[0]] // train.accumulate} ranks"
+    if train.accumulate > 1:
+        ranks += f" x {train.accumulate} parts"
+    told = joined([str(nodes) for nodes in sorted(parts)])
+    raise loaded.error(
+        "train.batch_size",
+        f"strong scaling divides it, and {batch} does not divide by the {ranks} of "
+        f"{count(unfit[0], 'node')}",
+        f"use {sizes}, which {told} nodes divide, or --kind weak",
+    )

@@ -1,0 +1,16 @@
+"""Sweeps as a view of campaigns."""
+
+from __future__ import annotations
+
+from hpc_amp.campaigns.view import View
+
+
+class SweepView(View):
+    """Points that are compared by what comes out of their runs."""
+
+    name = "sweep"
+    noun = "sweep"
+    parent = "sweeps"
+
+
+SWEEP = SweepView()
