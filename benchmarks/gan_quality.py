@@ -100,11 +100,11 @@ def train(flags: argparse.Namespace, mode: str, seed: int, out: Path) -> dict[st
         if scales and seen.at_begin != scales:
             raise RuntimeError(f"{mode}: the loss scales after a resume differ from those saved")
         scales = seen.at_end
-        distances[steps] = fitted.metrics["frechet_small"]
+        distances[steps] = fitted.metrics["frechet_random"]
     return {
         "mode": mode,
         "seed": seed,
-        "frechet_small": distances,
+        "frechet_random": distances,
         "loss_scales": {name: state["scale"] for name, state in scales.items()},
         "skipped_updates": seen.skipped,
         "cpu_seconds": round(time.process_time() - begun, 1),
@@ -147,7 +147,7 @@ def compare(runs: list[dict[str, Any]], steps: int) -> dict[str, Any]:
     """For each format, mean and standard deviation over the seeds, and Welch's t against fp32."""
     by_mode: dict[str, list[float]] = {}
     for run in runs:
-        by_mode.setdefault(run["mode"], []).append(run["frechet_small"][steps])
+        by_mode.setdefault(run["mode"], []).append(run["frechet_random"][steps])
     base = by_mode["fp32"]
     table: dict[str, Any] = {}
     for mode, values in by_mode.items():
@@ -196,7 +196,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for seed, mode in itertools.product(range(flags.seeds), MODES):
             runs.append(train(flags, mode, seed, Path(folder, f"{mode}-{seed}")))
-            shown = "  ".join(f"{s} steps {d:.5f}" for s, d in runs[-1]["frechet_small"].items())
+            shown = "  ".join(f"{s} steps {d:.5f}" for s, d in runs[-1]["frechet_random"].items())
             scales = {name: f"{scale:g}" for name, scale in runs[-1]["loss_scales"].items()}
             skipped = f"  scales {scales}, {runs[-1]['skipped_updates']} skipped" if scales else ""
             print(f"seed {seed}  {mode}  {shown}  {runs[-1]['cpu_seconds']} s{skipped}", flush=True)

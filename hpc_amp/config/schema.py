@@ -326,7 +326,7 @@ class Checkpointing:
     """Number of newest checkpoints to keep. At least 2: the last one may be damaged."""
     keep_best: Natural = 1
     """Number of checkpoints with the best results to keep in addition. The task defines the metric:
-    the highest `accuracy` of a classification, the lowest `frechet_small` of a `dcgan`. A new best
+    the highest `accuracy` of a classification, the lowest `frechet_random` of a `dcgan`. A new best
     result is saved at once. 0: none."""
     keep_every: StepInterval | None = None
     """Interval in steps or epochs (`10epochs`) of checkpoints that are never removed."""

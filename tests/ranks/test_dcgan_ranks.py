@@ -111,7 +111,7 @@ def test_two_ranks_train_as_one(folder: Path) -> None:
         assert len(expected) == 12
         assert [loss for _, loss in seen] == pytest.approx([loss for _, loss in expected], abs=1e-4)
         assert abs(expected[-1][1] - expected[0][1]) > 0.02, "it trains"
-    expected, seen = (curve(run, "eval/frechet_small") for run in (one, two))
+    expected, seen = (curve(run, "eval/frechet_random") for run in (one, two))
     assert [step for step, _ in seen] == [4, 8, 12]
     assert [value for _, value in seen] == pytest.approx([v for _, v in expected], rel=1e-2)
     assert len(list((two / "samples").iterdir())) == 3
@@ -126,7 +126,7 @@ def test_a_resume_on_two_ranks_is_bit_exact(folder: Path) -> None:
     assert (expected["outcome"], expected["world_size"]) == ("finished", 2)
     assert expected["skipped_steps"] > 3
     curves = [f"train/loss_scale_{loss}" for loss in ("d_real", "d_fake", "g")]
-    for name in (*CURVES, "eval/frechet_small", "train/loss_scale", *curves):
+    for name in (*CURVES, "eval/frechet_random", "train/loss_scale", *curves):
         assert curve(stopped, name) == curve(whole, name)
         assert curve(whole, name), name
     for attempt, step in ((1, 3), (2, 13)):
@@ -161,7 +161,7 @@ def test_the_example_runs_on_two_ranks_and_is_resumed_where_it_is_asked_to(
     said = run(warm, 1, SCRIPT, *flags, "--niter", "2", "--resume")
     assert "at step 4 (saved by 2 ranks)" in said
     assert "finished at step 8 of 8" in said
-    assert [step for step, _ in curve(tmp_path, "eval/frechet_small")] == [4, 8]
+    assert [step for step, _ in curve(tmp_path, "eval/frechet_random")] == [4, 8]
     names = [path.name for path in sorted((tmp_path / "samples").iterdir())]
     assert names == ["step-00000004.png", "step-00000008.png"]
 

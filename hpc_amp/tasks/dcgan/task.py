@@ -37,7 +37,7 @@ class Dcgan(Task):
     """
 
     name: ClassVar[str] = "dcgan"
-    best: ClassVar[Best] = Best("frechet_small", "lowest")
+    best: ClassVar[Best] = Best("frechet_random", "lowest")
     train: DcganConfig
     data: PreparedData
     judged: dict[str, Tensor]
@@ -126,10 +126,10 @@ class Dcgan(Task):
         return images.float().cpu() / 2 + 0.5
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
-        """`frechet_small`, the distance of the generated images from the test images, as measured
+        """`frechet_random`, the distance of the generated images from the test images, as measured
         in `hpc_amp.gan.frechet`. A collective call."""
         real, made = add_over_ranks(torch.stack(list(self._moments.values())), self.world)
-        return {"frechet_small": frechet_distance(real, made)}
+        return {"frechet_random": frechet_distance(real, made)}
 
     def _loss(self, name: str, logits: Tensor, label: float) -> Losses:
         """The mean binary cross entropy of `logits` [B] in fp32. `label` is that of all images: 1
