@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -246,7 +246,7 @@ def _refuse_to_share(view: View, campaign: Campaign, statuses: Sequence[PointSta
         )
 
 
-def _exclusive(view: View, campaign: Campaign) -> Any:
+def _exclusive(view: View, campaign: Campaign) -> AbstractContextManager[None]:
     """One command at a time submits runs of a campaign, or cancels them."""
     from hpc_amp.campaigns.lock import holding
 
