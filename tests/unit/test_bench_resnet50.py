@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,12 +25,13 @@ def measured(host: StubHost, *words: str) -> dict[str, Any]:
     return dict(json.loads(ended.stdout))
 
 
-def test_small_images_on_a_cpu(host: StubHost) -> None:
+def test_small_images_on_a_cpu(host: StubHost, warm_python: Path) -> None:
     """The same file with fewer pixels, so that it is known to be right before a GPU is at hand."""
     report = measured(
         host, "--precisions", "fp32", "--repeats", "1", "--warmup", "1", "--steps", "2",
         "job.gpus_per_node=0", "train.batch_size=4", "train.data.synthetic.image_size=32",
         "train.data.synthetic.train=16", "train.data.synthetic.test=8",
+        f"container.python={warm_python}",
     )  # fmt: skip
     assert [row["setting"] for row in report["settings"]] == ["fp32"]
     assert report["conditions"]["model"] == "resnet50"
