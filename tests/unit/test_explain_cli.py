@@ -38,7 +38,7 @@ def test_a_cause_is_named_with_its_line_and_its_fix(host: StubHost) -> None:
 
     assert result.returncode == 0, result.stderr
     rows = dict(line.split(None, 1) for line in result.stdout.splitlines())
-    assert rows["cause"].startswith("The folder /lus that is to be bound")
+    assert rows["cause"].startswith("The folder /lus, which should be bound")
     assert rows["evidence"] == f"job.log:2: {FATAL.strip()}"
     assert rows["fix"].startswith("Remove it from container.bind")
     assert rows["confidence"] == "high"
