@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from PIL import Image
 from support.dcgan import GAN, TRAIN, dcgan
 from support.training import CPU, curve, engine, fit_until, settings
+from support.unpaired import plain_train as unpaired
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -209,6 +210,8 @@ TINY: dict[str, dict[str, Any]] = {
         "data": {"name": "synthetic", "synthetic": {"train": 32, "test": 9, "image_size": 16}},
     },
     "dcgan": {**TRAIN, "gan": {**GAN, "eps": 1e-4}},
+    "munit": unpaired("munit", adversarial={"r1": 0.0}),
+    "unit": unpaired("unit", adversarial={"r1": 0.0}),
 }
 """A configuration of each task."""
 
@@ -258,7 +261,6 @@ def test_autocast_covers_every_forward_pass_of_every_task(
     """In training, in an evaluation, and for pictures."""
     config = {**TINY[name], "precision": {"mode": mode}, "batch_size": 16}
     task = type(build_task(settings(**config), World(), CPU))
-    config.pop("task", None)
     made = engine(tmp_path, task, **config)
     expected = {"fp32": torch.float32, "bf16": torch.bfloat16}.get(mode, torch.float16)
     seen = watch_forwards(made.networks)
