@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -168,13 +169,8 @@ class UnpairedGan(ConditionalGan):
         """The number of `images` of each domain, and sums of what `measure` says."""
         sums = {"images": torch.tensor(len(batch))}
         for direction in DIRECTIONS:
-            images, real, truth = sides(batch, direction)
-            made = self.translations(
-                networks[GENERATOR],  # type: ignore[arg-type]
-                images,
-                direction,
-                batch.seeds,
-            )
+            _, real, truth = sides(batch, direction)
+            made = self._translated(batch, direction, networks)
             sums |= self.measure(direction[-1], real, made.float(), truth)
         return sums
 
@@ -209,20 +205,23 @@ class UnpairedGan(ConditionalGan):
         return self._shown
 
     def picture_rows(self, networks: Networks) -> Tensor:
-        """For each sample: an image of A, its correct translation where that is known, its
-        translations; and the same for an image of B."""
+        """For each sample: an image of A, its correct translations where they are known, and its
+        translations; and the same for an image of B. Where the weights are averaged, a translation
+        by the weights themselves comes before those by the average."""
         batch = self.shown()
         columns = []
         for direction in DIRECTIONS:
             images, _, truth = sides(batch, direction)
-            made = self.translations(
-                networks[GENERATOR],  # type: ignore[arg-type]
-                images,
-                direction,
-                batch.seeds,
-            )
-            columns += [images[:, None], *([truth] if truth is not None else []), made]
+            make = partial(self._translated, batch, direction)
+            *live, made = self.outputs(make, networks)
+            columns += [images[:, None], *([] if truth is None else [truth])]
+            columns += [*(part[:, :1] for part in live), made]
         return torch.cat([part.float() for part in columns], 1)
+
+    def _translated(self, batch: UnpairedBatch, direction: Direction, networks: Networks) -> Tensor:
+        """The translations of an evaluation batch: [B, K, 3, H, W]."""
+        generator: Translator = networks[GENERATOR]  # type: ignore[assignment]
+        return self.translations(generator, sides(batch, direction)[0], direction, batch.seeds)
 
 
 def sides(batch: UnpairedBatch, direction: Direction) -> tuple[Tensor, Tensor, Tensor | None]:

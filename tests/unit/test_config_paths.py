@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hpc_amp.study.draft import StudyOptions, draft_study
 from hypothesis import given
 from hypothesis import strategies as st
 from support.campaigns import planned_sweep
 
+from hpc_amp.campaigns.measuring import Measuring
+from hpc_amp.campaigns.submit import describe, write
 from hpc_amp.cli.app import app
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.keys import keys_of
@@ -22,7 +23,8 @@ from hpc_amp.config.tree import Scalar
 from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.plan import make_plan
 from hpc_amp.jobs.render import render
-from hpc_amp.jobs.submit import prepare
+from hpc_amp.study.plan import StudyOptions, plan_study
+from hpc_amp.study.view import SCALE
 from hpc_amp.tasks.registry import TASKS, config_class
 
 RUN = "name: x\nrun: [python]\njob: {gpus_per_node: 0}\n"
@@ -271,10 +273,11 @@ def test_a_study_that_goes_on_in_another_shell_has_its_paths(shell, monkeypatch)
         "train: {data: {name: synthetic, root: $SCRATCH/c}}\n"
     )
     options = StudyOptions(
-        kinds=("strong",), nodes=(1,), repeats=1, warmup=1, steps=2, seconds=None,
-        evaluate=False, checkpoints=False, in_allocation=False,
-    )  # fmt: skip
-    draft = draft_study(Path("job.yaml"), [], Path("studies"), options)
+        kinds=("strong",), nodes=(1,), repeats=1, measuring=Measuring(warmup=1, steps=2)
+    )
+    study = plan_study(Path("job.yaml"), [], Path("studies"), options)
+    campaign = describe(SCALE, study.plan, submitting="jobs", options=study.facts())
+    write(campaign, study.plan)
     monkeypatch.delenv("SCRATCH")
-    plan, _ = prepare(Path("job.yaml"), draft.recipe.overrides)
-    assert plan.job.train.data.root == "/scratch/me/c"
+    (line,) = (campaign.folder / "jobs.jsonl").read_text().splitlines()
+    assert json.loads(line)["job"]["train"]["data"]["root"] == "/scratch/me/c"

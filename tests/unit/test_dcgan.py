@@ -16,6 +16,7 @@ from PIL import Image
 from support.dcgan import GAN, TRAIN, dcgan
 from support.funit import NAMES, plain_train
 from support.training import CPU, curve, engine, fit_until, settings
+from support.unpaired import plain_train as unpaired
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -212,6 +213,8 @@ TINY: dict[str, dict[str, Any]] = {
     "dcgan": {**TRAIN, "gan": {**GAN, "eps": 1e-4}},
     # An R1 penalty is computed in fp32.
     **{name: plain_train(name, adversarial={"r1": 0.0}) for name in NAMES},
+    "munit": unpaired("munit", adversarial={"r1": 0.0}),
+    "unit": unpaired("unit", adversarial={"r1": 0.0}),
 }
 """A configuration of each task."""
 

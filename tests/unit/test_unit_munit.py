@@ -301,17 +301,23 @@ def test_metrics_tell_the_truth_from_trivial_translations(tmp_path: Path) -> Non
     )
 
 
+@torch.no_grad()
 def test_a_picture_shows_images_truths_and_translations(tmp_path: Path) -> None:
-    made = unpaired(tmp_path, "munit", evaluation={"pictures": 2, "styles": 3})
-    with torch.no_grad():
-        pictures = made.task.pictures(made.networks)
-    assert pictures is not None and pictures.shape == (2, 3, 16, (1 + 2 + 3 + 1 + 1 + 3) * 16)
+    """By the weights themselves, in one style, and by their average in all."""
+    options: dict[str, Any] = {"evaluation": {"pictures": 2, "styles": 3}, "ema": 0.9}
+    made = unpaired(tmp_path, "munit", **options)
+    assert made.average is not None
+    plain = made.task.pictures(made.networks)
+    assert plain is not None and plain.shape == (2, 3, 16, (1 + 2 + 3 + 1 + 1 + 3) * 16)
+    pictures = made.task.pictures(made.average.networks)
+    assert pictures is not None and pictures.shape == (2, 3, 16, 13 * 16)
     batch = next(iter(made.task.evaluation_batches()))
-    columns = pictures.unflatten(3, (11, 16)).permute(3, 0, 1, 2, 4)
-    shown = {0: batch.a, 1: batch.a_in_b[:, 0], 6: batch.b, 7: batch.b_in_a[:, 0]}
+    columns = pictures.unflatten(3, (13, 16)).permute(3, 0, 1, 2, 4)
+    shown = {0: batch.a, 1: batch.a_in_b[:, 0], 7: batch.b, 8: batch.b_in_a[:, 0]}
     for place, images in shown.items():
         torch.testing.assert_close(columns[place], images[:2] / 2 + 0.5, atol=1e-6, rtol=0)
-    assert not torch.equal(columns[3], columns[4]), "styles differ"
+    torch.testing.assert_close(columns[3], columns[4], msg="the average is what it was copied from")
+    assert not torch.equal(columns[5], columns[4]), "styles differ"
 
 
 def test_random_numbers_of_both_phases_of_a_step_agree(tmp_path: Path) -> None:

@@ -118,8 +118,7 @@ class MunitGenerator(Translator):
         self, domain: Domain, contents: tuple[Tensor, Tensor], codes: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, ...]:
         """Two batches in one pass."""
-        styles = torch.cat([code.float() for code in codes])
-        images: Tensor = self.decoders[domain](torch.cat(contents), styles)
+        images: Tensor = self.decoders[domain](torch.cat(contents), torch.cat(codes))
         return images.chunk(2)
 
 
