@@ -17,7 +17,13 @@ pytestmark = pytest.mark.ranks
 LOSSES = ("d", "r1", "gan", "features", "reconstruction")
 METRICS = ("frechet_random", "nearest_class", "truth_l1")
 COMMON: dict[str, Any] = {"log_every": 1, "device": "cpu", "checkpoint": {"every": "100epochs"}}
-PARITY: dict[str, Any] = {**COMMON, "epochs": 3, "precision": {"mode": "fp32"}}
+# Larger steps enlarge the differences of rounding, as in any GAN.
+PARITY: dict[str, Any] = {
+    **COMMON,
+    "epochs": 3,
+    "precision": {"mode": "fp32"},
+    "adversarial": {"generator_lr": 2e-4, "discriminator_lr": 2e-4},
+}
 # Overflows at once, and again each time that a scale has grown back.
 FP16: dict[str, Any] = {
     **COMMON,
@@ -97,9 +103,9 @@ def test_two_ranks_train_as_one(name: str, folder: Path) -> None:
     for loss in LOSSES:
         expected, seen = (curve(run, f"train/{loss}") for run in (one, two))
         assert len(expected) == 12
-        assert [v for _, v in seen] == pytest.approx([v for _, v in expected], rel=1e-2, abs=1e-3)
-    first, *_, last = curve(one, "train/reconstruction")
-    assert last[1] < first[1] - 0.01, "it trains"
+        assert [v for _, v in seen] == pytest.approx([v for _, v in expected], rel=1e-3, abs=1e-4)
+    first, *_, last = curve(one, "train/d")
+    assert last[1] < first[1] - 0.1, "it trains"
     for metric in METRICS:
         expected, seen = (curve(run, f"eval/{metric}") for run in (one, two))
         assert [step for step, _ in seen] == [4, 8, 12]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from support.funit import NAMES, few_shot
 from support.training import CPU, curve, fit_until
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
 from hpc_amp.gan.frechet import FeatureNetwork
+from hpc_amp.gan.generation import Request, read_images
 from hpc_amp.gan.layers import initialize
 from hpc_amp.tasks.coco_funit.config import CocoFunitNetworks
 from hpc_amp.tasks.coco_funit.networks import ContentConditionedStyle
@@ -287,3 +289,30 @@ def test_a_picture_has_a_row_for_each_unseen_class(tmp_path: Path) -> None:
         for place, image in zip((0, 1, 3), rows, strict=True):
             part = picture[:, :, 16 * place : 16 * (place + 1)]
             torch.testing.assert_close(part, image / 2 + 0.5, atol=1e-6, rtol=0)
+
+
+# -- use ------------------------------------------------------------------------------------------
+
+
+def test_files_are_translated_into_the_class_of_reference_files(tmp_path: Path) -> None:
+    """Without the training data; in batches or one by one."""
+    made = few_shot(tmp_path / "run", "coco_funit")
+    task = type(made.task)(made.train, World(), CPU)
+    networks = task.generation_networks()
+    assert list(networks) == ["generator"]
+    networks["generator"].load_state_dict(made.networks["generator"].state_dict())
+    names = ["a.png", "b.png", "c.png", "style 1.png", "style 2.png"]
+    files = [tmp_path / name for name in names]
+    for number, file in enumerate(files):
+        pixels = torch.randint(256, (20, 24, 3), generator=torch.Generator().manual_seed(number))
+        Image.fromarray(pixels.to(torch.uint8).numpy()).save(file)
+    request = Request(tmp_path, files[:3], style=tuple(files[3:]), batch_size=2)
+    with torch.no_grad():
+        found = dict(task.generate(request, networks))
+        content = read_images(files[:3], made.train.images, CPU)
+        style = read_images(files[3:], made.train.images, CPU).expand(3, 2, 3, 16, 16)
+        expected = made.networks["generator"].translate(content, style)
+    assert list(found) == files[:3]
+    torch.testing.assert_close(torch.stack(list(found.values())), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(DataError, match="coco_funit needs images of a class"):
+        next(task.generate(Request(tmp_path, files[:1]), networks))

@@ -71,13 +71,21 @@ def mean_codes(encoder: nn.Module, references: Sequence[Tensor]) -> list[Tensor]
     ]
 
 
+def unbiased(inputs: int, outputs: int, kernel: int) -> nn.Conv2d:
+    """A convolution before AdaIN, which would remove a bias: the gradient of one is rounding noise,
+    and Adam makes steps of full size of it."""
+    return nn.Conv2d(
+        inputs, outputs, kernel, padding=kernel // 2, padding_mode="reflect", bias=False
+    )
+
+
 class AdaptiveResidualBlock(nn.Module):
     """Two 3 x 3 convolutions with AdaIN beside the identity."""
 
     def __init__(self, channels: int, style: int) -> None:
         super().__init__()
         self.first = AdaptiveBlock(channels, channels, 3, style)
-        self.second = ConvBlock(channels, channels, activation_name="none")
+        self.second = unbiased(channels, channels, 3)
         self.norm = AdaptiveInstanceNorm(channels, style)
 
     def forward(self, x: Tensor, style: Tensor) -> Tensor:
@@ -91,7 +99,7 @@ class AdaptiveBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, kernel: int, style: int) -> None:
         super().__init__()
-        self.conv = ConvBlock(inputs, outputs, kernel, activation_name="none")
+        self.conv = unbiased(inputs, outputs, kernel)
         self.norm = AdaptiveInstanceNorm(outputs, style)
 
     def forward(self, x: Tensor, style: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ that the training has not seen."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -87,27 +88,9 @@ class Funit(ConditionalGan):
         """What computes style codes from content images and references."""
         return StyleEncoder(self.config)
 
-    def generation_networks(self) -> dict[str, nn.Module]:
-        """The generator. The discriminator needs to know the classes of the data."""
-        return {GENERATOR: Generator(self.config, self.style_network())}
-
-    def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
-        """Each image drawn as the class that the style images of `request` show, all of which
-        count."""
-        if not request.style:
-            raise DataError(f"{self.name} needs images of a class: name them, or their folder")
-        generator = networks[GENERATOR]
-        assert isinstance(generator, Generator)
-        style = read_images(request.style, self.train.images, self.device)
-        for files in request.batches():
-            content = read_images(files, self.train.images, self.device)
-            made = generator.translate(content, style.expand(len(files), *style.shape))
-            yield from zip(files, made, strict=True)
-
     def build_networks(self) -> dict[str, nn.Module]:
         """Generator and discriminator."""
         config = self.config
-        generator = Generator(config, self.style_network())
         discriminator = ProjectionDiscriminator(
             3,
             len(self.data.classes),
@@ -116,9 +99,14 @@ class Funit(ConditionalGan):
             most=16 * config.discriminator_width,
             spectral=None if config.spectral == "none" else config.spectral,
         )
-        for network in (generator, discriminator):
-            initialize(network, "kaiming")
-        return {GENERATOR: generator, DISCRIMINATOR: discriminator}
+        initialize(discriminator, "kaiming")
+        return {**self.generation_networks(), DISCRIMINATOR: discriminator}
+
+    def generation_networks(self) -> dict[str, nn.Module]:
+        """The generator. It does not depend on the classes of the data."""
+        generator = Generator(self.config, self.style_network())
+        initialize(generator, "kaiming")
+        return {GENERATOR: generator}
 
     def loss_weights(self) -> Mapping[str, float]:
         """The generator's losses by name, and their weights."""
@@ -208,12 +196,27 @@ class Funit(ConditionalGan):
             metrics["truth_l1"] = sums["truth_l1"] / sums["images"]
         return metrics
 
+    def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
+        """Each image drawn as the class that the style images of `request` show, all of which
+        count."""
+        if not request.style:
+            raise DataError(f"{self.name} needs images of a class: name them, or their folder")
+        generator = networks[GENERATOR]
+        assert isinstance(generator, Generator)
+        style = read_images(request.style, self.train.images, self.device)
+        for files in request.batches():
+            content = read_images(files, self.train.images, self.device)
+            made = generator.translate(content, style.expand(len(files), *style.shape))
+            yield from zip(files, made, strict=True)
+
     def picture_rows(self, networks: Networks) -> Tensor:
         """A row for each of the first unseen classes of the evaluation before: content, first
-        reference, translation, and the truth where it is known."""
+        reference, translation (with an average of the weights, that of the weights themselves comes
+        before that of the average), and the truth where it is known."""
         rows = []
         for batch in self._shown.values():
-            columns = [batch.content, batch.style[:, 0], translated(batch, networks).float()]
+            made = self.outputs(partial(translated, batch), networks)
+            columns = [batch.content, batch.style[:, 0], *(images.float() for images in made)]
             if batch.truth is not None:
                 columns.append(batch.truth)
             rows.append(torch.stack(columns, 1))
