@@ -50,7 +50,8 @@ class SpectralNorm(nn.Module):
                 self._iterate(matrix.detach())
             # A second forward pass changes the buffer, and backward needs this one. The average of
             # several unit vectors, which is what an EMA has, is shorter than 1.
-            v = self.v / self.v.norm().clamp(min=self.eps)
+            v = self.v.float()  # with O2 and O3, buffers are in half precision
+            v = v / v.norm().clamp(min=self.eps)
             sigma = torch.mv(matrix.float(), v).norm().clamp(min=self.eps)
             return torch.div(weight, sigma.to(weight.dtype))
 
@@ -69,7 +70,7 @@ class SpectralNorm(nn.Module):
         # The norm of a half-precision vector may overflow.
         wide = vector.float()
         norm = wide.norm()
-        return torch.where(norm > self.eps, wide / norm.clamp(min=self.eps), before)
+        return torch.where(norm > self.eps, wide / norm.clamp(min=self.eps), before.float())
 
 
 def spectral_norm(module: nn.Module, precision: SpectralPrecision = "fp32") -> nn.Module:

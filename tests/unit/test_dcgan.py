@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from PIL import Image
 from support.dcgan import GAN, TRAIN, dcgan
 from support.funit import NAMES, plain_train
+from support.paired import plain_train as paired
 from support.training import CPU, curve, engine, fit_until, settings
 from support.unpaired import plain_train as unpaired
 from torch import Tensor, nn
@@ -215,6 +216,9 @@ TINY: dict[str, dict[str, Any]] = {
     **{name: plain_train(name, adversarial={"r1": 0.0}) for name in NAMES},
     "munit": unpaired("munit", adversarial={"r1": 0.0}),
     "unit": unpaired("unit", adversarial={"r1": 0.0}),
+    "spade": paired("spade", adversarial={"r1": 0.0}),
+    # Without the enhancer, each network is in the first step.
+    "pix2pixhd": paired("pix2pixhd", adversarial={"r1": 0.0}, pix2pixhd={"enhancer": None}),
 }
 """A configuration of each task."""
 

@@ -56,7 +56,7 @@ def test_its_keys_are_read_like_all_others(project: Path) -> None:
         ("train.model=resnet8", "unknown key train.model; `model` is a key of the task class"),
         ("train.data.root=x", "train.data: discs.task:Segmentation does not use it; remove it"),
         ("train.trackers=[csv]", "train.trackers: 'csv' is not one of tensorboard; install the"),
-        ("train.task=other", "'other' is not one of classification, dcgan, and not package.module"),
+        ("train.task=other", "'other' is not one of classification, coco_funit, dcgan, "),
         ("train.task=discs.other:A", "there is no module discs.other in {here}, nor among the ins"),
         ("train.task=other.task:A", "there is no module other.task in {here}, nor among the insta"),
         ("train.task=discs.task:Other", "{here}/discs/task.py has no class Other"),
@@ -167,7 +167,7 @@ def test_an_installed_package_gives_it_a_name(
     result = hpc_amp(tmp_path, *words, path=installed)
     assert result.returncode == 0, result.stderr
     listed = hpc_amp(tmp_path, "validate", "job.yaml", "train.task=segmentatio", path=installed)
-    assert "is not one of classification, dcgan, segmentation," in listed.stderr
+    assert "munit, pix2pixhd, spade, unit, segmentation," in listed.stderr
 
 
 @pytest.mark.parametrize("name", TASKS.own())
