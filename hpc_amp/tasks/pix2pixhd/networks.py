@@ -125,10 +125,11 @@ class InstanceEncoder(nn.Module):
     @torch.no_grad()
     def _follow(self, features: Tensor, labels: Tensor) -> None:
         flat = features.permute(0, 2, 3, 1).flatten(0, 2)
-        sums = torch.zeros_like(self.label_means).index_add_(0, labels.flatten(), flat)
+        means = self.label_means.float()
+        sums = torch.zeros_like(means).index_add_(0, labels.flatten(), flat)
         counts = torch.bincount(labels.flatten(), minlength=len(sums))[:, None]
-        found = torch.where(counts > 0, sums / counts.clamp(min=1), self.label_means)
-        self.label_means.lerp_(found, MOMENTUM)
+        found = torch.where(counts > 0, sums / counts.clamp(min=1), means)
+        self.label_means.copy_(means.lerp(found, MOMENTUM))
 
 
 def instance_means(features: Tensor, instances: Tensor) -> Tensor:

@@ -129,7 +129,7 @@ class SpadeGenerator(nn.Module):
             if styled is not None:
                 mean, log_variance = self.encoder(styled)
                 style = mean + noise * torch.exp(0.5 * log_variance)
-            x = self.first(style)
+            x = self.first(style.to(condition.dtype))  # half precision with O2 and O3
         x = upsample(self.head(x, condition))
         for block in self.middle:
             x = block(x, condition)
