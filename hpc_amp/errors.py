@@ -20,9 +20,9 @@ class HpcAmpError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: object = "", *, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = str(message)
         self.hint = hint
 
     def __str__(self) -> str:

@@ -384,7 +384,8 @@ def _describe(report: ImageFacts) -> str:
     if report.masks:
         lines.append("sets itself   " + " ".join(report.masks))
         lines.append(
-            "              container.env of a job can change these variables; env of a site cannot"
+            "              container.env of a job and env of a site can change these variables, "
+            "setup cannot"
         )
     lines += [f"{name:<13} {text}" for name, text in report.traps.items()]
     for lack in report.lacks:

@@ -23,7 +23,7 @@ from hpc_amp.config.site import SYSTEM_LIBRARIES, HostMpi, Site
 from hpc_amp.config.tree import MappingNode
 from hpc_amp.config.units import parse_duration, parse_step_interval
 from hpc_amp.containers import CONTAINERS, container_of
-from hpc_amp.errors import ConfigError, UsageError
+from hpc_amp.errors import ConfigError, InputError, UsageError
 from hpc_amp.launchers import get_launcher, launchers_of
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.trackers.registry import TRACKERS
@@ -350,7 +350,7 @@ def find_data(train: Train | None) -> Iterator[DataFound]:
         if examine is not None:
             try:
                 yield DataFound(key, examine(), usable=True)
-            except (ValueError, OSError) as error:
+            except (InputError, ValueError, OSError) as error:
                 yield DataFound(key, str(error), usable=False)
 
 

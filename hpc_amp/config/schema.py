@@ -404,7 +404,7 @@ class Train:
     evaluated instead of the weights. With precision `O2` it is an average of the fp32 masters; with
     `O2` and `O3` it is evaluated in fp32. Default: no average."""
     ema_start: Natural = 0
-    """Steps before the average begins. Until then it is a copy of the weights."""
+    """Updates before the average begins. Until then it is a copy of the weights."""
     sync_batchnorm: bool = False
     """Share batch statistics among all ranks."""
     evaluate_every: Natural = 1

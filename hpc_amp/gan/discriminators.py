@@ -99,8 +99,9 @@ class ProjectionDiscriminator(nn.Module):
     al., 2019): images [B, inputs, H, W] and classes int64 [B] to logits [B, h, w] and pooled
     features [B, C].
 
-    A logit is a linear function of the features at a pixel, plus their product with a vector of the
-    class. `stages` halvings double the channels from `width` to at most `most`.
+    A logit is a linear function of the features at a pixel, plus the mean of their product with a
+    vector of the class (the paper has the sum). `stages` halvings double the channels from `width`
+    to at most `most`.
     """
 
     def __init__(

@@ -7,18 +7,16 @@ carries `random` in its name and is comparable with nothing else.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hpc_amp.data.errors import DataError
 from hpc_amp.gan.losses import l1
+from hpc_amp.models.weights import load_weights
 
 _VGG_LAYERS = (1, 6, 11, 20, 29)
 """relu_1_1, relu_2_1, relu_3_1, relu_4_1 and relu_5_1 of torchvision's VGG-19."""
@@ -56,7 +54,7 @@ class RandomFeatures(nn.Module):
 class VggFeatures(nn.Module):
     """Images [B, 3, H, W] from -1 to 1 to the five feature maps of VGG-19 (Simonyan & Zisserman,
     2015) that perceptual losses use. `file` has a state dict of torchvision's `vgg19`; raises
-    DataError where it cannot be read."""
+    ModelError where it cannot be read."""
 
     name = "vgg19"
     mean: Tensor
@@ -67,7 +65,7 @@ class VggFeatures(nn.Module):
         import torchvision
 
         vgg = torchvision.models.vgg19()
-        vgg.load_state_dict(read_weights(file))
+        load_weights(vgg, str(file), "vgg19")
         self.layers = vgg.features[: _VGG_LAYERS[-1] + 1]
         self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406])[:, None, None])
         self.register_buffer("std", torch.tensor([0.229, 0.224, 0.225])[:, None, None])
@@ -108,26 +106,5 @@ class PerceptualLoss(nn.Module):
 
 
 def feature_network(weights: str | None) -> nn.Module:
-    """VGG-19 with the weights of a file, or, for None, `RandomFeatures`. Raises DataError."""
+    """VGG-19 with the weights of a file, or, for None, `RandomFeatures`. Raises ModelError."""
     return RandomFeatures() if weights is None else VggFeatures(Path(weights))
-
-
-def read_weights(file: Path) -> dict[str, Any]:
-    """The state dict in `file`, read without running code from it. Raises DataError."""
-    try:
-        found = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        text = " ".join(str(error).split())
-        raise DataError(f"the weights {file} cannot be read: {text}") from error
-    if not isinstance(found, dict):
-        raise DataError(f"the weights {file} are not a state dict")
-    return found
-
-
-def sha256(file: Path) -> str:
-    """The hash of a file of weights, for the record of a measurement."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while part := stream.read(1 << 20):
-            digest.update(part)
-    return digest.hexdigest()

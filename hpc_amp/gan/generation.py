@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,8 @@ from torch import Tensor
 
 from hpc_amp.data.errors import DataError
 from hpc_amp.gan.data.config import GanData
+from hpc_amp.gan.data.folders import SUFFIXES
 from hpc_amp.gan.data.reading import ImageFiles, whole_view
-
-ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,35 @@ def images_below(folder: Path) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}")
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
+    found = [
+        Path(place, name)
+        for place, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if name[0] != "." and os.path.splitext(name)[1].lower() in SUFFIXES
+    ]
     if not found:
         raise DataError(f"there is no image in {folder}")
-    return found
+    return sorted(found)
+
+
+def output_of(file: Path, folder: Path, output: Path) -> Path:
+    """Where the image made from `file`, which is below `folder`, is written."""
+    return (output / file.relative_to(folder)).with_suffix(".png")
+
+
+def check_outputs(files: Sequence[Path], folder: Path, output: Path) -> None:
+    """Raise DataError where images would be written among the inputs, which could replace them and
+    change their list while ranks read it, and where two would have one name."""
+    if len(files) > 1 and output.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"--output {output} is in the folder of the inputs, {folder}")
+    seen: dict[Path, Path] = {}
+    for file in files:
+        place = output_of(file, folder, output)
+        if place in seen:
+            raise DataError(f"{seen[place]} and {file} would both become {place}")
+        if place.resolve() == file.resolve():
+            raise DataError(f"the image made from {file} would replace it: name another --output")
+        seen[place] = file
 
 
 def read_images(files: Sequence[Path], data: GanData, device: torch.device) -> Tensor:

@@ -26,6 +26,35 @@ def activation(name: ActivationName) -> nn.Module:
     return nn.Identity()
 
 
+def reflect_pad(x: Tensor, border: int) -> Tensor:
+    """[B, C, H, W] with `border` more pixels on each side, mirrored at the outermost ones.
+
+    The backward pass of torch's own padding is not deterministic on GPUs, and is refused with
+    `train.deterministic`. Then this is made of slices, with the same result.
+    """
+    if border == 0:
+        return x
+    if not (x.is_cuda and torch.are_deterministic_algorithms_enabled()):
+        return F.pad(x, (border, border, border, border), mode="reflect")
+    return _mirror(_mirror(x, border, 2), border, 3)
+
+
+def _mirror(x: Tensor, border: int, dimension: int) -> Tensor:
+    size = x.shape[dimension]
+    before = x.narrow(dimension, 1, border).flip(dimension)
+    after = x.narrow(dimension, size - 1 - border, border).flip(dimension)
+    return torch.cat((before, x, after), dimension)
+
+
+class ReflectConv2d(nn.Conv2d):
+    """A convolution whose padding is mirrored (`reflect_pad`)."""
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        border = self.padding[0]
+        assert isinstance(border, int)
+        return F.conv2d(reflect_pad(input, border), weight, bias, self.stride)
+
+
 class ConvBlock(nn.Sequential):
     """Padding, convolution, normalisation, activation: [B, inputs, H, W] to [B, outputs, H/s, W/s].
 
@@ -46,15 +75,9 @@ class ConvBlock(nn.Sequential):
         spectral: SpectralPrecision | None = None,
         padding: Literal["zeros", "reflect"] = "reflect",
     ) -> None:
-        conv: nn.Module = nn.Conv2d(
-            inputs,
-            outputs,
-            kernel,
-            stride,
-            padding=(kernel - 1) // 2,
-            padding_mode=padding,
-            bias=norm == "none",
-        )
+        kind = ReflectConv2d if padding == "reflect" else nn.Conv2d
+        border, bias = (kernel - 1) // 2, norm == "none"
+        conv: nn.Module = kind(inputs, outputs, kernel, stride, padding=border, bias=bias)
         if spectral is not None:
             conv = spectral_norm(conv, spectral)
         super().__init__(conv, make_norm(norm, outputs), activation(activation_name))

@@ -23,7 +23,7 @@ from hpc_amp.gan.distance import SetDistances
 from hpc_amp.gan.features import PerceptualLoss, feature_network
 from hpc_amp.gan.generation import Request, read_images
 from hpc_amp.gan.losses import discriminator_loss, feature_matching_loss, generator_loss, kl_loss
-from hpc_amp.gan.paired_config import PairedLosses
+from hpc_amp.gan.paired_config import PairedLosses, PatchJudges
 from hpc_amp.gan.penalties import r1_penalty
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR, ConditionalGan
 from hpc_amp.tasks.base import DataError, Losses, Networks, TrainingData
@@ -80,6 +80,18 @@ class PairedGan(ConditionalGan):
             self._perceptual = PerceptualLoss(network).to(self.device)
         self._shown: PairedBatch | None = None
         return self.data.training
+
+    def check_discriminator(self, judges: PatchJudges) -> None:
+        """Raise DataError where a discriminator's last feature map would have less than two pixels:
+        its normalisation would make that 0."""
+        halvings = judges.scales - 1 + judges.layers
+        smallest = min(self.images.size) // 2**halvings
+        if smallest < 2:
+            raise DataError(
+                f"train.images.image_size: {list(self.images.size)} is too small for the "
+                f"discriminator: scales={judges.scales} and layers={judges.layers} need sides of "
+                f"{2 ** (halvings + 1)}"
+            )
 
     def loss_weights(self) -> Mapping[str, float]:
         """`gan`, `features` and `perceptual`."""
@@ -192,18 +204,24 @@ def read_inputs(
     """Label maps or input images as a batch whose true images are not known: they are 0. Raises
     DataError."""
     seeds = request.seeds(files)
-    if data.inputs == "images":
-        inputs = read_images(files, data, device)
-        return PairedBatch(torch.zeros_like(inputs), seeds, inputs=inputs)
     instances = None
     if data.instances:
         if request.instances is None:
             raise DataError("the model was trained with instance maps: name their folder")
-        partners = [request.instances / file.relative_to(request.folder) for file in files]
+        partners = [_partner(file, request.folder, request.instances) for file in files]
         instances = _read_maps(partners, data).long().to(device)
+    if data.inputs == "images":
+        inputs = read_images(files, data, device)
+        return PairedBatch(torch.zeros_like(inputs), seeds, instances=instances, inputs=inputs)
     labels = number_labels(_read_maps(files, data, check=True), data).to(device)
     images = torch.zeros(len(labels), 3, *labels.shape[1:], device=device)
     return PairedBatch(images, seeds, labels=labels, instances=instances)
+
+
+def _partner(file: Path, folder: Path, instances: Path) -> Path:
+    """The instance map of an input, which may be a photograph with another ending."""
+    named = instances / file.relative_to(folder)
+    return named if named.is_file() else named.with_suffix(".png")
 
 
 def _read_maps(files: Sequence[Path], data: PairedData, *, check: bool = False) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hpc_amp.config.schema import Optimizer
 from hpc_amp.gan.config import Adversarial, Evaluation
 from hpc_amp.gan.generation import Request
-from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task
+from hpc_amp.tasks.base import Best, Losses, ModelError, Networks, Phase, Task
 
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 """Names of the two phases, and of their networks."""
@@ -95,6 +95,11 @@ class ConditionalGan(Task):
     def phases(self) -> tuple[Phase, ...]:
         """The discriminator's update, then the generator's."""
         sides = self.adversarial
+        if sides.r1 and self.train.precision.mode in ("O2", "O3"):
+            raise ModelError(
+                "adversarial.r1 is computed in fp32, which needs weights in fp32: use precision "
+                "fp16, bf16 or O1, or set r1 to 0"
+            )
         judging = ("d", "r1") if sides.r1 else ("d",)
         names = self.generator_names()
         return (

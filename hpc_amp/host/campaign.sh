@@ -7,7 +7,6 @@
 #   limit              seconds that this job has for all runs, or none
 #   checkpoints        keep, or drop if the runs are never resumed
 set -u
-umask "${HPC_AMP_UMASK:-$(umask)}" # set by schedulers whose jobs do not have the user's umask
 run_dir=$campaign_dir/snapshot # whose `src` has the host code of schedulers
 host=$run_dir/src/hpc_amp/host
 # shellcheck source=exit.sh

@@ -107,6 +107,8 @@ def _choose(folder: Path, wanted: str, *, lowest: bool) -> int:
             steps = ", ".join(map(str, store.steps())) or "none"
             raise DataError(f"there is no checkpoint of step {wanted} in {folder}: it has {steps}")
         return int(wanted)
+    if wanted != "best":
+        raise DataError(f"--checkpoint {wanted}: it is newest, best or a step")
     metrics: dict[int, float] = {}
     for step in store.steps():
         try:
@@ -129,10 +131,11 @@ def main() -> int:
 
     world = resolve(os.environ)
     from hpc_amp.distributed.setup import choose_device
-    from hpc_amp.gan.generation import Request, images_below
+    from hpc_amp.gan.generation import Request, check_outputs, images_below
 
     files = images_below(arguments.input)
     folder = arguments.input if arguments.input.is_dir() else arguments.input.parent
+    check_outputs(files, folder, arguments.output)
     device = choose_device(arguments.device, world)
     loaded = load_generator(
         arguments.run,
@@ -165,14 +168,19 @@ def _write_all(
     """Write each image under the name of its input, as PNG. Returns how many."""
     import torch
 
-    from hpc_amp.amp.precision import PrecisionPolicy
+    from hpc_amp.amp.precision import PrecisionError, PrecisionPolicy
+    from hpc_amp.config.schema import Precision
+    from hpc_amp.gan.generation import output_of
 
     task = loaded.task
-    policy = PrecisionPolicy.create(task.train.precision, device)
+    try:
+        policy = PrecisionPolicy.create(task.train.precision, device)
+    except PrecisionError:  # such as tf32, on a machine without a GPU
+        policy = PrecisionPolicy.create(Precision(mode="fp32"), device)
     made = 0
     with torch.no_grad(), policy.autocast():
         for file, image in task.generate(request, loaded.networks):
-            place = (output / file.relative_to(request.folder)).with_suffix(".png")
+            place = output_of(file, request.folder, output)
             place.parent.mkdir(parents=True, exist_ok=True)
             _write_png(place, image)
             made += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,9 +47,9 @@ class ProgressReport:
         for observer in engine.observers:
             observer.reported(engine, values)
         if not engine.policy.scales_loss:
-            for name, value in means.items():
-                if not math.isfinite(value):
-                    self._raise_not_finite(name, value, steps)
+            bad = [name for name, value in means.items() if not math.isfinite(value)]
+            if bad:
+                self._raise_not_finite(bad, means)
         for update in engine.updates:
             for loss in update.losses.values():
                 loss.clear()
@@ -76,19 +77,29 @@ class ProgressReport:
         first = next(iter(rates.values()))
         return {"lr": first, **rates} if len(rates) > 1 else {"lr": first}
 
-    def _raise_not_finite(self, name: str, mean: float, steps: int) -> None:
-        """Raise TrainingError that names the step from which on a loss is not finite, on any
-        rank."""
+    def _raise_not_finite(self, names: Sequence[str], means: Mapping[str, float]) -> None:
+        """Raise TrainingError that names, of losses that are not finite, the one that became so
+        first, on any rank, and the step."""
         engine = self._engine
-        loss = next(u.losses[name] for u in engine.updates if name in u.losses)
-        first = loss.first_bad()
-        at = torch.tensor(steps - 1 if first is None else first, device=engine.device)
+        steps = torch.tensor([self._first_bad_step(name) for name in names], device=engine.device)
         if engine.world.size > 1:
-            dist.all_reduce(at, op=dist.ReduceOp.MIN)
+            dist.all_reduce(steps, op=dist.ReduceOp.MIN)
+        name, step = names[int(steps.argmin())], int(steps.min())
         raise TrainingError(
-            f"the loss `{name}` is {mean} since step {engine.step - steps + 1 + int(at)}: the "
-            "weights are lost. Lower the learning rate, or set train.clip_norm"
+            f"the loss `{name}` is {means[name]} since step {step}: the weights are lost. Lower "
+            "the learning rate, or set train.clip_norm"
         )
+
+    def _first_bad_step(self, name: str) -> int:
+        """The first step, counted from 1, in which a loss was not finite on this rank; the present
+        one if there is none."""
+        engine = self._engine
+        update = next(u for u in engine.updates if name in u.losses)
+        first, count = update.losses[name].first_bad(), update.losses[name].count
+        if first is None:
+            return engine.step
+        every = update.phase.every  # the phase runs in each so many steps alone
+        return engine.step - engine.step % every - (count - 1 - first) * every
 
     def _say_progress(self, losses: dict[str, float], rates: dict[str, float], rate: float) -> None:
         """Log a line about the last step, and update the progress file. `rate` is in samples per

@@ -150,6 +150,11 @@ def test_an_evaluation_is_the_same_for_every_number_of_ranks(prepare: Preparatio
         one.evaluation_samples // 3, -(-one.evaluation_samples // 3)
     }  # fmt: skip
     assert_same(together([batch for share in shares for batch in share]), together(whole))
+    # Rank 0 draws pictures: it has a sample if there is one.
+    many = [list(prepare(rank, 1000).evaluation()) for rank in (0, 999)]
+    assert many[0]
+    assert sum(map(len, many[0])) == 1
+    assert not many[1]
 
 
 def test_random_numbers_of_a_sample_depend_on_its_seed_alone() -> None:

@@ -363,7 +363,11 @@ def test_what_is_wrong_with_classes(tmp_path: Path) -> None:
     assert error(classes, tmp_path, unseen=1, references=2) == (
         "the class d has 1 images in ROOT/d, and references=2 needs as many"
     )
-    assert classes(tmp_path, unseen=1, references=1).evaluation_samples == 1
+    assert error(classes, tmp_path, unseen=1, references=1).startswith(
+        "the class d has one image in ROOT/d: a class that is held out needs two"
+    )
+    write_classes(tmp_path, "d", 2)
+    assert classes(tmp_path, unseen=1, references=1).evaluation_samples == 2
     (tmp_path / "e").mkdir()
     assert error(classes, tmp_path) == "no images in ROOT/e"
 

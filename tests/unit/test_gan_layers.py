@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.config.schema import Precision
 from hpc_amp.gan.discriminators import ProjectionDiscriminator
-from hpc_amp.gan.layers import ConvBlock, initialize
+from hpc_amp.gan.layers import ConvBlock, _mirror, initialize, reflect_pad
 from hpc_amp.gan.losses import (
     discriminator_loss,
     feature_matching_loss,
@@ -352,3 +353,17 @@ def test_a_projection_discriminator_judges_images_of_classes(
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits, features = network(images, classes)
     assert features.dtype == torch.float32 and logits.isfinite().all()
+
+
+@pytest.mark.parametrize("border", [0, 1, 3])
+def test_padding_made_of_slices_is_that_of_torch(
+    border: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is used on GPUs with deterministic algorithms."""
+    x = torch.randn(2, 3, 5, 7, dtype=torch.float64, requires_grad=True)
+    expected = functional.pad(x, (border, border, border, border), mode="reflect")
+    found = _mirror(_mirror(x, border, 2), border, 3) if border else reflect_pad(x, border)
+    assert torch.equal(found, expected)
+    weights = torch.randn_like(expected)
+    gradients = [torch.autograd.grad((each * weights).sum(), x)[0] for each in (found, expected)]
+    torch.testing.assert_close(*gradients)

@@ -113,6 +113,14 @@ def test_what_is_wrong_is_said(
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="there is no image in"):
         generated(monkeypatch, tmp_path / "out", run, "--input", tmp_path / "empty")
+    for output in (maps, maps / "made"):
+        with pytest.raises(DataError, match="is in the folder of the inputs"):
+            generated(monkeypatch, output, *words)
+    (maps / "0.jpg").touch()
+    with pytest.raises(DataError, match="would both become"):
+        generated(monkeypatch, tmp_path / "out", *words)
+    with pytest.raises(DataError, match="it is newest, best or a step"):
+        load_generator(run, checkpoint="lates")
     bad = tmp_path / "bad"
     bad.mkdir()
     Image.fromarray(torch.full((16, 16), 9, dtype=torch.uint8).numpy()).save(bad / "0.png")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from torch import nn
 
 from hpc_amp.data.errors import DataError
 from hpc_amp.gan.comparison import image_sums
+from hpc_amp.tasks.base import ModelError
 from hpc_amp.tasks.pix2pixhd.networks import instance_means
 from hpc_amp.train.engine import Engine
+from hpc_amp.train.errors import TrainingError
 from hpc_amp.train.state import weights_digest
 
 
@@ -131,6 +134,45 @@ def test_sizes_and_maps_that_a_model_cannot_use_are_refused(tmp_path: Path) -> N
         paired(tmp_path, "pix2pixhd", images={"image_size": [18]})
     with pytest.raises(DataError, match="instance_features needs label maps with instance maps"):
         paired(tmp_path, "pix2pixhd", images={"instances": False})
+    with pytest.raises(DataError, match=r"scales=2 and layers=2 need sides of 16"):
+        paired(tmp_path, "spade", images={"image_size": [8]})
+    with pytest.raises(DataError, match="instance_features needs weights in fp32"):
+        paired(tmp_path, "pix2pixhd", precision="O2")
+    with pytest.raises(ModelError, match="r1 is computed in fp32"):
+        paired(tmp_path, "spade", precision="O3")
+
+
+def test_the_discriminator_is_updated_several_times_for_each_update_of_the_generator(
+    tmp_path: Path,
+) -> None:
+    """Also where a run was stopped in between; a report tells the step of a loss that is lost."""
+    sides = {"discriminator_steps": 2}
+    whole = paired(tmp_path / "whole", "spade", adversarial=sides, epochs=2)
+    moved = []
+    for micro_batches in itertools.islice(whole.data.epoch(0), 3):
+        before = digests(whole)
+        whole.train_step(micro_batches)
+        after = digests(whole)
+        moved.append({name for name in before if before[name] != after[name]})
+    assert moved == [{"discriminator"}, {"discriminator", "generator"}, {"discriminator"}]
+    again = paired(tmp_path / "again", "spade", adversarial=sides, epochs=2)
+    again.fit()
+    fit_until(paired(tmp_path / "parts", "spade", adversarial=sides, epochs=2), 3)
+    last = paired(tmp_path / "parts", "spade", adversarial=sides, epochs=2, attempt=2)
+    last.fit()
+    assert weights_digest(last.networks) == weights_digest(again.networks)
+    lost = paired(tmp_path / "lost", "spade", adversarial=sides, epochs=2, log_every=6)
+    usual = lost.task.losses
+
+    def losses(phase: str, batch: Any, networks: Any) -> Iterator[Any]:
+        for values in usual(phase, batch, networks):
+            if phase == "generator" and lost.step == 3:  # the fourth step
+                values = {**values, "gan": values["gan"] * torch.nan}
+            yield values
+
+    lost.task.losses = losses  # type: ignore[method-assign]
+    with pytest.raises(TrainingError, match="the loss `gan` is nan since step 4:"):
+        lost.fit()
 
 
 # -- resume ---------------------------------------------------------------------------------------

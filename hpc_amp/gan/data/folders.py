@@ -120,6 +120,7 @@ def _cityscapes(split: str) -> _Layout:
 
 
 def _ade20k(split: str) -> _Layout:
+    # Its instance maps are colours, which are refused when they are read.
     return _Layout(f"images/{split}", f"annotations/{split}", f"annotations_instance/{split}")
 
 
@@ -240,11 +241,16 @@ def scan_classes(
     styles = {name: train[name] for name in seen}
     styles |= {name: test.get(name) or train[name] for name in held_out}
     for name, paths in styles.items():
+        folder = os.path.dirname(paths[0])
         if len(paths) < references:
-            folder = os.path.dirname(paths[0])
             raise FolderError(
                 f"the class {name} has {len(paths)} images in {folder}, and "
                 f"references={references} needs as many"
+            )
+        if name in held_out and len(paths) < 2:
+            raise FolderError(
+                f"the class {name} has one image in {folder}: a class that is held out needs two, "
+                "since its images are compared as a set"
             )
     return ClassFolder(
         tuple(seen),

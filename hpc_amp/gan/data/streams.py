@@ -127,7 +127,8 @@ def evaluate_set(samples: SampleSet[Batch], readers: Readers, place: Place) -> I
     one sample at most, and each sample is in exactly one. Without `eval_batch_size`, batches are as
     large as those of training, for which there is memory. Raises DataError."""
     world, count = place.world, samples.samples
-    first, last = (count * rank // world.size for rank in (world.rank, world.rank + 1))
+    # Rounded up: rank 0, which draws pictures, has a sample if there is one.
+    first, last = (-(-count * rank // world.size) for rank in (world.rank, world.rank + 1))
     share = place.train.batch_size // world.size // place.train.accumulate
     size = place.train.eval_batch_size or max(1, share)
     parts = [list(range(at, min(at + size, last))) for at in range(first, last, size)]

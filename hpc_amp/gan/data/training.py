@@ -167,6 +167,8 @@ def _drawn_classes(data: ClassData, place: Place) -> Prepared[ClassBatch]:
         )
     if data.references > min(config.train, config.test):
         raise DataError(f"references: {data.references} is more than the images of a class")
+    if config.test < 2:
+        raise DataError("synthetic.test: a class that is held out needs two images at least")
     drawn = DrawnClasses(data.size, config, data.unseen)
     names = tuple(f"class {number}" for number in range(config.classes))
     content, held_out = (

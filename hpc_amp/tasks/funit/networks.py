@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from hpc_amp.gan.layers import ConvBlock, LinearBlock, ResidualBlock, Upsample
+from hpc_amp.gan.layers import ConvBlock, LinearBlock, ReflectConv2d, ResidualBlock, Upsample
 from hpc_amp.gan.norms import AdaptiveInstanceNorm
 from hpc_amp.tasks.funit.config import FunitNetworks
 
@@ -78,9 +78,7 @@ def mean_codes(encoder: nn.Module, references: Sequence[Tensor]) -> list[Tensor]
 def unbiased(inputs: int, outputs: int, kernel: int) -> nn.Conv2d:
     """A convolution before AdaIN, which would remove a bias: the gradient of one is rounding noise,
     and Adam makes steps of full size of it."""
-    return nn.Conv2d(
-        inputs, outputs, kernel, padding=kernel // 2, padding_mode="reflect", bias=False
-    )
+    return ReflectConv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)
 
 
 class AdaptiveResidualBlock(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hpc_amp.gan.data.batches import normal
-from hpc_amp.gan.layers import ConvBlock, LinearBlock, initialize
+from hpc_amp.gan.layers import ConvBlock, LinearBlock, ReflectConv2d, initialize
 from hpc_amp.gan.norms import AdaptiveInstanceNorm
 from hpc_amp.gan.translation import Direction, Domain, Downsampling, Translator, Upsampling
 from hpc_amp.tasks.base import ModelError
@@ -163,8 +163,7 @@ class StyledBlock(nn.Module):
     def __init__(self, channels: int, style: int) -> None:
         super().__init__()
         self.convs = nn.ModuleList(
-            nn.Conv2d(channels, channels, 3, padding=1, padding_mode="reflect", bias=False)
-            for _ in range(2)
+            ReflectConv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2)
         )
         self.norms = nn.ModuleList(AdaptiveInstanceNorm(channels, style) for _ in range(2))
 

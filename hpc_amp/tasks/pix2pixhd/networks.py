@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from hpc_amp.gan.layers import ConvBlock, ResidualBlock, Upsample, initialize
@@ -10,7 +11,7 @@ from hpc_amp.gan.spectral import SpectralPrecision
 from hpc_amp.tasks.pix2pixhd.config import InstanceFeatures, Pix2pixHdNetworks
 
 MOMENTUM = 0.01
-"""Share of a new batch in the mean features of a label."""
+"""The part of the sums of a label that each batch forgets."""
 
 
 class GlobalGenerator(nn.Module):
@@ -89,7 +90,9 @@ class InstanceEncoder(nn.Module):
     """Images [B, 3, H, W] to features [B, channels, H, W] that are equal for all pixels of an
     instance: the mean over its pixels (section 3.4 of the paper)."""
 
-    label_means: Tensor
+    label_sums: Tensor
+    """For each label, sums of its pixels' features and their number, in all batches; older batches
+    count less."""
 
     def __init__(
         self, features: InstanceFeatures, labels: int, networks: Pix2pixHdNetworks
@@ -108,11 +111,11 @@ class InstanceEncoder(nn.Module):
             layers += [Upsample(), ConvBlock(before, after, norm=norm, spectral=spectral)]
         layers.append(ConvBlock(channels[0], features.channels, 7, activation_name="tanh"))
         self.layers = nn.Sequential(*layers)
-        self.register_buffer("label_means", torch.zeros(labels, features.channels))
+        self.register_buffer("label_sums", torch.zeros(labels, features.channels + 1))
         initialize(self, "normal")
 
     def forward(self, images: Tensor, instances: Tensor, labels: Tensor) -> Tensor:
-        """Features. In training, the means of each label [labels, channels] follow them slowly."""
+        """Features. In training, the sums of each label follow them, on all ranks alike."""
         features = instance_means(self.layers(images).float(), instances)
         if self.training and torch.is_grad_enabled():
             self._follow(features.detach(), labels)
@@ -120,16 +123,18 @@ class InstanceEncoder(nn.Module):
 
     def typical(self, labels: Tensor) -> Tensor:
         """The mean features of each pixel's label, for label maps without an image."""
-        return self.label_means[labels].permute(0, 3, 1, 2)
+        means = self.label_sums[:, :-1] / self.label_sums[:, -1:].clamp(min=1e-6)
+        return means[labels].permute(0, 3, 1, 2)
 
     @torch.no_grad()
     def _follow(self, features: Tensor, labels: Tensor) -> None:
         flat = features.permute(0, 2, 3, 1).flatten(0, 2)
-        means = self.label_means.float()
-        sums = torch.zeros_like(means).index_add_(0, labels.flatten(), flat)
-        counts = torch.bincount(labels.flatten(), minlength=len(sums))[:, None]
-        found = torch.where(counts > 0, sums / counts.clamp(min=1), means)
-        self.label_means.copy_(means.lerp(found, MOMENTUM))
+        new = torch.zeros_like(self.label_sums)
+        new[:, :-1].index_add_(0, labels.flatten(), flat)
+        new[:, -1] = torch.bincount(labels.flatten(), minlength=len(new))
+        if dist.is_initialized():
+            dist.all_reduce(new)
+        self.label_sums.mul_(1 - MOMENTUM).add_(new)
 
 
 def instance_means(features: Tensor, instances: Tensor) -> Tensor:

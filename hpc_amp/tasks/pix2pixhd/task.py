@@ -84,6 +84,11 @@ class Pix2pixHd(PairedGan):
                 "train.pix2pixhd.instance_features needs label maps with instance maps: set "
                 "train.images.instances"
             )
+        if networks.instance_features is not None and self.train.precision.mode in ("O2", "O3"):
+            raise DataError(
+                "train.precision: instance_features needs weights in fp32; use fp16, bf16 or O1"
+            )
+        self.check_discriminator(networks.discriminator)
         return super().prepare_data()
 
     def build_networks(self) -> dict[str, nn.Module]:

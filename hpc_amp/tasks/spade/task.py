@@ -60,6 +60,7 @@ class Spade(PairedGan):
                 f"train.images.image_size: {list(self.images.size)} must divide by {factor}, which "
                 f"is 2^{self.train.spade.stages} for train.spade.stages"
             )
+        self.check_discriminator(self.train.spade.discriminator)
         return super().prepare_data()
 
     def build_networks(self) -> dict[str, nn.Module]:
