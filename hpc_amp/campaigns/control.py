@@ -15,7 +15,6 @@ from hpc_amp.jobs.control import SAVE_SECONDS, ask_to_stop
 from hpc_amp.jobs.events import record_event
 from hpc_amp.jobs.rundir import read_resolved
 from hpc_amp.schedulers import get_scheduler
-from hpc_amp.schedulers.arrays import Arrays
 
 _POLL_SECONDS = 1.0
 
@@ -31,13 +30,16 @@ def cancel(campaign: Campaign, on_wait: Callable[[], object]) -> list[PointStatu
     arrays = arrays_of(campaign)
     reason = f"by hpc-amp {campaign.view} cancel"
     statuses = point_statuses(campaign)
-    before = [s for s in statuses if s.state in UNDER_WAY] + _left_in_queue(
-        campaign, arrays, statuses
-    )
+    before = [s for s in statuses if s.state in UNDER_WAY] + left_in_queue(campaign, statuses)
     if not before:
         return []
-    started = [status for status in before if status.run is not None]
-    runs = [status.run for status in before if status.run is not None]
+    # A point that waits for a further run still has the directory of the one before.
+    started = [
+        status
+        for status in before
+        if status.run is not None and (campaign.resumes or status.run.job_id == status.job_id)
+    ]
+    runs = [status.run for status in started if status.run is not None]
     # Recorded before: the scripts read it when their ranks have saved, and do not go on.
     record_cancelled(campaign, reason)
     for run in runs:
@@ -45,8 +47,12 @@ def cancel(campaign: Campaign, on_wait: Callable[[], object]) -> list[PointStatu
         if run.orphan is not None:
             ask_to_stop(Path(run.run_dir))
     open_points = {status.index for status in before}
-    newest = {point: one for one in read_submitted(campaign) for point in one.points}
-    submitted = {one.number: one for point, one in newest.items() if point in open_points}.values()
+    # Older submissions too: their jobs may be left from a `cancel` that failed.
+    submitted = [
+        one
+        for one in read_submitted(campaign)
+        if one.job_ids and not open_points.isdisjoint(one.points)
+    ]
     try:
         if campaign.resumes and not scheduler.signals_ranks:
             _let_save([status for status in started if status.state == "running"], on_wait)
@@ -65,16 +71,16 @@ def cancel(campaign: Campaign, on_wait: Callable[[], object]) -> list[PointStatu
     return before
 
 
-def _left_in_queue(
-    campaign: Campaign, arrays: Arrays, statuses: Sequence[PointStatus]
-) -> list[PointStatus]:
-    """The points that are cancelled, and whose jobs are there still: the scheduler may have refused
-    to end them."""
+def left_in_queue(campaign: Campaign, statuses: Sequence[PointStatus]) -> list[PointStatus]:
+    """The points that are cancelled, but whose jobs the scheduler still has: it may have refused to
+    end them, or they are saving. Raises SchedulerError if it does not answer."""
     cancelled = [s for s in statuses if s.state == "cancelled" and s.job_id is not None]
     if not cancelled:
         return []
     array_ids = sorted({job_id for one in read_submitted(campaign) for job_id in one.job_ids})
-    answers = arrays.query(array_ids, sorted({str(s.job_id) for s in cancelled} - {*array_ids}))
+    answers = arrays_of(campaign).query(
+        array_ids, sorted({str(s.job_id) for s in cancelled} - {*array_ids})
+    )
     return [s for s in cancelled if (a := answers.get(str(s.job_id))) and a.state != "ended"]
 
 

@@ -196,6 +196,12 @@ def _campaign(folder: Path, content: Any) -> Campaign:
     rounds = [Point(index, tuple(values)) for index, values in enumerate(content["points"])]
     if not rounds or content["submitting"] not in get_args(Submitting):
         raise ValueError("it has no points, or says not how they are submitted")
+    if any(len(point.values) != len(content["keys"]) for point in rounds):
+        raise ValueError("a point has not a value for each key")
+    groups = tuple(_group(group) for group in content["groups"])
+    grouped = {index for group in groups for index in group.points}
+    if not grouped.issuperset(range(len(rounds))):
+        raise ValueError("its groups do not have all points")
     return Campaign(
         folder=folder,
         **texts,
@@ -203,7 +209,7 @@ def _campaign(folder: Path, content: Any) -> Campaign:
         keys=tuple(content["keys"]),
         points=repeated(rounds, int(content["repeats"])),
         repeats=int(content["repeats"]),
-        groups=tuple(_group(group) for group in content["groups"]),
+        groups=groups,
         submitting=content["submitting"],
         resumes=bool(content["resumes"]),
         at_once=content["at_once"],

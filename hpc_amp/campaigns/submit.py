@@ -182,20 +182,22 @@ def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
         # Before there is a job: whatever ends this command, the campaign's name finds it.
         record_submitted(campaign, part)
         before = rundir.point_latest(campaign.folder)
-        unclear = False
         try:
             for job_id in arrays_of(campaign).submit(script, len(part.points)):
                 job_ids.append(job_id)
                 if signal.sigpending() & INTERRUPTING:
                     break  # where each point is a job of its own, the others may wait
         except UnclearError:
-            unclear = True  # without an end on record `interrupted.settle` looks for jobs
-            raise
-        finally:
-            if not unclear:
-                record_queued(campaign, part, job_ids)
-            if not (job_ids or unclear):
+            raise  # without an end on record, `interrupted.settle` looks for jobs
+        except HpcAmpError:
+            record_queued(campaign, part, job_ids)
+            if not job_ids:
                 rundir.restore_latest(campaign.folder, before)
+            raise
+        # Nor is there an end after Ctrl-C, which reaches this on a machine without a queue.
+        record_queued(campaign, part, job_ids)
+        if not job_ids:
+            rundir.restore_latest(campaign.folder, before)
 
 
 def _wait_for_room(campaign: Campaign, max_queued: int) -> int:

@@ -193,6 +193,7 @@ def _continue(view: View, target: str, parent: Path, limits: Limits, as_json: bo
         statuses = view.statuses(campaign)
         wanted = view.unfinished(statuses)
         if wanted:
+            _refuse_while_ending(view, campaign, statuses)
             _refuse_to_share(view, campaign, statuses)
             _ask(view, campaign, wanted, limits, statuses, as_json)
             parts = parts_of(campaign, wanted, _at_once(campaign))
@@ -228,6 +229,21 @@ def _cancel(view: View, target: str, parent: Path, as_json: bool) -> None:
         click.echo(f"cancelled {count(len(before), view.runs)} of {campaign.folder}")
     else:
         click.echo(f"no {view.runs} of {campaign.folder} is queued or running")
+
+
+def _refuse_while_ending(view: View, campaign: Campaign, statuses: Sequence[PointStatus]) -> None:
+    """Raises UsageError where jobs of cancelled runs are still there: the runs would be made twice
+    at the same time."""
+    from hpc_amp.campaigns.control import left_in_queue
+    from hpc_amp.campaigns.words import count
+    from hpc_amp.errors import UsageError
+
+    left = left_in_queue(campaign, statuses)
+    if left:
+        raise UsageError(
+            f"the scheduler has not ended the job of {count(len(left), f'cancelled {view.runs}')}",
+            hint=f"wait, or hpc-amp {view.name} cancel {campaign.folder}",
+        )
 
 
 def _refuse_to_share(view: View, campaign: Campaign, statuses: Sequence[PointStatus]) -> None:

@@ -26,7 +26,8 @@ launch_pid=
 own=
 keeper=
 began=$(date +%s)
-deadline=$((began + job[walltime]))
+job_began=${HPC_AMP_JOB_BEGAN:-$began} # earlier in a job that makes several runs (campaign.sh)
+deadline=$((job_began + job[walltime]))
 
 # library: define all functions. Called again after `setup`, whose lines may define the same names.
 library() {

@@ -7,6 +7,8 @@
 #   limit              seconds that this job has for all runs, or none
 #   checkpoints        keep, or drop if the runs are never resumed
 set -u
+# For the time limit of the runs, which is that of this job.
+export HPC_AMP_JOB_BEGAN=$(($(date +%s) - SECONDS))
 run_dir=$campaign_dir/snapshot # whose `src` has the host code of schedulers
 host=$run_dir/src/hpc_amp/host
 # shellcheck source=exit.sh

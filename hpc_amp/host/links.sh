@@ -12,9 +12,9 @@
 set_deadline() {
   local start
   limit=$(awk -F: 'NF { for (i = 1; i <= NF; i++) s = s * 60 + $i; print s }' <<<"$limit")
-  start=$(date -d "${1:-now}" +%s 2>/dev/null) || start=$began
-  if [ "$start" -gt "$began" ] || [ "$start" -lt $((began - 600)) ]; then
-    start=$began # the clocks of server and node differ too much
+  start=$(date -d "${1:-now}" +%s 2>/dev/null) || start=$job_began
+  if [ "$start" -gt "$job_began" ] || [ "$start" -lt $((job_began - 600)) ]; then
+    start=$job_began # the clocks of server and node differ too much
   fi
   [ -z "$limit" ] || deadline=$((start + limit))
 }
@@ -59,7 +59,8 @@ submit_next() {
   local said tries=0 pause
   stop_signal=
   while :; do
-    said=$(qsub "$run_dir/launch.sh" 2> >(cut -c -300 | sed 's/^/> /')) || true
+    said=$(env -u HPC_AMP_JOB_BEGAN -u HPC_AMP_FIRST_NODES -u HPC_AMP_CHECKED_NODES \
+      qsub "$run_dir/launch.sh" 2> >(cut -c -300 | sed 's/^/> /')) || true
     echo "$said"
     next=$(sed -nE "$next_job_id" <<<"$said" | tail -n 1)
     [ -z "$next" ] || return 0

@@ -31,7 +31,7 @@ read_allocation() {
   hosts=$(awk 'NF && !seen[$1]++ { print $1 }' "${COBALT_NODEFILE:-/nonexistent}") || fail "no node file at ${COBALT_NODEFILE:-COBALT_NODEFILE}"
   # The actual time limit, if this node can query it: qsub's command line may have changed it.
   limit=$(timeout 20 qstat --header WallTime "$COBALT_JOBID" 2>/dev/null | sed -nE 's/^ *([0-9]+:[0-9]{2}:[0-9]{2}) *$/\1/p') || limit=
-  set_deadline "@$began" # Cobalt does not show when it started the job
+  set_deadline "@$job_began" # Cobalt does not show when it started the job
   port_seed=$COBALT_JOBID
 }
 
