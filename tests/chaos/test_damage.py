@@ -143,7 +143,7 @@ def test_every_single_bit_of_the_text_files(copy: Copy, name: str) -> None:
 def test_a_newer_schema_is_named(copy: Copy) -> None:
     path = copy.newest / "MANIFEST.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 3}))
-    copy.check("MANIFEST.json: format 3 is not 2")
+    copy.check("MANIFEST.json has format 3, but this version reads 2")
 
 
 def test_a_run_goes_on_from_the_one_before(made: Run, tmp_path: Path) -> None:

@@ -652,7 +652,7 @@ def test_a_run_of_somebody_else(host: StubHost) -> None:
     (run_dir / "state.jsonl").unlink()
     (run_dir / "state.jsonl").mkdir()
 
-    assert fails(host.hpc_amp("resume", "test")).startswith("whether ")
+    assert fails(host.hpc_amp("resume", "test")).startswith("it is unknown whether ")
 
 
 def test_a_local_run_from_start_to_end(here: StubHost) -> None:

@@ -191,7 +191,7 @@ def test_an_image_is_not_replaced_unasked(desk: Desk) -> None:
     desk.image.write_text("precious")
     refused = desk.build()
     assert (refused.returncode, desk.runtime.calls) == (2, [])
-    assert "already exists; use --force" in refused.stderr
+    assert "exists already; use --force" in refused.stderr
     assert desk.image.read_text() == "precious"
     desk.runtime.fails("FATAL: no\n")
     assert desk.build("--force").returncode == 1

@@ -228,11 +228,11 @@ def test_img_arch(
 @pytest.mark.parametrize(
     ("args", "status", "text"),
     [
-        ([], "good", "no option"),
+        ([], "good", "has all options of job and site"),
         (["--cleanenv"], "error", "--cleanenv keeps the launcher's variables"),
         (["--writable-tmpfs"], "warning", "64 MB"),
         (["--sharens"], "error", "came with Apptainer 1.3"),
-        (["--no-eval"], "good", "no option"),
+        (["--no-eval"], "good", "has all options of job and site"),
     ],
 )
 def test_rt_flags(tmp_path: Path, args: list[str], status: str, text: str) -> None:
@@ -486,7 +486,7 @@ def test_sched(
     text: str,
 ) -> None:  # fmt: skip
     slurm_with(monkeypatch, SINFO)
-    monkeypatch.setattr("hpc_amp.schedulers.slurm.scheduler.run_command", limits.run_command)
+    monkeypatch.setattr("hpc_amp.schedulers.slurm.squeue.run_command", limits.run_command)
     wanted = request(tmp_path, {"job": resources})
 
     found = one(job.check_scheduler(wanted, lambda name: f"/bin/{name}"), "sched")
@@ -502,7 +502,7 @@ def test_a_scheduler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monke
     def silent(*_: Any, **__: Any) -> None:
         raise SchedulerError("`squeue` did not answer within 60 s")
 
-    monkeypatch.setattr("hpc_amp.schedulers.slurm.scheduler.run_command", silent)
+    monkeypatch.setattr("hpc_amp.schedulers.slurm.squeue.run_command", silent)
     found = one(job.check_scheduler(wanted, lambda name: f"/bin/{name}"), "sched")
     assert found.status == "error" and "did not answer" in found.what
 
@@ -511,7 +511,7 @@ def test_a_margin_that_is_too_short_for_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_with(monkeypatch, SINFO)
-    monkeypatch.setattr("hpc_amp.schedulers.slurm.scheduler.run_command", limits.run_command)
+    monkeypatch.setattr("hpc_amp.schedulers.slurm.squeue.run_command", limits.run_command)
     wanted = request(tmp_path, {"run": None, "train": {}, "job": {"stop_margin": "10s"}})
     found = one(job.check_scheduler(wanted, lambda name: f"/bin/{name}"), "sched")
     assert found.status == "warning" and "stop_margin" in found.what

@@ -199,15 +199,13 @@ def test_a_sweep_is_cancelled_and_goes_on(spool: SpoolHost, site: str) -> None:
 
 
 def sweep_states(spool: SpoolHost, folder: Path) -> list[str]:
-    points = json.loads(spool.hpc_amp("sweep", "status", str(folder), "--json"))
-    return [point["state"] for point in points]
+    status = json.loads(spool.hpc_amp("sweep", "status", str(folder), "--json"))
+    return [point["state"] for point in status["points"]]
 
 
 def scale_states(spool: SpoolHost) -> set[str]:
-    return {
-        run["state"]
-        for run in json.loads(spool.hpc_amp("scale", "status", "test", "--json"))["runs"]
-    }
+    status = json.loads(spool.hpc_amp("scale", "status", "test", "--json"))
+    return {run["state"] for run in status["points"]}
 
 
 @pytest.mark.parametrize("more", [[], ["--in-allocation"]])
@@ -220,8 +218,7 @@ def test_a_scaling_study(spool: SpoolHost, more: list[str]) -> None:
     wait_until(lambda: scale_states(spool) == {"measured"}, "the end of all runs")
     assert len(list(spool.queue.iterdir())) == (1 if more else 2)
     hosts = [
-        path.read_text()
-        for path in spool.work.glob("studies/test/2*/runs/test/2*/attempts/1/rank-0")
+        path.read_text() for path in spool.work.glob("studies/test/2*/points/*/attempts/1/rank-0")
     ]
     assert sorted(hosts) == ["localhost slots=1\n", "localhost slots=1\n" * 2]
     assert "2 nodes" in spool.hpc_amp("scale", "report", "test")
@@ -234,10 +231,10 @@ def test_a_benchmark(spool: SpoolHost) -> None:
         "bench", "job.yaml", "--precisions=fp32,bf16", "--repeats=1", "--submit", "--json"
     )
 
-    folder = json.loads(said)["bench"]
+    folder = json.loads(said)["folder"]
     wait_until((spool.queue / "1" / "status").exists, "the end of the job")
     assert (spool.queue / "1" / "status").read_text() == "0\n"
-    assert list(Path(folder).glob("runs/test/*/attempts/1/rank-0"))
+    assert list(Path(folder).glob("points/*/attempts/1/rank-0"))
 
 
 def test_what_cannot_narrow_a_job_is_refused_before_anything_is_submitted(
@@ -254,7 +251,7 @@ def test_what_cannot_narrow_a_job_is_refused_before_anything_is_submitted(
         "scale", "job.yaml", "launch=mpirun", "--nodes=1,2", "--in-allocation", "--yes", status=2
     )
 
-    assert said.startswith("hpc-amp: --in-allocation: Spool cannot give a run a part of a job's")
+    assert said.startswith("hpc-amp: Spool cannot give a run a part of a job's nodes")
     assert said.count("\n") == 1
     assert not list(spool.queue.iterdir())
 

@@ -5,6 +5,7 @@ import torch
 import torchvision
 
 from hpc_amp.models import build_model
+from hpc_amp.tasks.base import ModelError
 from hpc_amp.tasks.classification.config import Model
 
 
@@ -90,6 +91,6 @@ def test_any_classification_model_of_torchvision() -> None:
     ],
 )
 def test_errors_are_one_line_for_the_user(model: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ModelError, match=message) as caught:
         build(**model)
     assert "\n" not in str(caught.value)

@@ -118,7 +118,7 @@ def test_a_run_has_the_job_side_alone_and_all_of_it(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert (
         result.stdout
-        == "amp config data distributed models preflight registry tasks trackers train\n"
+        == "amp config data distributed errors gan models preflight registry tasks trackers train\n"
     )
     assert len(names) > 80
     assert not (package / "cli").exists()

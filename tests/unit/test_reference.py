@@ -170,7 +170,7 @@ def test_the_error_in_the_introduction_is_the_real_one(tmp_path, monkeypatch):
 
 
 def test_the_overrides_in_the_introduction_are_valid():
-    table = (DOCS / "config.md").read_text().partition("| Written | Means |")[2]
+    table = (DOCS / "config.md").read_text().partition("| Argument | Meaning |")[2]
     rows = re.findall(r"^\| `([^`]+)` \|", table.partition("\n\n")[0], re.MULTILINE)
     assert len(rows) == 8
     job = DOCS.parent / "configs" / "cifar_resnet.yaml"
