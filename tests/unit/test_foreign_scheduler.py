@@ -176,8 +176,8 @@ def test_a_sweep(spool: SpoolHost, site: str, jobs: list[str]) -> None:
     for number, word in enumerate(("one", "two", "three")):
         log = (folder / "points" / f"{number:04d}" / "logs" / "job.log").read_text()
         assert f"word {word}\n" in log
-    points = json.loads(spool.hpc_amp("sweep", "status", str(folder), "--json"))
-    assert [point["job_id"] for point in points] == jobs
+    status = json.loads(spool.hpc_amp("sweep", "status", str(folder), "--json"))
+    assert [point["job_id"] for point in status["points"]] == jobs
 
 
 @pytest.mark.parametrize("site", ["spool", "spool-arrays"])

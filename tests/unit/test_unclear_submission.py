@@ -204,7 +204,7 @@ def test_a_chain_that_cannot_be_taken_back_keeps_its_folder(host: StubHost) -> N
     assert result.returncode == 1
     assert (
         "could not be deleted again: 6; " in result.stderr
-        and f"{run_dir(host)} stays" in result.stderr
+        and f"{run_dir(host)} is kept" in result.stderr
     )
     found = status(host)
     assert (found["job_id"], found["state"], found["reason"]) == (
