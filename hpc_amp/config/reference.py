@@ -17,7 +17,8 @@ import inspect
 import itertools
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -74,11 +75,20 @@ def task_as_markdown(name: str, code: Path | None = None) -> list[str]:
     lines = [f"### `train` of the task `{name}`", "", inspect.cleandoc(config.__doc__ or "")]
     if unused:
         lines += ["", f"It does not use {unused}."]
-    tables = ["\n".join([*lines, "", *_table(config, "train", own)])]
+    several = _names_of_several_tasks()
+    owners = {key: f" of `{name}`" for key in own if key in several and name in TASKS.own()}
+    tables = ["\n".join([*lines, "", *_table(config, "train", own, owners)])]
     for key in keys_of(config).values():
         if key.name in own and key.is_section:
-            tables += _sections(key.type, f"train.{key.name}")
+            tables += _sections(key.type, f"train.{key.name}", owners.get(key.name, ""))
     return tables
+
+
+def _names_of_several_tasks() -> set[str]:
+    """The keys that more than one task of this package adds, such as `images`: headings say of
+    which task they are."""
+    counts = Counter(key for name in TASKS.own() for key in keys_of(config_class(name)))
+    return {key for key, count in counts.items() if count > 1 and key not in keys_of(Train)}
 
 
 def fabrics_as_markdown(folder: Path) -> str:
@@ -145,26 +155,33 @@ def main(arguments: Sequence[str], folder: Path) -> int:
     return 0
 
 
-def _sections(section: type, path: str) -> Iterator[str]:
+def _sections(section: type, path: str, owner: str = "") -> Iterator[str]:
     """Yield the Markdown of a section, then of its subsections."""
-    yield _section(section, path)
+    yield _section(section, path, owner)
     for key in keys_of(section).values():
         if key.is_section:
-            yield from _sections(key.type, _below(path, key.name))
+            yield from _sections(key.type, _below(path, key.name), owner)
 
 
-def _section(section: type, path: str) -> str:
-    heading = f"`{path}`" if path else "Top level"
+def _section(section: type, path: str, owner: str) -> str:
+    heading = f"`{path}`{owner}" if path else "Top level"
     lines = [f"### {heading}", "", inspect.cleandoc(section.__doc__ or "")]
     shorthand = getattr(section, "SHORTHAND", None)
     if shorthand:
         name = path.rpartition(".")[2]
         lines += ["", f"Short form: `{name}: X` means `{name}: {{{shorthand}: X}}`."]
-    return "\n".join([*lines, "", *_table(section, path)])
+    owners = dict.fromkeys(keys_of(section), owner)
+    return "\n".join([*lines, "", *_table(section, path, owners=owners)])
 
 
-def _table(section: type, path: str, only: Collection[str] | None = None) -> list[str]:
-    """The lines of the table of a section's keys. `only` restricts it to some keys."""
+def _table(
+    section: type,
+    path: str,
+    only: Collection[str] | None = None,
+    owners: Mapping[str, str] | None = None,
+) -> list[str]:
+    """The lines of the table of a section's keys. `only` restricts it to some keys. `owners` has,
+    by key, what follows the path in the heading of a section below."""
     lines = ["| Key | Type | Default | Meaning |", "|---|---|---|---|"]
     meanings = _field_docs(section)
     defaults = {field.name: field for field in dataclasses.fields(section)}
@@ -173,7 +190,7 @@ def _table(section: type, path: str, only: Collection[str] | None = None) -> lis
             continue
         cells = [
             f"`{name}`",
-            _type(key, path),
+            _type(key, path, (owners or {}).get(name, "")),
             _default(key, defaults[key.field]),
             " ".join([*meanings.get(key.field, "").split(), *_fixed(key)]),
         ]
@@ -191,10 +208,11 @@ def _fixed(key: Key) -> list[str]:
     return [f"[*Fixed*](reliability.md#changing-a-run), but for changes among {free}."]
 
 
-def _type(key: Key, path: str) -> str:
+def _type(key: Key, path: str, owner: str) -> str:
     """The type of a key, in words."""
     if key.is_section:
-        anchor = re.sub(r"[^a-z0-9_-]", "", _below(path, key.name).lower())
+        heading = f"{_below(path, key.name)}{owner}".lower().replace(" ", "-")
+        anchor = re.sub(r"[^a-z0-9_-]", "", heading)
         return f"[section](#{anchor})"
     origin, arguments = get_origin(key.type), get_args(key.type)
     for check in key.checks:
