@@ -4,6 +4,8 @@
 # the number of the point, with `-2` for its second run), `run_dir`, `launch_script` and the settings in
 # `campaign`: array, scheduler, own_code.
 
+umask "${HPC_AMP_UMASK:-$(umask)}" # set by schedulers whose jobs do not have the user's umask
+
 # unpack_snapshot WHO: unpack the code, which all jobs share. The first job does it.
 unpack_snapshot() {
   local waited=0 own=.snapshot-$1

@@ -217,8 +217,12 @@ TINY: dict[str, dict[str, Any]] = {
     "munit": unpaired("munit", adversarial={"r1": 0.0}),
     "unit": unpaired("unit", adversarial={"r1": 0.0}),
     "spade": paired("spade", adversarial={"r1": 0.0}),
-    # Without the enhancer, each network is in the first step.
-    "pix2pixhd": paired("pix2pixhd", adversarial={"r1": 0.0}, pix2pixhd={"enhancer": None}),
+    # Without the enhancer, each network is in the first step; instance features need fp32 weights.
+    "pix2pixhd": paired(
+        "pix2pixhd",
+        adversarial={"r1": 0.0},
+        pix2pixhd={"enhancer": None, "instance_features": None},
+    ),
 }
 """A configuration of each task."""
 
