@@ -268,8 +268,7 @@ def _why(setting: MpiCheck) -> str:
         )
     if families == {"Open MPI"} and host.major > image.major > 0:
         return (
-            f"{complaint}: the major version of the host must not be newer than that of the "
-            f"{setting.inside}. "
+            f"{complaint}: its major version must not be newer than that of the {setting.inside}. "
             f"Use an image with Open MPI {host.major} or newer, {bind_or_none}"
         )
     lost = re.search(r"(\S+)/share/(?:openmpi|pmix)/help-\S+: No such file", setting.answer.output)

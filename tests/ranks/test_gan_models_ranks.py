@@ -15,7 +15,13 @@ from support.warm import Warm
 pytestmark = pytest.mark.ranks
 
 COMMON: dict[str, Any] = {"log_every": 1, "device": "cpu", "checkpoint": {"every": "100epochs"}}
-PARITY: dict[str, Any] = {**COMMON, "precision": {"mode": "fp32"}}
+PARITY: dict[str, Any] = {
+    **COMMON,
+    "precision": {"mode": "fp32"},
+    # Adam divides by the size of a gradient: without this, one that is nothing but rounding, such as
+    # that of a bias before a normalisation, makes a step of full size.
+    "adversarial": {"eps": 1e-2},
+}
 # Overflows at once, and again each time that a scale has grown back.
 FP16: dict[str, Any] = {
     **COMMON,
@@ -113,7 +119,6 @@ def test_two_ranks_train_as_one(name: str, folder: Path) -> None:
         assert expected and len(seen) == len(expected)
         first, values = ([value for _, value in each] for each in (expected, seen))
         assert values[:4] == pytest.approx(first[:4], rel=1e-2, abs=1e-3)
-        # Rounding grows from step to step.
         assert values == pytest.approx(first, rel=5e-2, abs=1e-2)
     if name in UNPAIRED:
         first, *_, last = curve(one, "train/image_recon")
@@ -121,7 +126,7 @@ def test_two_ranks_train_as_one(name: str, folder: Path) -> None:
     for metric in METRICS[name]:
         expected, seen = (curve(run, f"eval/{metric}") for run in (one, two))
         assert [step for step, _ in seen] == [step for step, _ in expected]
-        assert [v for _, v in seen] == pytest.approx([v for _, v in expected], rel=2e-2)
+        assert [v for _, v in seen] == pytest.approx([v for _, v in expected], rel=2e-2, abs=5e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)
