@@ -14,7 +14,12 @@ from pathlib import Path
 
 from hpc_amp.campaigns.folder import Campaign
 from hpc_amp.campaigns.parts import Part, arrays_of
-from hpc_amp.campaigns.record import record_cancelled, record_queued, record_submitted
+from hpc_amp.campaigns.record import (
+    read_submitted,
+    record_cancelled,
+    record_queued,
+    record_submitted,
+)
 from hpc_amp.campaigns.submit import write_script
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
@@ -72,12 +77,14 @@ def run_here(
     pool = _Pool(campaign, slots, on_end)
     own_id = arrays_of(campaign).id_of_process(os.getpid())
     waiting: list[tuple[int, Path, int]] = []
+    is_new = not read_submitted(campaign)  # an older one that goes on does not get its name back
     for part in parts:
         script = write_script(campaign, part)
         record_submitted(campaign, part)
         record_queued(campaign, part, [own_id])
         waiting += [(point, script, task) for task, point in enumerate(part.points)]
-    rundir.point_latest(campaign.folder)
+    if is_new:
+        rundir.point_latest(campaign.folder)
     on_record()
     interrupted = threading.Event()
     # A note, and no exception: what is just being started must not be missed.

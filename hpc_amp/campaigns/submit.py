@@ -179,9 +179,12 @@ def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
     # A signal waits until what the scheduler has accepted is on record: `continue` would submit it
     # once more.
     with waiting_for(get_scheduler(campaign.scheduler)):
-        # Before there is a job: whatever ends this command, the campaign's name finds it.
+        is_new = not read_submitted(
+            campaign
+        )  # an older one that goes on does not get its name back
         record_submitted(campaign, part)
-        before = rundir.point_latest(campaign.folder)
+        # Before there is a job: whatever ends this command, the campaign's name finds it.
+        before = rundir.point_latest(campaign.folder) if is_new else None
         try:
             for job_id in arrays_of(campaign).submit(script, len(part.points)):
                 job_ids.append(job_id)
@@ -191,12 +194,12 @@ def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
             raise  # without an end on record, `interrupted.settle` looks for jobs
         except HpcAmpError:
             record_queued(campaign, part, job_ids)
-            if not job_ids:
+            if is_new and not job_ids:
                 rundir.restore_latest(campaign.folder, before)
             raise
         # Nor is there an end after Ctrl-C, which reaches this on a machine without a queue.
         record_queued(campaign, part, job_ids)
-        if not job_ids:
+        if is_new and not job_ids:
             rundir.restore_latest(campaign.folder, before)
 
 

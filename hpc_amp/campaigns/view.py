@@ -75,7 +75,7 @@ class View:
         an older version."""
         named = parent / target
         newest = sorted(named.glob(f"[0-9]*/{DESCRIPTION}"))[-1:] if os.path.isdir(named) else []
-        for folder in (Path(target), *(path.parent for path in newest), named / "latest", named):
+        for folder in (Path(target), named / "latest", *(path.parent for path in newest), named):
             if os.path.isfile(folder / DESCRIPTION):  # False, too, for names that no file can have
                 campaign = read_campaign(folder.resolve())
                 if campaign.view != self.name:

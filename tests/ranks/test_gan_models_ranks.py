@@ -18,8 +18,8 @@ COMMON: dict[str, Any] = {"log_every": 1, "device": "cpu", "checkpoint": {"every
 PARITY: dict[str, Any] = {
     **COMMON,
     "precision": {"mode": "fp32"},
-    # Adam divides by the size of a gradient: without this, one that is nothing but rounding, such as
-    # that of a bias before a normalisation, makes a step of full size.
+    # Adam divides by the size of a gradient: without this, one that is nothing but rounding, such
+    # as that of a bias before a normalisation, makes a step of full size.
     "adversarial": {"eps": 1e-2},
 }
 # Overflows at once, and again each time that a scale has grown back.

@@ -166,6 +166,7 @@ def test_only_what_is_missing_failed_or_ended_early_is_submitted(inside: Queue) 
     half = inside.begin("4246")
     write_timing(half, [rank_file(0, 2, [0.1] * 3), rank_file(1, 2, [0.1] * 3)])
     record_event(half, "cancelled")
+    inside.has("4246", "CANCELLED")
 
     assert {name: one.state for name, one in look(study).items()} == {
         "strong-n0001-r01": "measured",
