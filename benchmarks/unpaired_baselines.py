@@ -46,7 +46,7 @@ def task_of(file: Path) -> UnpairedGan:
 @torch.no_grad()
 def metrics(task: UnpairedGan, translate: Translate) -> dict[str, float]:
     """Those of an evaluation in which `translate` makes the translations to a domain."""
-    several = getattr(task.evaluation, "styles", 1)
+    several = getattr(task.train.evaluation, "styles", 1)
 
     def translations(_: object, images: Tensor, direction: Direction, seeds: Tensor) -> Tensor:
         return translate(images, direction)[:, None].expand(-1, several, -1, -1, -1)

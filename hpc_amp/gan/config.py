@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
 
+from hpc_amp.config.schema import Train
 from hpc_amp.config.values import Count, Natural, NonNegative, averaging
 
 SpectralName = Literal["none", "fp32", "fp16"]
@@ -41,3 +42,15 @@ class Evaluation:
 
     pictures: Natural = 6
     """Rows of the picture that is written after each evaluation. 0: none."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class GanTrain(Train):
+    """What the configurations of all conditional GANs have."""
+
+    UNUSED: ClassVar[tuple[str, ...]] = ("data", "optimizer")
+
+    adversarial: Adversarial = field(default_factory=Adversarial)
+    """How generator and discriminator are trained against each other, both with Adam."""
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    """What an evaluation measures and shows."""

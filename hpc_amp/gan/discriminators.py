@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hpc_amp.gan.config import SpectralName
 from hpc_amp.gan.layers import ConvBlock, NormName
-from hpc_amp.gan.spectral import SpectralPrecision, spectral_norm
+from hpc_amp.gan.spectral import spectral_norm
 
 Judgement = tuple[list[Tensor], list[list[Tensor]]]
 """Of each scale the logits [B, 1, h, w], and the feature maps of its layers."""
@@ -29,7 +30,7 @@ class PatchDiscriminator(nn.Module):
         most: int = 512,
         kernel: int = 4,
         norm: NormName = "instance",
-        spectral: SpectralPrecision | None = "fp32",
+        spectral: SpectralName = "fp32",
     ) -> None:
         super().__init__()
         channels = [min(width * 2**level, most) for level in range(layers)]
@@ -72,7 +73,7 @@ class MultiScaleDiscriminator(nn.Module):
         layers: int = 3,
         kernel: int = 4,
         norm: NormName = "instance",
-        spectral: SpectralPrecision | None = "fp32",
+        spectral: SpectralName = "fp32",
     ) -> None:
         super().__init__()
         self.scales = nn.ModuleList(
@@ -112,7 +113,7 @@ class ProjectionDiscriminator(nn.Module):
         width: int = 64,
         stages: int = 4,
         most: int = 1024,
-        spectral: SpectralPrecision | None = "fp32",
+        spectral: SpectralName = "fp32",
     ) -> None:
         super().__init__()
         blocks: list[nn.Module] = [
@@ -129,10 +130,8 @@ class ProjectionDiscriminator(nn.Module):
             channels = after
         blocks.append(nn.LeakyReLU(0.2))
         self.body = nn.Sequential(*blocks)
-        head: nn.Module = nn.Conv2d(channels, 1, 1)
-        self.head = spectral_norm(head, spectral) if spectral is not None else head
-        embedding: nn.Module = nn.Embedding(classes, channels)
-        self.embedding = spectral_norm(embedding, spectral) if spectral is not None else embedding
+        self.head = spectral_norm(nn.Conv2d(channels, 1, 1), spectral)
+        self.embedding = spectral_norm(nn.Embedding(classes, channels), spectral)
 
     def forward(self, images: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and features averaged over pixels (for feature matching)."""
@@ -145,7 +144,7 @@ class ProjectionDiscriminator(nn.Module):
 class _PreactivationBlock(nn.Module):
     """Activation before convolution, twice, beside the identity."""
 
-    def __init__(self, inputs: int, outputs: int, spectral: SpectralPrecision | None) -> None:
+    def __init__(self, inputs: int, outputs: int, spectral: SpectralName) -> None:
         super().__init__()
         self.body = nn.Sequential(
             nn.LeakyReLU(0.2),

@@ -17,10 +17,12 @@ class SetDistances:
     outside autocast, so neither the number of ranks nor the precision of the run matters.
     """
 
-    def __init__(self, names: tuple[str, ...], world: World, device: torch.device) -> None:
+    def __init__(
+        self, names: tuple[str, ...], world: World, device: torch.device, channels: int = 3
+    ) -> None:
         self.names = names
         self.world = world
-        self._features = FeatureNetwork(3).to(device)
+        self._features = FeatureNetwork(channels).to(device)
         self.begin()
 
     def begin(self) -> None:

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hpc_amp.gan.config import SpectralName
 from hpc_amp.gan.norms import make_norm
-from hpc_amp.gan.spectral import SpectralNorm, SpectralPrecision, spectral_norm
+from hpc_amp.gan.spectral import SpectralNorm, spectral_norm
 
 NormName = Literal["none", "instance", "batch", "layer"]
 ActivationName = Literal["none", "relu", "leaky", "tanh"]
@@ -59,8 +60,8 @@ class ConvBlock(nn.Sequential):
     """Padding, convolution, normalisation, activation: [B, inputs, H, W] to [B, outputs, H/s, W/s].
 
     The padding keeps the size where `stride` is 1. `spectral` limits the largest singular value of
-    the weight to 1 (`hpc_amp.gan.spectral`); None leaves the weight as it is. A convolution that an
-    instance, batch or layer normalisation follows has no bias: the normalisation removes it.
+    the weight to 1 (`hpc_amp.gan.spectral`); `none` leaves the weight as it is. A convolution that
+    an instance, batch or layer normalisation follows has no bias: the normalisation removes it.
     """
 
     def __init__(
@@ -72,15 +73,15 @@ class ConvBlock(nn.Sequential):
         *,
         norm: NormName = "none",
         activation_name: ActivationName = "relu",
-        spectral: SpectralPrecision | None = None,
+        spectral: SpectralName = "none",
         padding: Literal["zeros", "reflect"] = "reflect",
     ) -> None:
         kind = ReflectConv2d if padding == "reflect" else nn.Conv2d
         border, bias = (kernel - 1) // 2, norm == "none"
-        conv: nn.Module = kind(inputs, outputs, kernel, stride, padding=border, bias=bias)
-        if spectral is not None:
-            conv = spectral_norm(conv, spectral)
-        super().__init__(conv, make_norm(norm, outputs), activation(activation_name))
+        conv = kind(inputs, outputs, kernel, stride, padding=border, bias=bias)
+        super().__init__(
+            spectral_norm(conv, spectral), make_norm(norm, outputs), activation(activation_name)
+        )
 
 
 class LinearBlock(nn.Sequential):
@@ -101,7 +102,7 @@ class ResidualBlock(nn.Module):
         channels: int,
         *,
         norm: NormName = "instance",
-        spectral: SpectralPrecision | None = None,
+        spectral: SpectralName = "none",
     ) -> None:
         super().__init__()
         self.body = nn.Sequential(

@@ -10,20 +10,21 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpc_amp.gan.comparison import image_sums
-from hpc_amp.gan.data.batches import PairedBatch, condition
+from hpc_amp.gan.config import SpectralName
+from hpc_amp.gan.data.batches import PairedBatch, condition, part_of
 from hpc_amp.gan.data.config import PairedData
 from hpc_amp.gan.data.reading import MapFiles, numbers_in, show_map, whole_view
 from hpc_amp.gan.data.sets import check_labels, number_labels
 from hpc_amp.gan.data.training import Prepared, prepare_paired
-from hpc_amp.gan.discriminators import judge_together
+from hpc_amp.gan.discriminators import MultiScaleDiscriminator, judge_together
 from hpc_amp.gan.distance import SetDistances
 from hpc_amp.gan.features import PerceptualLoss, feature_network
 from hpc_amp.gan.generation import Request, read_images
 from hpc_amp.gan.losses import discriminator_loss, feature_matching_loss, generator_loss, kl_loss
-from hpc_amp.gan.paired_config import PairedLosses, PatchJudges
+from hpc_amp.gan.paired_config import PairedLosses, PairedTrain, PatchJudges
 from hpc_amp.gan.penalties import r1_penalty
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR, ConditionalGan
 from hpc_amp.tasks.base import DataError, Losses, Networks, TrainingData
@@ -48,12 +49,8 @@ class PairedGan(ConditionalGan):
     """
 
     synthetic_labels: ClassVar[str] = "label_agreement"
+    train: PairedTrain
     data: Prepared[PairedBatch]
-
-    @property
-    @abstractmethod
-    def images(self) -> PairedData:
-        """Where images come from."""
 
     @property
     @abstractmethod
@@ -61,8 +58,9 @@ class PairedGan(ConditionalGan):
         """Weights of the losses."""
 
     @abstractmethod
-    def make(self, batch: PairedBatch, networks: Networks, phase: str) -> Made:
-        """What the generator makes of `batch` in a training step of `phase`."""
+    def make(self, batch: PairedBatch, shown: Tensor, networks: Networks, phase: str) -> Made:
+        """What the generator makes of `batch`, whose `condition` is `shown`, in a training step of
+        `phase`."""
 
     @abstractmethod
     def render(self, batch: PairedBatch, networks: Networks) -> Tensor:
@@ -70,7 +68,7 @@ class PairedGan(ConditionalGan):
 
     def prepare_data(self) -> TrainingData:
         """Find or draw the images, and read the weights of the perceptual network."""
-        self.data = prepare_paired(self.images, self.train, self.world, self.device)
+        self.data = prepare_paired(self.train.images, self.train, self.world, self.device)
         self.data_name, self.synthetic = self.data.name, self.data.synthetic
         self._distances = SetDistances(("images",), self.world, self.device)
         self._perceptual: PerceptualLoss | None = None
@@ -81,14 +79,24 @@ class PairedGan(ConditionalGan):
         self._shown: PairedBatch | None = None
         return self.data.training
 
+    def patch_discriminator(self, judges: PatchJudges, spectral: SpectralName) -> nn.Module:
+        """A discriminator of patches of an image beside what it was made from."""
+        return MultiScaleDiscriminator(
+            self.train.images.condition_channels + 3,
+            scales=judges.scales,
+            width=judges.width,
+            layers=judges.layers,
+            spectral=spectral,
+        )
+
     def check_discriminator(self, judges: PatchJudges) -> None:
         """Raise DataError where a discriminator's last feature map would have less than two pixels:
         its normalisation would make that 0."""
         halvings = judges.scales - 1 + judges.layers
-        smallest = min(self.images.size) // 2**halvings
+        smallest = min(self.train.images.size) // 2**halvings
         if smallest < 2:
             raise DataError(
-                f"train.images.image_size: {list(self.images.size)} is too small for the "
+                f"train.images.image_size: {list(self.train.images.size)} is too small for the "
                 f"discriminator: scales={judges.scales} and layers={judges.layers} need sides of "
                 f"{2 ** (halvings + 1)}"
             )
@@ -106,24 +114,26 @@ class PairedGan(ConditionalGan):
         """The images that the generator's of `phase` are compared with."""
         return batch.images
 
-    def true_condition(self, batch: PairedBatch, phase: str) -> Tensor:
-        """What the discriminator of `phase` sees beside an image, of the same size."""
-        return condition(batch, self.images)
+    def judged_condition(self, batch: PairedBatch, shown: Tensor, phase: str) -> Tensor:
+        """What the discriminator of `phase` sees beside an image, of the same size. `shown` is the
+        `condition` of the batch."""
+        return shown
 
     def discriminator_losses(
         self, batch: PairedBatch, networks: Networks, phase: str = DISCRIMINATOR
     ) -> Losses:
         """`d`, and `r1` where it counts."""
+        shown = condition(batch, self.train.images)
         with torch.no_grad():
-            made = self.make(batch, networks, phase)
+            made = self.make(batch, shown, networks, phase)
         real = self.true_images(batch, phase)
-        shown = self.true_condition(batch, phase)
+        shown = self.judged_condition(batch, shown, phase)
         discriminator = networks[self.judge_of(phase)]
         (on_real, _), (on_fake, _) = judge_together(
             discriminator, torch.cat((shown, real), 1), torch.cat((shown, made.images), 1)
         )
-        losses = {"d": discriminator_loss(on_real, on_fake, self.adversarial.loss)}
-        if self.adversarial.r1:
+        losses = {"d": discriminator_loss(on_real, on_fake, self.train.adversarial.loss)}
+        if self.train.adversarial.r1:
             losses["r1"] = r1_penalty(
                 lambda points: discriminator(torch.cat((shown, points), 1))[0], real
             )
@@ -133,9 +143,10 @@ class PairedGan(ConditionalGan):
         self, batch: PairedBatch, networks: Networks, phase: str = GENERATOR
     ) -> Losses:
         """Those whose weight is not 0."""
-        made = self.make(batch, networks, phase)
+        shown = condition(batch, self.train.images)
+        made = self.make(batch, shown, networks, phase)
         real = self.true_images(batch, phase)
-        shown = self.true_condition(batch, phase)
+        shown = self.judged_condition(batch, shown, phase)
         (_, real_features), (on_fake, fake_features) = judge_together(
             networks[self.judge_of(phase)],
             torch.cat((shown, real), 1),
@@ -144,7 +155,7 @@ class PairedGan(ConditionalGan):
         weights = self.loss_weights()
         losses = {}
         if weights["gan"]:
-            losses["gan"] = generator_loss(on_fake, self.adversarial.loss)
+            losses["gan"] = generator_loss(on_fake, self.train.adversarial.loss)
         if weights["features"]:
             losses["features"] = feature_matching_loss(real_features, fake_features)
         if self._perceptual is not None:
@@ -166,7 +177,7 @@ class PairedGan(ConditionalGan):
     def evaluate(self, batch: PairedBatch, networks: Networks) -> dict[str, Tensor]:
         """Sums over the batch; the features of its images stay here until `summarize`."""
         if self._shown is None:
-            self._shown = first_of(batch, self.evaluation.pictures)
+            self._shown = part_of(batch, slice(self.train.evaluation.pictures))
         made = self.render(batch, networks)
         self._distances.add_real("images", batch.images)
         self._distances.add_made("images", made)
@@ -185,7 +196,9 @@ class PairedGan(ConditionalGan):
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
         """An image from each label map, or input image, of `request`."""
         for files in request.batches():
-            made = self.render(read_inputs(files, request, self.images, self.device), networks)
+            made = self.render(
+                read_inputs(files, request, self.train.images, self.device), networks
+            )
             yield from zip(files, made, strict=True)
 
     def picture_rows(self, networks: Networks) -> Tensor:
@@ -194,7 +207,7 @@ class PairedGan(ConditionalGan):
         assert self._shown is not None
         shown = self._shown
         outputs = self.outputs(lambda of: self.render(shown, of), networks)
-        columns = [show_condition(shown, self.images), *outputs, shown.images]
+        columns = [show_condition(shown, self.train.images), *outputs, shown.images]
         return torch.stack([column.float() for column in columns], 1)
 
 
@@ -233,21 +246,6 @@ def _read_maps(files: Sequence[Path], data: PairedData, *, check: bool = False) 
             check_labels(numbers_in(numbers), data, source.name(number))
         maps.append(show_map(numbers, whole_view(data)))
     return torch.stack(maps)
-
-
-def first_of(batch: PairedBatch, count: int) -> PairedBatch:
-    """The first `count` samples of a batch."""
-
-    def cut(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values[:count]
-
-    return PairedBatch(
-        batch.images[:count],
-        batch.seeds[:count],
-        cut(batch.labels),
-        cut(batch.instances),
-        cut(batch.inputs),
-    )
 
 
 def show_condition(batch: PairedBatch, images: PairedData) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from hpc_amp.config.values import NETWORK, Count, NonNegative, Path
+from hpc_amp.gan.config import GanTrain
+from hpc_amp.gan.data.config import PairedData
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -34,3 +36,11 @@ class PatchJudges:
     """Channels after the first layer; each further layer has twice as many, at most 512."""
     layers: Annotated[Count, NETWORK] = 3
     """Convolutions of stride 2. More of them judge larger patches."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class PairedTrain(GanTrain):
+    """What the configurations of models of pairs have."""
+
+    images: PairedData = field(default_factory=PairedData)
+    """Where pairs come from."""

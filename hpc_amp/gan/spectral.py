@@ -8,13 +8,11 @@ GANs under AMP describes it: it reads half the memory, and its value agrees with
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-SpectralPrecision = Literal["fp32", "fp16"]
+from hpc_amp.gan.config import SpectralName
 
 
 class SpectralNorm(nn.Module):
@@ -27,7 +25,7 @@ class SpectralNorm(nn.Module):
     u: Tensor
     v: Tensor
 
-    def __init__(self, weight: Tensor, precision: SpectralPrecision = "fp32") -> None:
+    def __init__(self, weight: Tensor, precision: SpectralName = "fp32") -> None:
         super().__init__()
         self.dtype = torch.float16 if precision == "fp16" else torch.float32
         # 1e-12 is 0 in half precision.
@@ -73,8 +71,11 @@ class SpectralNorm(nn.Module):
         return torch.where(norm > self.eps, wide / norm.clamp(min=self.eps), before.float())
 
 
-def spectral_norm(module: nn.Module, precision: SpectralPrecision = "fp32") -> nn.Module:
-    """Divide `module.weight` by its largest singular value from now on. Returns `module`."""
+def spectral_norm(module: nn.Module, precision: SpectralName = "fp32") -> nn.Module:
+    """Divide `module.weight` by its largest singular value from now on, unless `precision` is
+    `none`. Returns `module`."""
+    if precision == "none":
+        return module
     weight = module.weight
     assert isinstance(weight, Tensor)
     parametrize.register_parametrization(module, "weight", SpectralNorm(weight, precision))

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from hpc_amp.config.schema import Optimizer
-from hpc_amp.gan.config import Adversarial, Evaluation
+from hpc_amp.gan.config import Adversarial, GanTrain
 from hpc_amp.gan.generation import Request
 from hpc_amp.tasks.base import Best, Losses, ModelError, Networks, Phase, Task
 
@@ -32,16 +32,7 @@ class ConditionalGan(Task):
     """
 
     best: ClassVar[Best | None] = Best("frechet_random", "lowest")
-
-    @property
-    @abstractmethod
-    def adversarial(self) -> Adversarial:
-        """How the two sides are trained."""
-
-    @property
-    @abstractmethod
-    def evaluation(self) -> Evaluation:
-        """What an evaluation measures and shows."""
+    train: GanTrain
 
     @abstractmethod
     def loss_weights(self) -> Mapping[str, float]:
@@ -94,7 +85,7 @@ class ConditionalGan(Task):
 
     def phases(self) -> tuple[Phase, ...]:
         """The discriminator's update, then the generator's."""
-        sides = self.adversarial
+        sides = self.train.adversarial
         if sides.r1 and self.train.precision.mode in ("O2", "O3"):
             raise ModelError(
                 "adversarial.r1 is computed in fp32, which needs weights in fp32: use precision "
@@ -131,7 +122,7 @@ class ConditionalGan(Task):
     def pictures(self, networks: Networks) -> Tensor | None:
         """The rows of `picture_rows`, each side by side as one image [rows, 3, H, columns * W] from
         0 to 1."""
-        if self.evaluation.pictures == 0:
+        if self.train.evaluation.pictures == 0:
             return None
         rows = self.picture_rows(networks).float().cpu()
         return rows.permute(0, 2, 3, 1, 4).flatten(3).div(2).add(0.5).clamp(0, 1)

@@ -94,7 +94,7 @@ class DomainDiscriminators(nn.Module):
                 width=config.discriminator_width,
                 layers=config.discriminator_layers,
                 norm="none",
-                spectral=None if config.spectral == "none" else config.spectral,
+                spectral=config.spectral,
             )
         initialize(self, "normal")
         self.smallest = 2 ** (config.discriminator_layers + config.discriminator_scales - 1)

@@ -17,9 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from hpc_amp.data.errors import DataError
-from hpc_amp.gan.config import Evaluation
-from hpc_amp.gan.data.batches import UnpairedBatch
-from hpc_amp.gan.data.config import UnpairedData
+from hpc_amp.gan.data.batches import UnpairedBatch, part_of
 from hpc_amp.gan.data.training import Prepared, prepare_unpaired
 from hpc_amp.gan.distance import SetDistances
 from hpc_amp.gan.features import PerceptualLoss, feature_network
@@ -28,7 +26,7 @@ from hpc_amp.gan.losses import discriminator_loss, generator_loss, l1
 from hpc_amp.gan.norms import InstanceNorm
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR, ConditionalGan
 from hpc_amp.gan.translation import Direction, DomainDiscriminators, Translator
-from hpc_amp.gan.unpaired_config import Translation, UnpairedAdversarial
+from hpc_amp.gan.unpaired_config import Translation, UnpairedTrain
 from hpc_amp.tasks.base import Losses, Networks, TrainingData
 
 DIRECTIONS: tuple[Direction, ...] = ("a2b", "b2a")
@@ -39,28 +37,14 @@ class UnpairedGan(ConditionalGan):
 
     styled: ClassVar[bool] = False
     """Whether an image has several translations, which differ in style."""
+    train: UnpairedTrain
     prepared: Prepared[UnpairedBatch]
     distances: SetDistances
 
     @property
     @abstractmethod
-    def images(self) -> UnpairedData:
-        """Where the images of both domains come from."""
-
-    @property
-    @abstractmethod
     def model(self) -> Translation:
         """The networks, and the weights of the losses."""
-
-    @property
-    @abstractmethod
-    def adversarial(self) -> UnpairedAdversarial:
-        """How the two sides are trained."""
-
-    @property
-    @abstractmethod
-    def evaluation(self) -> Evaluation:
-        """What an evaluation measures and shows."""
 
     @abstractmethod
     def build_generator(self) -> Translator:
@@ -90,7 +74,7 @@ class UnpairedGan(ConditionalGan):
 
     def prepare_data(self) -> TrainingData:
         """Find, read or draw the images."""
-        self.prepared = prepare_unpaired(self.images, self.train, self.world, self.device)
+        self.prepared = prepare_unpaired(self.train.images, self.train, self.world, self.device)
         self.data_name, self.synthetic = self.prepared.name, self.prepared.synthetic
         self.distances = SetDistances(("a", "b"), self.world, self.device)
         self.perceptual: PerceptualLoss | None = None
@@ -104,18 +88,18 @@ class UnpairedGan(ConditionalGan):
         """Generator and discriminator, each for both domains. Raises ModelError."""
         generator, discriminator = self.build_generator(), DomainDiscriminators(self.model)
         for network in (generator, discriminator):
-            network.check_size(*self.images.size)
+            network.check_size(*self.train.images.size)
         return {GENERATOR: generator, DISCRIMINATOR: discriminator}
 
     def discriminator_losses(self, batch: UnpairedBatch, networks: Networks) -> Losses:
         """`d`, and `r1` where it counts; sums over both domains."""
         with torch.no_grad():
             made = self.swapped(batch, networks[GENERATOR])  # type: ignore[arg-type]
-        penalize = self.adversarial.r1 > 0
+        penalize = self.train.adversarial.r1 > 0
         judged = networks[DISCRIMINATOR](
             batch.a, batch.b, made["b_in_a"], made["a_in_b"], penalize=penalize
         )
-        kind = self.adversarial.loss
+        kind = self.train.adversarial.loss
         losses = {
             "d": discriminator_loss(judged["a"], judged["fake_a"], kind)
             + discriminator_loss(judged["b"], judged["fake_b"], kind)
@@ -128,7 +112,7 @@ class UnpairedGan(ConditionalGan):
         """Those of `generator_names`."""
         made = self.computed(batch, networks[GENERATOR])
         judged = networks[DISCRIMINATOR](made["b_in_a"], made["a_in_b"])
-        kind = self.adversarial.loss
+        kind = self.train.adversarial.loss
         losses = {
             "gan": generator_loss(judged["a"], kind) + generator_loss(judged["b"], kind),
             "image_recon": l1(made["a_again"], batch.a) + l1(made["b_again"], batch.b),
@@ -150,9 +134,9 @@ class UnpairedGan(ConditionalGan):
         if request.style:
             if not self.styled:
                 raise DataError(f"{self.name} has no styles: leave the style images out")
-            example = read_images(request.style[:1], self.images, self.device)
+            example = read_images(request.style[:1], self.train.images, self.device)
         for files in request.batches():
-            images = read_images(files, self.images, self.device)
+            images = read_images(files, self.train.images, self.device)
             style = example
             if style is None and self.styled:
                 style = request.seeds(files)
@@ -201,7 +185,7 @@ class UnpairedGan(ConditionalGan):
         `evaluation.pictures`."""
         if self._shown is None:
             first = next(self.prepared.evaluation())
-            self._shown = first_samples(first, self.evaluation.pictures)
+            self._shown = part_of(first, slice(self.train.evaluation.pictures))
         return self._shown
 
     def picture_rows(self, networks: Networks) -> Tensor:
@@ -238,18 +222,6 @@ def errors(made: Tensor, truth: Tensor) -> Tensor:
     with torch.autocast(made.device.type, enabled=False):
         differences = made.double()[:, :, None] - truth.double()[:, None]
         return differences.abs().flatten(3).mean(3)
-
-
-def first_samples(batch: UnpairedBatch, count: int) -> UnpairedBatch:
-    """At most `count` samples of a batch."""
-
-    def cut(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values[:count]
-
-    seeds = batch.seeds[:count]
-    return UnpairedBatch(
-        batch.a[:count], batch.b[:count], seeds, cut(batch.a_in_b), cut(batch.b_in_a)
-    )
 
 
 class _ContentFeatures(nn.Module):

@@ -3,11 +3,12 @@ only."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Path, Positive, averaging
-from hpc_amp.gan.config import Adversarial, SpectralName
+from hpc_amp.gan.config import Adversarial, GanTrain, SpectralName
+from hpc_amp.gan.data.config import UnpairedData
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -54,3 +55,12 @@ class Translation:
     perceptual_weights: Path | None = None
     """File with the weights of torchvision's `vgg19` for `perceptual`. Default: a small network
     with fixed random weights."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class UnpairedTrain(GanTrain):
+    """What the configurations of models of two domains have."""
+
+    images: UnpairedData = field(default_factory=UnpairedData)
+    """The images of both domains."""
+    adversarial: UnpairedAdversarial = field(default_factory=UnpairedAdversarial)

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.config.schema import Precision
+from hpc_amp.gan.config import SpectralName
 from hpc_amp.gan.discriminators import ProjectionDiscriminator
 from hpc_amp.gan.layers import ConvBlock, _mirror, initialize, reflect_pad
 from hpc_amp.gan.losses import (
@@ -23,9 +24,9 @@ from hpc_amp.gan.losses import (
 )
 from hpc_amp.gan.norms import AdaptiveInstanceNorm, InstanceNorm, LayerNorm, Spade
 from hpc_amp.gan.penalties import gradient_penalty, input_gradient, r1_penalty
-from hpc_amp.gan.spectral import SpectralNorm, SpectralPrecision, spectral_norm
+from hpc_amp.gan.spectral import SpectralNorm, spectral_norm
 
-PRECISIONS: tuple[SpectralPrecision, ...] = ("fp32", "fp16")
+PRECISIONS: tuple[SpectralName, ...] = ("fp32", "fp16")
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -73,7 +74,7 @@ def test_spectral_norms_in_both_formats_agree_with_the_exact_one(
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_zero_weight_has_no_nan_and_can_grow(precision: SpectralPrecision) -> None:
+def test_a_zero_weight_has_no_nan_and_can_grow(precision: SpectralName) -> None:
     """With the usual epsilon of 1e-12, which fp16 does not have, it is 0 / 0."""
     layer = spectral_norm(nn.Linear(6, 5), precision)
     original = layer.parametrizations.weight.original
@@ -91,7 +92,7 @@ def test_a_zero_weight_has_no_nan_and_can_grow(precision: SpectralPrecision) -> 
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_new_weights_have_their_own_spectral_norm_at_once(precision: SpectralPrecision) -> None:
+def test_new_weights_have_their_own_spectral_norm_at_once(precision: SpectralName) -> None:
     """`initialize` draws weights after the layers were made; an evaluation may come before any
     training step."""
     layer = ConvBlock(16, 32, spectral=precision)
@@ -101,7 +102,7 @@ def test_new_weights_have_their_own_spectral_norm_at_once(precision: SpectralPre
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_spectral_norm_changes_its_vectors_in_training_alone(precision: SpectralPrecision) -> None:
+def test_spectral_norm_changes_its_vectors_in_training_alone(precision: SpectralName) -> None:
     layer = spectral_norm(nn.Linear(8, 8), precision)
     norm = layer.parametrizations.weight[0]
     with torch.no_grad():
@@ -337,9 +338,9 @@ def test_a_gradient_penalty_does_not_drive_the_loss_scale_down() -> None:
 # -- discriminators -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spectral", [None, *PRECISIONS])
+@pytest.mark.parametrize("spectral", ["none", *PRECISIONS])
 def test_a_projection_discriminator_judges_images_of_classes(
-    spectral: SpectralPrecision | None,
+    spectral: SpectralName,
 ) -> None:
     network = ProjectionDiscriminator(3, 5, width=4, stages=3, most=16, spectral=spectral)
     images, classes = torch.randn(2, 3, 32, 24), torch.tensor([4, 0])

@@ -15,6 +15,7 @@ from torch import nn
 
 from hpc_amp.data.errors import DataError
 from hpc_amp.gan.comparison import image_sums
+from hpc_amp.gan.data.batches import condition
 from hpc_amp.tasks.base import ModelError
 from hpc_amp.tasks.pix2pixhd.networks import instance_means
 from hpc_amp.train.engine import Engine
@@ -104,10 +105,11 @@ def test_pix2pixhd_goes_from_coarse_to_fine(tmp_path: Path) -> None:
     for network in made.networks.values():
         network.eval()
     with torch.no_grad():
+        shown = condition(batch, task.train.images)
         coarse = task.render(batch, made.networks)
         assert coarse.shape == batch.images.shape
         assert torch.equal(coarse[:, :, ::2, ::2], coarse[:, :, 1::2, 1::2]), "enlarged"
-        assert task.make(batch, made.networks, "coarse").images.shape[2:] == (8, 8)
+        assert task.make(batch, shown, made.networks, "coarse").images.shape[2:] == (8, 8)
     fit_until(made, 4)
     for network in made.networks.values():
         network.eval()

@@ -7,9 +7,11 @@ neither on the number of ranks, nor on accumulation, nor on where a run was resu
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -86,6 +88,17 @@ class ClassBatch:
 
     def __len__(self) -> int:
         return len(self.seeds)
+
+
+Batch = TypeVar("Batch", PairedBatch, UnpairedBatch, ClassBatch)
+
+
+def part_of(batch: Batch, samples: slice) -> Batch:
+    """Some samples of a batch."""
+    values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return dataclasses.replace(
+        batch, **{name: value[samples] for name, value in values.items() if value is not None}
+    )
 
 
 def condition(batch: PairedBatch, config: PairedData) -> Tensor:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from hpc_amp.config.schema import TaskName, Train
+from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Count
-from hpc_amp.gan.config import Evaluation
+from hpc_amp.gan.config import GanTrain
 from hpc_amp.gan.data.config import ClassData
 from hpc_amp.tasks.funit.config import FunitAdversarial, FunitNetworks
 
@@ -21,10 +21,8 @@ class CocoFunitNetworks(FunitNetworks):
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class CocoFunitConfig(Train):
+class CocoFunitConfig(GanTrain):
     """FUNIT with a style that depends on the content image."""
-
-    UNUSED: ClassVar[tuple[str, ...]] = ("data", "optimizer")
 
     task: TaskName = "coco_funit"
     images: ClassData = field(default_factory=ClassData)
@@ -32,6 +30,3 @@ class CocoFunitConfig(Train):
     coco_funit: CocoFunitNetworks = field(default_factory=CocoFunitNetworks)
     """The networks, and the weights of the generator's losses."""
     adversarial: FunitAdversarial = field(default_factory=FunitAdversarial)
-    """How generator and discriminator are trained against each other, both with Adam."""
-    evaluation: Evaluation = field(default_factory=Evaluation)
-    """What an evaluation measures and shows."""

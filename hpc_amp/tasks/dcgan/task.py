@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hpc_amp.config.schema import Optimizer
 from hpc_amp.data.prepare import PreparedData
-from hpc_amp.gan.frechet import FeatureNetwork, add_over_ranks, frechet_distance, moments
+from hpc_amp.gan.distance import SetDistances
 from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task, TrainingData
 from hpc_amp.tasks.dcgan.config import DcganConfig
 from hpc_amp.tasks.dcgan.data import (
@@ -51,7 +51,8 @@ class Dcgan(Task):
         self.synthetic = self.data.synthetic
         self.normalization = self.data.training.normalization
         self.judged = {}
-        self._features = FeatureNetwork(self.data.channels).to(self.device)
+        channels = self.data.channels
+        self._distances = SetDistances(("images",), self.world, self.device, channels)
         return GanTraining(self.data.training, self.normalization, self.train, self.world)
 
     def build_networks(self) -> dict[str, nn.Module]:
@@ -104,7 +105,7 @@ class Dcgan(Task):
 
     def evaluation_batches(self) -> Iterator[tuple[str, Tensor]]:
         """This rank's share of the test images, then of the latent vectors of generated images."""
-        self._moments = {kind: self._features.no_moments() for kind in (REAL, MADE)}
+        self._distances.begin()
         for images, _ in self.data.evaluation():
             yield REAL, signed_images(images, self.normalization, self.train)
         for latents in evaluation_latents(self.train, self.world, self.device):
@@ -115,8 +116,9 @@ class Dcgan(Task):
         `summarize`, because they are not scalars."""
         kind, images = batch
         if kind == MADE:
-            images = networks["generator"](images)
-        self._moments[kind] += moments(self._features(images))
+            self._distances.add_made("images", networks["generator"](images))
+        else:
+            self._distances.add_real("images", images)
         return {name: torch.tensor(len(images) * (name == kind)) for name in (REAL, MADE)}
 
     def pictures(self, networks: Networks) -> Tensor:
@@ -128,8 +130,7 @@ class Dcgan(Task):
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """`frechet_random`, the distance of the generated images from the test images, as measured
         in `hpc_amp.gan.frechet`. A collective call."""
-        real, made = add_over_ranks(torch.stack(list(self._moments.values())), self.world)
-        return {"frechet_random": frechet_distance(real, made)}
+        return self._distances.distances()
 
     def _loss(self, name: str, logits: Tensor, label: float) -> Losses:
         """The mean binary cross entropy of `logits` [B] in fp32. `label` is that of all images: 1

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from hpc_amp.config.schema import TaskName, Train
+from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative
-from hpc_amp.gan.config import Adversarial, Evaluation, SpectralName
+from hpc_amp.gan.config import Adversarial, GanTrain, SpectralName
 from hpc_amp.gan.data.config import ClassData
 
 
@@ -60,11 +60,9 @@ class FunitNetworks:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class FunitConfig(Train):
+class FunitConfig(GanTrain):
     """A generator that draws an image as a class of which it sees a few images, and its
     discriminator."""
-
-    UNUSED: ClassVar[tuple[str, ...]] = ("data", "optimizer")
 
     task: TaskName = "funit"
     images: ClassData = field(default_factory=ClassData)
@@ -72,6 +70,3 @@ class FunitConfig(Train):
     funit: FunitNetworks = field(default_factory=FunitNetworks)
     """The networks, and the weights of the generator's losses."""
     adversarial: FunitAdversarial = field(default_factory=FunitAdversarial)
-    """How generator and discriminator are trained against each other, both with Adam."""
-    evaluation: Evaluation = field(default_factory=Evaluation)
-    """What an evaluation measures and shows."""

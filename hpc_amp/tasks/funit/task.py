@@ -11,8 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from hpc_amp.gan.config import Adversarial, Evaluation
-from hpc_amp.gan.data.batches import ClassBatch
+from hpc_amp.gan.data.batches import ClassBatch, part_of
 from hpc_amp.gan.data.training import Prepared, prepare_classes
 from hpc_amp.gan.discriminators import ProjectionDiscriminator
 from hpc_amp.gan.distance import SetDistances
@@ -39,16 +38,6 @@ class Funit(ConditionalGan):
     def config(self) -> FunitNetworks:
         """The networks, and the weights of losses."""
         return self.train.funit
-
-    @property
-    def adversarial(self) -> Adversarial:
-        """How the two sides are trained."""
-        return self.train.adversarial
-
-    @property
-    def evaluation(self) -> Evaluation:
-        """What an evaluation measures and shows."""
-        return self.train.evaluation
 
     def prepare_data(self) -> TrainingData:
         """Find or draw the images."""
@@ -97,7 +86,7 @@ class Funit(ConditionalGan):
             width=config.discriminator_width,
             stages=config.discriminator_halvings,
             most=16 * config.discriminator_width,
-            spectral=None if config.spectral == "none" else config.spectral,
+            spectral=config.spectral,
         )
         initialize(discriminator, "kaiming")
         return {**self.generation_networks(), DISCRIMINATOR: discriminator}
@@ -127,8 +116,8 @@ class Funit(ConditionalGan):
         both = torch.cat([real, fake.to(real.dtype)])
         logits, _ = discriminator(both, torch.cat([classes, classes]))
         on_real, on_fake = logits.chunk(2)
-        losses = {"d": discriminator_loss([on_real], [on_fake], self.adversarial.loss)}
-        if self.adversarial.r1:
+        losses = {"d": discriminator_loss([on_real], [on_fake], self.train.adversarial.loss)}
+        if self.train.adversarial.r1:
             losses["r1"] = r1_penalty(lambda images: discriminator(images, classes)[:1], real)
         return losses
 
@@ -145,7 +134,7 @@ class Funit(ConditionalGan):
             images, torch.cat([batch.style_class, batch.content_class])
         )
         # Each is half of the mean over both.
-        losses["gan"] = generator_loss(logits.chunk(2), self.adversarial.loss)
+        losses["gan"] = generator_loss(logits.chunk(2), self.train.adversarial.loss)
         if weights["features"]:
             references = batch.style.shape[1]
             with torch.no_grad():
@@ -171,8 +160,9 @@ class Funit(ConditionalGan):
         classes = batch.style_class - len(self.data.classes)
         for number in classes.unique().tolist():
             name, chosen = self.data.unseen[number], classes == number
-            if number not in self._shown and len(self._shown) < self.evaluation.pictures:
-                self._shown[number] = first_of(batch, chosen)
+            if number not in self._shown and len(self._shown) < self.train.evaluation.pictures:
+                first = int(chosen.nonzero()[0])
+                self._shown[number] = part_of(batch, slice(first, first + 1))
             self._distances.add_real(name, real[chosen])
             self._distances.add_made(name, made[chosen])
         self._nearest.add(real, made, classes)
@@ -221,20 +211,6 @@ class Funit(ConditionalGan):
                 columns.append(batch.truth)
             rows.append(torch.stack(columns, 1))
         return torch.cat(rows)
-
-
-def first_of(batch: ClassBatch, chosen: Tensor) -> ClassBatch:
-    """The first sample of a batch for which `chosen`, bool [B], is true."""
-    number = int(chosen.nonzero()[0])
-    part = slice(number, number + 1)
-    return ClassBatch(
-        content=batch.content[part],
-        content_class=batch.content_class[part],
-        style=batch.style[part],
-        style_class=batch.style_class[part],
-        seeds=batch.seeds[part],
-        truth=None if batch.truth is None else batch.truth[part],
-    )
 
 
 def translated(batch: ClassBatch, networks: Networks) -> Tensor:

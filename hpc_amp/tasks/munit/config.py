@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from hpc_amp.config.schema import TaskName, Train
+from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, at_least
 from hpc_amp.gan.config import Evaluation
-from hpc_amp.gan.data.config import UnpairedData
-from hpc_amp.gan.unpaired_config import Translation, UnpairedAdversarial
+from hpc_amp.gan.unpaired_config import Translation, UnpairedTrain
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -41,17 +40,10 @@ class MunitEvaluation(Evaluation):
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class MunitConfig(Train):
+class MunitConfig(UnpairedTrain):
     """MUNIT: translation between two domains in many styles."""
 
-    UNUSED: ClassVar[tuple[str, ...]] = ("data", "optimizer")
-
     task: TaskName = "munit"
-    images: UnpairedData = field(default_factory=UnpairedData)
-    """The images of both domains."""
     munit: MunitNetworks = field(default_factory=MunitNetworks)
     """The networks, and the weights of the losses."""
-    adversarial: UnpairedAdversarial = field(default_factory=UnpairedAdversarial)
-    """How generator and discriminator are trained."""
     evaluation: MunitEvaluation = field(default_factory=MunitEvaluation)
-    """What an evaluation measures and shows."""

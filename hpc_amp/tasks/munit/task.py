@@ -11,14 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hpc_amp.gan.data.batches import UnpairedBatch, normal
-from hpc_amp.gan.data.config import UnpairedData
 from hpc_amp.gan.frechet import FeatureNetwork
 from hpc_amp.gan.losses import l1
 from hpc_amp.gan.translation import Direction, Translator
 from hpc_amp.gan.unpaired import UnpairedGan, errors
-from hpc_amp.gan.unpaired_config import UnpairedAdversarial
 from hpc_amp.tasks.base import Losses, TrainingData
-from hpc_amp.tasks.munit.config import MunitConfig, MunitEvaluation, MunitNetworks
+from hpc_amp.tasks.munit.config import MunitConfig, MunitNetworks
 from hpc_amp.tasks.munit.networks import MunitGenerator, check_losses
 
 
@@ -31,24 +29,9 @@ class Munit(UnpairedGan):
     train: MunitConfig
 
     @property
-    def images(self) -> UnpairedData:
-        """`train.images`."""
-        return self.train.images
-
-    @property
     def model(self) -> MunitNetworks:
         """`train.munit`."""
         return self.train.munit
-
-    @property
-    def adversarial(self) -> UnpairedAdversarial:
-        """`train.adversarial`."""
-        return self.train.adversarial
-
-    @property
-    def evaluation(self) -> MunitEvaluation:
-        """`train.evaluation`."""
-        return self.train.evaluation
 
     def prepare_data(self) -> TrainingData:
         """Find, read or draw the images."""
@@ -100,7 +83,7 @@ class Munit(UnpairedGan):
         self, generator: MunitGenerator, images: Tensor, direction: Direction, seeds: Tensor
     ) -> Tensor:
         """Each image in `evaluation.styles` styles, which are random and always the same."""
-        shape = (self.evaluation.styles, self.model.style)
+        shape = (self.train.evaluation.styles, self.model.style)
         codes = normal(seeds, shape, self.device, f"evaluation {direction}")
         return generator.translate_each(images, direction, codes)
 

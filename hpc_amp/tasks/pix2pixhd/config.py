@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from hpc_amp.config.schema import TaskName, Train
+from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, NonNegative, averaging
-from hpc_amp.gan.config import Adversarial, Evaluation, SpectralName
-from hpc_amp.gan.data.config import PairedData
-from hpc_amp.gan.paired_config import PairedLosses, PatchJudges
+from hpc_amp.gan.config import Adversarial, SpectralName
+from hpc_amp.gan.paired_config import PairedLosses, PairedTrain, PatchJudges
 
 _PHASES = Fixed("the checkpoints hold the state of the optimizers of these phases")
 
@@ -81,17 +80,10 @@ class Pix2pixHdAdversarial(Adversarial):
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Pix2pixHdConfig(Train):
+class Pix2pixHdConfig(PairedTrain):
     """Images from label maps or other images, from coarse to fine."""
 
-    UNUSED: ClassVar[tuple[str, ...]] = ("data", "optimizer")
-
     task: TaskName = "pix2pixhd"
-    images: PairedData = field(default_factory=PairedData)
-    """Where pairs come from."""
     pix2pixhd: Pix2pixHdNetworks = field(default_factory=Pix2pixHdNetworks)
     """The networks, and the weights of the losses."""
     adversarial: Pix2pixHdAdversarial = field(default_factory=Pix2pixHdAdversarial)
-    """How the two sides are trained against each other."""
-    evaluation: Evaluation = field(default_factory=Evaluation)
-    """What an evaluation measures and shows."""

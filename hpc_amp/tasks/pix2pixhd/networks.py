@@ -7,7 +7,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from hpc_amp.gan.layers import ConvBlock, ResidualBlock, Upsample, initialize
-from hpc_amp.gan.spectral import SpectralPrecision
 from hpc_amp.tasks.pix2pixhd.config import InstanceFeatures, Pix2pixHdNetworks
 
 MOMENTUM = 0.01
@@ -20,7 +19,7 @@ class GlobalGenerator(nn.Module):
 
     def __init__(self, condition: int, networks: Pix2pixHdNetworks) -> None:
         super().__init__()
-        norm, spectral = networks.norm, precision_of(networks)
+        norm, spectral = networks.norm, networks.spectral
         channels = [networks.width * 2**level for level in range(networks.downsamplings + 1)]
         layers: list[nn.Module] = [ConvBlock(condition, channels[0], 7, norm=norm)]
         for level in range(networks.downsamplings):
@@ -63,7 +62,7 @@ class LocalEnhancer(nn.Module):
 
     def __init__(self, condition: int, networks: Pix2pixHdNetworks, blocks: int) -> None:
         super().__init__()
-        norm, spectral = networks.norm, precision_of(networks)
+        norm, spectral = networks.norm, networks.spectral
         width = max(1, networks.width // 2)
         self.down = nn.Sequential(
             ConvBlock(condition, width, 7, norm=norm),
@@ -98,7 +97,7 @@ class InstanceEncoder(nn.Module):
         self, features: InstanceFeatures, labels: int, networks: Pix2pixHdNetworks
     ) -> None:
         super().__init__()
-        norm, spectral = networks.norm, precision_of(networks)
+        norm, spectral = networks.norm, networks.spectral
         channels = [features.width * 2**level for level in range(features.downsamplings + 1)]
         layers: list[nn.Module] = [ConvBlock(3, channels[0], 7, norm=norm)]
         for level in range(features.downsamplings):
@@ -149,8 +148,3 @@ def instance_means(features: Tensor, instances: Tensor) -> Tensor:
     counts = torch.bincount(place, minlength=len(found))[:, None]
     means = (sums / counts)[place]
     return means.view(batch, height, width, channels).permute(0, 3, 1, 2)
-
-
-def precision_of(networks: Pix2pixHdNetworks) -> SpectralPrecision | None:
-    """The precision of the spectral normalisation, or None without one."""
-    return None if networks.spectral == "none" else networks.spectral

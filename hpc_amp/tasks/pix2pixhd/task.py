@@ -9,10 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from hpc_amp.gan.config import Adversarial, Evaluation
 from hpc_amp.gan.data.batches import PairedBatch, condition
-from hpc_amp.gan.data.config import PairedData
-from hpc_amp.gan.discriminators import MultiScaleDiscriminator
 from hpc_amp.gan.generation import Request
 from hpc_amp.gan.layers import initialize, upsample
 from hpc_amp.gan.paired import Made, PairedGan, half_size
@@ -25,7 +22,6 @@ from hpc_amp.tasks.pix2pixhd.networks import (
     Head,
     InstanceEncoder,
     LocalEnhancer,
-    precision_of,
 )
 
 HEAD, ENHANCER, ENCODER = "head", "enhancer", "encoder"
@@ -49,21 +45,6 @@ class Pix2pixHd(PairedGan):
     """Whether instance features are those that are usual for a label: there is no true image."""
 
     @property
-    def images(self) -> PairedData:
-        """Where pairs come from."""
-        return self.train.images
-
-    @property
-    def adversarial(self) -> Adversarial:
-        """How the two sides are trained."""
-        return self.train.adversarial
-
-    @property
-    def evaluation(self) -> Evaluation:
-        """What an evaluation measures and shows."""
-        return self.train.evaluation
-
-    @property
     def paired_losses(self) -> PairedLosses:
         """Weights of the losses."""
         return self.train.pix2pixhd.losses
@@ -73,12 +54,12 @@ class Pix2pixHd(PairedGan):
         where instance features lack instance maps."""
         networks = self.train.pix2pixhd
         halvings = networks.downsamplings + (networks.enhancer is not None)
-        if any(side % 2**halvings for side in self.images.size):
+        if any(side % 2**halvings for side in self.train.images.size):
             raise DataError(
-                f"train.images.image_size: {list(self.images.size)} must divide by {2**halvings}: "
-                f"the generator halves images {halvings} times"
+                f"train.images.image_size: {list(self.train.images.size)} must divide by "
+                f"{2**halvings}: the generator halves images {halvings} times"
             )
-        labelled = self.images.inputs == "labels" and self.images.instances
+        labelled = self.train.images.inputs == "labels" and self.train.images.instances
         if networks.instance_features is not None and not labelled:
             raise DataError(
                 "train.pix2pixhd.instance_features needs label maps with instance maps: set "
@@ -95,11 +76,11 @@ class Pix2pixHd(PairedGan):
         """Generator and discriminator, and those that the job asks for besides."""
         networks = self.train.pix2pixhd
         scales = networks.discriminator.scales
-        channels = self.images.condition_channels
+        channels = self.train.images.condition_channels
         built: dict[str, nn.Module] = {}
         features = networks.instance_features
         if features is not None:
-            built[ENCODER] = InstanceEncoder(features, self.images.label_channels, networks)
+            built[ENCODER] = InstanceEncoder(features, self.train.images.label_channels, networks)
             channels += features.channels
         built[GENERATOR] = GlobalGenerator(channels, networks)
         built[HEAD] = Head(networks.width)
@@ -110,14 +91,9 @@ class Pix2pixHd(PairedGan):
         return built
 
     def _discriminator(self, scales: int) -> nn.Module:
-        judges = self.train.pix2pixhd.discriminator
-        made = MultiScaleDiscriminator(
-            self.images.condition_channels + 3,
-            scales=scales,
-            width=judges.width,
-            layers=judges.layers,
-            spectral=precision_of(self.train.pix2pixhd),
-        )
+        networks = self.train.pix2pixhd
+        judges = dataclasses.replace(networks.discriminator, scales=scales)
+        made = self.patch_discriminator(judges, networks.spectral)
         initialize(made, "normal")
         return made
 
@@ -157,15 +133,15 @@ class Pix2pixHd(PairedGan):
         """Of half the size in coarse phases."""
         return half_size(batch.images) if _is_coarse(phase) else batch.images
 
-    def true_condition(self, batch: PairedBatch, phase: str) -> Tensor:
+    def judged_condition(self, batch: PairedBatch, shown: Tensor, phase: str) -> Tensor:
         """Of half the size in coarse phases."""
-        return condition(half(batch) if _is_coarse(phase) else batch, self.images)
+        return condition(half(batch), self.train.images) if _is_coarse(phase) else shown
 
-    def make(self, batch: PairedBatch, networks: Networks, phase: str) -> Made:
+    def make(self, batch: PairedBatch, shown: Tensor, networks: Networks, phase: str) -> Made:
         """What the networks of a phase make of a batch: of half the size in coarse phases."""
+        inputs = self._input(batch, shown, networks)
         if self.train.pix2pixhd.enhancer is None:
-            return Made(networks[HEAD](networks[GENERATOR](self._input(batch, networks))))
-        inputs = self._input(batch, networks)
+            return Made(networks[HEAD](networks[GENERATOR](inputs)))
         features = networks[GENERATOR](inputs[:, :, ::2, ::2])
         if _is_coarse(phase):
             return Made(networks[HEAD](features))
@@ -173,17 +149,14 @@ class Pix2pixHd(PairedGan):
 
     def render(self, batch: PairedBatch, networks: Networks) -> Tensor:
         """Images of the whole size. Before the enhancer is trained, coarse ones are enlarged."""
+        shown = condition(batch, self.train.images)
         enhancer = networks.get(ENHANCER)
-        if enhancer is None:
-            return self.make(batch, networks, GENERATOR).images
-        assert isinstance(enhancer, LocalEnhancer)
-        if enhancer.begun:
-            return self.make(batch, networks, GENERATOR).images
-        return upsample(self.make(batch, networks, COARSE).images)
+        if isinstance(enhancer, LocalEnhancer) and not enhancer.begun:
+            return upsample(self.make(batch, shown, networks, COARSE).images)
+        return self.make(batch, shown, networks, GENERATOR).images
 
-    def _input(self, batch: PairedBatch, networks: Networks) -> Tensor:
+    def _input(self, batch: PairedBatch, shown: Tensor, networks: Networks) -> Tensor:
         """The condition, with instance features where the job has them."""
-        shown = condition(batch, self.images)
         encoder = networks.get(ENCODER)
         if encoder is None:
             return shown

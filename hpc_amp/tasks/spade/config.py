@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from hpc_amp.config.schema import TaskName, Train
+from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Count, NonNegative
-from hpc_amp.gan.config import Adversarial, Evaluation, SpectralName
-from hpc_amp.gan.data.config import PairedData
-from hpc_amp.gan.paired_config import PairedLosses, PatchJudges
+from hpc_amp.gan.config import SpectralName
+from hpc_amp.gan.paired_config import PairedLosses, PairedTrain, PatchJudges
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -60,17 +59,9 @@ class SpadeNetworks:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class SpadeConfig(Train):
+class SpadeConfig(PairedTrain):
     """Images from label maps."""
 
-    UNUSED: ClassVar[tuple[str, ...]] = ("data", "optimizer")
-
     task: TaskName = "spade"
-    images: PairedData = field(default_factory=PairedData)
-    """Where images and label maps come from."""
     spade: SpadeNetworks = field(default_factory=SpadeNetworks)
     """The networks, and the weights of the losses."""
-    adversarial: Adversarial = field(default_factory=Adversarial)
-    """How the two sides are trained against each other."""
-    evaluation: Evaluation = field(default_factory=Evaluation)
-    """What an evaluation measures and shows."""

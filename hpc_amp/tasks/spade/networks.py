@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hpc_amp.gan.config import SpectralName
 from hpc_amp.gan.layers import ConvBlock, initialize, upsample
 from hpc_amp.gan.norms import Spade
-from hpc_amp.gan.spectral import SpectralPrecision, spectral_norm
+from hpc_amp.gan.spectral import spectral_norm
 from hpc_amp.tasks.spade.config import SpadeNetworks
 
 
@@ -20,7 +21,7 @@ class SpadeBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, condition: int, networks: SpadeNetworks) -> None:
         super().__init__()
-        spectral = precision_of(networks)
+        spectral = networks.spectral
         middle = min(inputs, outputs)
 
         def norm(channels: int) -> Spade:
@@ -50,7 +51,7 @@ class StyleEncoder(nn.Module):
 
     def __init__(self, size: tuple[int, int], networks: SpadeNetworks) -> None:
         super().__init__()
-        spectral = precision_of(networks)
+        spectral = networks.spectral
         height, width = size
         blocks: list[nn.Module] = []
         inputs, outputs = 3, networks.encoder_width
@@ -139,18 +140,13 @@ class SpadeGenerator(nn.Module):
         return images, mean, log_variance
 
 
-def precision_of(networks: SpadeNetworks) -> SpectralPrecision | None:
-    """The precision of the spectral normalisation, or None without one."""
-    return None if networks.spectral == "none" else networks.spectral
-
-
 def _conv(
     inputs: int,
     outputs: int,
     kernel: int,
-    spectral: SpectralPrecision | None,
+    spectral: SpectralName,
     *,
     bias: bool = True,
 ) -> nn.Module:
     conv = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=bias)
-    return conv if spectral is None else spectral_norm(conv, spectral)
+    return spectral_norm(conv, spectral)

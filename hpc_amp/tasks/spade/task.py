@@ -8,10 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from hpc_amp.gan.config import Adversarial, Evaluation
 from hpc_amp.gan.data.batches import PairedBatch, condition, normal
-from hpc_amp.gan.data.config import PairedData
-from hpc_amp.gan.discriminators import MultiScaleDiscriminator
 from hpc_amp.gan.generation import Request, read_images
 from hpc_amp.gan.layers import initialize
 from hpc_amp.gan.paired import Made, PairedGan, read_inputs
@@ -19,28 +16,13 @@ from hpc_amp.gan.paired_config import PairedLosses
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR
 from hpc_amp.tasks.base import DataError, Networks, TrainingData
 from hpc_amp.tasks.spade.config import SpadeConfig
-from hpc_amp.tasks.spade.networks import SpadeGenerator, precision_of
+from hpc_amp.tasks.spade.networks import SpadeGenerator
 
 
 class Spade(PairedGan):
     """A generator whose normalisation layers see the label map, against patch discriminators."""
 
     train: SpadeConfig
-
-    @property
-    def images(self) -> PairedData:
-        """Where images come from."""
-        return self.train.images
-
-    @property
-    def adversarial(self) -> Adversarial:
-        """How the two sides are trained."""
-        return self.train.adversarial
-
-    @property
-    def evaluation(self) -> Evaluation:
-        """What an evaluation measures and shows."""
-        return self.train.evaluation
 
     @property
     def paired_losses(self) -> PairedLosses:
@@ -55,34 +37,26 @@ class Spade(PairedGan):
     def prepare_data(self) -> TrainingData:
         """Find or draw the images. Raises DataError where the generator cannot have their size."""
         factor = 2**self.train.spade.stages
-        if any(side % factor for side in self.images.size):
+        if any(side % factor for side in self.train.images.size):
             raise DataError(
-                f"train.images.image_size: {list(self.images.size)} must divide by {factor}, which "
-                f"is 2^{self.train.spade.stages} for train.spade.stages"
+                f"train.images.image_size: {list(self.train.images.size)} must divide by {factor}, "
+                f"which is 2^{self.train.spade.stages} for train.spade.stages"
             )
         self.check_discriminator(self.train.spade.discriminator)
         return super().prepare_data()
 
     def build_networks(self) -> dict[str, nn.Module]:
         """The generator, with the style encoder in it, and the discriminator."""
-        networks, images = self.train.spade, self.images
-        judges = networks.discriminator
-        discriminator = MultiScaleDiscriminator(
-            images.condition_channels + 3,
-            scales=judges.scales,
-            width=judges.width,
-            layers=judges.layers,
-            spectral=precision_of(networks),
-        )
+        networks, images = self.train.spade, self.train.images
+        discriminator = self.patch_discriminator(networks.discriminator, networks.spectral)
         initialize(discriminator)
         return {
             GENERATOR: SpadeGenerator(images.condition_channels, images.size, networks),
             DISCRIMINATOR: discriminator,
         }
 
-    def make(self, batch: PairedBatch, networks: Networks, phase: str) -> Made:
+    def make(self, batch: PairedBatch, shown: Tensor, networks: Networks, phase: str) -> Made:
         """Images in the style of the true ones, where there is a style encoder."""
-        shown = condition(batch, self.images)
         if not self.train.spade.style_encoder:
             return Made(networks[GENERATOR](shown)[0])
         noise = self._noise(batch, "style")
@@ -90,7 +64,7 @@ class Spade(PairedGan):
 
     def render(self, batch: PairedBatch, networks: Networks) -> Tensor:
         """Images in styles that are drawn, where there is a style encoder."""
-        shown = condition(batch, self.images)
+        shown = condition(batch, self.train.images)
         noise = self._noise(batch, "style") if self.train.spade.style_encoder else None
         images: Tensor = networks[GENERATOR](shown, noise)[0]
         return images
@@ -103,10 +77,10 @@ class Spade(PairedGan):
             return
         if not self.train.spade.style_encoder:
             raise DataError("this SPADE has no style encoder (train.spade.style_encoder)")
-        styled = read_images(request.style[:1], self.images, self.device)
+        styled = read_images(request.style[:1], self.train.images, self.device)
         for files in request.batches():
-            batch = read_inputs(files, request, self.images, self.device)
-            shown = condition(batch, self.images)
+            batch = read_inputs(files, request, self.train.images, self.device)
+            shown = condition(batch, self.train.images)
             # The mean of the style: no noise.
             none = torch.zeros(len(files), self.train.spade.style, device=self.device)
             made = networks[GENERATOR](shown, none, styled.expand(len(files), -1, -1, -1))[0]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from hpc_amp.config.schema import TaskName, Train
+from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Natural, NonNegative
-from hpc_amp.gan.config import Evaluation
-from hpc_amp.gan.data.config import UnpairedData
-from hpc_amp.gan.unpaired_config import Translation, UnpairedAdversarial
+from hpc_amp.gan.unpaired_config import Translation, UnpairedTrain
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -29,17 +27,9 @@ class UnitNetworks(Translation):
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class UnitConfig(Train):
+class UnitConfig(UnpairedTrain):
     """UNIT: translation between two domains."""
 
-    UNUSED: ClassVar[tuple[str, ...]] = ("data", "optimizer")
-
     task: TaskName = "unit"
-    images: UnpairedData = field(default_factory=UnpairedData)
-    """The images of both domains."""
     unit: UnitNetworks = field(default_factory=UnitNetworks)
     """The networks, and the weights of the losses."""
-    adversarial: UnpairedAdversarial = field(default_factory=UnpairedAdversarial)
-    """How generator and discriminator are trained."""
-    evaluation: Evaluation = field(default_factory=Evaluation)
-    """What an evaluation measures and shows."""

@@ -9,13 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from hpc_amp.gan.config import Evaluation
 from hpc_amp.gan.data.batches import UnpairedBatch, normal
-from hpc_amp.gan.data.config import UnpairedData
 from hpc_amp.gan.losses import kl_loss, l1
 from hpc_amp.gan.translation import Direction, Translator
 from hpc_amp.gan.unpaired import UnpairedGan
-from hpc_amp.gan.unpaired_config import UnpairedAdversarial
 from hpc_amp.tasks.base import Losses
 from hpc_amp.tasks.unit.config import UnitConfig, UnitNetworks
 from hpc_amp.tasks.unit.networks import UnitGenerator
@@ -29,24 +26,9 @@ class Unit(UnpairedGan):
     train: UnitConfig
 
     @property
-    def images(self) -> UnpairedData:
-        """`train.images`."""
-        return self.train.images
-
-    @property
     def model(self) -> UnitNetworks:
         """`train.unit`."""
         return self.train.unit
-
-    @property
-    def adversarial(self) -> UnpairedAdversarial:
-        """`train.adversarial`."""
-        return self.train.adversarial
-
-    @property
-    def evaluation(self) -> Evaluation:
-        """`train.evaluation`."""
-        return self.train.evaluation
 
     def build_generator(self) -> Translator:
         """Two autoencoders."""
