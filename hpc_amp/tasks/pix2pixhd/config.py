@@ -48,7 +48,7 @@ class Pix2pixHdNetworks:
     """Convolutions of stride 2 in the global generator; each doubles the channels."""
     blocks: Annotated[Count, NETWORK] = 9
     """Residual blocks of the global generator."""
-    norm: Annotated[Literal["instance", "batch"], NETWORK] = "instance"
+    norm: Annotated[Literal["batch", "instance"], NETWORK] = "instance"
     """Normalisation of the generator. With `batch` the result depends on how a batch is divided
     among ranks."""
     spectral: Annotated[SpectralName, NETWORK] = "none"
