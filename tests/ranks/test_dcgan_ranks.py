@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.dcgan import GAN, TRAIN
 from support.environment import REPOSITORY, clean_environ
-from support.ports import free_ports
+from support.rank_trainings import run_on, train_all
 from support.training import curve
 from support.warm import Warm
 
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.ranks
 SCRIPT = REPOSITORY / "examples" / "dcgan" / "main_amp.py"
 CURVES = ("train/d_real", "train/d_fake", "train/g")
 COMMON: dict[str, Any] = {
+    "task": "dcgan",
     **TRAIN,
     # Norms that do not depend on how a batch is divided; `batch` is below.
     "gan": {**GAN, "norm": "group"},
@@ -36,30 +37,6 @@ FP16: dict[str, Any] = {
     "epochs": 5,
 }
 
-TRAINING = """
-import json, sys
-from hpc_amp.config.schema import from_plain
-from hpc_amp.tasks.dcgan.config import DcganConfig
-from hpc_amp.train import Observer, fit, run_program
-
-class Stop(Observer):
-    def __init__(self, step):
-        self.step = step
-
-    def reported(self, engine, values):
-        if engine.step == self.step:
-            engine.agreement.due = lambda step: True
-            engine.agreement.watch.stop_at = 0.0
-
-def main():
-    for folder, train, stop in json.load(open(sys.argv[1])):
-        fit(from_plain(DcganConfig, train), folder, observers=[Stop(stop)])
-    return 0
-
-run_program(main)
-"""
-"""Trainings one after another in the same processes: importing torch takes seconds."""
-
 
 def torchrun(*command: str | Path) -> str:
     """Start two ranks as a user does, and return what they say; fails where one fails."""
@@ -72,34 +49,13 @@ def torchrun(*command: str | Path) -> str:
     return done.stdout
 
 
-def run(warm: Warm, ranks: int, *command: str | Path, cwd: Path | None = None) -> str:
-    """The same for any number of ranks, without the seconds in which they import torch."""
-    world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-    world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
-    started = []
-    for rank in range(ranks):
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), **world} if ranks > 1 else {}
-        started.append(warm.start(*command, cwd=cwd, environ=place))
-    ended = [rank.wait() for rank in started]
-    assert not any(rank.returncode for rank in ended), ended
-    return "".join(rank.stdout for rank in ended)
-
-
 @pytest.fixture(scope="module")
 def folder(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run directories of trainings on one and two ranks, one of which was stopped twice."""
     made = tmp_path_factory.mktemp("dcgan")
-    script = made / "training.py"
-    script.write_text(TRAINING)
-    stopped = [(str(made / "stopped"), FP16, stop) for stop in (3, 13, 0)]
-    plans = {
-        1: [(str(made / "parity-1"), COMMON, 0)],
-        2: [(str(made / "parity-2"), COMMON, 0), (str(made / "whole"), FP16, 0), *stopped],
-    }
-    for ranks, trainings in plans.items():
-        plan = made / f"plan-{ranks}.json"
-        plan.write_text(json.dumps(trainings))
-        run(warm, ranks, script, plan)
+    stopped = [(made / "stopped", FP16, stop) for stop in (3, 13, 0)]
+    parity = [(made / f"parity-{ranks}", COMMON, 0) for ranks in (1, 2)]
+    train_all(warm, made, {1: parity[:1], 2: [parity[1], (made / "whole", FP16, 0), *stopped]})
     return made
 
 
@@ -141,7 +97,7 @@ SMALL = ("--imageSize", "16", "--nz", "4", "--ngf", "4", "--ndf", "4", "--device
 
 
 def test_the_example_runs_one_step_on_request(warm: Warm, tmp_path: Path) -> None:
-    said = run(warm, 1, SCRIPT, *SMALL, "--dry-run", "--precision", "fp16", cwd=tmp_path)
+    said = run_on(warm, 1, SCRIPT, *SMALL, "--dry-run", "--precision", "fp16", cwd=tmp_path)
     assert "finished at step 1 of 1" in said
     assert "D(x) 0." in said
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -158,7 +114,7 @@ def test_the_example_runs_on_two_ranks_and_is_resumed_where_it_is_asked_to(
     refused = warm.run(SCRIPT, *flags)
     assert refused.returncode == 2
     assert f"{tmp_path} has checkpoints: add --resume" in refused.stderr.splitlines()[-1]
-    said = run(warm, 1, SCRIPT, *flags, "--niter", "2", "--resume")
+    said = run_on(warm, 1, SCRIPT, *flags, "--niter", "2", "--resume")
     assert "at step 4 (saved by 2 ranks)" in said
     assert "finished at step 8 of 8" in said
     assert [step for step, _ in curve(tmp_path, "eval/frechet_random")] == [4, 8]

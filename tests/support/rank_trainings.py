@@ -1,0 +1,98 @@
+"""Trainings on several ranks, one after another in the same processes: importing torch takes
+seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from support.ports import free_ports
+from support.training import curve
+from support.warm import Warm
+
+Training = tuple[Path, dict[str, Any], int]
+"""The run directory, the keys of `train`, and the step where it is stopped (0: it is not)."""
+
+_SCRIPT = """
+import json, sys
+from hpc_amp.config.schema import from_plain
+from hpc_amp.tasks.registry import config_class
+from hpc_amp.train import Observer, fit, run_program
+
+class Stop(Observer):
+    def __init__(self, step):
+        self.step = step
+
+    def reported(self, engine, values):
+        if engine.step == self.step:
+            engine.agreement.due = lambda step: True
+            engine.agreement.watch.stop_at = 0.0
+
+def main():
+    for folder, train, stop in json.load(open(sys.argv[1])):
+        fit(from_plain(config_class(train["task"]), train), folder, observers=[Stop(stop)])
+    return 0
+
+run_program(main)
+"""
+
+
+def run_on(warm: Warm, ranks: int, *command: str | Path, cwd: Path | None = None) -> str:
+    """Run a program on some ranks, and return what they say; fails where one fails."""
+    world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
+    started = []
+    for rank in range(ranks):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), **world} if ranks > 1 else {}
+        started.append(warm.start(*command, cwd=cwd, environ=place))
+    ended = [rank.wait() for rank in started]
+    assert not any(rank.returncode for rank in ended), ended
+    return "".join(rank.stdout for rank in ended)
+
+
+def train_all(warm: Warm, folder: Path, plans: Mapping[int, Sequence[Training]]) -> None:
+    """Make the trainings of each number of ranks; `folder` is for the files of this."""
+    script = folder / "training.py"
+    script.write_text(_SCRIPT)
+    for ranks, trainings in plans.items():
+        plan = folder / f"plan-{ranks}.json"
+        plan.write_text(json.dumps([(str(run), train, stop) for run, train, stop in trainings]))
+        run_on(warm, ranks, script, plan)
+
+
+def train_models(
+    warm: Warm,
+    folder: Path,
+    models: Mapping[str, tuple[dict[str, Any], dict[str, Any]]],
+    stop: int,
+) -> None:
+    """For each model, below `folder`/NAME: `parity-1` and `parity-2`, on one rank and on two, with
+    the first keys of `train`; `whole` and `stopped` on two, the latter stopped once, with the
+    second."""
+    plans: dict[int, list[Training]] = {1: [], 2: []}
+    for name, (parity, fp16) in models.items():
+        for ranks, trainings in plans.items():
+            trainings.append((folder / name / f"parity-{ranks}", parity, 0))
+        plans[2] += [
+            (folder / name / "whole", fp16, 0),
+            (folder / name / "stopped", fp16, stop),
+            (folder / name / "stopped", fp16, 0),
+        ]
+    train_all(warm, folder, plans)
+
+
+def check_resume(stopped: Path, whole: Path, stop: int, curves: Sequence[str]) -> None:
+    """A run on two ranks that was stopped once ends as one that was not, bit by bit, with overflows
+    and the same curves."""
+    seen, expected = (json.loads((run / "summary.json").read_text()) for run in (stopped, whole))
+    for key in ("outcome", "weights_sha256", "loss_scale", "skipped_steps", "steps"):
+        assert seen[key] == expected[key], key
+    assert (expected["outcome"], expected["world_size"]) == ("finished", 2)
+    assert expected["skipped_steps"] > 0
+    outcome = json.loads((stopped / "attempts" / "1" / "outcome.json").read_text())
+    assert (outcome["outcome"], outcome["step"]) == ("checkpointed", stop)
+    for each in curves:
+        assert curve(stopped, each) == curve(whole, each)
+        assert curve(whole, each), each
