@@ -7,6 +7,7 @@ from typing import Any
 
 from hpc_amp.tasks.build import task_class
 from hpc_amp.train.engine import Engine
+from support.gan_checks import merged
 from support.training import engine
 
 NAMES = ("funit", "coco_funit")
@@ -39,10 +40,7 @@ def plain_train(name: str, **train: Any) -> dict[str, Any]:
     """The keys of `train` of one of `NAMES`: four steps an epoch."""
     networks = {**NETWORKS, **({"bias_size": 5} if name == "coco_funit" else {})}
     plain = {"task": name, name: networks, **TRAIN}
-    for key, value in train.items():
-        section = isinstance(value, dict) and isinstance(plain.get(key), dict)
-        plain[key] = {**plain[key], **value} if section else value
-    return plain
+    return merged(plain, train)
 
 
 def few_shot(folder: Path, name: str = "funit", *, attempt: int = 1, **train: Any) -> Engine:

@@ -7,6 +7,7 @@ from typing import Any
 
 from hpc_amp.tasks.build import task_class
 from hpc_amp.train.engine import Engine
+from support.gan_checks import merged
 from support.training import engine
 
 JUDGES = {"width": 8, "layers": 2, "scales": 2}
@@ -64,10 +65,7 @@ TRAIN: dict[str, Any] = {
 def plain_train(name: str, **train: Any) -> dict[str, Any]:
     """The keys of `train` of one of `MODELS`: three steps an epoch."""
     plain = {**MODELS[name], **TRAIN}
-    for key, value in train.items():
-        section = isinstance(value, dict) and isinstance(plain.get(key), dict)
-        plain[key] = {**plain[key], **value} if section else value
-    return plain
+    return merged(plain, train)
 
 
 def paired(folder: Path, name: str, *, attempt: int = 1, **train: Any) -> Engine:

@@ -7,6 +7,7 @@ from typing import Any
 
 from hpc_amp.tasks.build import task_class
 from hpc_amp.train.engine import Engine
+from support.gan_checks import merged
 from support.training import engine
 
 NAMES = ("unit", "munit")
@@ -46,10 +47,7 @@ TRAIN: dict[str, Any] = {
 def plain_train(name: str, **train: Any) -> dict[str, Any]:
     """The keys of `train` of one of `NAMES`: three steps an epoch."""
     plain = {"task": name, name: NETWORKS | OWN[name], **TRAIN}
-    for key, value in train.items():
-        section = isinstance(value, dict) and isinstance(plain.get(key), dict)
-        plain[key] = {**plain[key], **value} if section else value
-    return plain
+    return merged(plain, train)
 
 
 def unpaired(folder: Path, name: str, *, attempt: int = 1, **train: Any) -> Engine:

@@ -10,7 +10,8 @@ import pytest
 import torch
 from PIL import Image
 from support.funit import NAMES, few_shot
-from support.training import CPU, curve, fit_until
+from support.gan_checks import check_number_formats, check_phases, check_resume
+from support.training import CPU, curve
 from torch import Tensor, nn
 
 from hpc_amp.data.errors import DataError
@@ -24,7 +25,6 @@ from hpc_amp.tasks.funit.config import FunitNetworks
 from hpc_amp.tasks.funit.metrics import NearestClass
 from hpc_amp.tasks.funit.networks import Generator, StyleEncoder
 from hpc_amp.train.engine import Engine
-from hpc_amp.train.state import weights_digest
 
 LOSSES = ("d", "r1", "gan", "features", "reconstruction")
 
@@ -112,44 +112,16 @@ def test_images_that_would_be_halved_away_are_refused(tmp_path: Path) -> None:
 # -- training -------------------------------------------------------------------------------------
 
 
-def digests(made: Engine) -> dict[str, str]:
-    return {name: weights_digest({name: network}) for name, network in made.networks.items()}
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_each_phase_moves_its_network(name: str, tmp_path: Path) -> None:
-    made = few_shot(tmp_path, name)
-    batch = next(made.data.epoch(0))
-    for update in made.updates:
-        before = digests(made)
-        assert update.run(batch, lambda: None)
-        after = digests(made)
-        changed = [each for each in before if before[each] != after[each]]
-        assert changed == list(update.phase.networks)
-        parameters = made.networks[update.phase.name].parameters()
-        assert all(parameter.grad is not None for parameter in parameters)
+    check_phases(few_shot(tmp_path, name))
 
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", NAMES)
 def test_convolutions_are_half_and_losses_fp32(name: str, mode: str, tmp_path: Path) -> None:
     made = few_shot(tmp_path, name, precision=mode, adversarial={"r1": 0.0})
-    formats: set[torch.dtype] = set()
-    for network in made.networks.values():
-        for module in network.modules():
-            if isinstance(module, (nn.Conv2d, nn.Linear)):
-                module.register_forward_hook(lambda *seen: formats.add(seen[2].dtype))
-    (batch,) = next(made.data.epoch(0))
-    expected = {"fp32": torch.float32, "bf16": torch.bfloat16}.get(mode, torch.float16)
-    for update in made.updates:
-        with update._policy.autocast():
-            (losses,) = made.task.losses(update.phase.name, batch, made.networks)
-        for value in losses.values():
-            assert value.dtype == torch.float32 and value.isfinite()
-    assert formats == {expected}
-    formats.clear()
-    made.evaluate()
-    assert formats == {expected}
+    check_number_formats(made, mode)
 
 
 def test_the_feature_matching_loss_compares_with_the_mean_of_all_references(
@@ -192,29 +164,16 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-def scales(made: Engine) -> dict[str, dict[str, Any]]:
-    return {n: s.state_dict() for update in made.updates for n, s in update.scalers.items()}
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_resume_is_bit_exact(name: str, tmp_path: Path) -> None:
     """In the middle of an epoch and of a logging interval, under fp16 with overflows."""
-    whole = few_shot(tmp_path / "whole", name, **EVERYTHING)
-    whole.fit()
-    for attempt, stop in enumerate((2, 5), 1):
-        fit_until(few_shot(tmp_path / "parts", name, attempt=attempt, **EVERYTHING), stop)
-    last = few_shot(tmp_path / "parts", name, attempt=3, **EVERYTHING)
-    assert last.step == 5
-    last.fit()
-    assert last.report.skipped_steps() > 0
-    assert scales(last) == scales(whole)
-    assert weights_digest(last.networks) == weights_digest(whole.networks)
     metrics = ("eval/frechet_random", "eval/nearest_class", "eval/truth_l1")
-    for each in (*(f"train/{loss}" for loss in LOSSES), *metrics):
-        assert curve(tmp_path / "parts", each) == curve(tmp_path / "whole", each)
-        assert curve(tmp_path / "whole", each), each
-    pictures = [sorted((tmp_path / run / "samples").iterdir()) for run in ("whole", "parts")]
-    assert [p.read_bytes() for p in pictures[1]] == [p.read_bytes() for p in pictures[0]]
+    curves = [*(f"train/{loss}" for loss in LOSSES), *metrics]
+
+    def make(folder: Path, attempt: int) -> Engine:
+        return few_shot(folder, name, attempt=attempt, **EVERYTHING)
+
+    check_resume(make, tmp_path, (2, 5), curves)
 
 
 # -- metrics --------------------------------------------------------------------------------------

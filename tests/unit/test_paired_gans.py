@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.gan_checks import check_number_formats, check_phases, check_resume, digests
 from support.paired import LOSSES, METRICS, MODELS, paired
-from support.training import curve, fit_until
-from torch import nn
+from support.training import fit_until
 
 from hpc_amp.data.errors import DataError
 from hpc_amp.gan.comparison import image_sums
@@ -33,28 +33,11 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def digests(made: Engine) -> dict[str, str]:
-    """Of the weights; buffers change in other phases too."""
-    return {
-        name: weights_digest({name: nn.ParameterList(network.parameters())})
-        for name, network in made.networks.items()
-    }
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_each_phase_moves_all_of_its_networks_and_nothing_else(name: str, tmp_path: Path) -> None:
     """DDP waits for each parameter."""
     made = paired(tmp_path, name)
-    batch = next(made.data.epoch(0))
-    for update in made.updates:
-        before = digests(made)
-        assert update.run(batch, lambda: None)
-        after = digests(made)
-        changed = {each for each in before if before[each] != after[each]}
-        assert changed == set(update.phase.networks)
-        for network in update.phase.networks:
-            for parameter, value in made.networks[network].named_parameters():
-                assert value.grad is not None, f"{network}.{parameter}"
+    check_phases(made, buffers=False)
     names = [loss for update in made.updates for loss in update.losses]
     assert set(names) == set(LOSSES[name])
 
@@ -75,20 +58,7 @@ def test_convolutions_are_half_and_losses_and_statistics_fp32(
     name: str, mode: str, tmp_path: Path
 ) -> None:
     made = paired(tmp_path, name, precision=mode, adversarial={"r1": 0.0})
-    formats: set[torch.dtype] = set()
-    for network in made.networks.values():
-        for module in network.modules():
-            if isinstance(module, (nn.Conv2d, nn.Linear)):
-                module.register_forward_hook(lambda *seen: formats.add(seen[2].dtype))
-    (batch,) = next(made.data.epoch(0))
-    expected = {"fp32": torch.float32, "bf16": torch.bfloat16}.get(mode, torch.float16)
-    for update in made.updates:
-        with update._policy.autocast():
-            (losses,) = made.task.losses(update.phase.name, batch, made.networks)
-        for value in losses.values():
-            assert value.dtype == torch.float32 and value.isfinite()
-    assert formats == {expected}
-    made.evaluate()
+    check_number_formats(made, mode)
     assert set(METRICS) <= set(made.metrics)
 
 
@@ -152,9 +122,9 @@ def test_the_discriminator_is_updated_several_times_for_each_update_of_the_gener
     whole = paired(tmp_path / "whole", "spade", adversarial=sides, epochs=2)
     moved = []
     for micro_batches in itertools.islice(whole.data.epoch(0), 3):
-        before = digests(whole)
+        before = digests(whole, buffers=False)
         whole.train_step(micro_batches)
-        after = digests(whole)
+        after = digests(whole, buffers=False)
         moved.append({name for name in before if before[name] != after[name]})
     assert moved == [{"discriminator"}, {"discriminator", "generator"}, {"discriminator"}]
     again = paired(tmp_path / "again", "spade", adversarial=sides, epochs=2)
@@ -192,22 +162,12 @@ EVERYTHING: dict[str, Any] = {
 def test_a_resume_is_bit_exact(name: str, tmp_path: Path) -> None:
     """In the middle of an epoch and of a logging interval, under fp16 with overflows; of pix2pixHD,
     in epochs with different phases."""
-    whole = paired(tmp_path / "whole", name, **EVERYTHING)
-    whole.fit()
-    for attempt, stop in enumerate((1, 5), 1):
-        fit_until(paired(tmp_path / "parts", name, attempt=attempt, **EVERYTHING), stop)
-    last = paired(tmp_path / "parts", name, attempt=3, **EVERYTHING)
-    assert last.step == 5
-    last.fit()
-    assert last.report.skipped_steps() > 0
-    assert weights_digest(last.networks) == weights_digest(whole.networks)
-    assert last.average is not None and whole.average is not None
-    assert weights_digest(last.average.networks) == weights_digest(whole.average.networks)
-    for each in (*(f"train/{loss}" for loss in LOSSES[name]), *(f"eval/{m}" for m in METRICS)):
-        assert curve(tmp_path / "parts", each) == curve(tmp_path / "whole", each)
-        assert curve(tmp_path / "whole", each), each
-    pictures = [sorted((tmp_path / run / "samples").iterdir()) for run in ("whole", "parts")]
-    assert [p.read_bytes() for p in pictures[1]] == [p.read_bytes() for p in pictures[0]]
+    curves = [*(f"train/{loss}" for loss in LOSSES[name]), *(f"eval/{m}" for m in METRICS)]
+
+    def make(folder: Path, attempt: int) -> Engine:
+        return paired(folder, name, attempt=attempt, **EVERYTHING)
+
+    check_resume(make, tmp_path, (1, 5), curves)
 
 
 # -- metrics --------------------------------------------------------------------------------------

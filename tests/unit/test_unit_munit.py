@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.gan_checks import check_number_formats, check_phases, check_resume
 from support.gandata import write_coordinates
-from support.training import curve, fit_until
 from support.unpaired import LOSSES, METRICS, NAMES, unpaired
-from torch import Tensor, nn
+from torch import Tensor
 
 from hpc_amp.data.errors import DataError
 from hpc_amp.gan.data.batches import UnpairedBatch
@@ -29,7 +29,6 @@ from hpc_amp.tasks.unit.config import UnitNetworks
 from hpc_amp.tasks.unit.networks import UnitGenerator
 from hpc_amp.tasks.unit.task import divergence
 from hpc_amp.train.engine import Engine
-from hpc_amp.train.state import weights_digest
 
 
 @pytest.fixture(autouse=True)
@@ -163,10 +162,6 @@ def test_a_style_encoder_that_nothing_trains_is_refused(tmp_path: Path) -> None:
 # -- training -------------------------------------------------------------------------------------
 
 
-def digests(made: Engine) -> dict[str, str]:
-    return {name: weights_digest({name: network}) for name, network in made.networks.items()}
-
-
 @pytest.mark.parametrize("off", [(), ("image_recon", "cycle")])
 @pytest.mark.parametrize("name", NAMES)
 def test_each_phase_moves_all_of_its_network(
@@ -174,15 +169,7 @@ def test_each_phase_moves_all_of_its_network(
 ) -> None:
     """DDP waits for each parameter."""
     made = unpaired(tmp_path, name, **{name: dict.fromkeys(off, 0.0)})
-    batch = next(made.data.epoch(0))
-    for update in made.updates:
-        before = digests(made)
-        assert update.run(batch, lambda: None)
-        after = digests(made)
-        changed = [each for each in before if before[each] != after[each]]
-        assert changed == list(update.phase.networks)
-        parameters = made.networks[update.phase.name].parameters()
-        assert all(parameter.grad is not None for parameter in parameters)
+    check_phases(made)
     assert set(made.updates[1].losses) == set(LOSSES[name]) - set(off)
 
 
@@ -191,23 +178,8 @@ def test_each_phase_moves_all_of_its_network(
 def test_convolutions_are_half_and_losses_fp32(name: str, mode: str, tmp_path: Path) -> None:
     model = {"perceptual": 1.0}
     made = unpaired(tmp_path, name, precision=mode, adversarial={"r1": 0.0}, **{name: model})
-    formats: set[torch.dtype] = set()
-    for network in made.networks.values():
-        for module in network.modules():
-            if isinstance(module, (nn.Conv2d, nn.Linear)):
-                module.register_forward_hook(lambda *seen: formats.add(seen[2].dtype))
-    (batch,) = next(made.data.epoch(0))
-    expected = {"fp32": torch.float32, "bf16": torch.bfloat16}.get(mode, torch.float16)
-    for update in made.updates:
-        with update._policy.autocast():
-            (losses,) = made.task.losses(update.phase.name, batch, made.networks)
-        for value in losses.values():
-            assert value.dtype == torch.float32 and value.isfinite()
+    losses = check_number_formats(made, mode)
     assert set(losses) == {*LOSSES[name], "perceptual"}
-    assert formats == {expected}
-    formats.clear()
-    made.evaluate()
-    assert formats == {expected}
 
 
 def test_the_perceptual_loss_sees_contents_and_not_colours(tmp_path: Path) -> None:
@@ -234,29 +206,16 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-def scales(made: Engine) -> dict[str, dict[str, Any]]:
-    return {n: s.state_dict() for update in made.updates for n, s in update.scalers.items()}
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_resume_is_bit_exact(name: str, tmp_path: Path) -> None:
     """In the middle of an epoch and of a logging interval, under fp16 with overflows."""
-    whole = unpaired(tmp_path / "whole", name, **EVERYTHING)
-    whole.fit()
-    for attempt, stop in enumerate((1, 5), 1):
-        fit_until(unpaired(tmp_path / "parts", name, attempt=attempt, **EVERYTHING), stop)
-    last = unpaired(tmp_path / "parts", name, attempt=3, **EVERYTHING)
-    assert last.step == 5
-    last.fit()
-    assert last.report.skipped_steps() > 0
-    assert scales(last) == scales(whole)
-    assert weights_digest(last.networks) == weights_digest(whole.networks)
     curves = [f"train/{loss}" for loss in ("d", "r1", *LOSSES[name])]
-    for each in (*curves, *(f"eval/{metric}" for metric in METRICS[name])):
-        assert curve(tmp_path / "parts", each) == curve(tmp_path / "whole", each)
-        assert curve(tmp_path / "whole", each), each
-    pictures = [sorted((tmp_path / run / "samples").iterdir()) for run in ("whole", "parts")]
-    assert [p.read_bytes() for p in pictures[1]] == [p.read_bytes() for p in pictures[0]]
+    curves += [f"eval/{metric}" for metric in METRICS[name]]
+
+    def make(folder: Path, attempt: int) -> Engine:
+        return unpaired(folder, name, attempt=attempt, **EVERYTHING)
+
+    check_resume(make, tmp_path, (1, 5), curves)
 
 
 # -- metrics --------------------------------------------------------------------------------------
