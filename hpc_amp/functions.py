@@ -25,7 +25,7 @@ from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import read_job
 from hpc_amp.config.overrides import apply_overrides
 from hpc_amp.config.schema import Job
-from hpc_amp.config.sites import find_site
+from hpc_amp.config.sites import site_of
 from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.jobs import render, rundir
 from hpc_amp.jobs.code import copy_package
@@ -90,8 +90,7 @@ def _plan(config: Path, overrides: list[str], folder: Path) -> Plan:
         # as an override it would appear among those of the user.
         tree = apply_overrides(source.tree, ["run=[python]"], Job)
         source = replace(source, tree=tree)
-    node = source.tree.get("site")
-    site = find_site(source.site, where=node.where if node else str(config))
+    site = site_of(source)
     loaded = source.validate(site.defaults)
     check_job(loaded, site)
     where = Path(os.path.expanduser(folder)) / loaded.job.name / rundir.new_run_id()

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpc_amp.campaigns.measuring import Measuring
-from hpc_amp.campaigns.plan import CampaignPlan, plan_campaign, site_of
+from hpc_amp.campaigns.plan import CampaignPlan, plan_campaign
 from hpc_amp.campaigns.points import Point, Space, read_space
 from hpc_amp.config.load import read_job
 from hpc_amp.config.schema import Precision
-from hpc_amp.config.sites import HERE
+from hpc_amp.config.sites import HERE, site_of
 from hpc_amp.errors import ConfigError, UsageError
 
 USUAL = ("fp32", "tf32", "bf16", "fp16", "O2")

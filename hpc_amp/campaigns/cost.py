@@ -50,7 +50,7 @@ def estimate(
     the nodes of the largest of them. A machine without a scheduler counts as one node, and has no
     limit for all of them. `before` are the points as they stand, for what is likely."""
     scheduler = get_scheduler(campaign.scheduler)
-    groups = {point: group for group in campaign.groups for point in group.points}
+    groups = campaign.group_of_points()
     nodes = {point: groups[point].nodes for point in wanted}
     if campaign.submitting == "one job":
         largest = max(nodes.values()) if scheduler.limits else 1

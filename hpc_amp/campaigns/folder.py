@@ -107,6 +107,10 @@ class Campaign:
         """What a point sets, as overrides."""
         return self.points[index].settings(self.keys)
 
+    def group_of_points(self) -> dict[int, Group]:
+        """The group of each point, by its number."""
+        return {point: group for group in self.groups for point in group.points}
+
     def run_names(self) -> dict[int, str]:
         """The name of the newest run directory of each point that has one, with one look at the
         folder."""

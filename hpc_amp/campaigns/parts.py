@@ -72,7 +72,7 @@ def cut(
 def _pieces(
     campaign: Campaign, wanted: Collection[int], largest: int
 ) -> list[tuple[Group, tuple[int, ...]]]:
-    groups = {point: group for group in campaign.groups for point in group.points}
+    groups = campaign.group_of_points()
     if campaign.submitting == "jobs":
         return [(groups[point], (point,)) for point in sorted(wanted)]
     if campaign.submitting == "one job":
@@ -119,7 +119,7 @@ def render_part(campaign: Campaign, part: Part) -> str:
 def _render_one_job(
     campaign: Campaign, part: Part, context: dict[str, object], names: Mapping[int, str]
 ) -> str:
-    groups = {point: group for group in campaign.groups for point in group.points}
+    groups = campaign.group_of_points()
     has_limit = get_scheduler(campaign.scheduler).limits
     limit = part.group.walltime - part.group.stop_margin
     # Where all of them ask for the same nodes, they get those of the job as they are.

@@ -17,7 +17,7 @@ from hpc_amp.config.load import JobSource, LoadedJob
 from hpc_amp.config.paths import as_overrides, paths_in, with_paths
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import Site
-from hpc_amp.config.sites import find_site
+from hpc_amp.config.sites import site_of
 from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.jobs.plan import Plan, absolute_path, make_plan
 from hpc_amp.jobs.render import render
@@ -104,12 +104,6 @@ def plan_campaign(
     jobs = tuple(planner.jobs[point.index] for point in points)
     every_run = replace(space, points=points)
     return CampaignPlan(planner.folder, source.text, every_run, repeats, jobs, planner.groups())
-
-
-def site_of(source: JobSource) -> Site:
-    """The site that a job file names. Raises ConfigError."""
-    node = source.tree.get("site")
-    return find_site(source.site, where=node.where if node else str(source.path))
 
 
 def with_repeats(source: JobSource, space: Space, repeats: int) -> Space:

@@ -14,7 +14,7 @@ from hpc_amp.config.build import build
 from hpc_amp.config.checks import check_site
 from hpc_amp.config.folders import check_known, check_own_name, named_files
 from hpc_amp.config.keys import expand_section
-from hpc_amp.config.load import LoadedJob, read_job
+from hpc_amp.config.load import JobSource, LoadedJob, read_job
 from hpc_amp.config.paths import expand_paths
 from hpc_amp.config.schema import Train, job_class
 from hpc_amp.config.site import Site
@@ -109,11 +109,16 @@ def load_for_site(
     Raises ConfigError.
     """
     source = read_job(path, overrides, code=code)
-    node = source.tree.get("site")
-    site = find_site(
-        source.site, hostname=hostname, which=which, where=node.where if node else str(path)
-    )
+    site = site_of(source, hostname=hostname, which=which)
     return source.validate(site.defaults), site
+
+
+def site_of(source: JobSource, *, hostname: str | None = None, which: Which = shutil.which) -> Site:
+    """The site that a job file names. `hostname` and `which` are as for `find_site`. Raises
+    ConfigError at the line that names it."""
+    node = source.tree.get("site")
+    where = node.where if node else str(source.path)
+    return find_site(source.site, hostname=hostname, which=which, where=where)
 
 
 def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: Which) -> Site:

@@ -24,7 +24,7 @@ from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import LoadedJob, read_job, read_tree
 from hpc_amp.config.schema import Job, Resources
 from hpc_amp.config.site import Site
-from hpc_amp.config.sites import find_site
+from hpc_amp.config.sites import find_site, site_of
 from hpc_amp.config.source import parse
 from hpc_amp.config.tree import MappingNode
 from hpc_amp.errors import SchedulerError, UsageError
@@ -75,8 +75,7 @@ def of_config(config: Path | None, overrides: Sequence[str], command: Sequence[s
         source = read_tree(Path(where), "", tree, overrides)
     else:
         source = read_job(config, overrides)
-    node = source.tree.get("site")
-    site = find_site(source.site, where=node.where if node else str(source.path))
+    site = site_of(source)
     loaded = source.validate(site.defaults)
     check_job(loaded, site)
     job = loaded.job

@@ -10,12 +10,13 @@ from typing import Any
 
 from hpc_amp.campaigns.folder import Submitting
 from hpc_amp.campaigns.measuring import Measuring
-from hpc_amp.campaigns.plan import CampaignPlan, plan_campaign, site_of
+from hpc_amp.campaigns.plan import CampaignPlan, plan_campaign
 from hpc_amp.campaigns.points import Point, Space
 from hpc_amp.campaigns.words import count, joined, on_nodes
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import LoadedJob, read_job
 from hpc_amp.config.schema import Job, Train
+from hpc_amp.config.sites import site_of
 from hpc_amp.errors import ConfigError
 from hpc_amp.study.folder import KINDS, Kind
 
