@@ -27,8 +27,6 @@ class RandomFeatures(nn.Module):
     """Images [B, 3, H, W] to four feature maps, by 3 x 3 convolutions of stride 2 with weights that
     are random and always the same."""
 
-    name = "random"
-
     def __init__(self, width: int = 32) -> None:
         super().__init__()
         stream = torch.Generator().manual_seed(20190320)
@@ -56,7 +54,6 @@ class VggFeatures(nn.Module):
     2015) that perceptual losses use. `file` has a state dict of torchvision's `vgg19`; raises
     ModelError where it cannot be read."""
 
-    name = "vgg19"
     mean: Tensor
     std: Tensor
 

@@ -23,8 +23,8 @@ DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 
 
 class ConditionalGan(Task):
-    """Base class of the models. A model has two networks, `discriminator` and `generator`; other
-    networks are named by `networks_of`.
+    """Base class of the models. A model has two networks, `discriminator` and `generator`; one with
+    more of them extends `phases`.
 
     The generator's losses are those of `loss_weights` whose weight is not 0: `generator_losses`
     returns a dictionary with these names, all of one forward pass. Their weighted sum goes backward
@@ -75,10 +75,6 @@ class ConditionalGan(Task):
             network.train()
         return [live, make(networks)]
 
-    def networks_of(self, phase: str) -> tuple[str, ...]:
-        """The networks that a phase updates."""
-        return (phase,)
-
     def generator_names(self) -> tuple[str, ...]:
         """The generator's losses that count: those whose weight is not 0."""
         return tuple(name for name, weight in self.loss_weights().items() if weight != 0)
@@ -96,14 +92,14 @@ class ConditionalGan(Task):
         return (
             Phase(
                 DISCRIMINATOR,
-                self.networks_of(DISCRIMINATOR),
+                (DISCRIMINATOR,),
                 (judging,),
                 adam(sides, sides.discriminator_lr),
                 weights={"r1": sides.r1} if sides.r1 else {},
             ),
             Phase(
                 GENERATOR,
-                self.networks_of(GENERATOR),
+                (GENERATOR,),
                 (names,),
                 adam(sides, sides.generator_lr),
                 weights={name: self.loss_weights()[name] for name in names},

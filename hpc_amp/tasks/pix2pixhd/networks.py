@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -22,16 +25,10 @@ class GlobalGenerator(nn.Module):
         norm, spectral = networks.norm, networks.spectral
         channels = [networks.width * 2**level for level in range(networks.downsamplings + 1)]
         layers: list[nn.Module] = [ConvBlock(condition, channels[0], 7, norm=norm)]
-        for level in range(networks.downsamplings):
-            before, after = channels[level : level + 2]
-            layers.append(
-                ConvBlock(before, after, 3, 2, norm=norm, spectral=spectral, padding="zeros")
-            )
+        layers += _halvings(channels, networks)
         for _ in range(networks.blocks):
             layers.append(ResidualBlock(channels[-1], norm=norm, spectral=spectral))
-        for level in reversed(range(networks.downsamplings)):
-            after, before = channels[level : level + 2]
-            layers += [Upsample(), ConvBlock(before, after, norm=norm, spectral=spectral)]
+        layers += _doublings(channels, networks)
         self.layers = nn.Sequential(*layers)
         initialize(self, "normal")
 
@@ -97,17 +94,10 @@ class InstanceEncoder(nn.Module):
         self, features: InstanceFeatures, labels: int, networks: Pix2pixHdNetworks
     ) -> None:
         super().__init__()
-        norm, spectral = networks.norm, networks.spectral
         channels = [features.width * 2**level for level in range(features.downsamplings + 1)]
-        layers: list[nn.Module] = [ConvBlock(3, channels[0], 7, norm=norm)]
-        for level in range(features.downsamplings):
-            before, after = channels[level : level + 2]
-            layers.append(
-                ConvBlock(before, after, 3, 2, norm=norm, spectral=spectral, padding="zeros")
-            )
-        for level in reversed(range(features.downsamplings)):
-            after, before = channels[level : level + 2]
-            layers += [Upsample(), ConvBlock(before, after, norm=norm, spectral=spectral)]
+        layers: list[nn.Module] = [ConvBlock(3, channels[0], 7, norm=networks.norm)]
+        layers += _halvings(channels, networks)
+        layers += _doublings(channels, networks)
         layers.append(ConvBlock(channels[0], features.channels, 7, activation_name="tanh"))
         self.layers = nn.Sequential(*layers)
         self.register_buffer("label_sums", torch.zeros(labels, features.channels + 1))
@@ -148,3 +138,21 @@ def instance_means(features: Tensor, instances: Tensor) -> Tensor:
     counts = torch.bincount(place, minlength=len(found))[:, None]
     means = (sums / counts)[place]
     return means.view(batch, height, width, channels).permute(0, 3, 1, 2)
+
+
+def _halvings(channels: Sequence[int], networks: Pix2pixHdNetworks) -> list[nn.Module]:
+    """Convolutions of stride 2, from each number of channels to the next."""
+    norm, spectral = networks.norm, networks.spectral
+    return [
+        ConvBlock(before, after, 3, 2, norm=norm, spectral=spectral, padding="zeros")
+        for before, after in itertools.pairwise(channels)
+    ]
+
+
+def _doublings(channels: Sequence[int], networks: Pix2pixHdNetworks) -> list[nn.Module]:
+    """The way back from the last number of channels to the first, each time twice the size."""
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(reversed(channels)):
+        block = ConvBlock(before, after, norm=networks.norm, spectral=networks.spectral)
+        layers += [Upsample(), block]
+    return layers
