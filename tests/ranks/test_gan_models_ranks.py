@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support import paired, unpaired
-from support.rank_trainings import check_resume, train_models
+from support.rank_trainings import check_resume, train_all, train_models
 from support.training import curve
 from support.warm import Warm
 
@@ -81,6 +82,22 @@ def test_two_ranks_train_as_one(name: str, folder: Path) -> None:
         assert [v for _, v in seen] == pytest.approx(
             [v for _, v in expected], rel=2e-2, abs=METRICS_OF_SPADE if name == "spade" else 0.0
         )
+
+
+def test_clusters_of_instance_features_are_those_of_one_rank(warm: Warm, tmp_path: Path) -> None:
+    """Of networks that are not changed: the evaluation alone finds them."""
+    still = {"generator_lr": 0.0, "discriminator_lr": 0.0}
+    train = paired.plain_train(
+        "pix2pixhd", **COMMON, precision={"mode": "fp32"}, adversarial=still, epochs=1
+    )
+    runs = {ranks: tmp_path / str(ranks) for ranks in (1, 2)}
+    train_all(warm, tmp_path, {ranks: [(run, train, 0)] for ranks, run in runs.items()})
+    one, two = (
+        torch.load(run / "checkpoints/step-00000003/networks.pt", weights_only=True)["encoder"]
+        for run in runs.values()
+    )
+    assert torch.equal(two["found"], one["found"]) and one["found"].max() > 3
+    torch.testing.assert_close(two["centres"], one["centres"], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -82,6 +82,31 @@ def test_each_map_becomes_an_image_of_the_same_name(
     assert styled != one
 
 
+def test_objects_get_looks_by_the_seed_and_the_name_of_the_file(
+    maps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By pix2pixHD with instance features: the same alone or beside other files."""
+    run = tmp_path / "features"
+    settings = {**SETTINGS, "epochs": 3, "checkpoint": {"every": "1steps", "keep": 20}}
+    made = paired(run, "pix2pixhd", **settings)
+    made.fit()
+    made.tracker.close()
+    write_job_json(run, plain_train("pix2pixhd", **settings))
+    for number in (0, 1):  # more of the same maps
+        for kind in ("labels", "instances"):
+            copy = maps.parent / kind / f"copy {number}.png"
+            copy.write_bytes((maps.parent / kind / "0.png").read_bytes())
+    words = (run, "--input", maps, "--instances", maps.parent / "instances", "--device", "cpu")
+    one = generated(monkeypatch, tmp_path / "one", *words)
+    looks = {one[name] for name in ("0.png", "copy 0.png", "copy 1.png")}
+    assert len(looks) == 3, "one map, three looks"
+    assert generated(monkeypatch, tmp_path / "again", *words, "--batch-size", "1") == one
+    other = generated(monkeypatch, tmp_path / "other", *words, "--seed", "1")
+    assert all(other[name] != one[name] for name in one)
+    with pytest.raises(DataError, match="older than the first evaluation"):
+        generated(monkeypatch, tmp_path / "early", *words, "--checkpoint", "2")
+
+
 def test_best_and_newest_average_and_networks(run: Path) -> None:
     newest = load_generator(run)
     assert (newest.step, newest.weights) == (6, "average")

@@ -17,6 +17,7 @@ from hpc_amp.data.errors import DataError
 from hpc_amp.gan.comparison import image_sums
 from hpc_amp.gan.data.batches import condition
 from hpc_amp.tasks.base import ModelError
+from hpc_amp.tasks.pix2pixhd.clusters import cluster
 from hpc_amp.tasks.pix2pixhd.networks import instance_means
 from hpc_amp.train.engine import Engine
 from hpc_amp.train.errors import TrainingError
@@ -99,6 +100,58 @@ def test_features_of_an_instance_are_means_over_its_pixels() -> None:
     assert found[1, 0].unique().tolist() == [3.5]
 
 
+def test_clusters_of_known_groups_are_found() -> None:
+    """Also where there are fewer different values than clusters."""
+    wanted = torch.tensor([[-0.8, -0.8], [0.0, 0.9], [0.7, -0.1], [0.7, 0.1]], dtype=torch.float64)
+    noise = torch.randn(200, 2, dtype=torch.float64)
+    noise = 0.05 * (noise - noise.unflatten(0, (50, 4)).mean(0).repeat(50, 1)) / 10
+    values = wanted.repeat(50, 1) + noise
+    found = cluster(values, 4, "test")
+    order = found[:, 0].add(found[:, 1], alpha=0.01).argsort()
+    torch.testing.assert_close(found[order], wanted)
+    assert torch.equal(cluster(values, 4, "test"), found)
+    assert torch.equal(cluster(wanted[[1, 0, 1, 0]], 4, "test"), wanted[:2])
+    assert cluster(wanted[:0], 4, "test").shape == (0, 2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "O2"])
+def test_an_evaluation_clusters_the_features_of_training_images(
+    precision: str, tmp_path: Path
+) -> None:
+    """Of the networks that are evaluated; an object without an image gets one of its label's."""
+    sides = {"r1": 0.0}
+    made = paired(tmp_path, "pix2pixhd", precision=precision, adversarial=sides, ema=0.9, epochs=1)
+    made.fit()
+    assert made.average is not None
+    encoder: Any = made.average.networks["encoder"].eval()
+    pairs = list(made.data.unchanged(1000))  # type: ignore[attr-defined]
+    assert sum(len(batch) for batch in pairs) == 24
+    assert sum(len(batch) for batch in made.data.unchanged(10)) == 8  # type: ignore[attr-defined]
+    seen = torch.cat([batch.labels.flatten() for batch in pairs]).unique()
+    assert encoder.found.nonzero().flatten().tolist() == seen.tolist()
+    assert 1 < encoder.found.max() <= 10
+    looks = []
+    for batch in pairs:
+        with torch.no_grad():
+            features = encoder(batch.images, batch.instances)
+        looks.append(features.permute(0, 2, 3, 1)[batch.labels == 1])
+    distances = torch.cdist(torch.cat(looks), encoder.centres[1, : encoder.found[1]])
+    assert distances.min(1).values.mean() < 0.5 * torch.cat(looks).std(0).norm()
+    live: Any = made.networks["encoder"]
+    torch.testing.assert_close(live.centres.float(), encoder.centres, atol=1e-3, rtol=1e-3)
+    batch = pairs[0]
+    drawn = encoder.drawn(batch.instances, batch.labels, batch.seeds)
+    for image, label in enumerate(batch.labels[:, 8, 8].tolist()):
+        assert drawn[image, :, 8, 8].tolist() in encoder.centres[label].tolist()
+    torch.testing.assert_close(instance_means(drawn, batch.instances), drawn)
+    alone = encoder.drawn(batch.instances[3:4], batch.labels[3:4], batch.seeds[3:4])
+    assert torch.equal(alone, drawn[3:4])
+    assert not torch.equal(encoder.drawn(batch.instances, batch.labels, batch.seeds + 1), drawn)
+    encoder.found[1] = 0
+    drawn = encoder.drawn(batch.instances, batch.labels, batch.seeds)
+    assert not drawn.permute(0, 2, 3, 1)[batch.labels == 1].any()
+
+
 def test_sizes_and_maps_that_a_model_cannot_use_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"image_size: \[18, 18\] must divide by 4"):
         paired(tmp_path, "spade", images={"image_size": [18]})
@@ -108,8 +161,8 @@ def test_sizes_and_maps_that_a_model_cannot_use_are_refused(tmp_path: Path) -> N
         paired(tmp_path, "pix2pixhd", images={"instances": False})
     with pytest.raises(DataError, match=r"scales=2 and layers=2 need sides of 16"):
         paired(tmp_path, "spade", images={"image_size": [8]})
-    with pytest.raises(DataError, match="instance_features needs weights in fp32"):
-        paired(tmp_path, "pix2pixhd", precision="O2")
+    with pytest.raises(DataError, match="instance_features needs evaluations"):
+        paired(tmp_path, "pix2pixhd", evaluate_every=0)
     with pytest.raises(ModelError, match="r1 is computed in fp32"):
         paired(tmp_path, "spade", precision="O3")
 

@@ -117,22 +117,30 @@ class GanTraining(TrainingData, Generic[Batch]):
                 for first, part in zip(range(0, len(samples), size), seeds.split(size), strict=True)
             ]
 
+    def unchanged(self, most: int) -> Iterator[Batch]:
+        """This rank's share of at most `most` training samples, without random changes, always the
+        same: they are evenly spread over the set. Raises DataError."""
+        return evaluate_set(self.set, self.readers, self.place, -(-self.samples // most))
+
     def close(self) -> None:
         """End the threads, of the evaluation too."""
         self.readers.close()
 
 
-def evaluate_set(samples: SampleSet[Batch], readers: Readers, place: Place) -> Iterator[Batch]:
-    """This rank's contiguous part of `samples` in batches, without random changes. Parts differ by
-    one sample at most, and each sample is in exactly one. Without `eval_batch_size`, batches are as
-    large as those of training, for which there is memory. Raises DataError."""
-    world, count = place.world, samples.samples
+def evaluate_set(
+    samples: SampleSet[Batch], readers: Readers, place: Place, every: int = 1
+) -> Iterator[Batch]:
+    """This rank's contiguous part of every `every`-th of `samples` in batches, without random
+    changes. Parts differ by one sample at most, and each sample is in exactly one. Without
+    `eval_batch_size`, batches are as large as those of training, for which there is memory. Raises
+    DataError."""
+    order = samples.fixed_order()[::every].tolist()
+    world, count = place.world, len(order)
     # Rounded up: rank 0, which draws pictures, has a sample if there is one.
     first, last = (-(-count * rank // world.size) for rank in (world.rank, world.rank + 1))
     share = place.train.batch_size // world.size // place.train.accumulate
     size = place.train.eval_batch_size or max(1, share)
     parts = [list(range(at, min(at + size, last))) for at in range(first, last, size)]
-    order = samples.fixed_order().tolist()
     for own, seeds in read(samples, readers, order, parts, (place.train.seed, EVALUATION)):
         yield samples.batch(place.put(own), seeds)
 

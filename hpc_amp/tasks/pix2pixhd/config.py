@@ -36,6 +36,9 @@ class InstanceFeatures:
     """Channels of the encoder's first layer."""
     downsamplings: Annotated[Count, NETWORK] = 4
     """Convolutions of stride 2."""
+    clusters: Annotated[Count, NETWORK] = 10
+    """Looks of each label, of which new images get one for each object: the most clusters into
+    which an evaluation divides the features of a label."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from hpc_amp.data.order import generator
 from hpc_amp.gan.layers import ConvBlock, ResidualBlock, Upsample, initialize
+from hpc_amp.tasks.pix2pixhd.clusters import cluster
 from hpc_amp.tasks.pix2pixhd.config import InstanceFeatures, Pix2pixHdNetworks
-
-MOMENTUM = 0.01
-"""The part of the sums of a label that each batch forgets."""
 
 
 class GlobalGenerator(nn.Module):
@@ -86,9 +84,10 @@ class InstanceEncoder(nn.Module):
     """Images [B, 3, H, W] to features [B, channels, H, W] that are equal for all pixels of an
     instance: the mean over its pixels (section 3.4 of the paper)."""
 
-    label_sums: Tensor
-    """For each label, sums of its pixels' features and their number, in all batches; older batches
-    count less."""
+    centres: Tensor
+    """Clusters of the features of each label: [labels, clusters, channels]."""
+    found: Tensor
+    """How many clusters each label has: int64 [labels]. The others of `centres` are 0."""
 
     def __init__(
         self, features: InstanceFeatures, labels: int, networks: Pix2pixHdNetworks
@@ -100,44 +99,75 @@ class InstanceEncoder(nn.Module):
         layers += _doublings(channels, networks)
         layers.append(ConvBlock(channels[0], features.channels, 7, activation_name="tanh"))
         self.layers = nn.Sequential(*layers)
-        self.register_buffer("label_sums", torch.zeros(labels, features.channels + 1))
+        centres = torch.zeros(labels, features.clusters, features.channels)
+        self.register_buffer("centres", centres)
+        self.register_buffer("found", torch.zeros(labels, dtype=torch.int64))
         initialize(self, "normal")
 
-    def forward(self, images: Tensor, instances: Tensor, labels: Tensor) -> Tensor:
-        """Features. In training, the sums of each label follow them, on all ranks alike."""
-        features = instance_means(self.layers(images).float(), instances)
-        if self.training and torch.is_grad_enabled():
-            self._follow(features.detach(), labels)
-        return features
-
-    def typical(self, labels: Tensor) -> Tensor:
-        """The mean features of each pixel's label, for label maps without an image."""
-        means = self.label_sums[:, :-1] / self.label_sums[:, -1:].clamp(min=1e-6)
-        return means[labels].permute(0, 3, 1, 2)
+    def forward(self, images: Tensor, instances: Tensor) -> Tensor:
+        """Features."""
+        return instance_means(self.layers(images).float(), instances)
 
     @torch.no_grad()
-    def _follow(self, features: Tensor, labels: Tensor) -> None:
+    def set_clusters(self, looks: Tensor, labels: Tensor) -> None:
+        """Cluster the features `looks` [N, channels] of objects with `labels` int64 [N], both on
+        the CPU."""
+        self.centres.zero_()
+        for label in range(len(self.found)):
+            centres = cluster(looks[labels == label], self.centres.shape[1], label)
+            self.centres[label, : len(centres)] = centres.to(self.centres)
+            self.found[label] = len(centres)
+
+    def drawn(self, instances: Tensor, labels: Tensor, seeds: Tensor) -> Tensor:
+        """Features [B, channels, H, W] without an image: each object gets one of the clusters of
+        its label, which depends on the seed of its image, its number and its label alone. Objects
+        of a label that has no cluster get 0."""
+        objects = Objects(instances, labels)
+        centres, found = self.centres.float(), self.found.tolist()
+        looks = centres.new_zeros(len(objects.labels), centres.shape[2])
+        for at, (image, instance, label) in enumerate(objects.each()):
+            if found[label]:
+                stream = generator(int(seeds[image]), "look", instance, label)
+                looks[at] = centres[label, torch.randint(found[label], (), generator=stream)]
+        return objects.paint(looks)
+
+
+class Objects:
+    """The objects of a batch of maps, int64 [B, H, W]: pixels of an image that have one number of
+    instance and one label. Attribute `labels`: int64 [N], that of each object."""
+
+    def __init__(self, instances: Tensor, labels: Tensor) -> None:
+        self.shape = instances.shape
+        image = torch.arange(len(instances), device=instances.device)[:, None, None]
+        # One number for the three: `unique` of rows is many times slower.
+        self._instances, self._labels = int(instances.max()) + 1, int(labels.max()) + 1
+        keys = (image * self._instances + instances) * self._labels + labels
+        self._keys, self._place = keys.flatten().unique(return_inverse=True)
+        self.labels = self._keys % self._labels
+
+    def each(self) -> Iterator[tuple[int, int, int]]:
+        """Image, instance and label of each object."""
+        for key in self._keys.tolist():
+            rest, label = divmod(key, self._labels)
+            yield *divmod(rest, self._instances), label
+
+    def means(self, features: Tensor) -> Tensor:
+        """The mean of `features` [B, C, H, W] over the pixels of each object: [N, C]."""
         flat = features.permute(0, 2, 3, 1).flatten(0, 2)
-        new = torch.zeros_like(self.label_sums)
-        new[:, :-1].index_add_(0, labels.flatten(), flat)
-        new[:, -1] = torch.bincount(labels.flatten(), minlength=len(new))
-        if dist.is_initialized():
-            dist.all_reduce(new)
-        self.label_sums.mul_(1 - MOMENTUM).add_(new)
+        sums = flat.new_zeros(len(self._keys), flat.shape[1]).index_add(0, self._place, flat)
+        return sums / torch.bincount(self._place, minlength=len(self._keys))[:, None]
+
+    def paint(self, values: Tensor) -> Tensor:
+        """`values` [N, C] of the objects at each of their pixels: [B, C, H, W]."""
+        painted: Tensor = values[self._place].unflatten(0, self.shape)
+        return painted.permute(0, 3, 1, 2)
 
 
 def instance_means(features: Tensor, instances: Tensor) -> Tensor:
     """The mean of `features` [B, C, H, W] over each instance of `instances` int64 [B, H, W], at
     each of its pixels: [B, C, H, W]."""
-    batch, channels, height, width = features.shape
-    image = torch.arange(batch, device=instances.device)[:, None, None].expand_as(instances)
-    pairs = torch.stack((image.flatten(), instances.flatten()), 1)
-    found, place = pairs.unique(dim=0, return_inverse=True)
-    flat = features.permute(0, 2, 3, 1).reshape(-1, channels)
-    sums = flat.new_zeros(len(found), channels).index_add(0, place, flat)
-    counts = torch.bincount(place, minlength=len(found))[:, None]
-    means = (sums / counts)[place]
-    return means.view(batch, height, width, channels).permute(0, 3, 1, 2)
+    objects = Objects(instances, torch.zeros_like(instances))
+    return objects.paint(objects.means(features))
 
 
 def _halvings(channels: Sequence[int], networks: Pix2pixHdNetworks) -> list[nn.Module]:

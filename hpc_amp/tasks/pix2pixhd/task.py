@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hpc_amp.distributed.collect import gather
 from hpc_amp.gan.data.batches import PairedBatch, condition
 from hpc_amp.gan.generation import Request
 from hpc_amp.gan.layers import initialize, upsample
@@ -22,6 +24,7 @@ from hpc_amp.tasks.pix2pixhd.networks import (
     Head,
     InstanceEncoder,
     LocalEnhancer,
+    Objects,
 )
 
 HEAD, ENHANCER, ENCODER = "head", "enhancer", "encoder"
@@ -29,6 +32,8 @@ COARSE_DISCRIMINATOR = "coarse_discriminator"
 """A network, and the phase that updates it."""
 COARSE, FINE = "coarse", "fine"
 """Phases that update the global generator alone, and the enhancer alone."""
+CLUSTERED = 1000
+"""Training images whose features are clustered, at most: an evaluation encodes them."""
 _PREFIX = {COARSE_DISCRIMINATOR: "coarse_", COARSE: "coarse_", FINE: "fine_"}
 """What the names of the losses of a phase begin with: a loss has one phase."""
 
@@ -41,8 +46,8 @@ class Pix2pixHd(PairedGan):
     """
 
     train: Pix2pixHdConfig
-    _typical = False
-    """Whether instance features are those that are usual for a label: there is no true image."""
+    _draws = False
+    """Whether instance features are drawn from clusters: there is no true image."""
 
     @property
     def paired_losses(self) -> PairedLosses:
@@ -65,9 +70,10 @@ class Pix2pixHd(PairedGan):
                 "train.pix2pixhd.instance_features needs label maps with instance maps: set "
                 "train.images.instances"
             )
-        if networks.instance_features is not None and self.train.precision.mode in ("O2", "O3"):
+        if networks.instance_features is not None and self.train.evaluate_every == 0:
             raise DataError(
-                "train.precision: instance_features needs weights in fp32; use fp16, bf16 or O1"
+                "train.pix2pixhd.instance_features needs evaluations, which find the clusters of "
+                "features: set train.evaluate_every"
             )
         self.check_discriminator(networks.discriminator)
         return super().prepare_data()
@@ -157,22 +163,73 @@ class Pix2pixHd(PairedGan):
 
     def _input(self, batch: PairedBatch, shown: Tensor, networks: Networks) -> Tensor:
         """The condition, with instance features where the job has them."""
-        encoder = networks.get(ENCODER)
-        if encoder is None:
+        if ENCODER not in networks:
             return shown
         assert batch.instances is not None
         assert batch.labels is not None
-        if self._typical:
-            assert isinstance(encoder, InstanceEncoder)
-            return torch.cat((shown, encoder.typical(batch.labels)), 1)
-        features = encoder(batch.images, batch.instances, batch.labels)
+        if self._draws:
+            features = _encoder(networks).drawn(batch.instances, batch.labels, batch.seeds)
+        else:
+            features = networks[ENCODER](batch.images, batch.instances)
         return torch.cat((shown, features), 1)
 
+    # -- clusters of instance features ------------------------------------------------------------
+
+    def evaluation_batches(self) -> Iterator[Any]:
+        """This rank's share of the test pairs, then, with instance features, of training pairs
+        whose features are clustered."""
+        self._looks: list[tuple[Tensor, Tensor]] = []
+        yield from super().evaluation_batches()
+        if self.train.pix2pixhd.instance_features is not None:
+            for batch in self.data.training.unchanged(CLUSTERED):
+                yield _Clustered(batch)
+
+    def evaluate(self, batch: PairedBatch | _Clustered, networks: Networks) -> dict[str, Tensor]:
+        """Sums over the test pairs; the features of training pairs stay here until `summarize`."""
+        self._evaluated = networks
+        if isinstance(batch, PairedBatch):
+            return super().evaluate(batch, networks)
+        pairs = batch.pairs
+        assert pairs.instances is not None
+        assert pairs.labels is not None
+        objects = Objects(pairs.instances, pairs.labels)
+        looks = objects.means(networks[ENCODER](pairs.images, pairs.instances))
+        self._looks.append((looks.cpu(), objects.labels.cpu()))
+        return {}
+
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        """The metrics of the class. Networks that are evaluated, and those that are trained, get
+        the clusters, which are the same for any number of ranks. A collective call."""
+        if self._looks:
+            parts = [part for rank in gather(self.world, self._looks) for part in rank]
+            looks, labels = (torch.cat(values) for values in zip(*parts, strict=True))
+            for networks in (self._evaluated, self.trained):
+                _encoder(networks).set_clusters(looks, labels)
+        return super().summarize(sums)
+
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
-        """An image from each label map or input image. Objects look as is usual for their label,
-        where the job has instance features."""
-        self._typical = True
+        """An image from each label map or input image. With instance features, each object looks
+        like one of the clusters of its label, which depends on the seed and the file's name."""
+        if ENCODER in networks and not _encoder(networks).found.any():
+            raise DataError(
+                "the checkpoint has no clusters of instance features: it is older than the first "
+                "evaluation of the run"
+            )
+        self._draws = True
         yield from super().generate(request, networks)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Clustered:
+    """Training pairs whose features are clustered."""
+
+    pairs: PairedBatch
+
+
+def _encoder(networks: Networks) -> InstanceEncoder:
+    encoder = networks[ENCODER]
+    assert isinstance(encoder, InstanceEncoder)
+    return encoder
 
 
 def half(batch: PairedBatch) -> PairedBatch:
