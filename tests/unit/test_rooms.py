@@ -1,4 +1,4 @@
-"""Nobody outside of its room names a scheduler or a container runtime."""
+"""Nobody outside of its room names a scheduler, a container runtime or a task."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from support.environment import REPOSITORY
 
 from hpc_amp.containers import CONTAINERS
 from hpc_amp.schedulers import SCHEDULERS
+from hpc_amp.tasks.registry import TASKS
 
 PACKAGE = REPOSITORY / "hpc_amp"
 ROOMS = [
@@ -105,3 +106,61 @@ def test_the_search_finds_names() -> None:
     assert [text for _, text in bash_words("x=1 # slurm\n$SLURM_ID\n") if NAME.search(text)] == [
         "$SLURM_ID"
     ]
+
+
+# -- tasks ----------------------------------------------------------------------------------------
+
+# Names of tasks are words of other things too (`unit`, the layer `Spade`), so what counts is the
+# name as a whole text, or that of the folder.
+TASK_NAME = "|".join(TASKS.names())
+TASK = re.compile(rf"({TASK_NAME})|.*hpc_amp\.tasks\.({TASK_NAME})\b.*", re.DOTALL)
+TASK_NAMERS = {
+    "tasks/registry.py": "the registry",
+    "config/schema.py": "the task of a job that names none",
+    "models/build.py": "the models of the classification",
+    "tasks/coco_funit/": "COCO-FUNIT is a FUNIT with another encoder of styles",
+}
+"""Files outside of a task's folder that may name it, and why."""
+
+
+def task_names(text: str) -> list[tuple[int, str]]:
+    """Lines and texts of a module that name a task."""
+    tree = ast.parse(text)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words = node.value
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            words = ast.unparse(node)
+        else:
+            continue
+        if TASK.fullmatch(words):
+            found.append((node.lineno, words))
+    return found
+
+
+def test_adding_a_task_touches_its_folder_and_the_registry() -> None:
+    """A task from another package, with no file touched, is in test_gan_own.py."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = str(path.relative_to(PACKAGE))
+        own = path.parts[-2] if path.parent.parent == PACKAGE / "tasks" else None
+        names = [(line, name) for line, name in task_names(path.read_text())]
+        if own is not None:
+            names = [(line, name) for line, name in names if not in_own(name, own)]
+        if names:
+            found[place] = names
+    namers = {place: [name for name in TASK_NAMERS if place.startswith(name)] for place in found}
+    assert not {place: found[place] for place, of in namers.items() if not of}
+    assert {name for of in namers.values() for name in of} == set(TASK_NAMERS), "each is needed"
+
+
+def in_own(words: str, own: str) -> bool:
+    """Whether a text names a task in that task's own folder."""
+    return words == own or re.search(rf"hpc_amp\.tasks\.{own}\b", words) is not None
+
+
+def test_the_search_finds_names_of_tasks() -> None:
+    """The test above can fail."""
+    code = 'from hpc_amp.tasks.munit.task import Munit\nif task == "unit":\n    "a unit of spade"\n'
+    assert [line for line, _ in task_names(code)] == [1, 2]
