@@ -135,3 +135,28 @@ class Heads(nn.Module):
             hidden = self.trunk(inputs)
             return self.real(hidden) + self.fake(hidden)
         return self.real(self.trunk(inputs)), self.fake(self.trunk(made))
+
+
+class Idle(TinyGan):
+    """Each phase updates a network that its losses do not use: `idle`, and in the first epoch
+    `helper`."""
+
+    def build_networks(self) -> dict[str, nn.Module]:
+        others = {name: nn.Linear(FEATURES, FEATURES) for name in ("helper", "idle")}
+        return {**super().build_networks(), **others}
+
+    def phases(self) -> tuple[Phase, ...]:
+        critic, generator = super().phases()
+        both = ("generator", "helper")
+        return (
+            replace(critic, networks=("critic", "idle")),
+            replace(generator, networks=both, ends=1),
+            replace(generator, name="helped", networks=both, losses=("helped",), begins=1),
+        )
+
+    def losses(self, phase: str, batch: Tensor, networks: Networks) -> Iterator[Losses]:
+        if phase == "helped":
+            made = networks["generator"](networks["helper"](batch))
+            yield self.loss("helped", networks["critic"](made))
+        else:
+            yield from super().losses(phase, batch, networks)
