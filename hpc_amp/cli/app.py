@@ -239,7 +239,9 @@ def submit(
     \b
       hpc-amp submit job.yaml job.nodes=4 train.optimizer.lr=0.2
       hpc-amp submit train.py -N 2 --gpus 4 --image pytorch.sif -t 1h -- --lr 0.1
+      hpc-amp submit runs/cifar/latest train.seed=2
 
+    The last one runs a run's job again, as a new run with the same settings and the same code.
     KEY=VALUE replaces a value of the job file. Words after -- are arguments of the program.
     """
     if save is not None:

@@ -377,3 +377,36 @@ def test_config_shows_where_values_are_from(host: StubHost) -> None:
     assert places["walltime: 2h"] == "job.yaml:5"
     assert places["nodes: 3"] == "override 'job.nodes=3'"
     assert places["cpus_per_gpu: 1"] == "default"
+
+
+# ---- a run again ---------------------------------------------------------------------------------
+def test_a_run_is_run_again_with_its_code_and_settings(
+    host: StubHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (host.work / "src").mkdir()
+    (host.work / "src" / "say.py").write_text(PROGRAM)
+    text = "name: again\nsite: local\ncode: src\nrun: [python, say.py, '{n}', old]\n"
+    (host.work / "job.yaml").write_text(text + "values: {n: 1}\njob: {gpus_per_node: 0}\n")
+    first = host.hpc_amp("run", "job.yaml", "values.n=2")
+    assert 'said ["1", "2", "old"]' in first.stdout, first.stderr
+    (host.work / "src" / "say.py").write_text("broken")
+    (host.work / "job.yaml").write_text("broken")
+    elsewhere = host.folder / "elsewhere"
+    elsewhere.mkdir()
+    run = host.work / "runs" / "again" / "latest"
+
+    second = host.hpc_amp("run", str(run), cwd=elsewhere)
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert 'said ["1", "2", "old"]' in second.stdout
+    third = host.hpc_amp("run", str(run), "values.n=3", cwd=elsewhere)
+    assert 'said ["1", "3", "old"]' in third.stdout, third.stderr
+    assert len(list((host.work / "runs" / "again").glob("2*"))) == 3
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_run_that_does_not_record_its_submission_is_not_run_again(host: StubHost) -> None:
+    run = host.work / "run"
+    run.mkdir()
+    (run / "job.json").write_text('{"job": {}, "schema": 1}')
+    result = host.hpc_amp("submit", "run")
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
