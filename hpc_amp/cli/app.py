@@ -463,6 +463,31 @@ class _Waiting:
 
 @app.command()
 @click.argument("target", metavar="RUN")
+@runs_dir_option
+@json_option
+def wait(target: str, runs_dir: Path, as_json: bool) -> None:
+    """Wait until a run has ended.
+
+    The exit status is 0 if the run finished, else 1. Ctrl-C ends this command; the run continues.
+    """
+    from hpc_amp.jobs import rundir
+    from hpc_amp.jobs.follow import follow as follow_run
+
+    run_dir = rundir.find_run(target, runs_dir)
+    rundir.refuse_elsewhere(run_dir)
+    try:
+        status = follow_run(run_dir, lambda text: None, on_wait=_Waiting())
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    reason = f" ({status.reason})" if status.reason else ""
+    plain = f"{status.name}: {status.state}{reason}"
+    click.echo(json.dumps(status.to_plain()) if as_json else plain)
+    if status.state != "finished":
+        raise SystemExit(1)
+
+
+@app.command()
+@click.argument("target", metavar="[RUN]", required=False)
 @click.option(
     "-f", "--follow", "following", is_flag=True, help="Print new lines until the run ends."
 )
@@ -470,12 +495,16 @@ class _Waiting:
     "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Print only the last N lines."
 )
 @runs_dir_option
-def logs(target: str, following: bool, lines: int | None, runs_dir: Path) -> None:
-    """Print the log of a run."""
+def logs(target: str | None, following: bool, lines: int | None, runs_dir: Path) -> None:
+    """Print the log of a run; without RUN, of the newest one."""
     from hpc_amp.jobs import rundir
     from hpc_amp.jobs.follow import follow as follow_run
 
-    run_dir = rundir.find_run(target, runs_dir)
+    if target is None:
+        run_dir = rundir.newest_run(runs_dir)
+        click.echo(f"log of {run_dir}", err=True)
+    else:
+        run_dir = rundir.find_run(target, runs_dir)
     if following:
         rundir.refuse_elsewhere(run_dir)
     log = run_dir / "logs" / "job.log"
