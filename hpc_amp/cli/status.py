@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_amp.cli.options import json_option, runs_dir_option
+from hpc_amp.cli.options import complete_runs, json_option, runs_dir_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ _WATCH_SECONDS = 2.0
 
 
 @click.command()
-@click.argument("targets", nargs=-1, metavar="[RUN]...")
+@click.argument("targets", nargs=-1, metavar="[RUN]...", shell_complete=complete_runs)
 @click.option("-w", "--watch", is_flag=True, help="Show it again and again, until all have ended.")
 @click.option(
     "-n",

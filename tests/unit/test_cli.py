@@ -882,3 +882,30 @@ def test_a_reader_that_has_seen_enough(host: StubHost) -> None:
         )  # fmt: skip
         assert result.stderr == ""
         assert result.stdout == "141\n"
+
+
+def test_help_shows_each_command_in_a_section(host: StubHost) -> None:
+    from hpc_amp.cli.app import app
+
+    text = host.hpc_amp("--help").stdout
+    assert "\nFurther:" not in text
+    for name in app.commands:
+        assert len(re.findall(rf"^  {name} ", text, re.MULTILINE)) == 1, name
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_runs(host: StubHost, shell: str) -> None:
+    source = host.hpc_amp("completion", shell).stdout
+    assert "_HPC_AMP_COMPLETE" in source
+    if shell != "bash":
+        return
+    (host.work / "runs" / "my_run").mkdir(parents=True)
+
+    def completed(line: str) -> list[str]:
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        found = host.hpc_amp(_HPC_AMP_COMPLETE="bash_complete", **words).stdout
+        return [one.partition(",")[2] for one in found.split()]
+
+    assert completed("hpc-amp sub") == ["submit"]
+    assert completed("hpc-amp logs m") == ["my_run"]
+    assert completed("hpc-amp logs x") == []
