@@ -63,6 +63,9 @@ class TrainedDistances:
         """FID and KID of the set `name`, by the name of the metric. A collective call."""
         real, made = self._gathered(name, made=False), self._gathered(name, made=True)
         self._counts[name] = {"real": len(real), "generated": len(made)}
+        if self.config.kid_subsets:
+            size = min(self.config.kid_subset_size, len(real), len(made))
+            self._counts[name]["kid_subset_size"] = size
         return from_main(self.world, functools.partial(self._compare, real, made))
 
     def _compare(self, real: Tensor, made: Tensor) -> dict[str, float]:
@@ -86,7 +89,6 @@ class TrainedDistances:
         facts = {**self.network.protocol, "images": self._counts}
         if self.config.kid_subsets:
             facts["kid_subsets"] = self.config.kid_subsets
-            facts["kid_subset_size"] = self.config.kid_subset_size
         return facts
 
 

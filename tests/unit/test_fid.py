@@ -184,13 +184,16 @@ def test_inception_is_that_of_torchmetrics(inception_file: str, antialias: bool)
         "inception-v3-compat", ["2048"], inception_file, antialias=antialias
     )
     random = torch.random.get_rng_state()
-    ours = TrainedNetwork(FeatureDistance(weights=inception_file, antialias=antialias), SIZE, CPU)
+    config = FeatureDistance(weights=inception_file, antialias=antialias)
+    ours = TrainedNetwork(config, SIZE, CPU)
     assert torch.equal(torch.random.get_rng_state(), random)
     expected = theirs(levels(images))
     assert expected.std(0).mean() > 1e-3 * expected.mean() > 0
     torch.testing.assert_close(ours(images), expected)
     assert ours.protocol["features"] == 2048
     assert ours.protocol["resize"].endswith("antialiased" if not antialias else "antialiasing")
+    (name,) = measured(config, images[:2], images[1:])
+    assert name == "fid"
     digest = hashlib.sha256(Path(inception_file).read_bytes()).hexdigest()
     assert ours.protocol["weights_sha256"] == digest
 
@@ -274,7 +277,7 @@ def test_a_package_that_is_missing_is_one_line(
         Lpips(PerceptualDistance(weights="x"), SIZE, CPU)
 
 
-def test_what_validate_says(tmp_path: Path) -> None:
+def test_what_validate_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def said(**evaluation: Any) -> list[tuple[str, str, bool]]:
         train = from_plain(SpadeConfig, {"evaluation": evaluation})
         found = [each for each in find_data(train) if each.key != "train.images"]
@@ -289,6 +292,10 @@ def test_what_validate_says(tmp_path: Path) -> None:
         ("train.evaluation.fid", f"inception with the weights in {missing}", True),
         ("train.evaluation.lpips", f"vgg with the weights in {missing}", True),
     ]
+    monkeypatch.setitem(sys.modules, "torchmetrics", None)
+    (found,) = said(fid={"network": "my.own:network"})
+    text = "my.own:network; this Python has no torchmetrics, that of the job needs it"
+    assert found == ("train.evaluation.fid", text, True)
 
 
 # -- LPIPS ----------------------------------------------------------------------------------------
@@ -363,7 +370,8 @@ def test_a_training_reports_them_with_their_protocol(tmp_path: Path, alexnet: Pa
     written = json.loads((tmp_path / "run" / "protocol.json").read_text())
     assert written["step"] == 3 and written["metrics"] == made.metrics
     assert set(written["protocol"]) == {"fid", "lpips"}
-    assert written["protocol"]["fid"]["images"] == {"images": {"real": 10, "generated": 10}}
+    counts = {"real": 10, "generated": 10, "kid_subset_size": 10}
+    assert written["protocol"]["fid"]["images"] == {"images": counts}
     assert written["protocol"]["fid"]["kid_subsets"] == 2
     assert written["protocol"]["lpips"]["network"] == "alex"
 
@@ -382,7 +390,7 @@ def test_translations_have_one_for_each_domain(tmp_path: Path, alexnet: Path) ->
     assert {"kid_lite0_a", "lpips_diversity_a", "lpips_diversity_b"} <= set(metrics)
     assert metrics["lpips_diversity_a"] > 0
     counts = json.loads((tmp_path / "protocol.json").read_text())["protocol"]["fid"]["images"]
-    assert counts["a"] == {"real": 10, "generated": 30}
+    assert counts["a"] == {"real": 10, "generated": 30, "kid_subset_size": 10}
 
 
 def test_a_dcgan_has_them_too(tmp_path: Path) -> None:
