@@ -18,6 +18,7 @@ from hpc_amp.cli.explain import explain
 from hpc_amp.cli.job_options import JobCommand, takes_job
 from hpc_amp.cli.migrate import migrate
 from hpc_amp.cli.options import SectionGroup, complete_runs, json_option, runs_dir_option
+from hpc_amp.cli.remove import prune, rm
 from hpc_amp.cli.scale import scale
 from hpc_amp.cli.shell import shell
 from hpc_amp.cli.status import status
@@ -56,6 +57,8 @@ app.add_command(container)
 app.add_command(doctor)
 app.add_command(explain)
 app.add_command(migrate)
+app.add_command(prune)
+app.add_command(rm)
 app.add_command(scale)
 app.add_command(shell)
 app.add_command(status)
