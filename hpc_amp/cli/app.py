@@ -21,7 +21,7 @@ from hpc_amp.cli.options import SectionGroup, complete_runs, json_option, runs_d
 from hpc_amp.cli.remove import prune, rm
 from hpc_amp.cli.scale import scale
 from hpc_amp.cli.shell import shell
-from hpc_amp.cli.status import status
+from hpc_amp.cli.status import compare, status
 from hpc_amp.cli.sweep import sweep
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def app() -> None:
 
 
 app.add_command(bench)
+app.add_command(compare)
 app.add_command(container)
 app.add_command(doctor)
 app.add_command(explain)

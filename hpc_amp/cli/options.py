@@ -24,6 +24,7 @@ _SECTIONS = {
         "status",
         "logs",
         "wait",
+        "compare",
         "explain",
         "cancel",
         "resume",
