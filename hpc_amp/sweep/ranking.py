@@ -19,7 +19,9 @@ from hpc_amp.campaigns.status import PointStatus
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.summary import read_summary
 
-_LOWER_IS_BETTER = re.compile(r"loss|error|perplexity|seconds|time")
+_LOWER_IS_BETTER = re.compile(
+    r"loss|error|perplexity|seconds|time|(?<![a-z])(l1|frechet|fid|kid|lpips)(?![a-z])"
+)
 # A metric is written by the task (`eval/accuracy`); people say `accuracy`.
 _PREFIXES = ("", "eval/", "train/")
 

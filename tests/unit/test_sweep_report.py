@@ -126,13 +126,15 @@ def test_finished_points_are_ranked_and_the_others_listed(tmp_path: Path) -> Non
         ("loss", None, [0, 1]),
         ("loss", True, [1, 0]),
         ("seconds", None, [0, 1]),
+        ("truth_l1_b", None, [0, 1]),
+        ("confidence", None, [1, 0]),
     ],
 )
 def test_what_is_better(tmp_path: Path, metric: str, asked: bool | None, order: list[int]) -> None:
     sweep = sweep_in(tmp_path)
     statuses = [
-        ended(sweep, 0, accuracy=0.1, seconds=1),
-        ended(sweep, 1, accuracy=0.2, seconds=2),
+        ended(sweep, 0, accuracy=0.1, seconds=1, truth_l1_b=0.3, confidence=0.5),
+        ended(sweep, 1, accuracy=0.2, seconds=2, truth_l1_b=0.4, confidence=0.6),
     ]
     for index, loss in enumerate((3.0, 5.0)):
         lines = [{"step": 1, "train/loss": 9.0}, {"step": 2, "train/loss": loss}, {"step": 2}]
