@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from hpc_amp.gan.layers import LinearBlock
+from hpc_amp.gan.layers import LinearBlock, pixel_mean
 from hpc_amp.tasks.coco_funit.config import CocoFunitNetworks
-from hpc_amp.tasks.funit.networks import PooledEncoder, mean_codes, pixel_mean
+from hpc_amp.tasks.funit.networks import PooledEncoder, mean_codes
 
 
 class ContentConditionedStyle(nn.Module):

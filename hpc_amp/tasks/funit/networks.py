@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from hpc_amp.gan.layers import ConvBlock, LinearBlock, ReflectConv2d, ResidualBlock, Upsample
+from hpc_amp.gan.layers import (
+    ConvBlock,
+    LinearBlock,
+    ReflectConv2d,
+    ResidualBlock,
+    Upsample,
+    pixel_mean,
+)
 from hpc_amp.gan.norms import AdaptiveInstanceNorm
 from hpc_amp.tasks.funit.config import FunitNetworks
 
@@ -47,11 +54,6 @@ class PooledEncoder(nn.Module):
         return vectors
 
 
-def pixel_mean(x: Tensor) -> Tensor:
-    """[B, C, H, W] to [B, C], in the type of `x`; the sum is fp32."""
-    return x.float().mean((2, 3)).to(x.dtype)
-
-
 class StyleEncoder(nn.Module):
     """The style code of references, whatever the content image."""
 
@@ -70,7 +72,7 @@ def mean_codes(encoder: nn.Module, references: Sequence[Tensor]) -> list[Tensor]
     codes = encoder(torch.cat([each.flatten(0, 1) for each in references]))
     parts = codes.split([each.shape[0] * each.shape[1] for each in references])
     return [
-        part.unflatten(0, each.shape[:2]).mean(1)
+        part.unflatten(0, each.shape[:2]).float().mean(1).to(part.dtype)
         for part, each in zip(parts, references, strict=True)
     ]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hpc_amp.gan.data.batches import normal
-from hpc_amp.gan.layers import ConvBlock, LinearBlock, ReflectConv2d, initialize
+from hpc_amp.gan.layers import ConvBlock, LinearBlock, PixelMean, ReflectConv2d, initialize
 from hpc_amp.gan.norms import AdaptiveInstanceNorm
 from hpc_amp.gan.translation import Direction, Domain, Downsampling, Translator, Upsampling
 from hpc_amp.tasks.base import ModelError
@@ -133,7 +133,7 @@ class StyleEncoder(nn.Sequential):
             after = 2 * channels if level < 2 else channels
             layers.append(ConvBlock(channels, after, 4, 2))
             channels = after
-        layers += [nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, config.style, 1), nn.Flatten()]
+        layers += [PixelMean(), nn.Conv2d(channels, config.style, 1), nn.Flatten()]
         super().__init__(*layers)
 
 
