@@ -200,11 +200,16 @@ def scales_table(runs: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def save_picture(file: Path, folders: Mapping[str, Path]) -> None:
-    """Write the newest picture of one run of each format, side by side."""
+    """Write the newest picture of one run of each format, side by side; small ones enlarged."""
     from PIL import Image, ImageDraw
 
     newest = {mode: sorted((path / "samples").iterdir())[-1] for mode, path in folders.items()}
     panels = {mode: Image.open(path).convert("RGB") for mode, path in newest.items()}
+    times = max(1, 192 // next(iter(panels.values())).height)
+    panels = {
+        mode: panel.resize((panel.width * times, panel.height * times), Image.Resampling.NEAREST)
+        for mode, panel in panels.items()
+    }
     width, height = next(iter(panels.values())).size
     whole = Image.new("RGB", ((width + 10) * len(panels) - 10, height + 14), "white")
     draw = ImageDraw.Draw(whole)
