@@ -203,7 +203,10 @@ def save_picture(file: Path, folders: Mapping[str, Path]) -> None:
     """Write the newest picture of one run of each format, side by side; small ones enlarged."""
     from PIL import Image, ImageDraw
 
-    newest = {mode: sorted((path / "samples").iterdir())[-1] for mode, path in folders.items()}
+    found = {mode: sorted(path.glob("samples/*.png")) for mode, path in folders.items()}
+    newest = {mode: paths[-1] for mode, paths in found.items() if paths}
+    if not newest:
+        raise UsageError("--picture: no run has pictures in samples/")
     panels = {mode: Image.open(path).convert("RGB") for mode, path in newest.items()}
     times = max(1, 192 // next(iter(panels.values())).height)
     panels = {
