@@ -41,6 +41,8 @@ from hpc_amp.sweep.ranking import Ranked, rank
 from hpc_amp.sweep.view import SWEEP
 
 MODE = "train.precision.mode"
+TITLE = 14
+"""Height in pixels of the name of a format in a picture."""
 Values = Mapping[str, Mapping[int, float]]
 """The metric of the finished runs, by format and seed."""
 
@@ -200,25 +202,24 @@ def scales_table(runs: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def save_picture(file: Path, folders: Mapping[str, Path]) -> None:
-    """Write the newest picture of one run of each format, side by side; small ones enlarged."""
+    """Write the newest picture of one run of each format, one below the other; small ones are
+    enlarged."""
     from PIL import Image, ImageDraw
 
     found = {mode: sorted(path.glob("samples/*.png")) for mode, path in folders.items()}
-    newest = {mode: paths[-1] for mode, paths in found.items() if paths}
-    if not newest:
+    panels = {mode: Image.open(paths[-1]).convert("RGB") for mode, paths in found.items() if paths}
+    if not panels:
         raise UsageError("--picture: no run has pictures in samples/")
-    panels = {mode: Image.open(path).convert("RGB") for mode, path in newest.items()}
-    times = max(1, 192 // next(iter(panels.values())).height)
-    panels = {
-        mode: panel.resize((panel.width * times, panel.height * times), Image.Resampling.NEAREST)
-        for mode, panel in panels.items()
-    }
     width, height = next(iter(panels.values())).size
-    whole = Image.new("RGB", ((width + 10) * len(panels) - 10, height + 14), "white")
+    times = max(1, 1000 // width)
+    width, height = times * width, times * height
+    whole = Image.new("RGB", (width, (height + TITLE) * len(panels)), "white")
     draw = ImageDraw.Draw(whole)
     for place, (mode, panel) in enumerate(panels.items()):
-        draw.text((place * (width + 10), 1), mode, fill="black")
-        whole.paste(panel, (place * (width + 10), 14))
+        top = place * (height + TITLE)
+        draw.text((0, top + 1), mode, fill="black")
+        large = panel.resize((width, height), Image.Resampling.NEAREST)
+        whole.paste(large, (0, top + TITLE))
     whole.save(file, optimize=True)
 
 
