@@ -90,15 +90,15 @@ def _ratio(value: float, spread: float) -> float:
     return math.copysign(math.inf, value) if value else 0.0
 
 
-def find_sweep(parent: Path, config: Path, space: Space) -> Campaign | None:
-    """The newest sweep of this job file with the same settings and points."""
+def find_sweep(parent: Path, job_file: bytes, space: Space) -> Campaign | None:
+    """The newest sweep of a job file with this content, and with the same settings and points."""
     points = [point.values for point in space.points]
     for description in sorted(parent.glob(f"*/[0-9]*/{DESCRIPTION}"), reverse=True):
         found = read_campaign(description.parent.resolve())
         if (
             (found.view, found.fixed, found.keys) == (SWEEP.name, space.fixed, space.keys)
             and [point.values for point in found.points] == points
-            and (found.folder / "config.yaml").read_bytes() == config.read_bytes()
+            and (found.folder / "config.yaml").read_bytes() == job_file
         ):
             return found
     return None
@@ -112,7 +112,11 @@ def train(flags: argparse.Namespace) -> Campaign:
     space = read_space(settings)
     if set(space.keys) != {SEED, MODE}:
         raise UsageError("only the seed and the format may have several values")
-    found = find_sweep(flags.sweeps_dir, flags.config, space)
+    try:
+        job_file = flags.config.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{flags.config} cannot be read: {error.strerror}") from None
+    found = find_sweep(flags.sweeps_dir, job_file, space)
     if found is None:
         command = ["start", str(flags.config), *settings]
     else:
@@ -121,7 +125,7 @@ def train(flags: argparse.Namespace) -> Campaign:
     status = subprocess.run(
         [sys.executable, "-m", "hpc_amp", "sweep", *command, *options], check=False
     ).returncode
-    found = found or find_sweep(flags.sweeps_dir, flags.config, space)
+    found = found or find_sweep(flags.sweeps_dir, job_file, space)
     # 1: a run has failed, which the report says.
     if status not in (0, 1) or found is None:
         sys.exit(status or 1)

@@ -176,7 +176,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         assert done.returncode == 2, done.stderr
         return done.stderr.splitlines()[-1]
 
-    assert "there is no such job file" in run("nothing.yaml")
+    assert "nothing.yaml cannot be read: No such file" in run("nothing.yaml")
     assert "at least two seeds and two formats" in run("job.yaml", "--seeds", "1")
     assert "only the seed and the format" in run("job.yaml", "train.batch_size=4,8")
     assert "is not one of fp32" in run("job.yaml", "--modes", "fp32", "fp8")
