@@ -155,6 +155,22 @@ def validate(config: Path | JobText, overrides: tuple[str, ...], as_json: bool) 
             click.echo(f"{found.key}: {found.text}")
 
 
+@app.command(cls=JobCommand)
+@takes_job
+@click.option("--origin", is_flag=True, help="Say where each value is from.")
+def config(config: Path | JobText, overrides: tuple[str, ...], origin: bool) -> None:
+    """Print all keys of a job (CONFIG) with the values that it would have.
+
+    They are from the job file, the overrides, the site's file and the defaults. The output is a job
+    file of the same job.
+    """
+    from hpc_amp.config.sites import load_for_site
+    from hpc_amp.config.write import job_text
+
+    loaded, _ = load_for_site(config, overrides)
+    click.echo(job_text(loaded, origins=origin), nl=False)
+
+
 @app.command()
 @click.argument("scripts", nargs=-1, required=True, metavar="SCRIPT...")
 @click.option("--strict", is_flag=True, help="Exit with status 1 for warnings too.")
@@ -223,7 +239,9 @@ def submit(
     \b
       hpc-amp submit job.yaml job.nodes=4 train.optimizer.lr=0.2
       hpc-amp submit train.py -N 2 --gpus 4 --image pytorch.sif -t 1h -- --lr 0.1
+      hpc-amp submit runs/cifar/latest train.seed=2
 
+    The last one runs a run's job again, as a new run with the same settings and the same code.
     KEY=VALUE replaces a value of the job file. Words after -- are arguments of the program.
     """
     if save is not None:
