@@ -18,12 +18,14 @@ class Submitted:
     number: int
     points: tuple[int, ...]
     job_ids: tuple[str, ...] = ()
-    """The id of the array, or those of its jobs. None while the submission has not ended."""
+    """The id of the array, or the ids of its jobs in the order of the points. While the submission
+    has not ended, there may be one job more than these."""
     has_ended: bool = False
     """Whether the submission came to an end."""
     cancelled: bool = False
     since: int = 0
-    """When its submission began."""
+    """The time of the newest event of the submission, in seconds since the epoch: the scheduler has
+    been asked for a job since then."""
 
     @property
     def was_refused(self) -> bool:
@@ -37,8 +39,14 @@ def record_submitted(campaign: Campaign, part: Part) -> None:
     record_event(campaign.folder, "submitted", array=part.number, points=points)
 
 
+def record_accepted(campaign: Campaign, part: Part, job_id: str) -> None:
+    """The scheduler has accepted the next job of a part whose points are jobs of their own. If the
+    command is killed before `record_queued`, these events tell which points have jobs."""
+    record_event(campaign.folder, "accepted", array=part.number, job_id=job_id)
+
+
 def record_queued(campaign: Campaign, part: Part | Submitted, job_ids: Sequence[str]) -> None:
-    """The scheduler has taken the array, or its first jobs."""
+    """The submission has ended. The scheduler has accepted the array, or its first jobs."""
     record_event(campaign.folder, "queued", array=part.number, job_ids=list(job_ids))
 
 
@@ -58,6 +66,10 @@ def read_submitted(campaign: Campaign) -> list[Submitted]:
             points = tuple(ranges.from_text(event["points"]))
             since = int(event.get("time", 0))
             found[event["array"]] = Submitted(event["array"], points, since=since)
+        elif event["state"] == "accepted" and number in found:
+            job_ids = (*found[number].job_ids, str(event["job_id"]))
+            since = int(event.get("time", 0))
+            found[number] = replace(found[number], job_ids=job_ids, since=since)
         elif event["state"] == "queued" and number in found:
             job_ids = tuple(event["job_ids"])
             found[number] = replace(found[number], job_ids=job_ids, has_ended=True)

@@ -180,7 +180,7 @@ class _PointView:
     def _waiting(self, answers: Mapping[str, JobStatus] | None) -> tuple[str, str]:
         """Of a point whose newest job has left no trace in its run directory."""
         assert self.submitted is not None
-        if not self.submitted.has_ended:
+        if self.task_id is None and not self.submitted.has_ended:
             return "unknown", "its submission did not come to an end: look for it in the queue"
         if self.task_id is None:
             return "missing", "the scheduler did not take it"

@@ -13,7 +13,12 @@ from typing import Any
 from hpc_amp.campaigns.folder import Campaign, Submitting, write_description
 from hpc_amp.campaigns.parts import Part, arrays_of, cut, render_part
 from hpc_amp.campaigns.plan import CampaignPlan
-from hpc_amp.campaigns.record import read_submitted, record_queued, record_submitted
+from hpc_amp.campaigns.record import (
+    read_submitted,
+    record_accepted,
+    record_queued,
+    record_submitted,
+)
 from hpc_amp.campaigns.snapshot import write_snapshot
 from hpc_amp.campaigns.status import UNDER_WAY, point_statuses
 from hpc_amp.campaigns.view import View
@@ -185,9 +190,12 @@ def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
         record_submitted(campaign, part)
         # Before there is a job: whatever ends this command, the campaign's name finds it.
         before = rundir.point_latest(campaign.folder) if is_new else None
+        arrays = arrays_of(campaign)
         try:
-            for job_id in arrays_of(campaign).submit(script, len(part.points)):
+            for job_id in arrays.submit(script, len(part.points)):
                 job_ids.append(job_id)
+                if arrays.one_by_one:
+                    record_accepted(campaign, part, job_id)
                 if signal.sigpending() & INTERRUPTING:
                     break  # where each point is a job of its own, the others may wait
         except UnclearError:
