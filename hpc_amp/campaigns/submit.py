@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import signal
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ from hpc_amp.campaigns.record import (
 from hpc_amp.campaigns.snapshot import write_snapshot
 from hpc_amp.campaigns.status import UNDER_WAY, point_statuses
 from hpc_amp.campaigns.view import View
+from hpc_amp.campaigns.words import joined
 from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError
 from hpc_amp.jobs import rundir
+from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.submit import waiting_for
 from hpc_amp.schedulers import Scheduler, get_scheduler
 from hpc_amp.signals import INTERRUPTING
@@ -70,19 +72,49 @@ def describe(
 
 
 def _check_one_job(scheduler: Scheduler, plan: CampaignPlan) -> None:
-    resources = [group.plan.job.resources for group in plan.groups]
-    if len({one.nodes for one in resources}) > 1 and not scheduler.narrows():
+    """Raises UsageError if one job cannot make all runs of a plan."""
+    plans = [group.plan for group in plan.groups]
+    if len({one.job.resources.nodes for one in plans}) > 1 and not scheduler.narrows():
         raise UsageError(
             f"{scheduler.title} cannot give a run a part of a job's nodes",
             hint="leave --in-allocation out: then each run is a job of its own",
         )
-    # A machine without a scheduler has nothing to divide.
-    per_node = {repr(replace(one, nodes=1)) for one in resources}
-    if len(per_node) > 1 and not scheduler.one_machine:
+    if scheduler.one_machine:
+        return  # the runs request nothing from a scheduler
+    different = _differences_on_a_node(plans)
+    if different:
         raise UsageError(
-            "runs that share a job may differ in job.nodes, but not in what they ask of a node",
+            "runs that share a job may differ in job.nodes, but not in what they ask of a node: "
+            f"{joined(different)}",
             hint="submit the runs as jobs of their own, or start a campaign for each",
         )
+
+
+def _differences_on_a_node(plans: Sequence[Plan]) -> list[str]:
+    """What differs between runs apart from their numbers of nodes, in the requests to the
+    scheduler: keys, or what the launchers need."""
+    keys = [field.name for field in fields(plans[0].job.resources) if field.name != "nodes"]
+    different = [
+        f"job.{key}" for key in keys if _differ(getattr(one.job.resources, key) for one in plans)
+    ]
+    if different:
+        return different
+    if _differ(one.tasks_per_node for one in plans):
+        numbers = sorted({one.tasks_per_node for one in plans})
+        started = joined([str(number) for number in numbers])
+        return [f"their launchers start {started} processes on a node (launch.method)"]
+    if _differ(_directives_for_one_node(one) for one in plans):
+        return ["directives of the scheduler"]
+    return []
+
+
+def _differ(values: Iterable[object]) -> bool:
+    return len({repr(value) for value in values}) > 1
+
+
+def _directives_for_one_node(plan: Plan) -> list[str]:
+    job = replace(plan.job, resources=replace(plan.job.resources, nodes=1))
+    return plan.scheduler.directives(replace(plan, job=job))
 
 
 def check_bound(campaign: Campaign, at_once: int | None) -> None:
