@@ -9,6 +9,7 @@ from hpc_amp import __version__
 from hpc_amp.campaigns import ranges
 from hpc_amp.campaigns.folder import Campaign, Group, next_run_name, run_name
 from hpc_amp.campaigns.points import setting_in_words
+from hpc_amp.campaigns.words import count
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.shell import comment, quote, templates, verbatim
 from hpc_amp.schedulers import get_scheduler
@@ -50,21 +51,28 @@ def cut(
     largest: int,
     first_number: int,
     at_once: int | None,
+    in_use: int = 0,
 ) -> list[Part]:
-    """The parts of a submission of the `wanted` points. Arrays hold points of one group, no more
-    than `largest`. Together they stay within `at_once`, of which each gets an equal share. Raises
-    UsageError where that is less than one."""
+    """Divide the `wanted` points into parts. An array has points of one group, at most `largest`.
+
+    `at_once` limits how many points run at the same time. Earlier arrays may run `in_use` points,
+    and each new one gets an equal share of the rest. Raises UsageError if a share is less than one.
+    """
     pieces = _pieces(campaign, wanted, largest)
-    if at_once is not None and at_once < len(pieces):
+    if at_once is not None and at_once - in_use < len(pieces):
+        earlier = f", and earlier arrays may run {in_use}" if in_use else ""
         raise UsageError(
-            f"these are {len(pieces)} arrays: {at_once} at once is less than one of each",
-            hint=f"give --max-parallel {len(pieces)} or more",
+            f"these are {count(len(pieces), 'array')}{earlier}: {at_once} points at once is less "
+            "than one for each",
+            hint=f"give --max-parallel {in_use + len(pieces)} or more"
+            + (", or wait until the earlier ones have ended" if in_use else ""),
         )
     parts = []
     for index, (group, points) in enumerate(pieces):
         share = None
         if at_once is not None:
-            share = at_once // len(pieces) + (index < at_once % len(pieces))
+            share, more = divmod(at_once - in_use, len(pieces))
+            share += index < more
         parts.append(Part(first_number + index, group, points, share))
     return parts
 

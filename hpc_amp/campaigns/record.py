@@ -23,6 +23,8 @@ class Submitted:
     has_ended: bool = False
     """Whether the submission came to an end."""
     cancelled: bool = False
+    at_once: int | None = None
+    """How many of its points may run at the same time. None: no limit."""
     since: int = 0
     """The time of the newest event of the submission, in seconds since the epoch: the scheduler has
     been asked for a job since then."""
@@ -34,9 +36,11 @@ class Submitted:
 
 
 def record_submitted(campaign: Campaign, part: Part) -> None:
-    """Recorded before: the first task may start before the scheduler's command returns."""
+    """Record that a part is about to be submitted. This comes first, because the first task may
+    start before the scheduler's command returns."""
     points = ranges.to_text(part.points)
-    record_event(campaign.folder, "submitted", array=part.number, points=points)
+    limit = {} if part.at_once is None else {"at_once": part.at_once}
+    record_event(campaign.folder, "submitted", array=part.number, points=points, **limit)
 
 
 def record_accepted(campaign: Campaign, part: Part, job_id: str) -> None:
@@ -64,8 +68,12 @@ def read_submitted(campaign: Campaign) -> list[Submitted]:
             found = {key: replace(one, cancelled=True) for key, one in found.items()}
         elif event["state"] == "submitted":
             points = tuple(ranges.from_text(event["points"]))
-            since = int(event.get("time", 0))
-            found[event["array"]] = Submitted(event["array"], points, since=since)
+            found[event["array"]] = Submitted(
+                event["array"],
+                points,
+                at_once=event.get("at_once"),
+                since=int(event.get("time", 0)),
+            )
         elif event["state"] == "accepted" and number in found:
             job_ids = (*found[number].job_ids, str(event["job_id"]))
             since = int(event.get("time", 0))

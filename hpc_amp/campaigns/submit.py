@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import signal
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,13 +15,14 @@ from hpc_amp.campaigns.folder import Campaign, Submitting, write_description
 from hpc_amp.campaigns.parts import Part, arrays_of, cut, render_part
 from hpc_amp.campaigns.plan import CampaignPlan
 from hpc_amp.campaigns.record import (
+    Submitted,
     read_submitted,
     record_accepted,
     record_queued,
     record_submitted,
 )
 from hpc_amp.campaigns.snapshot import write_snapshot
-from hpc_amp.campaigns.status import UNDER_WAY, point_statuses
+from hpc_amp.campaigns.status import UNDER_WAY, PointStatus, point_statuses
 from hpc_amp.campaigns.view import View
 from hpc_amp.campaigns.words import joined
 from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError
@@ -152,8 +154,18 @@ def write(campaign: Campaign, plan: CampaignPlan) -> None:
         raise UsageError(f"the folder {campaign.folder} cannot be written: {error}") from None
 
 
-def parts_of(campaign: Campaign, wanted: Collection[int], at_once: int | None) -> list[Part]:
-    """The parts of a submission of the `wanted` points, of which there is one at least."""
+def parts_of(
+    campaign: Campaign,
+    wanted: Collection[int],
+    at_once: int | None,
+    before: Sequence[PointStatus] = (),
+) -> list[Part]:
+    """The parts of a submission of the `wanted` points, of which there is one at least.
+
+    `at_once` limits how many points of the campaign run at the same time. `before` are the present
+    statuses: what earlier arrays may run is subtracted from the limit. Raises UsageError if the
+    limit leaves less than one point for each new array.
+    """
     numbers = [submitted.number for submitted in read_submitted(campaign)]
     return cut(
         campaign,
@@ -161,6 +173,21 @@ def parts_of(campaign: Campaign, wanted: Collection[int], at_once: int | None) -
         largest=arrays_of(campaign).largest(),
         first_number=max(numbers, default=0) + 1,
         at_once=at_once,
+        in_use=_may_run(campaign, before),
+    )
+
+
+def _may_run(campaign: Campaign, statuses: Sequence[PointStatus]) -> int:
+    """How many points the jobs of earlier submissions may run at the same time."""
+    newest: dict[int, Submitted] = {}
+    for one in read_submitted(campaign):
+        if not one.was_refused:
+            newest |= dict.fromkeys(one.points, one)
+    under_way = [s.index for s in statuses if s.state in UNDER_WAY and s.index in newest]
+    open_points = Counter(newest[index] for index in under_way)
+    return sum(
+        number if one.at_once is None else min(number, one.at_once)
+        for one, number in open_points.items()
     )
 
 

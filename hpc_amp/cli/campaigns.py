@@ -71,9 +71,9 @@ def limit_options(command: F) -> F:
             "--max-parallel",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Run at most N points at once, where they are submitted as arrays or run on this "
-            "machine. Without it: as many as the scheduler, or the GPUs or cores of this machine, "
-            "allow.",
+            help="Run at most N points of the campaign at once. For points that are submitted as "
+            "arrays, or run on this machine. Default: as many as the scheduler, or the GPUs or "
+            "cores of this machine, allow.",
         ),
         click.option(
             "--max-queued",
@@ -196,7 +196,7 @@ def _continue(view: View, target: str, parent: Path, limits: Limits, as_json: bo
             _refuse_while_ending(view, campaign, statuses)
             _refuse_to_share(view, campaign, statuses)
             _ask(view, campaign, wanted, limits, statuses, as_json)
-            parts = parts_of(campaign, wanted, _at_once(campaign))
+            parts = parts_of(campaign, wanted, _at_once(campaign), statuses)
             _begin(view, campaign, parts, limits, held, as_json=as_json, is_new=False)
             return
     click.echo(nothing_to_continue(statuses, view.runs, view.done), err=as_json)
@@ -247,7 +247,8 @@ def _refuse_while_ending(view: View, campaign: Campaign, statuses: Sequence[Poin
 
 
 def _refuse_to_share(view: View, campaign: Campaign, statuses: Sequence[PointStatus]) -> None:
-    """Raises UsageError where runs that follow one another would share this machine with others."""
+    """Raises UsageError if runs of the campaign are under way on this machine: new ones would use
+    the same GPUs, or more cores than --max-parallel allows."""
     from hpc_amp.campaigns.status import UNDER_WAY
     from hpc_amp.campaigns.words import under_way
     from hpc_amp.errors import UsageError
@@ -255,7 +256,7 @@ def _refuse_to_share(view: View, campaign: Campaign, statuses: Sequence[PointSta
 
     number = sum(status.state in UNDER_WAY for status in statuses)
     one_machine = get_scheduler(campaign.scheduler).one_machine
-    if number and one_machine and campaign.submitting == "one job":
+    if number and one_machine:
         raise UsageError(
             under_way(number, view.runs),
             hint=f"wait, or hpc-amp {view.name} cancel {campaign.folder}",

@@ -24,6 +24,7 @@ from hpc_amp.campaigns.control import cancel
 from hpc_amp.campaigns.folder import Campaign
 from hpc_amp.campaigns.interrupted import settle
 from hpc_amp.campaigns.overview import nothing_to_continue
+from hpc_amp.campaigns.parts import render_part
 from hpc_amp.campaigns.record import (
     read_submitted,
     record_accepted,
@@ -33,6 +34,7 @@ from hpc_amp.campaigns.record import (
 )
 from hpc_amp.campaigns.status import PointStatus, point_statuses
 from hpc_amp.campaigns.submit import describe, parts_of, write
+from hpc_amp.errors import UsageError
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.sweep.view import SWEEP
@@ -391,6 +393,26 @@ def test_a_point_that_is_submitted_again_waits(tmp_path: Path, squeue: Queue) ->
     assert [status.job_id for status in statuses] == ["41_0", "77_0", "41_2"]
     start(sweep, 1, "77_0", "finished", array=2)
     assert states(point_statuses(sweep)) == ["finished", "finished", "failed"]
+
+
+def test_continue_keeps_the_bound_of_the_campaign(tmp_path: Path, squeue: Queue) -> None:
+    sweep = sweep_of(tmp_path, 3)
+    (part,) = parts_of(sweep, range(3), 2)
+    record_submitted(sweep, part)
+    record_queued(sweep, part, ["41"])
+    start(sweep, 0, "41_0", "failed")
+    squeue.say("41_1|RUNNING|\n41_2|RUNNING|\n")
+
+    # The array has two tasks left, and may run both.
+    statuses = point_statuses(sweep)
+    with pytest.raises(UsageError, match="earlier arrays may run 2"):
+        parts_of(sweep, SWEEP.unfinished(statuses), 2, statuses)
+
+    start(sweep, 1, "41_1", "failed")
+    statuses = point_statuses(sweep)
+    (part,) = parts_of(sweep, SWEEP.unfinished(statuses), 2, statuses)
+
+    assert "#SBATCH --array=0-1%1" in render_part(sweep, part).splitlines()
 
 
 def test_there_may_be_nothing_to_continue(tmp_path: Path, squeue: Queue) -> None:
