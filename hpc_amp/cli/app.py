@@ -132,6 +132,7 @@ def lint(scripts: tuple[str, ...], strict: bool, as_json: bool) -> None:
     the directives as the scheduler reads them. The exit status is 1 if there is an error.
     docs/lint.md explains all rules.
     """
+    from hpc_amp.finding import exit_status
     from hpc_amp.lint.files import check_files, summary
 
     checked = check_files(scripts)
@@ -142,8 +143,7 @@ def lint(scripts: tuple[str, ...], strict: bool, as_json: bool) -> None:
         click.echo("\n".join(str(one) for one in checked))
         if findings:
             click.echo(summary(checked))
-    if any(strict or finding.severity == "error" for finding in findings):
-        raise SystemExit(1)
+    raise SystemExit(exit_status(findings, strict=strict))
 
 
 @app.command()

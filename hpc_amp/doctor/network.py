@@ -90,8 +90,8 @@ class NetworkMeasurement:
                     f"{row['bus_gigabytes_per_second']:>11.3f} GB/s"
                 )
         lines.append(to_text([self.finding]).splitlines()[0])
-        if self.finding.status != "good":
-            lines += [f"      {text}" for text in (self.finding.why, self.finding.fix) if text]
+        if self.finding.severity != "good":
+            lines += [f"      {text}" for text in self.finding.details()]
         lines.append(f"run directory {self.run_dir}")
         return "\n".join(lines)
 
