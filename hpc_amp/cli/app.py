@@ -361,7 +361,7 @@ def _follow(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:
         out.write(text)
         out.flush()
 
-    status = follow_run(run_dir, write, offset=offset, on_wait=_Waiting())
+    status = follow_run(run_dir, write, offset=offset, on_wait=_say_why_it_waits)
     if as_json:
         click.echo(json.dumps({**status.to_plain(), "summary": read_summary(run_dir)}))
     else:
@@ -383,17 +383,8 @@ def _follow_until_interrupted(run_dir: Path, *, as_json: bool, from_end: bool = 
         raise SystemExit(130) from None
 
 
-class _Waiting:
-    """Prints why a job waits in the queue, and prints it again only when the reason changes."""
-
-    def __init__(self) -> None:
-        self._said = ""
-
-    def __call__(self, status: RunStatus) -> None:
-        text = f"{status.state}: {status.reason}" if status.reason else status.state
-        if status.state in ("pending", "unknown") and text != self._said:
-            click.echo(f"job {status.job_id} is {text}", err=True)
-            self._said = text
+def _say_why_it_waits(text: str) -> None:
+    click.echo(text, err=True)
 
 
 @app.command()
@@ -429,7 +420,7 @@ def logs(target: str, following: bool, lines: int | None, runs_dir: Path) -> Non
         sys.stdout.flush()
 
     try:
-        follow_run(run_dir, write, offset=len(data), on_wait=_Waiting())
+        follow_run(run_dir, write, offset=len(data), on_wait=_say_why_it_waits)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 
