@@ -29,7 +29,7 @@ _SETTINGS: Any = {
 
 
 def draw(comparison: Comparison) -> dict[str, bytes]:
-    """The picture as `png` and `svg`. The comparison has a row at least."""
+    """The picture as `png` and `svg`. The comparison must have at least one row."""
     from matplotlib import rc_context, rcdefaults
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ def _draw_speed(axes: Axes, comparison: Comparison) -> None:
     rows = comparison.rows
     speed = [row.samples_per_second for row in rows]
     batches = [row.runs[0].ranks[0].batch_size for row in rows]
-    # A median of medians may lie outside the quartiles over all steps.
+    # A median of medians may be outside the quartiles over all steps.
     pairs = list(zip(rows, batches, speed, strict=True))
     below = [max(value - size / row.step_spread[1], 0) for row, size, value in pairs]
     above = [max(size / row.step_spread[0] - value, 0) for row, size, value in pairs]

@@ -1,4 +1,4 @@
-"""What of a campaign was submitted as what: the events in the `state.jsonl` of its folder."""
+"""The submissions of a campaign: the events in the `state.jsonl` of its folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hpc_amp.jobs.events import read_events, record_event
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """Points that were submitted together. Task k is the point `points[k]`."""
+    """Points that were submitted together, as an array or a job. Task k is the point
+    `points[k]`."""
 
     number: int
     points: tuple[int, ...]
@@ -21,8 +22,9 @@ class Submitted:
     """The id of the array, or the ids of its jobs in the order of the points. While the submission
     has not ended, there may be one job more than these."""
     has_ended: bool = False
-    """Whether the submission came to an end."""
+    """Whether it is known which jobs the submission has."""
     cancelled: bool = False
+    """Whether all its points were cancelled after it."""
     at_once: int | None = None
     """How many of its points may run at the same time. None: no limit."""
     since: int = 0
@@ -44,18 +46,19 @@ def record_submitted(campaign: Campaign, part: Part) -> None:
 
 
 def record_accepted(campaign: Campaign, part: Part, job_id: str) -> None:
-    """The scheduler has accepted the next job of a part whose points are jobs of their own. If the
-    command is killed before `record_queued`, these events tell which points have jobs."""
+    """Record that the scheduler has accepted the next job of a part whose points are single jobs.
+    If the command is killed before `record_queued`, these events say which points have jobs."""
     record_event(campaign.folder, "accepted", array=part.number, job_id=job_id)
 
 
 def record_queued(campaign: Campaign, part: Part | Submitted, job_ids: Sequence[str]) -> None:
-    """The submission has ended. The scheduler has accepted the array, or its first jobs."""
+    """Record the end of a submission. `job_ids` are the ids of the accepted jobs or of the
+    array."""
     record_event(campaign.folder, "queued", array=part.number, job_ids=list(job_ids))
 
 
 def record_cancelled(campaign: Campaign, reason: str) -> None:
-    """All that was submitted up to now is ended."""
+    """Record that all points that were submitted until now are cancelled."""
     record_event(campaign.folder, "cancelled", reason=reason)
 
 

@@ -1,4 +1,4 @@
-"""Writing a campaign, and submitting it."""
+"""Write the folder of a campaign, and submit the campaign."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def describe(
     at_once: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Campaign:
-    """The campaign that `write` writes. `options` are what only its view needs. Raises UsageError
-    where its scheduler cannot bound how many points run at once, or cannot run its points one after
-    the other in one job."""
+    """The campaign of a plan, for `write`. `at_once` limits how many points run at the same time,
+    and `options` are values that only the view needs. Raises UsageError if the scheduler has no
+    such limit, or cannot make all runs in one job."""
     scheduler = plan.plan.scheduler
     if submitting == "one job":
         _check_one_job(scheduler, plan)
@@ -74,7 +74,7 @@ def describe(
 
 
 def _check_one_job(scheduler: Scheduler, plan: CampaignPlan) -> None:
-    """Raises UsageError if one job cannot make all runs of a plan."""
+    """Raise UsageError if one job cannot make all runs of a plan."""
     plans = [group.plan for group in plan.groups]
     if len({one.job.resources.nodes for one in plans}) > 1 and not scheduler.narrows():
         raise UsageError(
@@ -120,11 +120,10 @@ def _directives_for_one_node(plan: Plan) -> list[str]:
 
 
 def check_bound(campaign: Campaign, at_once: int | None) -> None:
-    """Raises UsageError where `at_once` is given and what submits the campaign takes no such
-    bound."""
+    """Raise UsageError if `at_once` is given, but the campaign is submitted without arrays."""
     if at_once is not None and not arrays_of(campaign).bounds:
         raise UsageError(
-            f"--max-parallel: {campaign.scheduler} has no arrays to bound here",
+            f"--max-parallel needs arrays, and {campaign.scheduler} has none here",
             hint="leave it out: the queue has a limit of its own",
         )
 
@@ -134,8 +133,8 @@ def _script_name(index: int) -> str:
 
 
 def write(campaign: Campaign, plan: CampaignPlan) -> None:
-    """Make the campaign's folder with everything that its points need. Raises UsageError where it
-    cannot be written; nothing stays behind then."""
+    """Create the campaign's folder with everything that its points need. If it cannot be written,
+    it is removed, and UsageError is raised."""
     scripts = [group.launch_script() for group in plan.groups]
     try:
         campaign.folder.mkdir(parents=True)
@@ -192,8 +191,8 @@ def _may_run(campaign: Campaign, statuses: Sequence[PointStatus]) -> int:
 
 
 def write_script(campaign: Campaign, part: Part) -> Path:
-    """The script of a part, in the campaign's folder. Raises UsageError where it cannot be
-    written."""
+    """Write the script of a part into the campaign's folder, and return its path. Raises UsageError
+    if it cannot be written."""
     script = campaign.folder / part.script_name
     try:
         script.write_text(render_part(campaign, part))
@@ -206,11 +205,11 @@ def write_script(campaign: Campaign, part: Part) -> Path:
 def submit(
     campaign: Campaign, parts: Sequence[Part], *, max_queued: int | None = None
 ) -> list[str]:
-    """Submit the parts of a campaign; returns the ids of their jobs. With `max_queued`, no more
-    than so many runs are in the queue, and this waits for room before each part.
+    """Submit the parts of a campaign, and return the ids of their jobs. With `max_queued`, wait
+    before each part until fewer than so many runs are in the queue.
 
-    Raises SchedulerError where one is refused; what was accepted before goes on, and the campaign's
-    record has it.
+    Raises SchedulerError if a part is refused. Jobs that were accepted before are on record and
+    continue.
     """
     taken: list[str] = []
     room = 0
@@ -223,8 +222,8 @@ def submit(
             _submit_part(campaign, part, job_ids)
         except UnclearError as error:
             raise UnclearError(
-                f"{error.message}; whether the job is in the queue is not known",
-                hint=f"hpc-amp {campaign.view} continue {campaign.folder} looks for it",
+                f"{error.message}; it is unknown whether the job is in the queue",
+                hint=f"hpc-amp {campaign.view} continue {campaign.folder} searches for it",
             ) from None
         except HpcAmpError as error:
             if not taken and not job_ids:
@@ -238,16 +237,13 @@ def submit(
 
 
 def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
-    """Submit a part; `job_ids` gets the ids of its jobs, also where one of them is refused."""
+    """Submit a part. The ids of its jobs are added to `job_ids`, also if a later job is refused."""
     script = write_script(campaign, part)
-    # A signal waits until what the scheduler has accepted is on record: `continue` would submit it
-    # once more.
+    # Signals wait until the accepted job is on record. Otherwise `continue` would submit it again.
     with waiting_for(get_scheduler(campaign.scheduler)):
-        is_new = not read_submitted(
-            campaign
-        )  # an older one that goes on does not get its name back
+        is_new = not read_submitted(campaign)  # an older campaign does not become `latest` again
         record_submitted(campaign, part)
-        # Before there is a job: whatever ends this command, the campaign's name finds it.
+        # Set before there is a job, so that the campaign is found by its name in any case.
         before = rundir.point_latest(campaign.folder) if is_new else None
         arrays = arrays_of(campaign)
         try:
@@ -256,22 +252,22 @@ def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
                 if arrays.one_by_one:
                     record_accepted(campaign, part, job_id)
                 if signal.sigpending() & INTERRUPTING:
-                    break  # where each point is a job of its own, the others may wait
+                    break  # `continue` submits the other points
         except UnclearError:
-            raise  # without an end on record, `interrupted.settle` looks for jobs
+            raise  # `interrupted.settle` searches for the job, because no end is on record
         except HpcAmpError:
             record_queued(campaign, part, job_ids)
             if is_new and not job_ids:
                 rundir.restore_latest(campaign.folder, before)
             raise
-        # Nor is there an end after Ctrl-C, which reaches this on a machine without a queue.
+        # On a machine without a queue, Ctrl-C raises before this line, and no end is on record.
         record_queued(campaign, part, job_ids)
         if is_new and not job_ids:
             rundir.restore_latest(campaign.folder, before)
 
 
 def _wait_for_room(campaign: Campaign, max_queued: int) -> int:
-    """Wait until fewer than `max_queued` runs are in the queue; returns how many more fit."""
+    """Wait until fewer than `max_queued` runs are in the queue, and return how many more fit."""
     while True:
         queued = sum(status.state in UNDER_WAY for status in point_statuses(campaign))
         if queued < max_queued:

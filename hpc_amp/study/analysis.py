@@ -1,4 +1,4 @@
-"""Everything that a report of a study says, before it is text."""
+"""The analysis of a study: everything that its report contains, as values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpc_amp.study.suspicious import suspicious_figures
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """A study with what follows from its runs. `curves` has one for each kind with a point."""
+    """A study and the results of its runs. `curves` has a curve for each kind with a point."""
 
     study: Study
     runs: tuple[StudyRun, ...]
@@ -27,21 +27,21 @@ class Analysis:
 
     @property
     def measured(self) -> list[StudyRun]:
-        """Runs with measurements, of some ranks at least."""
+        """Runs with measurements of at least one rank."""
         return [run for run in self.runs if run.ranks]
 
     @property
     def unmeasured(self) -> list[StudyRun]:
-        """Runs that are not measured completely."""
+        """Runs without measurements of all ranks."""
         return [run for run in self.runs if run.state != "measured"]
 
     def values(self, key: str) -> list[str]:
-        """What the ranks say about `device`, `torch`, `precision` or `data`: each value once."""
+        """The different values of `device`, `torch`, `precision` or `data` over all ranks."""
         return distinct(self.measured, key)
 
 
 def analyse(study: Study) -> Analysis:
-    """Read the runs of a study and put them together, however many there are by now."""
+    """Read the runs of a study and analyse them. Some runs may still be missing."""
     runs = read_runs(study)
     curves = []
     for kind in KINDS:

@@ -12,27 +12,29 @@ from hpc_amp.study.points import MeasuredPoint
 
 @dataclass(frozen=True, slots=True)
 class Caveat:
-    """One warning. `topic` is a word for scripts, `said` what is so, and `points` where: none for
-    the study as a whole, or where `said` has the place."""
+    """A warning about the figures of a study."""
 
     topic: str
+    """A word that identifies the kind of warning, for scripts."""
     said: str
+    """The warning as a sentence without its place."""
     points: tuple[MeasuredPoint, ...] = ()
+    """The points that it is about. Empty if it is about the study, or if `said` names the place."""
 
     @property
     def text(self) -> str:
-        """A sentence for people: `strong, 4 nodes: only 5 steps measured in a run`."""
+        """The warning with its place: `strong, 4 nodes: only 5 steps measured in a run`."""
         return f"{_places(self.points)}: {self.said}" if self.points else self.said
 
 
 def merged(caveats: Iterable[Caveat]) -> list[Caveat]:
-    """What is the same of several points as one warning, where the first of them stood. Runs that
-    strong and weak scaling share would be told of twice otherwise."""
+    """Merge equal warnings about several points, in the order of the first ones. Strong and weak
+    scaling may share runs, which would otherwise be reported twice."""
     found: dict[tuple[str, str], Caveat] = {}
     for caveat in caveats:
         key = (caveat.topic, caveat.said)
-        before = found.get(key, replace(caveat, points=()))
-        found[key] = replace(before, points=(*before.points, *caveat.points))
+        earlier = found[key].points if key in found else ()
+        found[key] = replace(caveat, points=(*earlier, *caveat.points))
     return list(found.values())
 
 

@@ -1,4 +1,4 @@
-"""Whether the runs of a study were alike in all but the number of nodes."""
+"""Warnings about conditions that differ between the runs of a study."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAME_FOR_ALL = {
 def differing_conditions(
     runs: Sequence[StudyRun], points: Sequence[MeasuredPoint]
 ) -> Iterator[Caveat]:
-    """Warnings about hardware, versions, batch and layout that are not the same."""
+    """Warnings about hardware, versions, batches and numbers of ranks that differ between runs."""
     for key, name in _SAME_FOR_ALL.items():
         nodes_of: dict[str, set[int]] = {}
         for run in runs:
@@ -39,7 +39,7 @@ def differing_conditions(
 
 
 def _layout(point: MeasuredPoint) -> Iterator[Caveat]:
-    """Nodes that were not what the study asked for."""
+    """Warnings about a point that ran on other nodes than planned."""
     other = sorted({run.ranks[0].nodes for run in point.runs} - {point.nodes})
     if other:
         yield Caveat("layout", f"ran {on_nodes(other)} instead", (point,))
@@ -48,13 +48,14 @@ def _layout(point: MeasuredPoint) -> Iterator[Caveat]:
     if hosts < point.nodes:
         yield Caveat(
             "layout",
-            f"all ranks were on {count(hosts, 'machine')}; this says nothing about more nodes",
+            f"all ranks were on {count(hosts, 'machine')}, so the figures are not those of more "
+            "nodes",
             (point,),
         )
 
 
 def _batch(points: Sequence[MeasuredPoint]) -> Iterator[Caveat]:
-    """Strong scaling is about one global batch, weak scaling about one batch a node."""
+    """A warning if the batch differs: the global batch, or that of a node in weak scaling."""
     weak = bool(points) and points[0].kind == "weak"
     batches = {
         Fraction(run.ranks[0].batch_size, point.nodes if weak else 1)

@@ -1,4 +1,4 @@
-"""What a study has not measured yet, and what that does to its figures."""
+"""Warnings about runs of a study that are not measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpc_amp.study.runs import StudyRun
 
 
 def incomplete_points(runs: Sequence[StudyRun]) -> Iterator[Caveat]:
-    """Warnings about points with runs that are missing, and about files that cannot be used."""
+    """Warnings about points with missing runs, and about files that cannot be used."""
     for (kind, nodes), own in groupby(runs, key=lambda run: (run.planned.kind, run.planned.nodes)):
         repeats = list(own)
         states = Counter(run.state for run in repeats if run.state != "measured")
@@ -27,21 +27,23 @@ def incomplete_points(runs: Sequence[StudyRun]) -> Iterator[Caveat]:
             )
     lines = [line for run in runs for line in run.damaged]
     if lines:
-        yield Caveat("damaged", f"{count(len(lines), 'file')} cannot be used; first: {lines[0]}")
+        yield Caveat(
+            "damaged", f"{count(len(lines), 'file')} cannot be used; the first one: {lines[0]}"
+        )
 
 
 def weak_reference(study: Study, curve: Curve) -> Iterator[Caveat]:
-    """Warnings about what a curve counts from, and about points of a single run."""
+    """Warnings about the reference of a curve, and about points with a single run."""
     reference = curve.reference
     if reference.nodes > min(study.nodes):
         yield Caveat(
             "reference",
             f"{curve.kind}: {count(min(study.nodes), 'node')} not measured yet, so speedup and "
-            f"efficiency count from {count(reference.nodes, 'node')}",
+            f"efficiency are relative to {count(reference.nodes, 'node')}",
         )
     single = [s.point.nodes for s in curve.points if s.point.half_width is None]
     if single:
         yield Caveat(
             "repeats",
-            f"{curve.kind}: one run {on_nodes(single)}: how much runs differ is not known",
+            f"{curve.kind}: one run {on_nodes(single)}, so the scatter of runs is unknown",
         )

@@ -1,4 +1,4 @@
-"""Figures that are hard to believe, or that scatter too much to mean what they seem to."""
+"""Warnings about implausible figures, and about figures with a large scatter."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hpc_amp.study.caveat import Caveat
 from hpc_amp.study.curve import Curve, ScaledPoint
 from hpc_amp.study.points import MeasuredPoint
 
-# Efficiency above 1 by more than this, and by more than its uncertainty, is not believed as it is.
+# An efficiency above 1 by more than this, and by more than its uncertainty, is implausible.
 SUPERLINEAR = 0.02
-# Shares of the median step, or of the median rank: more is told.
+# Relative to the median step or the median rank. Larger values give a warning.
 NOISY = 0.10
 STRAGGLER = 0.10
 FEW_STEPS = 20
@@ -33,9 +33,9 @@ def _superlinear(scaled: ScaledPoint, curve: Curve) -> Iterator[Caveat]:
         yield Caveat(
             "superlinear",
             "faster than ideal, efficiency "
-            f"{percent_between(scaled.efficiency, scaled.half_width)}. Look at the point on "
-            f"{count(curve.reference.nodes, 'node')}: a slow node, memory or caches that are too "
-            "small there, or data that waits",
+            f"{percent_between(scaled.efficiency, scaled.half_width)}. Check the point on "
+            f"{count(curve.reference.nodes, 'node')} for a slow node, too little memory or cache, "
+            "or waits for data",
             (scaled.point,),
         )
 
@@ -44,7 +44,7 @@ def _noisy(point: MeasuredPoint) -> Iterator[Caveat]:
     median, (low, high) = point.step_seconds, point.step_spread
     said = []
     if (high - low) / median > NOISY:
-        said.append(f"the middle half of all steps spreads over {percent((high - low) / median)}")
+        said.append(f"the middle half of all steps spans {percent((high - low) / median)}")
     between = (max(point.run_seconds) - min(point.run_seconds)) / median
     if between > NOISY:
         said.append(f"its runs differ by {percent(between)}")
@@ -74,9 +74,11 @@ def _measurement(point: MeasuredPoint) -> Iterator[Caveat]:
     if fewest < FEW_STEPS:
         yield Caveat("steps", f"only {count(fewest, 'step')} measured in a run", (point,))
     if any(rank.warmup_steps == 0 for rank in ranks):
-        yield Caveat("warm-up", "the first steps of a run count as measured", (point,))
+        yield Caveat("warm-up", "the first steps of a run are measured, without warm-up", (point,))
     if point.shares.compute < 0:
-        yield Caveat("shares", "data wait and communication add to more than the step", (point,))
+        yield Caveat(
+            "shares", "data wait and communication together are longer than the step", (point,)
+        )
     allreduce = point.allreduce
     if allreduce is not None and allreduce.bytes != point.first.gradient_bytes:
         yield Caveat(
@@ -94,8 +96,8 @@ def _misfit(curve: Curve) -> Iterator[Caveat]:
     if not fit.describes:
         yield Caveat(
             "fit",
-            f"{curve.kind}: {fit.law}'s law does not describe these points: one lies "
-            f"{percent(fit.largest_deviation)} off it",
+            f"{curve.kind}: {fit.law}'s law does not describe these points: one deviates by "
+            f"{percent(fit.largest_deviation)}",
         )
     elif fit.contradiction:
         yield Caveat(

@@ -107,7 +107,7 @@ def test_points_come_from_a_table(host: StubHost) -> None:
 def test_a_precision_that_is_given_is_the_only_one(host: StubHost, key: str) -> None:
     plan = planned(host, f"{key}=bf16", "train.batch_size=32,64", precisions=None, repeats=1)
     assert [job["train"]["precision"]["mode"] for job in jobs(plan)] == ["bf16", "bf16"]
-    with pytest.raises(UsageError, match=f"--precisions sets {MODE}, and {key} is given"):
+    with pytest.raises(UsageError, match=f"--precisions sets {MODE}, and {key} is also given"):
         planned(host, f"{key}=bf16")
 
 

@@ -138,9 +138,9 @@ def test_a_finished_run_without_all_of_its_files_is_damaged(tmp_path: Path) -> N
     statuses = BENCH.statuses(bench)
     assert [status.state for status in statuses] == ["silent", "partial", "partial"]
     assert [status.reason for status in statuses] == [
-        "it measured nothing",
-        "3 of 4 ranks left their times",
-        "3 of 4 ranks left their times",
+        "it wrote no measurements",
+        "3 of 4 ranks wrote their times",
+        "3 of 4 ranks wrote their times",
     ]
 
 
@@ -187,7 +187,7 @@ def test_doubtful_figures_are_doubted(tmp_path: Path) -> None:
     text = to_text(compared(bench))
     assert "not the same hardware in all runs: NVIDIA A100-SXM4-40GB and another" in text
     assert "memory order not the same in all runs" in text
-    assert "only 1 repeat: how much runs differ is hardly known" in text
+    assert "only 1 repeat, so the scatter of runs is not well known" in text
     assert "steps wait for data (50 % in fp32)" in text
     assert "synthetic data" in text
     assert "1 run with fewer measured steps than planned" in text

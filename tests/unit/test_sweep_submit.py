@@ -547,7 +547,7 @@ def test_cobalt_cannot_be_told_how_many_run_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         scripts(tmp_path, "cobalt", "train.seed=0,1", at_once=1)
 
-    assert "cobalt has no arrays to bound here" in str(caught.value)
+    assert "--max-parallel needs arrays, and cobalt has none here" in str(caught.value)
 
 
 # ---- what interrupts it --------------------------------------------------------------------------
