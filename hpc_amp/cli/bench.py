@@ -10,6 +10,7 @@ import click
 from hpc_amp.cli.campaigns import (
     Limits,
     add_verbs,
+    cost_options,
     limit_options,
     parent_option,
     points_option,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=DefaultGroup, no_args_is_help=False)
 def bench() -> None:
-    """Measure the speed of a job in each precision, or with other settings.
+    """Measure the speed of a job with several settings.
 
     \b
       hpc-amp bench job.yaml                             all precisions
@@ -78,7 +79,7 @@ def _view() -> BenchView:
     is_flag=True,
     help="Submit one job with all runs, and do not wait.",
 )
-@limit_options
+@limit_options(*cost_options)
 @click.option(
     "--dry-run", is_flag=True, help="Print the settings and the script, and submit nothing."
 )
@@ -98,12 +99,11 @@ def start(
     parent: Path,
     **limits: Any,
 ) -> None:
-    """Run CONFIG in each precision here, one after the other, and show how they compare.
+    """Run CONFIG in each precision on this machine, and compare the times.
 
-    A key with several values varies, too: train.batch_size=32,64 measures each precision with both
-    batches. Each of --repeats rounds has every setting once; a run measures --steps steps after
-    --warmup others. Exits with 1 if a run could not be measured. docs/bench.md says how to read
-    the table.
+    A key with several values varies too: train.batch_size=32,64 measures each precision with both
+    batches. The runs follow one another, each setting once, and then all again for each further
+    repeat. The exit status is 1 if a run could not be measured. docs/bench.md explains the table.
     """
     from hpc_amp.bench.plan import BenchOptions, plan_bench
     from hpc_amp.campaigns.submit import describe
@@ -128,7 +128,7 @@ def start(
     start_campaign(_view(), plan, campaign, Limits(**limits), as_json=as_json, dry_run=dry_run)
 
 
-add_verbs(bench, _view, "benchmark", "benches")
+add_verbs(bench, _view, "benchmark", "benches", cost_options)
 
 
 @bench.command()

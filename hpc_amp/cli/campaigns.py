@@ -64,35 +64,41 @@ class Limits:
     yes: bool = False
 
 
-def limit_options(command: F) -> F:
-    """Add the options of `Limits` to a command, which gets them by the names of the fields."""
-    options = (
-        click.option(
-            "--max-parallel",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Run at most N points of the campaign at once. For points that are submitted as "
-            "arrays, or run on this machine. Default: as many as the scheduler, or the GPUs or "
-            "cores of this machine, allow.",
-        ),
-        click.option(
-            "--max-queued",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Have at most N runs in the queue, and wait until all are submitted. For runs "
-            "that are jobs of their own.",
-        ),
-        click.option(
-            "--ask-above",
-            type=click.FloatRange(min=0),
-            metavar="NODE-HOURS",
-            help="Ask for confirmation if the runs may take more node-hours than this.",
-        ),
-        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+max_parallel_option = click.option(
+    "--max-parallel",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run at most N points of the campaign at once. For points that are submitted as arrays, "
+    "or run on this machine. Default: as many as the scheduler, or the GPUs or cores of this "
+    "machine, allow.",
+)
+max_queued_option = click.option(
+    "--max-queued",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Have at most N runs in the queue, and wait until all are submitted. For runs that are "
+    "jobs of their own.",
+)
+cost_options = (
+    click.option(
+        "--ask-above",
+        type=click.FloatRange(min=0),
+        metavar="NODE-HOURS",
+        help="Ask for confirmation if the runs may take more node-hours than this.",
+    ),
+    click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+)
+
+
+def limit_options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Add options to a command, which passes their values to `Limits`."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 def start_campaign(
@@ -124,9 +130,19 @@ def start_campaign(
         _begin(view, campaign, parts, limits, held, as_json=as_json, is_new=True)
 
 
-def add_verbs(group: click.Group, load: Callable[[], View], noun: str, parent: str) -> None:
-    """Add the commands `status`, `continue` and `cancel` to the group of a view. `load` gives the
-    view, and is called when a command runs, so that the command line starts quickly."""
+def add_verbs(
+    group: click.Group,
+    load: Callable[[], View],
+    noun: str,
+    parent: str,
+    limits: Sequence[Callable[[Any], Any]] = (max_parallel_option, *cost_options),
+) -> None:
+    """Add the commands `status`, `continue` and `cancel` to the group of a view.
+
+    `load` returns the view. It is called when a command runs, so that the command line starts
+    quickly. `noun` is the word for a campaign of the view, `parent` the default folder of its
+    campaigns, and `limits` are the options of `continue` that limit a submission.
+    """
     target = click.argument("target", metavar=noun.upper())
     folder = parent_option(parent)
 
@@ -147,7 +163,7 @@ def add_verbs(group: click.Group, load: Callable[[], View], noun: str, parent: s
         "or running are not changed.",
     )
     @target
-    @limit_options
+    @limit_options(*limits)
     @json_option
     @folder
     def continue_(target: str, as_json: bool, parent: Path, **limits: Any) -> None:

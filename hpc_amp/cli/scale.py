@@ -12,8 +12,11 @@ import click
 from hpc_amp.cli.campaigns import (
     Limits,
     add_verbs,
+    cost_options,
     in_allocation_option,
     limit_options,
+    max_parallel_option,
+    max_queued_option,
     parent_option,
     start_campaign,
 )
@@ -21,6 +24,9 @@ from hpc_amp.cli.options import DefaultGroup, json_option
 
 if TYPE_CHECKING:
     from hpc_amp.study.view import ScaleView
+
+
+_LIMITS = (max_parallel_option, max_queued_option, *cost_options)
 
 
 @click.group(cls=DefaultGroup, no_args_is_help=False)
@@ -100,7 +106,7 @@ def _node_counts(ctx: click.Context, param: click.Parameter, value: str) -> tupl
     is_flag=True,
     help="Submit a job array for each number of nodes. Default: each run is a job of its own.",
 )
-@limit_options
+@limit_options(*_LIMITS)
 @click.option("--dry-run", is_flag=True, help="Print the runs and the scripts, and submit nothing.")
 @json_option
 @parent_option("studies")
@@ -167,7 +173,7 @@ def start(
     start_campaign(_view(), study.plan, campaign, bounds, as_json=as_json, dry_run=dry_run)
 
 
-add_verbs(scale, _view, "study", "studies")
+add_verbs(scale, _view, "study", "studies", _LIMITS)
 
 
 @scale.command()

@@ -10,8 +10,10 @@ import click
 from hpc_amp.cli.campaigns import (
     Limits,
     add_verbs,
+    cost_options,
     in_allocation_option,
     limit_options,
+    max_parallel_option,
     parent_option,
     points_option,
     start_campaign,
@@ -61,7 +63,7 @@ def _view() -> View:
     help="Run every point with N seeds, counted from train.seed. The report has 95 % intervals.",
 )
 @in_allocation_option
-@limit_options
+@limit_options(max_parallel_option, *cost_options)
 @click.option(
     "--dry-run", is_flag=True, help="Print the points and the scripts, and submit nothing."
 )

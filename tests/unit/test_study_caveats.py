@@ -130,7 +130,8 @@ def stalls(study: Path) -> None:
         (
             lambda s: rewrite(s, "strong-n0004-r01", host="n1"),
             "layout",
-            "strong, 4 nodes: all ranks were on 1 machine, so the figures are not those of more nodes",
+            "strong, 4 nodes: all ranks were on 1 machine, so the figures are not those of more "
+            "nodes",
         ),
         (
             four_steps,

@@ -310,7 +310,7 @@ def test_a_terminal_gets_sentences_as_wide_as_it_is(host: StubHost, study: Path)
     with Terminal(command, cwd=host.work, environ=host.environ(), columns=76) as terminal:
         assert terminal.end() == 0
     lines = terminal.seen.splitlines()
-    assert "  Amdahl: serial fraction 20.0 ± 0.1 % (95 % interval); by this law speedup" in lines
+    assert "  Amdahl: serial fraction 20.0 ± 0.1 % (95 % interval); by this law, speedup" in lines
     assert "    over 1 node stays below 5. Points deviate by at most 0.0 %." in lines
     # Nothing is lost or changed, and tables are whole.
     printed = to_text([analyse(read_study(study))])
