@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from hpc_amp.study.caveat import Caveat, merged
-from hpc_amp.study.conditions import differing_conditions
+from hpc_amp.study.caveats import Caveat, caveats_of
 from hpc_amp.study.curve import Curve, make_curve
 from hpc_amp.study.folder import KINDS, Study
-from hpc_amp.study.incomplete import incomplete_points, weak_reference
 from hpc_amp.study.points import measure_point
 from hpc_amp.study.runs import StudyRun, distinct, read_runs
-from hpc_amp.study.suspicious import suspicious_figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +47,4 @@ def analyse(study: Study) -> Analysis:
         measured = [point for point in points if point is not None]
         if measured:
             curves.append(make_curve(measured))
-    return Analysis(study, tuple(runs), tuple(curves), tuple(merged(_caveats(study, runs, curves))))
-
-
-def _caveats(study: Study, runs: Sequence[StudyRun], curves: Sequence[Curve]) -> Iterator[Caveat]:
-    yield from incomplete_points(runs)
-    for curve in curves:
-        yield from weak_reference(study, curve)
-    yield from differing_conditions(runs, [s.point for curve in curves for s in curve.points])
-    for curve in curves:
-        yield from suspicious_figures(curve)
+    return Analysis(study, tuple(runs), tuple(curves), tuple(caveats_of(study, runs, curves)))
