@@ -6,12 +6,12 @@ the colours (Okabe and Ito). Studies also differ in their markers, for grey prin
 
 from __future__ import annotations
 
-import io
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpc_amp.campaigns.figure import make_picture
 from hpc_amp.campaigns.words import percent, percent_between
 from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.compare import labels
@@ -36,16 +36,7 @@ _WIDTH, _HEIGHT, _LINE = 4.6, 5.0, 0.18
 _TITLE_LETTERS = 72
 # With a smaller ratio of its ends, a logarithmic axis would have at most two of 1, 2, 5, 10, ...
 _FEW_TICKS = 8
-_DOTS_PER_INCH = 200
 _TICKS = 8
-# The same study gives the same bytes.
-_SETTINGS: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "hpc-amp",
-    "text.parse_math": False,
-}
 
 
 def draw(kind: Kind, analyses: Sequence[Analysis]) -> dict[str, bytes]:
@@ -56,26 +47,20 @@ def draw(kind: Kind, analyses: Sequence[Analysis]) -> dict[str, bytes]:
     curves = [[c for c in analysis.curves if c.kind == kind] for analysis in analyses]
     if not any(curves):
         return {}
-    from matplotlib import rc_context, rcdefaults
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     names = labels(*analyses) if len(analyses) == 2 else (analyses[0].study.name,)
-    with rc_context():
-        rcdefaults()
-        with rc_context(_SETTINGS):
-            figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
-            FigureCanvasAgg(figure)
-            above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-            for style, (name, found) in enumerate(zip(names, curves, strict=True)):
-                for curve in found:
-                    _draw_curve(above, curve, name, style, _throughput)
-                    _draw_curve(below, curve, name, style, _efficiency(curve))
-            drawn = [curve for found in curves for curve in found]
-            _finish(above, below, drawn)
-            _explain(figure, above, drawn)
-            _entitle(above, drawn, analyses)
-            return {"png": _bytes(figure, "png"), "svg": _bytes(figure, "svg")}
+
+    def draw_curves(figure: Figure) -> None:
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+        for style, (name, found) in enumerate(zip(names, curves, strict=True)):
+            for curve in found:
+                _draw_curve(above, curve, name, style, _throughput)
+                _draw_curve(below, curve, name, style, _efficiency(curve))
+        drawn = [curve for found in curves for curve in found]
+        _finish(above, below, drawn)
+        _explain(figure, above, drawn)
+        _entitle(above, drawn, analyses)
+
+    return make_picture(_WIDTH, _HEIGHT, draw_curves)
 
 
 def _entitle(axes: Axes, curves: Sequence[Curve], analyses: Sequence[Analysis]) -> None:
@@ -89,13 +74,6 @@ def _entitle(axes: Axes, curves: Sequence[Curve], analyses: Sequence[Analysis]) 
         "\n".join(lines), (0.5, 1), xycoords="axes fraction", xytext=(0, 3),
         textcoords="offset points", ha="center", va="bottom", fontsize=7, color=_GREY,
     )  # fmt: skip
-
-
-def _bytes(figure: Figure, suffix: str) -> bytes:
-    out = io.BytesIO()
-    nothing = {"Software": None} if suffix == "png" else {"Date": None, "Creator": None}
-    figure.savefig(out, format=suffix, dpi=_DOTS_PER_INCH, metadata=nothing)
-    return out.getvalue()
 
 
 def _throughput(samples_per_second: float, nodes: float) -> float:

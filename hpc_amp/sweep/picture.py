@@ -6,12 +6,12 @@ numbers, its axis is numeric, and logarithmic if they span decades. Otherwise ea
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hpc_amp.campaigns.figure import make_picture
 from hpc_amp.campaigns.points import SEED, Point, short_names
 from hpc_amp.sweep.ranking import Ranking
 
@@ -27,14 +27,6 @@ _DECADES = 100.0
 _WIDTH, _HEIGHT, _COLUMNS = 3.2, 2.8, 3
 _LONGEST_LABEL = 16
 _MOST_LABELS = 12
-# The same sweep gives the same bytes.
-_SETTINGS: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 8,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "hpc-amp",
-    "text.parse_math": False,
-}
 
 
 def draw(ranking: Ranking) -> dict[str, bytes]:
@@ -44,29 +36,22 @@ def draw(ranking: Ranking) -> dict[str, bytes]:
     shown = [at for at, key in enumerate(ranking.sweep.keys) if key != SEED] or [0][: len(names)]
     if not ranking.ranked or not shown:
         return {}
-    from matplotlib import rc_context, rcdefaults
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     columns = min(_COLUMNS, len(shown))
     lines = -(-len(shown) // columns)
-    with rc_context():
-        rcdefaults()
-        with rc_context(_SETTINGS):
-            size = (_WIDTH * columns, _HEIGHT * lines)
-            figure = Figure(figsize=size, layout="constrained")
-            FigureCanvasAgg(figure)
-            panels = figure.subplots(lines, columns, squeeze=False, sharey=True).flat
-            for place, (index, axes) in enumerate(zip(shown, panels, strict=False)):
-                _draw_panel(axes, ranking, index, names[index])
-                if place % _COLUMNS == 0:
-                    axes.set_ylabel(ranking.metric)
-                if place == 0:
-                    axes.legend(fontsize=7, frameon=False)
-            for axes in list(panels)[len(shown) :]:
-                axes.set_visible(False)
-            figure.suptitle(_title(ranking), fontsize=9)
-            return {"png": _bytes(figure, "png"), "svg": _bytes(figure, "svg")}
+
+    def draw_panels(figure: Figure) -> None:
+        panels = list(figure.subplots(lines, columns, squeeze=False, sharey=True).flat)
+        for place, (index, axes) in enumerate(zip(shown, panels, strict=False)):
+            _draw_panel(axes, ranking, index, names[index])
+            if place % _COLUMNS == 0:
+                axes.set_ylabel(ranking.metric)
+            if place == 0:
+                axes.legend(fontsize=7, frameon=False)
+        for axes in panels[len(shown) :]:
+            axes.set_visible(False)
+        figure.suptitle(_title(ranking), fontsize=9)
+
+    return make_picture(_WIDTH * columns, _HEIGHT * lines, draw_panels, font_size=8)
 
 
 def _title(ranking: Ranking) -> str:
@@ -145,10 +130,3 @@ def _medians(places: Sequence[float], values: Sequence[float]) -> tuple[list[flo
         at.setdefault(place, []).append(value)
     ordered = sorted(at)
     return ordered, [median(at[place]) for place in ordered]
-
-
-def _bytes(figure: Figure, suffix: str) -> bytes:
-    out = io.BytesIO()
-    nothing = {"Software": None} if suffix == "png" else {"Date": None, "Creator": None}
-    figure.savefig(out, format=suffix, dpi=150, metadata=nothing)
-    return out.getvalue()
