@@ -218,8 +218,8 @@ def test_what_is_expensive_needs_a_yes(host: StubHost) -> None:
     # The figure of the estimate above it.
     assert "1.50 node-hours at most (each" in refused.stdout
     assert refused.stderr == (
-        "hpc-amp: 1.50 node-hours at most are above --ask-above 1.4, and nobody can be asked; "
-        "give --yes\n"
+        "hpc-amp: 1.50 node-hours at most are above --ask-above 1.4, and there is no terminal to "
+        "ask; confirm with --yes\n"
     )
     assert accepted.returncode == 0
     assert len(host.calls("sbatch")) == 3
