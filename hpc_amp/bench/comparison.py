@@ -201,12 +201,12 @@ def _row(
 
 def _communication(runs: Sequence[MeasuredRun]) -> float | None:
     """The share of communication, over the steps in which it was measured."""
-    pairs = [
-        (step, part)
-        for run in runs
-        for rank in run.ranks
-        if rank.communication is not None
-        for step, part in zip(rank.steps, rank.communication, strict=True)
-        if part is not None
-    ]
-    return sum(part for _, part in pairs) / sum(step for step, _ in pairs) if pairs else None
+    seconds = communication = 0.0
+    for rank in (rank for run in runs for rank in run.ranks):
+        if rank.communication is None:
+            continue
+        for step, part in zip(rank.steps, rank.communication, strict=True):
+            if part is not None:
+                seconds += step
+                communication += part
+    return communication / seconds if seconds else None

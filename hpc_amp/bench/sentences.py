@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from hpc_amp.bench.comparison import Comparison
 from hpc_amp.campaigns.status import PointStatus
-from hpc_amp.campaigns.timing import RankTiming
 from hpc_amp.campaigns.words import count, joined, percent
 
 CPU = (
@@ -106,11 +105,12 @@ def warnings(comparison: Comparison) -> Iterator[str]:
     first = comparison.first
     if first is not None and first.summary.get("synthetic"):
         yield "synthetic data: the metrics are not those of real data"
-    short = [
-        run for row in comparison.rows for run in row.runs if _is_short(run.ranks, comparison.steps)
+    fewest = [
+        min(len(rank.steps) for rank in run.ranks) for row in comparison.rows for run in row.runs
     ]
+    short = sum(steps < comparison.steps for steps in fewest)
     if short:
-        yield f"{count(len(short), 'run')} with fewer measured steps than planned"
+        yield f"{count(short, 'run')} with fewer measured steps than planned"
 
 
 def _varies(comparison: Comparison, key: str) -> bool:
@@ -118,10 +118,6 @@ def _varies(comparison: Comparison, key: str) -> bool:
     prefixes = {"batch_size": "train.batch_size", "data": "train.data", "world_size": "job."}
     prefix = prefixes.get(key)
     return prefix is not None and any(one.startswith(prefix) for one in comparison.campaign.keys)
-
-
-def _is_short(ranks: Sequence[RankTiming], steps: int) -> bool:
-    return any(len(rank.steps) < steps for rank in ranks)
 
 
 def missing(comparison: Comparison) -> list[str]:

@@ -116,24 +116,22 @@ def with_seeds(space: Space, seeds: Sequence[int]) -> Space:
 
 def short_names(keys: Sequence[str]) -> list[str]:
     """The shortest ends of the keys that are still different: `lr` for `train.optimizer.lr`."""
-    names = []
-    for key in keys:
-        parts = key.split(".")
-        ends = (".".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
-        others = [other for other in keys if other != key]
-        unique = (end for end in ends if not any(_ends(other, end) for other in others))
-        names.append(next(unique, key))
-    return names
+    return [_short_name(key, keys) for key in keys]
+
+
+def _short_name(key: str, keys: Sequence[str]) -> str:
+    parts = key.split(".")
+    for length in range(1, len(parts)):
+        end = ".".join(parts[-length:])
+        if not any(f".{other}".endswith(f".{end}") for other in keys if other != key):
+            return end
+    return key
 
 
 def setting_in_words(keys: Sequence[str], point: Point) -> str:
     """The values of a point as text: `lr=0.1 mode=fp16`, or `as given` if it sets nothing."""
     pairs = zip(short_names(keys), point.values, strict=True)
     return " ".join(f"{name}={value}" for name, value in pairs if value is not None) or "as given"
-
-
-def _ends(key: str, end: str) -> bool:
-    return f".{key}".endswith(f".{end}")
 
 
 def split_values(text: str) -> list[str]:

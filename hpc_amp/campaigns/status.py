@@ -139,7 +139,7 @@ class _PointView:
         self.submitted = submitted
         self.run_dir = run_dir
         self._in_turn = arrays.in_turn
-        self.view = RunView(self.run_dir) if _has_started(self.run_dir) else None
+        self.view = RunView(run_dir) if (run_dir / "state.jsonl").exists() else None
         if self.view is not None and self.view.is_unsettled:
             self.view.look_for_job()  # `hpc-amp resume` has submitted this point
         self.task_id: str | None = None
@@ -198,10 +198,6 @@ class _PointView:
         if self.submitted.cancelled:
             return "cancelled", "before it started"
         return "missing", "its job left the queue before its run began"
-
-
-def _has_started(run_dir: Path) -> bool:
-    return (run_dir / "state.jsonl").exists()
 
 
 def _newest_array(run_dir: Path) -> int:

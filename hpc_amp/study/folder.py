@@ -11,6 +11,7 @@ from hpc_amp.errors import UsageError
 
 Kind = Literal["strong", "weak"]
 KINDS: tuple[Kind, ...] = ("strong", "weak")
+_MOST_NODES = 10**6
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -86,7 +87,8 @@ def study_of(campaign: Campaign) -> Study:
         nodes = tuple(options["nodes"])
         settings = {kind: tuple(options["settings"][kind]) for kind in kinds}
         known = range(len(campaign.settings))
-        if not kinds or not nodes or not all(_is_count(number) for number in nodes):
+        wrong = [n for n in nodes if type(n) is not int or not 1 <= n <= _MOST_NODES]
+        if not kinds or not nodes or wrong:
             raise ValueError("kinds or nodes are wrong")
         for numbers in settings.values():
             if len(numbers) != len(nodes) or not all(number in known for number in numbers):
@@ -100,7 +102,3 @@ def study_of(campaign: Campaign) -> Study:
 
 def _damaged(campaign: Campaign, why: str) -> UsageError:
     return UsageError(f"{campaign.description} does not describe a study: {why}")
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 1 <= value <= 10**6

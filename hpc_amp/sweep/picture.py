@@ -49,14 +49,11 @@ def draw(ranking: Ranking) -> dict[str, bytes]:
                 axes.legend(fontsize=7, frameon=False)
         for axes in panels[len(shown) :]:
             axes.set_visible(False)
-        figure.suptitle(_title(ranking), fontsize=9)
+        note = ", SYNTHETIC data" if ranking.synthetic else ""
+        title = f"{ranking.sweep.name}: {len(ranking.ranked)} points{note}"
+        figure.suptitle(title, fontsize=9)
 
     return make_picture(_WIDTH * columns, _HEIGHT * lines, draw_panels, font_size=8)
-
-
-def _title(ranking: Ranking) -> str:
-    note = ", SYNTHETIC data" if ranking.synthetic else ""
-    return f"{ranking.sweep.name}: {len(ranking.ranked)} points{note}"
 
 
 def _draw_panel(axes: Axes, ranking: Ranking, index: int, name: str) -> None:
