@@ -267,12 +267,12 @@ def test_what_is_left_is_estimated_by_what_is_measured(host: StubHost) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["job.yaml", "--nodes", "1,3"], "512 does not divide by the 12 ranks of 3 nodes"),
-        (["job.yaml", "--nodes", "1,3"], "use 504 or 516, which 1 and 3 nodes divide"),
+        (["job.yaml", "--nodes", "1,3"], "512 is not divisible by the 12 ranks of 3 nodes"),
+        (["job.yaml", "--nodes", "1,3"], "use 504 or 516, which is divisible on 1 and 3 nodes"),
         (["job.yaml", "--nodes", "0"], "is not a list of numbers of nodes"),
         (["job.yaml", "--nodes", "1,,2"], "is not a list of numbers of nodes"),
         (["job.yaml", "--steps=5", "--seconds=5"], "Give either --steps or --seconds."),
-        (["job.yaml", "--in-allocation", "--max-queued=1"], "leave --max-queued out"),
+        (["job.yaml", "--in-allocation", "--max-queued=1"], "jobs of their own: leave it out"),
         (["job.yaml", "train.batch=1"], "did you mean train.batch_size?"),
         (["other.yaml"], "other.yaml: there is no such job file"),
         (["own.yaml"], "scale measures a built-in task"),
