@@ -170,7 +170,7 @@ def test_a_submission_without_an_end_is_not_known(tmp_path: Path, squeue: Queue)
     (first, _) = point_statuses(sweep)
 
     assert first.state == "unknown"
-    assert "look for it in the queue" in first.reason
+    assert "looks for its job in the queue" in first.reason
 
 
 _FOUND = [
