@@ -485,7 +485,7 @@ def wait(target: str, runs_dir: Path, as_json: bool) -> None:
     run_dir = rundir.find_run(target, runs_dir)
     rundir.refuse_elsewhere(run_dir)
     try:
-        status = follow_run(run_dir, lambda text: None, on_wait=_Waiting())
+        status = follow_run(run_dir, lambda text: None, on_wait=_say_why_it_waits)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     reason = f" ({status.reason})" if status.reason else ""
