@@ -6,8 +6,8 @@ import datetime
 import signal
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -96,27 +96,20 @@ def _differences_on_a_node(plans: Sequence[Plan]) -> list[str]:
     """What differs between runs apart from their numbers of nodes, in the requests to the
     scheduler: keys, or what the launchers need."""
     keys = [field.name for field in fields(plans[0].job.resources) if field.name != "nodes"]
-    different = [
-        f"job.{key}" for key in keys if _differ(getattr(one.job.resources, key) for one in plans)
-    ]
+    different = []
+    for key in keys:
+        if len({repr(getattr(one.job.resources, key)) for one in plans}) > 1:
+            different.append(f"job.{key}")
     if different:
         return different
-    if _differ(one.tasks_per_node for one in plans):
-        numbers = sorted({one.tasks_per_node for one in plans})
-        started = joined([str(number) for number in numbers])
+    # `auto` may choose a launcher for one node and another one for several nodes, which works: the
+    # job has what the largest of its runs requests.
+    methods = {one.job.launch.method for one in plans}
+    processes = sorted({one.tasks_per_node for one in plans})
+    if len(methods) > 1 and len(processes) > 1:
+        started = joined([str(number) for number in processes])
         return [f"their launchers start {started} processes on a node (launch.method)"]
-    if _differ(_directives_for_one_node(one) for one in plans):
-        return ["directives of the scheduler"]
     return []
-
-
-def _differ(values: Iterable[object]) -> bool:
-    return len({repr(value) for value in values}) > 1
-
-
-def _directives_for_one_node(plan: Plan) -> list[str]:
-    job = replace(plan.job, resources=replace(plan.job.resources, nodes=1))
-    return plan.scheduler.directives(replace(plan, job=job))
 
 
 def check_bound(campaign: Campaign, at_once: int | None) -> None:
