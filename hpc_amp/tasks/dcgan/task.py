@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -51,8 +51,15 @@ class Dcgan(Task):
         self.synthetic = self.data.synthetic
         self.normalization = self.data.training.normalization
         self.judged = {}
-        channels = self.data.channels
-        self._distances = SetDistances(("images",), self.world, self.device, channels)
+        size = (self.train.gan.image_size, self.train.gan.image_size)
+        self._distances = SetDistances(
+            ("images",),
+            self.world,
+            self.device,
+            self.data.channels,
+            fid=self.train.evaluation.fid,
+            size=size,
+        )
         return GanTraining(self.data.training, self.normalization, self.train, self.world)
 
     def build_networks(self) -> dict[str, nn.Module]:
@@ -129,8 +136,12 @@ class Dcgan(Task):
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """`frechet_random`, the distance of the generated images from the test images, as measured
-        in `hpc_amp.gan.frechet`. A collective call."""
+        in `hpc_amp.gan.frechet`, and FID and KID, if they are wanted. A collective call."""
         return self._distances.distances()
+
+    def protocol(self) -> dict[str, Any]:
+        """Of FID and KID."""
+        return self._distances.protocol()
 
     def _loss(self, name: str, logits: Tensor, label: float) -> Losses:
         """The mean binary cross entropy of `logits` [B] in fp32. `label` is that of all images: 1
