@@ -58,7 +58,7 @@ class MeasuredRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SettingResult:
     """A setting, with the combined measurements of its runs.
 
     `step_seconds` is the median over its runs of the median over a run's steps and ranks.
@@ -90,7 +90,7 @@ class Comparison:
     """The measurements of a benchmark. `missing` are the runs that are not measured."""
 
     campaign: Campaign
-    rows: tuple[Row, ...]
+    rows: tuple[SettingResult, ...]
     missing: tuple[PointStatus, ...]
 
     @property
@@ -171,14 +171,14 @@ def compare(campaign: Campaign, statuses: Sequence[PointStatus]) -> Comparison:
 
 def _row(
     setting: Point, name: str, runs: tuple[MeasuredRun, ...], rounds: Mapping[int, float]
-) -> Row:
+) -> SettingResult:
     ranks = [rank for run in runs for rank in run.ranks]
     medians = [run.step_seconds for run in runs]
     steps = list(chain.from_iterable(rank.steps for rank in ranks))
     ratios = [run.samples_per_second / rounds[run.repeat] for run in runs if run.repeat in rounds]
     seconds = median(medians)
     skipped = [run.summary.get("skipped_steps") for run in runs]
-    return Row(
+    return SettingResult(
         setting=setting,
         label=name,
         runs=runs,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.bench.comparison import Comparison, Row, column_names
+from hpc_amp.bench.comparison import Comparison, SettingResult, column_names
 from hpc_amp.bench.picture import draw
 from hpc_amp.bench.sentences import conditions, is_of_cpu, missing, warnings
 from hpc_amp.campaigns.output import Written, why_no_pictures, write_file
@@ -36,7 +36,7 @@ def to_text(comparison: Comparison) -> str:
     return "\n\n".join(parts)
 
 
-def _cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
+def _cells(comparison: Comparison, row: SettingResult) -> tuple[str, ...]:
     low, high = row.step_spread
     return (
         *cells(row.setting),
@@ -81,7 +81,7 @@ def to_json(comparison: Comparison) -> str:
     return json.dumps(content, indent=1) + "\n"
 
 
-def _row(comparison: Comparison, row: Row) -> dict[str, Any]:
+def _row(comparison: Comparison, row: SettingResult) -> dict[str, Any]:
     return {
         "setting": row.label,
         "values": dict(zip(comparison.campaign.keys, row.setting.values, strict=True)),

@@ -15,7 +15,7 @@ _CONDITIONS = ("precision", "device", "torch", "data")
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedPoint:
     """A point that both studies have measured."""
 
     kind: Kind
@@ -49,7 +49,7 @@ def labels(first: Analysis, second: Analysis) -> tuple[str, str]:
     return first.study.id, second.study.id
 
 
-def compare(first: Analysis, second: Analysis) -> list[Compared]:
+def compare(first: Analysis, second: Analysis) -> list[ComparedPoint]:
     """The points that both studies have measured."""
     found = []
     for kind in KINDS:
@@ -57,7 +57,7 @@ def compare(first: Analysis, second: Analysis) -> list[Compared]:
             {s.point.nodes: s for c in one.curves if c.kind == kind for s in c.points}
             for one in (first, second)
         )
-        found += [Compared(kind, n, ours[n], theirs[n]) for n in sorted(ours.keys() & theirs)]
+        found += [ComparedPoint(kind, n, ours[n], theirs[n]) for n in sorted(ours.keys() & theirs)]
     return found
 
 
