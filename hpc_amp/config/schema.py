@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -428,6 +429,15 @@ class Train:
     CPUs always are."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """`auto`: CUDA. If the node has no NVIDIA device, CPUs with a warning."""
+
+    def check_keys(self) -> None:
+        """Check keys of the task against each other. This is called before a job is submitted, and
+        where the task is made. Raises KeyProblem."""
+
+    def generation_options(self) -> Mapping[str, bool] | None:
+        """The options of `hpc-amp generate` that the task uses, of `style`, `instances` and
+        `direction`, and whether it needs them; None if it makes no images from files."""
+        return None
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

@@ -27,7 +27,7 @@ from hpc_amp.gan.losses import discriminator_loss, feature_matching_loss, genera
 from hpc_amp.gan.paired_config import PairedLosses, PairedTrain, PatchJudges
 from hpc_amp.gan.penalties import r1_penalty
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR, ConditionalGan
-from hpc_amp.tasks.base import DataError, Losses, Networks, TrainingData
+from hpc_amp.tasks.base import Losses, Networks, TrainingData
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +88,6 @@ class PairedGan(ConditionalGan):
             layers=judges.layers,
             spectral=spectral,
         )
-
-    def check_discriminator(self, judges: PatchJudges) -> None:
-        """Raise DataError where a discriminator's last feature map would have less than two pixels:
-        its normalisation would make that 0."""
-        halvings = judges.scales - 1 + judges.layers
-        smallest = min(self.train.images.size) // 2**halvings
-        if smallest < 2:
-            raise DataError(
-                f"train.images.image_size: {list(self.train.images.size)} is too small for the "
-                f"discriminator: scales={judges.scales} and layers={judges.layers} need sides of "
-                f"{2 ** (halvings + 1)}"
-            )
 
     def loss_weights(self) -> Mapping[str, float]:
         """`gan`, `features` and `perceptual`."""
@@ -219,8 +207,7 @@ def read_inputs(
     seeds = request.seeds(files)
     instances = None
     if data.instances:
-        if request.instances is None:
-            raise DataError("the model was trained with instance maps: name their folder")
+        assert request.instances is not None  # see `PairedTrain.generation_options`
         partners = [_partner(file, request.folder, request.instances) for file in files]
         instances = _read_maps(partners, data).long().to(device)
     if data.inputs == "images":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from hpc_amp.config.values import NETWORK, Count, NonNegative, Path
-from hpc_amp.gan.config import GanTrain
+from hpc_amp.gan.config import VGG_HALVINGS, GanTrain, Halvings
 from hpc_amp.gan.data.config import PairedData
 
 
@@ -37,6 +38,13 @@ class PatchJudges:
     layers: Annotated[Count, NETWORK] = 3
     """Convolutions of stride 2. More of them judge larger patches."""
 
+    def halvings(self, key: str, *, scales: int | None = None) -> Halvings:
+        """Those of the discriminator of the smallest images, `scales` of them or as many as there
+        are. `key` is the place of this section below `train`."""
+        # One pixel is not enough: normalisation makes it 0.
+        times = (scales or self.scales) - 1 + self.layers
+        return Halvings(f"{key}.layers", times, least=2, fewer="fewer layers or scales")
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class PairedTrain(GanTrain):
@@ -44,3 +52,14 @@ class PairedTrain(GanTrain):
 
     images: PairedData = field(default_factory=PairedData)
     """Where pairs come from."""
+
+    def generation_options(self) -> Mapping[str, bool] | None:
+        """The maps of instances that the model was trained with."""
+        return {"instances": True} if self.images.instances else {}
+
+
+def perceptual_halvings(key: str, losses: PairedLosses, before: int = 0) -> Iterator[Halvings]:
+    """Those of the network of the perceptual loss, after `before` others. `key` is the place of
+    `losses` below `train`."""
+    if losses.perceptual and losses.perceptual_weights is not None:
+        yield Halvings(f"{key}.perceptual_weights", before + VGG_HALVINGS)

@@ -56,7 +56,8 @@ class ConditionalGan(Task):
     @abstractmethod
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
         """Each file of `request` with the image [3, H, W] from -1 to 1 that is made from it. The
-        data is not prepared; networks are in evaluation mode. Raises DataError."""
+        data is not prepared; networks are in evaluation mode; `request` has the options that
+        `train.generation_options` says. Raises DataError."""
 
     @abstractmethod
     def picture_rows(self, networks: Networks) -> Tensor:

@@ -85,11 +85,8 @@ class UnpairedGan(ConditionalGan):
         return self.prepared.training
 
     def build_networks(self) -> dict[str, nn.Module]:
-        """Generator and discriminator, each for both domains. Raises ModelError."""
-        generator, discriminator = self.build_generator(), DomainDiscriminators(self.model)
-        for network in (generator, discriminator):
-            network.check_size(*self.train.images.size)
-        return {GENERATOR: generator, DISCRIMINATOR: discriminator}
+        """Generator and discriminator, each for both domains."""
+        return {GENERATOR: self.build_generator(), DISCRIMINATOR: DomainDiscriminators(self.model)}
 
     def discriminator_losses(self, batch: UnpairedBatch, networks: Networks) -> Losses:
         """`d`, and `r1` where it counts; sums over both domains."""
@@ -132,8 +129,6 @@ class UnpairedGan(ConditionalGan):
             raise DataError("a translation needs a direction: a2b or b2a")
         example = None
         if request.style:
-            if not self.styled:
-                raise DataError(f"{self.name} has no styles: leave the style images out")
             example = read_images(request.style[:1], self.train.images, self.device)
         for files in request.batches():
             images = read_images(files, self.train.images, self.device)

@@ -137,6 +137,8 @@ class Task(ABC):
             cls.name = cls.__name__
 
     def __init__(self, train: Train, world: World, device: torch.device) -> None:
+        """Raises KeyProblem if keys of `train` do not fit together."""
+        train.check_keys()
         self.train = train
         self.world = world
         self.device = device
