@@ -78,6 +78,6 @@ def check_outputs(files: Sequence[Path], folder: Path, output: Path) -> None:
         place = output_of(file, folder, output)
         if place in seen:
             raise InputError(f"{seen[place]} and {file} would both become {place}")
-        if place.resolve() == file.resolve():
-            raise InputError(f"the image made from {file} would replace it: name another --output")
         seen[place] = file
+    if len(files) == 1 and output_of(files[0], folder, output).resolve() == files[0].resolve():
+        raise InputError(f"the image made from {files[0]} would replace it: name another --output")
