@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from support.environment import REPOSITORY
 from support.funit import plain_train as plain_few_shot
 from support.paired import paired, plain_train
 from support.unpaired import plain_train as plain_unpaired
+from support.unpaired import unpaired
 
 from hpc_amp.config.schema import Job, from_plain, to_plain
 from hpc_amp.data.errors import DataError
@@ -273,3 +276,32 @@ def test_references_are_encoded_once(name: str, tmp_path: Path) -> None:
         expected = generator.translate(content, style.expand(6, *style.shape))
     assert list(made) == files[:6]
     torch.testing.assert_close(torch.stack([*made.values()]), expected)
+
+
+def test_the_page_loads_generators_in_three_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the directories of runs alone, in another folder than theirs."""
+    page = (REPOSITORY / "docs" / "gan-generate.md").read_text()
+    to_files, to_tensors = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    for name, make, plain in (
+        ("spade", paired, plain_train("spade", epochs=1, images={"instances": False})),
+        ("munit", unpaired, plain_unpaired("munit", epochs=1)),
+    ):
+        folder = tmp_path / "runs" / name / "latest"
+        engine = make(folder, name, epochs=1, images=plain["images"])
+        engine.fit()
+        engine.tracker.close()
+        write_job_json(folder, plain)
+    (tmp_path / "maps").mkdir()
+    Image.fromarray(draw_pairs(1, 4, (16, 16), 0, "maps").labels[0].numpy()).save(
+        tmp_path / "maps" / "a.png"
+    )
+    monkeypatch.chdir(tmp_path)
+    exec(to_files, {})
+    with Image.open(tmp_path / "images" / "a.png") as image:
+        assert image.size == (16, 16)
+    names: dict[str, Any] = {}
+    exec(to_tensors, names)
+    dogs = names["dogs"]
+    assert dogs.shape == (4, 3, 32, 32) and not torch.equal(dogs[0], dogs[1])
