@@ -209,11 +209,13 @@ def read_inputs(
     if data.instances:
         assert request.instances is not None  # see `PairedTrain.generation_options`
         partners = [_partner(file, request.folder, request.instances) for file in files]
-        instances = _read_maps(partners, data).long().to(device)
+        maps = MapFiles([str(file) for file in partners], colours=True)
+        instances = _read_maps(maps, len(partners), data).long().to(device)
     if data.inputs == "images":
         inputs = read_images(files, data, device)
         return PairedBatch(torch.zeros_like(inputs), seeds, instances=instances, inputs=inputs)
-    labels = number_labels(_read_maps(files, data, check=True), data).to(device)
+    maps = MapFiles([str(file) for file in files])
+    labels = number_labels(_read_maps(maps, len(files), data, check=True), data).to(device)
     images = torch.zeros(len(labels), 3, *labels.shape[1:], device=device)
     return PairedBatch(images, seeds, labels=labels, instances=instances)
 
@@ -224,10 +226,9 @@ def _partner(file: Path, folder: Path, instances: Path) -> Path:
     return named if named.is_file() else named.with_suffix(".png")
 
 
-def _read_maps(files: Sequence[Path], data: PairedData, *, check: bool = False) -> Tensor:
-    source = MapFiles([str(file) for file in files])
+def _read_maps(source: MapFiles, count: int, data: PairedData, *, check: bool = False) -> Tensor:
     maps = []
-    for number in range(len(files)):
+    for number in range(count):
         numbers = source.open(number)
         if check:
             check_labels(numbers_in(numbers), data, source.name(number))

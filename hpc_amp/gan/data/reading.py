@@ -182,10 +182,12 @@ class MapSource(ABC):
 
 
 class MapFiles(MapSource):
-    """Image files whose pixels are numbers of 8 or 16 bits, or numbers of a palette."""
+    """Image files whose pixels are numbers of 8 or 16 bits, or numbers of a palette. With
+    `colours`, pixels may have colours, too: each stands for a number."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], *, colours: bool = False) -> None:
         self.paths = paths
+        self.colours = colours
 
     def open(self, number: int) -> Image.Image:
         """A map. Raises DataError where it cannot be read, or has colours instead of numbers."""
@@ -198,6 +200,8 @@ class MapFiles(MapSource):
                     return Image.frombytes("L", image.size, image.tobytes())
                 if image.mode.startswith("I"):
                     return image.convert("I")
+                if self.colours and image.mode in ("RGB", "RGBA"):
+                    return _number_colours(image)
                 raise DataError(
                     f"the map {path} is of the mode {image.mode}: each pixel has to be a number of "
                     "8 or 16 bits, or the number of a colour in a palette"
@@ -208,6 +212,13 @@ class MapFiles(MapSource):
     def name(self, number: int) -> str:
         """Its path."""
         return self.paths[number]
+
+
+def _number_colours(image: Image.Image) -> Image.Image:
+    """The colours of an image as numbers: red, plus 256 times green, plus 65536 times blue."""
+    bands = image.convert("RGB")
+    bands.putalpha(0)
+    return Image.frombytes("I", image.size, bands.tobytes(), "raw", "I;32")  # little-endian
 
 
 class DrawnMaps(MapSource):

@@ -110,7 +110,7 @@ def _parts(files: PairedFiles) -> PairedParts:
     return PairedParts(
         ImageFiles(files.images, halves[0]),
         labels=None if files.labels is None else MapFiles(files.labels),
-        instances=None if files.instances is None else MapFiles(files.instances),
+        instances=None if files.instances is None else MapFiles(files.instances, colours=True),
         inputs=None if files.inputs is None else ImageFiles(files.inputs, halves[1]),
     )
 
