@@ -8,7 +8,7 @@ threads that read.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -136,17 +136,18 @@ class ImageFiles(ImageSource):
 
 
 class DrawnImages(ImageSource):
-    """Images in memory: uint8 [N, H, W, 3]."""
+    """`count` images that `draw` draws, by number: uint8 [H, W, 3]."""
 
-    def __init__(self, pixels: Tensor) -> None:
-        self.pixels = pixels
+    def __init__(self, count: int, draw: Callable[[int], Tensor]) -> None:
+        self.count = count
+        self.draw = draw
 
     def __len__(self) -> int:
-        return len(self.pixels)
+        return self.count
 
     def open(self, number: int) -> Image.Image:
         """An image as RGB."""
-        return Image.fromarray(self.pixels[number].numpy())
+        return Image.fromarray(self.draw(number).numpy())
 
     def name(self, number: int) -> str:
         """Its number."""
@@ -222,14 +223,14 @@ def _number_colours(image: Image.Image) -> Image.Image:
 
 
 class DrawnMaps(MapSource):
-    """Maps in memory: uint8 [N, H, W]."""
+    """Maps that `draw` draws, by number: uint8 [H, W]."""
 
-    def __init__(self, numbers: Tensor) -> None:
-        self.numbers = numbers
+    def __init__(self, draw: Callable[[int], Tensor]) -> None:
+        self.draw = draw
 
     def open(self, number: int) -> Image.Image:
         """A map."""
-        return Image.fromarray(self.numbers[number].numpy())
+        return Image.fromarray(self.draw(number).numpy())
 
     def name(self, number: int) -> str:
         """Its number."""
