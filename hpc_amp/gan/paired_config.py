@@ -36,14 +36,14 @@ class PatchJudges:
     width: Annotated[Count, NETWORK] = 64
     """Channels after the first layer; each further layer has twice as many, at most 512."""
     layers: Annotated[Count, NETWORK] = 3
-    """Convolutions of stride 2. More of them judge larger patches."""
+    """Convolutions of stride 2; one of stride 1 follows. More of them judge larger patches."""
 
     def halvings(self, key: str, *, scales: int | None = None) -> Halvings:
         """Those of the discriminator of the smallest images, `scales` of them or as many as there
         are. `key` is the place of this section below `train`."""
-        # One pixel is not enough: normalisation makes it 0.
+        # The layer of stride 1 has one pixel less, and normalisation makes a single one 0.
         times = (scales or self.scales) - 1 + self.layers
-        return Halvings(f"{key}.layers", times, least=2, fewer="fewer layers or scales")
+        return Halvings(f"{key}.layers", times, least=3, fewer="fewer layers or scales")
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

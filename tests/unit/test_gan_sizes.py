@@ -34,14 +34,14 @@ REFUSED: list[tuple[str, list[int], dict[str, Any], str, int, int]] = [
     ("spade", [24], {"stages": 4}, "stages", 3, 4),
     ("spade", [16, 24], {"stages": 4, "discriminator": JUDGES}, "stages", 3, 4),
     ("spade", [16], {"stages": 10**9}, "stages", 4, 10**9),
-    ("spade", [16], {"discriminator": JUDGES | {"layers": 4}}, "discriminator.layers", 3, 4),
-    ("spade", [16], {"discriminator": JUDGES | {"scales": 4}}, "discriminator.layers", 3, 4),
+    ("spade", [16], {"discriminator": JUDGES | {"layers": 4}}, "discriminator.layers", 2, 4),
+    ("spade", [16], {"discriminator": JUDGES | {"scales": 4}}, "discriminator.layers", 2, 4),
     ("spade", [8], {"losses": VGG, "discriminator": JUDGES}, "losses.perceptual_weights", 3, 4),
     ("pix2pixhd", [18], {**PLAIN, "downsamplings": 2}, "downsamplings", 1, 2),
     ("pix2pixhd", [8], {**PLAIN, "downsamplings": 3}, "downsamplings", 2, 3),
     ("pix2pixhd", [16], {"downsamplings": 3, "discriminator": JUDGES}, "downsamplings", 3, 4),
     # The discriminator of images of half the size has one scale at least.
-    ("pix2pixhd", [8], {"discriminator": JUDGES | {"layers": 2}}, "discriminator.layers", 2, 3),
+    ("pix2pixhd", [8], {"discriminator": JUDGES | {"layers": 2}}, "discriminator.layers", 1, 3),
     (
         "pix2pixhd",
         [16],
@@ -80,7 +80,7 @@ def test_more_halvings_than_an_image_has_are_refused(
 
 
 LARGEST: list[tuple[str, list[int], dict[str, Any]]] = [
-    ("spade", [8, 16], {"stages": 3, "discriminator": {"width": 4, "layers": 2, "scales": 1}}),
+    ("spade", [8, 16], {"stages": 3, "discriminator": JUDGES}),
     ("pix2pixhd", [8], {**PLAIN, "downsamplings": 2}),
     (
         "pix2pixhd",
