@@ -405,6 +405,10 @@ class Train:
     `O2` and `O3` it is evaluated in fp32. Default: no average."""
     ema_start: Natural = 0
     """Updates before the average begins. Until then it is a copy of the weights."""
+    ema_batch_norm: Natural = 30
+    """Training batches from which the statistics of batch norms of the averaged network are
+    estimated before each evaluation: those of the first steps of the run. A network without batch
+    norms does not read them. 0: the running statistics are averaged like the weights."""
     sync_batchnorm: bool = False
     """Share batch statistics among all ranks."""
     evaluate_every: Natural = 1

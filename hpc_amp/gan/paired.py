@@ -168,6 +168,11 @@ class PairedGan(ConditionalGan):
         """The discriminator that judges the images of `phase`."""
         return DISCRIMINATOR
 
+    def forward_pass(self, batch: PairedBatch, networks: Networks) -> bool:
+        """Make images as in an evaluation."""
+        self.render(batch, networks)
+        return True
+
     def evaluation_batches(self) -> Iterator[PairedBatch]:
         """This rank's share of the test pairs."""
         self._distances.begin()

@@ -117,8 +117,8 @@ class Task(ABC):
 
     The engine makes a task on every rank, with the same settings, and calls its methods in this
     order: `prepare_data`, `build_networks`, `first_weights`, `phases`; then `losses` for each phase
-    and micro-batch, and `evaluation_batches`, `evaluate`, `pictures` and `summarize` for each
-    evaluation.
+    and micro-batch, and `forward_pass`, `evaluation_batches`, `evaluate`, `pictures` and
+    `summarize` for each evaluation.
     """
 
     name: ClassVar[str] = ""
@@ -186,6 +186,13 @@ class Task(ABC):
         samples for the loss of another one. Do not change parameters here: a checkpoint may be
         copying them.
         """
+
+    def forward_pass(self, batch: Any, networks: Networks) -> bool:
+        """Pass a micro-batch of the training data through the networks as an evaluation does, and
+        return True. The statistics of batch norms of the average are estimated from such passes.
+        Called without gradients and under autocast. By default, there is no such pass, and the
+        running statistics are averaged like the weights."""
+        return False
 
     @abstractmethod
     def evaluation_batches(self) -> Iterator[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -29,6 +30,7 @@ from hpc_amp.models.weights import load_weights
 from hpc_amp.tasks.base import Task
 from hpc_amp.train import randomness, state
 from hpc_amp.train.agreement import Agreement
+from hpc_amp.train.batch_norm import BatchNormEstimate
 from hpc_amp.train.checkpoint import CheckpointStore, Retention
 from hpc_amp.train.ema import WeightAverage
 from hpc_amp.train.errors import Superseded, TrainingError
@@ -271,6 +273,8 @@ class Engine:
                 observer.end(self)
             if self.timer is not None:
                 self.timer.write(self, self.run.timing, hurry=bool(reason))
+            if not reason and self.evaluated_step != self.step and self.timer is None:
+                self._estimate_statistics()
             self._moved("saving")
             self.save()
             return reason
@@ -429,6 +433,7 @@ class Engine:
         networks = self._evaluation_networks()
         for network in networks.values():
             network.eval()
+        self._estimate_statistics()
         sums, reason = self._evaluation_sums(networks)
         if not reason and self.world.is_main:
             with self.policy.autocast():
@@ -444,6 +449,29 @@ class Engine:
             self.report.evaluation()
         self.resume_clocks()
         return reason
+
+    @torch.no_grad()
+    def _estimate_statistics(self) -> None:
+        """Estimate the statistics of the batch norms of the average from the first training
+        batches, which are the same in every evaluation. They depend on nothing but the averaged
+        weights, so an evaluation that is repeated after a resume gives the same ones. A collective
+        call."""
+        count = min(self.train.ema_batch_norm, self.data.steps_per_epoch)
+        if self.average is None or count == 0:
+            return
+        networks = self.average.networks
+        estimate = BatchNormEstimate(networks.values(), self.world)
+        if not estimate.layers:
+            return
+        for network in networks.values():
+            network.eval()
+        generators = randomness.own_state(self.device)
+        with estimate, self.policy.autocast():
+            for micro_batches in itertools.islice(self.data.epoch(0), count):
+                if not all(self.task.forward_pass(batch, networks) for batch in micro_batches):
+                    break
+                self._moved("evaluation")
+        randomness.set_own_state(generators, self.device)
 
     def _evaluation_sums(
         self, networks: dict[str, nn.Module]

@@ -103,6 +103,11 @@ class Dcgan(Task):
         else:
             yield self._loss("g", discriminator(generator(latents)), 1.0)
 
+    def forward_pass(self, batch: Batch, networks: Networks) -> bool:
+        """Generate images from the latent vectors."""
+        networks["generator"](batch[1])
+        return True
+
     def evaluation_batches(self) -> Iterator[tuple[str, Tensor]]:
         """This rank's share of the test images, then of the latent vectors of generated images."""
         self._distances.begin()
