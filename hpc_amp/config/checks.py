@@ -317,8 +317,12 @@ def _check_training(loaded: LoadedJob, job: Job, train: Train) -> None:
 
 def _check_weights(loaded: LoadedJob, train: Train) -> None:
     for place, key, file in paths_in(train, "train"):
-        if key.is_first_weights and not os.path.isfile(os.path.expanduser(file)):
-            raise loaded.error(place, *missing_path(os.path.expanduser(file), "file"))
+        if not key.is_first_weights:
+            continue
+        path = os.path.expanduser(file)
+        if not (os.path.isfile(path) or (key.may_be_folder and os.path.isdir(path))):
+            kind = "file or folder" if key.may_be_folder else "file"
+            raise loaded.error(place, *missing_path(path, kind))
 
 
 def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:

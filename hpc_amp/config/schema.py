@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from hpc_amp.config.values import (
+    READ_AT_BEGIN,
     Binds,
     Count,
     Duration,
@@ -32,6 +33,7 @@ from hpc_amp.config.values import (
     Registered,
     Size,
     StepInterval,
+    WeightsSource,
     Word,
     Words,
     at_least,
@@ -39,6 +41,7 @@ from hpc_amp.config.values import (
     environment_names,
     no_nul,
     rank_numbers,
+    renaming,
     run_name,
     step_range,
 )
@@ -336,6 +339,30 @@ class Checkpointing:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
+class StartFrom:
+    """Weights of another run, or of a file, that a new run begins with. Its steps, optimizers,
+    schedule and loss scales begin anew; to continue a run with all of them is `hpc-amp resume`."""
+
+    SHORTHAND: ClassVar[str] = "path"
+
+    path: WeightsSource
+    """A run directory (its newest checkpoint), a checkpoint in one, or a file with a state dict."""
+    weights: Annotated[Literal["auto", "average", "networks"], READ_AT_BEGIN] = "auto"
+    """Of a run or checkpoint: the moving average, the networks themselves, or `auto`: the average
+    where there is one."""
+    networks: Annotated[Words, READ_AT_BEGIN] = field(default_factory=list)
+    """Networks that get the weights, such as `[generator]`. Default: all networks of the task."""
+    names: Annotated[dict[str, str], renaming, READ_AT_BEGIN] = field(default_factory=dict)
+    """Regular expressions and their replacements, for a file of another program. They are applied
+    to the name of each tensor one after another (`re.sub`), to make it NETWORK.NAME as in
+    `networks.pt`. A tensor whose name becomes empty is left out. See [an
+    example](gan-own.md#weights-of-other-programs)."""
+    partial: Annotated[bool, READ_AT_BEGIN] = False
+    """Leave tensors that are missing, or have another shape, as they were initialised, and report
+    them. Default: they are an error."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
 class Timing:
     """Measurement of single steps: each rank writes `attempts/N/timing/rank-*.json`. `hpc-amp
     bench` and `hpc-amp scale` set it."""
@@ -374,6 +401,8 @@ class Train:
     `package.module:Class` of [a task of your own](extending-task.md) in `code`."""
     data: Data = field(default_factory=Data)
     """The data set."""
+    start_from: StartFrom | None = None
+    """Weights that a new run begins with. Default: random ones."""
     epochs: Count = 10
     """Passes over the training data."""
     max_steps: Count | None = None

@@ -42,6 +42,7 @@ from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.saver import CheckpointSaver
 from hpc_amp.train.schedule import RateFactor, decay_after, rate_factor
 from hpc_amp.train.sentry import Sentry
+from hpc_amp.train.start import start_networks
 from hpc_amp.train.stopping import StopReason, StopWatch
 from hpc_amp.train.timing import StepTimer
 from hpc_amp.train.tracking import Tracking
@@ -121,7 +122,10 @@ class Engine:
         # Networks: equal on all ranks. Afterwards each rank has random numbers of its own.
         randomness.seed_everything(train.seed)
         built = task.build_networks()
+        started: list[str] = []
         if chosen is None:
+            if train.start_from is not None:
+                started = start_networks(built, train.start_from, world)
             for name, file in task.first_weights().items():
                 load_weights(built[name], file, name)
         self.networks = {name: self._place(network) for name, network in built.items()}
@@ -178,7 +182,7 @@ class Engine:
         )
         self.pace = Pace(device)
         self.report = ProgressReport(self)
-        for line in resumed:
+        for line in [*started, *resumed]:
             self.tracker.say(line)
         # Last: if the engine cannot be made, no function of torch stays patched.
         self.precision.open()
@@ -567,7 +571,8 @@ class Engine:
             self.store.pass_over(step, problems[0])
             step = self._choose_checkpoint()
         # Networks were built without their first weights, because there was a checkpoint.
-        if chosen is not None and self.task.first_weights():
+        first_weights = self.train.start_from is not None or bool(self.task.first_weights())
+        if chosen is not None and first_weights:
             raise TrainingError(
                 "no checkpoint of the run can be read any more, and this attempt did not load its "
                 "first weights"
