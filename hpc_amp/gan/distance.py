@@ -6,7 +6,13 @@ import torch
 from torch import Tensor
 
 from hpc_amp.distributed.world import World
-from hpc_amp.gan.frechet import FeatureNetwork, add_over_ranks, frechet_distance, moments
+from hpc_amp.gan.frechet import (
+    FeatureNetwork,
+    add_over_ranks,
+    frechet_distance,
+    moments,
+    relative_spread,
+)
 
 
 class SetDistances:
@@ -49,3 +55,16 @@ class SetDistances:
         if len(found) == 1:
             return {"frechet_random": next(iter(found.values()))}
         return {f"frechet_random_{name}": value for name, value in found.items()}
+
+    def spreads(self) -> dict[str, float]:
+        """How much the generated images of each set differ from each other, relative to the real
+        ones (`hpc_amp.gan.frechet.relative_spread`). Called after `distances`, which adds up the
+        ranks."""
+        return {
+            name: relative_spread(self._moments[2 * at], self._moments[2 * at + 1])
+            for at, name in enumerate(self.names)
+        }
+
+    def spread(self) -> float:
+        """The same of the images of all sets together."""
+        return relative_spread(self._moments[::2].sum(0), self._moments[1::2].sum(0))

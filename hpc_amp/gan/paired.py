@@ -198,6 +198,10 @@ class PairedGan(ConditionalGan):
         means = {name: value / images for name, value in sums.items() if name != "images"}
         return {**self._distances.distances(), **means}
 
+    def spreads(self) -> Mapping[str, float]:
+        """Those of the sets of `summarize`."""
+        return self._distances.spreads()
+
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
         """An image from each label map, or input image, of `request`."""
         for files in request.batches():

@@ -37,6 +37,7 @@ class UnpairedGan(ConditionalGan):
 
     styled: ClassVar[bool] = False
     """Whether an image has several translations, which differ in style."""
+    judged_sets: ClassVar[int] = 2
     train: UnpairedTrain
     prepared: Prepared[UnpairedBatch]
     distances: SetDistances
@@ -179,6 +180,10 @@ class UnpairedGan(ConditionalGan):
         images = sums.pop("images")
         means = {name: total / images for name, total in sums.items()}
         return {"frechet_random": sum(both) / 2, **distances, **means}
+
+    def spreads(self) -> Mapping[str, float]:
+        """Those of the sets of `summarize`."""
+        return self.distances.spreads()
 
     def shown(self) -> UnpairedBatch:
         """The samples of pictures: the first ones of the evaluation, at most

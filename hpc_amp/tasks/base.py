@@ -118,7 +118,7 @@ class Task(ABC):
     The engine makes a task on every rank, with the same settings, and calls its methods in this
     order: `prepare_data`, `build_networks`, `first_weights`, `phases`; then `losses` for each phase
     and micro-batch, and `forward_pass`, `evaluation_batches`, `evaluate`, `pictures` and
-    `summarize` for each evaluation.
+    `summarize` for each evaluation; `concerns` after reports and evaluations.
     """
 
     name: ClassVar[str] = ""
@@ -214,6 +214,15 @@ class Task(ABC):
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """Compute metrics, such as `accuracy` and `loss`, from the sums of an evaluation. Called on
         every rank."""
+
+    def concerns(self, step: int, losses: Mapping[str, float]) -> Mapping[str, str]:
+        """What shows that the training has gone wrong: by the name of a cause, a line for the log,
+        with what to try. Each cause is logged once in a run.
+
+        Called on every rank after each report, with the means of the losses since the last one, and
+        after each evaluation, with none. By default, nothing is wrong.
+        """
+        return {}
 
 
 class ModelError(InputError):

@@ -159,6 +159,7 @@ class Engine:
         self.evaluated_step = -1
         self.metrics: dict[str, float] = {}
         self.best_value: float | None = None
+        self.warnings: dict[str, str] = {}
         self.seconds_before = 0.0
         self.started = time.monotonic()
         self._has_reserved = False

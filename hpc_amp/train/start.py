@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hpc_amp.config.schema import StartFrom
 from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.world import World
-from hpc_amp.models.weights import read_weights
 from hpc_amp.tasks.base import ModelError
 from hpc_amp.train.checkpoint import CheckpointStore, Retention
 from hpc_amp.train.manifest import MANIFEST, DamagedCheckpoint
@@ -82,7 +83,7 @@ def _store(folder: Path) -> CheckpointStore:
 def _load(
     networks: Mapping[str, nn.Module], wanted: list[str], file: str, start: StartFrom
 ) -> list[str]:
-    tensors = _renamed(dict(_flat(read_weights(file))), start.names, file)
+    tensors = _renamed(dict(_flat(_read(file))), start.names, file)
     prefixes = {name: f"{name}." for name in wanted}
     if len(wanted) == 1 and not any(key.startswith(prefixes[wanted[0]]) for key in tensors):
         prefixes = {wanted[0]: ""}  # the state dict of a single network
@@ -133,6 +134,23 @@ def _load_network(
     if partial or not problems:
         network.load_state_dict(fitting, strict=False)
     return len(fitting), problems
+
+
+def _read(file: str) -> dict[Any, Any]:
+    """The dictionary in a file of `torch.save`. Runs no code from it. Raises ModelError."""
+    try:
+        state: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # Only what was found: torch's message goes on with how to run the code in the file.
+        found = re.search(r"\bGLOBAL:? ([\w.]+)", str(error))
+        what = f"it holds other objects than tensors{f': {found[1]}' if found else ''}"
+        raise ModelError(f"the weights in {file} cannot be read: {what}") from error
+    except (OSError, RuntimeError, EOFError) as error:
+        text = " ".join(str(error).split())[:300]
+        raise ModelError(f"the weights in {file} cannot be read: {text}") from error
+    if not isinstance(state, dict):
+        raise ModelError(f"{file} holds a {type(state).__name__} instead of weights")
+    return state
 
 
 def _flat(state: Mapping[Any, Any], prefix: str = "") -> Iterable[tuple[str, Tensor]]:

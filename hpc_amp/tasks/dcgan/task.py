@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from hpc_amp.config.schema import Optimizer
 from hpc_amp.data.prepare import PreparedData
+from hpc_amp.gan.collapse import CollapseWatch
 from hpc_amp.gan.distance import SetDistances
 from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task, TrainingData
 from hpc_amp.tasks.dcgan.config import DcganConfig
@@ -53,6 +55,8 @@ class Dcgan(Task):
         self.judged = {}
         channels = self.data.channels
         self._distances = SetDistances(("images",), self.world, self.device, channels)
+        chance = math.log(2)
+        self._watch = CollapseWatch({"d_real": chance, "d_fake": chance}, ("g",))
         return GanTraining(self.data.training, self.normalization, self.train, self.world)
 
     def build_networks(self) -> dict[str, nn.Module]:
@@ -136,6 +140,12 @@ class Dcgan(Task):
         """`frechet_random`, the distance of the generated images from the test images, as measured
         in `hpc_amp.gan.frechet`. A collective call."""
         return self._distances.distances()
+
+    def concerns(self, step: int, losses: Mapping[str, float]) -> Mapping[str, str]:
+        """Signs of a collapse (`hpc_amp.gan.collapse`)."""
+        if losses:
+            return self._watch.report(step, losses)
+        return self._watch.evaluation(step, self._distances.spreads())
 
     def _loss(self, name: str, logits: Tensor, label: float) -> Losses:
         """The mean binary cross entropy of `logits` [B] in fp32. `label` is that of all images: 1

@@ -186,6 +186,10 @@ class Funit(ConditionalGan):
             metrics["truth_l1"] = sums["truth_l1"] / sums["images"]
         return metrics
 
+    def spreads(self) -> Mapping[str, float]:
+        """That of all classes together: a class may have a single image."""
+        return {"images": self._distances.spread()}
+
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
         """Each image drawn as the class that the style images of `request` show, all of which
         count."""
