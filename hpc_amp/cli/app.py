@@ -15,6 +15,7 @@ from hpc_amp.cli.bench import bench
 from hpc_amp.cli.container import container
 from hpc_amp.cli.doctor import doctor
 from hpc_amp.cli.explain import explain
+from hpc_amp.cli.job_options import JobCommand, takes_job
 from hpc_amp.cli.migrate import migrate
 from hpc_amp.cli.options import json_option, runs_dir_option
 from hpc_amp.cli.scale import scale
@@ -23,13 +24,13 @@ from hpc_amp.cli.status import status
 from hpc_amp.cli.sweep import sweep
 
 if TYPE_CHECKING:
+    from hpc_amp.config.load import JobText
     from hpc_amp.jobs.plan import Plan
     from hpc_amp.jobs.status import RunStatus
     from hpc_amp.schedulers import Submission
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
-config_argument = click.argument("config", type=click.Path(path_type=Path))
 overrides_argument = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 run_id_option = click.option(
     "--run-id", metavar="ID", help="Use this run id, for example 20261127-223455-kqzf."
@@ -61,13 +62,48 @@ app.add_command(sweep)
 
 
 @app.command()
-@click.argument("path", type=click.Path(path_type=Path), default=Path("job.yaml"))
-def init(path: Path) -> None:
-    """Write a job file with comments, as a starting point."""
+@click.argument("source", metavar="[FILE]", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Name of the job file. Without it: job.yaml, or the name of the program.",
+)
+def init(source: Path | None, output: Path | None) -> None:
+    """Write a job file, as a starting point.
+
+    \b
+      hpc-amp init                 a job file with comments
+      hpc-amp init train.py        for your own program
+      hpc-amp init old.sbatch      from a script for Slurm, PBS, Cobalt or Grid Engine
+
+    From a script come its directives, its set-up, its container and its program. Comments say what
+    could not be taken over, and what `hpc-amp lint` found in the script.
+    """
+    from hpc_amp.draft.program import draft_from_program, is_job_script, name_of
+    from hpc_amp.draft.script import draft_from_script
     from hpc_amp.errors import UsageError
     from hpc_amp.resources import resource_folder
 
-    text = (resource_folder("configs") / "starter.yaml").read_text()
+    if source is None or source.suffix in (".yaml", ".yml"):
+        if source is not None and output is not None:
+            raise UsageError("give either a job file or --output")
+        path = output or source or Path("job.yaml")
+        text = (resource_folder("configs") / "starter.yaml").read_text()
+    else:
+        path = output or Path(f"{name_of(source)}.yaml")
+        if not source.is_file():
+            raise UsageError(f"there is no file {source}")
+        drafts = draft_from_script if is_job_script(source) else draft_from_program
+        text = drafts(source)
+    write_new(path, text)
+    click.echo(f"wrote {path}; next: hpc-amp validate {path}")
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a file that does not exist yet. Raises UsageError."""
+    from hpc_amp.errors import UsageError
+
     try:
         with path.open("x") as out:
             out.write(text)
@@ -75,14 +111,12 @@ def init(path: Path) -> None:
         raise UsageError(f"{path} already exists", hint="choose another file name") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
-    click.echo(f"wrote {path}; next: hpc-amp validate {path}")
 
 
-@app.command()
-@config_argument
-@overrides_argument
+@app.command(cls=JobCommand)
+@takes_job
 @json_option
-def validate(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+def validate(config: Path | JobText, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check a job file (CONFIG) without submitting it."""
     from hpc_amp.config.checks import find_data
     from hpc_amp.jobs.render import render
@@ -146,16 +180,15 @@ def lint(scripts: tuple[str, ...], strict: bool, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-@app.command()
-@config_argument
-@overrides_argument
+@app.command(cls=JobCommand)
+@takes_job
 @run_id_option
-def render(config: Path, overrides: tuple[str, ...], run_id: str | None) -> None:
+def render(config: Path | JobText, overrides: tuple[str, ...], run_id: str | None) -> None:
     """Print the launch script of a job file (CONFIG)."""
     _print_script(config, overrides, run_id)
 
 
-def _print_script(config: Path, overrides: tuple[str, ...], run_id: str | None) -> None:
+def _print_script(config: Path | JobText, overrides: tuple[str, ...], run_id: str | None) -> None:
     from hpc_amp.jobs.render import render as render_plan
     from hpc_amp.jobs.submit import prepare
 
@@ -164,25 +197,40 @@ def _print_script(config: Path, overrides: tuple[str, ...], run_id: str | None) 
     click.echo(render_plan(plan).encode(), nl=False)
 
 
-@app.command()
-@config_argument
-@overrides_argument
+@app.command(cls=JobCommand)
+@takes_job
 @click.option("--dry-run", is_flag=True, help="Print the launch script and submit nothing.")
 @click.option("--follow", is_flag=True, help="Print the log until the run ends, then a summary.")
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the job file to FILE too.",
+)
 @json_option
 @run_id_option
 def submit(
-    config: Path,
+    config: Path | JobText,
     overrides: tuple[str, ...],
     dry_run: bool,
     follow: bool,
+    save: Path | None,
     as_json: bool,
     run_id: str | None,
 ) -> None:
-    """Submit a job file (CONFIG); print job id and run directory.
+    """Submit a job file or a program (CONFIG); print job id and run directory.
 
-    KEY=VALUE replaces a value of the job file: job.nodes=4 train.optimizer.lr=0.2
+    \b
+      hpc-amp submit job.yaml job.nodes=4 train.optimizer.lr=0.2
+      hpc-amp submit train.py -N 2 --gpus 4 --image pytorch.sif -t 1h -- --lr 0.1
+
+    KEY=VALUE replaces a value of the job file. Words after -- are arguments of the program.
     """
+    if save is not None:
+        from hpc_amp.config.load import read_job
+        from hpc_amp.config.write import tree_text
+
+        write_new(save, tree_text(read_job(config, overrides).tree))
     if dry_run:
         _print_script(config, overrides, run_id)
         return
@@ -219,10 +267,9 @@ def _report_submission(
         click.echo(f"submitted job {submission.job_id} ({scheduler})\nrun directory {run_dir}")
 
 
-@app.command()
-@config_argument
-@overrides_argument
-def run(config: Path, overrides: tuple[str, ...]) -> None:
+@app.command(cls=JobCommand)
+@takes_job
+def run(config: Path | JobText, overrides: tuple[str, ...]) -> None:
     """Run a job file (CONFIG) on this machine and wait for it.
 
     Ctrl-C saves a checkpoint and stops the job.

@@ -13,7 +13,7 @@ from hpc_amp.config.keys import expand_section, keys_of
 from hpc_amp.config.overrides import apply_overrides
 from hpc_amp.config.paths import Expansion, expand_path, expand_paths
 from hpc_amp.config.schema import Job, Train, as_job, job_class
-from hpc_amp.config.source import read_file
+from hpc_amp.config.source import parse_file, read_file
 from hpc_amp.config.tree import MappingNode, Scalar, merge
 from hpc_amp.errors import ConfigError
 from hpc_amp.tasks.registry import TaskError, config_class
@@ -42,6 +42,15 @@ class LoadedJob:
     def error(self, key_path: str, message: str, hint: str | None = None) -> ConfigError:
         """Create an error about the value of a key, with the place that set it."""
         return ConfigError(f"{key_path}: {message}", where=self.where(key_path), hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class JobText:
+    """The content of a job file that is not on disk."""
+
+    path: Path
+    """For messages: what it was made from."""
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +97,17 @@ class JobSource:
         return loaded
 
 
-def read_job(path: Path, overrides: Sequence[str] = (), *, code: Path | None = None) -> JobSource:
+def read_job(
+    file: Path | JobText, overrides: Sequence[str] = (), *, code: Path | None = None
+) -> JobSource:
     """Read a job file and merge its overrides. `code` is the folder from which a task of the user's
     own is imported; default: the value of the key `code`. Raises ConfigError if the file or an
     override is not valid YAML, or if the task does not exist."""
-    text, tree = read_file(path, "job file")
-    return read_tree(path, text, tree, overrides, code=code)
+    if isinstance(file, JobText):
+        tree = parse_file(file.text, str(file.path), "job file")
+        return read_tree(file.path, file.text, tree, overrides, code=code)
+    text, tree = read_file(file, "job file")
+    return read_tree(file, text, tree, overrides, code=code)
 
 
 def read_tree(
@@ -146,14 +160,14 @@ def _config_of(written: MappingNode, overrides: Sequence[str], code: Path | None
 
 
 def load_job(
-    path: Path, overrides: Sequence[str] = (), *, defaults: MappingNode | None = None
+    file: Path | JobText, overrides: Sequence[str] = (), *, defaults: MappingNode | None = None
 ) -> LoadedJob:
     """Read and validate a job file. `overrides` replace keys of the file, and a site's `defaults`
     set keys that neither sets.
 
     Raises ConfigError for the first error, with the line or the override.
     """
-    return read_job(path, overrides).validate(defaults)
+    return read_job(file, overrides).validate(defaults)
 
 
 def _beneath(defaults: MappingNode, tree: MappingNode, schema: type[Job]) -> MappingNode:

@@ -14,7 +14,7 @@ from hpc_amp.config.build import build
 from hpc_amp.config.checks import check_site
 from hpc_amp.config.folders import check_known, check_own_name, named_files
 from hpc_amp.config.keys import expand_section
-from hpc_amp.config.load import JobSource, LoadedJob, read_job
+from hpc_amp.config.load import JobSource, JobText, LoadedJob, read_job
 from hpc_amp.config.paths import expand_paths
 from hpc_amp.config.schema import Train, job_class
 from hpc_amp.config.site import Site
@@ -96,7 +96,7 @@ def find_site(
 
 
 def load_for_site(
-    path: Path,
+    file: Path | JobText,
     overrides: Sequence[str] = (),
     *,
     hostname: str | None = None,
@@ -108,7 +108,7 @@ def load_for_site(
 
     Raises ConfigError.
     """
-    source = read_job(path, overrides, code=code)
+    source = read_job(file, overrides, code=code)
     site = site_of(source, hostname=hostname, which=which)
     return source.validate(site.defaults), site
 

@@ -78,16 +78,21 @@ def read_file(path: Path, kind: str) -> tuple[str, MappingNode]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"cannot read this {kind}: {reason}", where=str(path)) from None
+    return text, parse_file(text, str(path), kind)
+
+
+def parse_file(text: str, path: str, kind: str) -> MappingNode:
+    """`read_file` for a file's content. `path` is its path for errors."""
     tree = parse(text, lambda line: f"{path}:{line}")
     if tree is None or (isinstance(tree, Scalar) and tree.is_null):
         raise ConfigError(
-            f"this {kind} is empty", where=str(path), hint=f"write keys, such as {_FIRST_KEY[kind]}"
+            f"this {kind} is empty", where=path, hint=f"write keys, such as {_FIRST_KEY[kind]}"
         )
     if not isinstance(tree, MappingNode):
         raise ConfigError(
-            f"this is not a {kind}", where=str(path), hint=f"write keys, such as {_FIRST_KEY[kind]}"
+            f"this is not a {kind}", where=path, hint=f"write keys, such as {_FIRST_KEY[kind]}"
         )
-    return text, MappingNode(tree.entries, str(path))
+    return MappingNode(tree.entries, path)
 
 
 def parse(text: str, place: Callable[[int], str]) -> Node | None:

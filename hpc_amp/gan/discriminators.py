@@ -18,7 +18,9 @@ class PatchDiscriminator(nn.Module):
     """Judges overlapping patches (Isola et al., 2017): [B, inputs, H, W] to logits [B, 1, h, w] and
     the feature maps of all layers but the last.
 
-    `layers` convolutions of stride 2, whose channels double from `width` to at most `most`.
+    `layers` convolutions of stride 2, whose channels double from `width` to at most `most`. Then,
+    as in that paper, one of stride 1 and one that judges, both 4 x 4: with 3 layers a patch has 70
+    x 70 pixels. Without `stride_one`, a 1 x 1 convolution judges (Huang et al., 2018).
     """
 
     def __init__(
@@ -28,28 +30,31 @@ class PatchDiscriminator(nn.Module):
         width: int = 64,
         layers: int = 3,
         most: int = 512,
-        kernel: int = 4,
+        stride_one: bool = True,
         norm: NormName = "instance",
         spectral: SpectralName = "fp32",
     ) -> None:
         super().__init__()
-        channels = [min(width * 2**level, most) for level in range(layers)]
-        blocks = []
-        for level, (before, after) in enumerate(zip([inputs, *channels], channels, strict=False)):
-            blocks.append(
+        strides = [2] * layers + [1] * stride_one
+        self.blocks = nn.ModuleList()
+        channels = inputs
+        for level, stride in enumerate(strides):
+            after = min(width * 2**level, most)
+            self.blocks.append(
                 ConvBlock(
-                    before,
+                    channels,
                     after,
-                    kernel,
-                    2,
+                    4,
+                    stride,
                     norm=norm if level > 0 else "none",
                     activation_name="leaky",
                     spectral=spectral,
                     padding="zeros",
                 )
             )
-        self.blocks = nn.ModuleList(blocks)
-        self.head = ConvBlock(channels[-1], 1, 3, activation_name="none", padding="zeros")
+            channels = after
+        kernel = 4 if stride_one else 1
+        self.head = ConvBlock(channels, 1, kernel, activation_name="none", padding="zeros")
 
     def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits, and feature maps."""
@@ -71,14 +76,19 @@ class MultiScaleDiscriminator(nn.Module):
         scales: int = 2,
         width: int = 64,
         layers: int = 3,
-        kernel: int = 4,
+        stride_one: bool = True,
         norm: NormName = "instance",
         spectral: SpectralName = "fp32",
     ) -> None:
         super().__init__()
         self.scales = nn.ModuleList(
             PatchDiscriminator(
-                inputs, width=width, layers=layers, kernel=kernel, norm=norm, spectral=spectral
+                inputs,
+                width=width,
+                layers=layers,
+                stride_one=stride_one,
+                norm=norm,
+                spectral=spectral,
             )
             for _ in range(scales)
         )
@@ -100,9 +110,8 @@ class ProjectionDiscriminator(nn.Module):
     al., 2019): images [B, inputs, H, W] and classes int64 [B] to logits [B, h, w] and pooled
     features [B, C].
 
-    A logit is a linear function of the features at a pixel, plus the mean of their product with a
-    vector of the class (the paper has the sum). `stages` halvings double the channels from `width`
-    to at most `most`.
+    A logit is a linear function of the features at a pixel, plus their product with a vector of the
+    class. `stages` halvings double the channels from `width` to at most `most`.
     """
 
     def __init__(
@@ -131,13 +140,15 @@ class ProjectionDiscriminator(nn.Module):
         blocks.append(nn.LeakyReLU(0.2))
         self.body = nn.Sequential(*blocks)
         self.head = spectral_norm(nn.Conv2d(channels, 1, 1), spectral)
-        self.embedding = spectral_norm(nn.Embedding(classes, channels), spectral)
+        vectors = nn.Embedding(classes, channels)
+        nn.init.normal_(vectors.weight, std=channels**-0.5)  # about the length 1
+        self.embedding = spectral_norm(vectors, spectral)
 
     def forward(self, images: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and features averaged over pixels (for feature matching)."""
         features = self.body(images)
         vectors = self.embedding(classes)[:, :, None, None]
-        logits = self.head(features) + (features * vectors).mean(1, keepdim=True)
+        logits = self.head(features) + (features * vectors).sum(1, keepdim=True)
         return logits[:, 0], features.float().mean((2, 3))
 
 

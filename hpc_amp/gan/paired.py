@@ -94,11 +94,11 @@ class PairedGan(ConditionalGan):
         its normalisation would make that 0."""
         halvings = judges.scales - 1 + judges.layers
         smallest = min(self.train.images.size) // 2**halvings
-        if smallest < 2:
+        if smallest < 3:  # the layer of stride 1 has one pixel less
             raise DataError(
                 f"train.images.image_size: {list(self.train.images.size)} is too small for the "
                 f"discriminator: scales={judges.scales} and layers={judges.layers} need sides of "
-                f"{2 ** (halvings + 1)}"
+                f"{3 * 2**halvings}"
             )
 
     def loss_weights(self) -> Mapping[str, float]:

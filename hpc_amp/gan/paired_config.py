@@ -35,7 +35,7 @@ class PatchJudges:
     width: Annotated[Count, NETWORK] = 64
     """Channels after the first layer; each further layer has twice as many, at most 512."""
     layers: Annotated[Count, NETWORK] = 3
-    """Convolutions of stride 2. More of them judge larger patches."""
+    """Convolutions of stride 2; one of stride 1 follows. More of them judge larger patches."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

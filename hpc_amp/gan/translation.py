@@ -93,6 +93,7 @@ class DomainDiscriminators(nn.Module):
                 scales=config.discriminator_scales,
                 width=config.discriminator_width,
                 layers=config.discriminator_layers,
+                stride_one=False,
                 norm="none",
                 spectral=config.spectral,
             )

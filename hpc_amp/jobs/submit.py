@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.config.checks import check_job
-from hpc_amp.config.load import LoadedJob
+from hpc_amp.config.load import JobText, LoadedJob
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.errors import HpcAmpError, UnclearError, UsageError
 from hpc_amp.jobs import change, rundir
@@ -25,7 +25,11 @@ from hpc_amp.signals import uninterrupted
 
 
 def prepare(
-    config: Path, overrides: Sequence[str], *, run_id: str | None = None, site: str | None = None
+    config: Path | JobText,
+    overrides: Sequence[str],
+    *,
+    run_id: str | None = None,
+    site: str | None = None,
 ) -> tuple[Plan, LoadedJob]:
     """Read a job file, validate it and make its plan. Writes nothing to disk. `run_id` replaces the
     generated run id, and `site` the job's site. Raises ConfigError or UsageError."""

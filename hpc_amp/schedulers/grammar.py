@@ -181,6 +181,8 @@ class Grammar(ABC):
     """The options that hpc-amp generates from keys of a job file, each with its key."""
     joined: ClassVar[Mapping[str, Joined]] = {}
     """Options whose values can be joined."""
+    counts_minutes: ClassVar[bool] = False
+    """Whether a time limit that is one number counts minutes, not seconds."""
 
     # ---- what scripts for this scheduler use -----------------------------------------------------
     once_a_node: ClassVar[str] = "mpiexec -n NODES --ppn 1"
@@ -201,6 +203,22 @@ class Grammar(ABC):
     def split(self, text: str, line: int = 1) -> Split:
         """Split a directive into words. `text` is the text after the marker, `line` the number of
         its line."""
+
+    def seconds(self, limit: str) -> int | None:
+        """A time limit in seconds, or None if it is not understood. The usual form is
+        `[D-]HH:MM:SS`; two numbers are minutes and seconds, or, after days, hours and minutes."""
+        match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
+        if match is None:
+            return None
+        days, *given = match.groups()
+        parts = [int(part) for part in given if part is not None]
+        if days is not None:
+            hours, minutes, seconds = [*parts, 0, 0][:3]
+            return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
+        if len(parts) == 1:
+            return parts[0] * (60 if self.counts_minutes else 1)
+        hours, minutes, seconds = [0, *parts][-3:]
+        return (hours * 60 + minutes) * 60 + seconds
 
     def text_of(self, line: str) -> str | None:
         """The text after the marker of a directive; None if the line is not a directive."""

@@ -10,7 +10,7 @@ from hpc_amp.train.engine import Engine
 from support.gan_checks import merged
 from support.training import engine
 
-JUDGES = {"width": 8, "layers": 2, "scales": 2}
+JUDGES = {"width": 8, "layers": 1, "scales": 2}
 MODELS: dict[str, dict[str, Any]] = {
     "spade": {
         "task": "spade",

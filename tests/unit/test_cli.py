@@ -110,7 +110,7 @@ def test_version(host: StubHost) -> None:
         (["logs", "-n", "x", "y"], "Invalid value for '-n' / '--lines'"),
         (["logs", "-n", "-1", "y"], "Invalid value for '-n' / '--lines'"),
         (["submit", "nope.yaml"], "nope.yaml: there is no such job file"),
-        (["submit", "."], ".: this is a folder, not a job file"),
+        (["submit", "."], ". is a folder; name a job file or a program in it"),
         (["submit", "job.yaml", "oops"], "override 'oops': this has no '='"),
         (["submit", "job.yaml", "job.node=2"], "override 'job.node=2': unknown key job.node; did"),
         (["submit", "job.yaml", "--run-id", "../x"], "'../x' is not a run id"),

@@ -150,7 +150,11 @@ def try_out(verb: str, params: dict[str, Any], words: list[str], site: str) -> N
     ):
         succeeds(*words)
     elif verb == "init":
-        Path("job.yaml").unlink()
+        source = Path(words[1]) if len(words) > 1 else None
+        target = source.with_suffix(".yaml") if source else Path("job.yaml")
+        if source is not None and not source.exists():
+            source.write_text("#!/bin/bash\n#SBATCH -N 2\nsrun python train.py\n")
+        target.unlink(missing_ok=True)
         succeeds(*words)
     elif verb in ("lint", "migrate") or (verb == "explain" and is_given(params)):
         assert run(*words).exit_code in (0, 1)

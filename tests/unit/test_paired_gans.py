@@ -106,7 +106,7 @@ def test_sizes_and_maps_that_a_model_cannot_use_are_refused(tmp_path: Path) -> N
         paired(tmp_path, "pix2pixhd", images={"image_size": [18]})
     with pytest.raises(DataError, match="instance_features needs label maps with instance maps"):
         paired(tmp_path, "pix2pixhd", images={"instances": False})
-    with pytest.raises(DataError, match=r"scales=2 and layers=2 need sides of 16"):
+    with pytest.raises(DataError, match=r"scales=2 and layers=1 need sides of 12"):
         paired(tmp_path, "spade", images={"image_size": [8]})
     with pytest.raises(DataError, match="instance_features needs weights in fp32"):
         paired(tmp_path, "pix2pixhd", precision="O2")

@@ -47,6 +47,7 @@ class CobaltGrammar(Grammar):
     long_separator = " "
     paths = frozenset({"output", "error", "outputprefix", "debuglog", "inputfile", "cwd"})
 
+    counts_minutes = True
     keys: ClassVar[Mapping[str, str]] = {
         "nodecount": "job.nodes",
         "time": "job.walltime",

@@ -91,7 +91,13 @@ class PbsGrammar(Grammar):
             return Requested()
         chunks = sum(number(chunk.partition(":")[0]) or 1 for chunk in select.split("+"))
         scattered = "scatter" in given.get("place", "") or ":system=" in select
-        return Requested(nodes=chunks if scattered or chunks == 1 else None, chunks=chunks)
+        gpus = re.search(r":ngpus=(\d+)", select)
+        return Requested(
+            nodes=chunks if scattered or chunks == 1 else None,
+            chunks=chunks,
+            gpus_per_node=int(gpus[1]) if gpus and "+" not in select else None,
+            gpus=gpus is not None,
+        )
 
 
 def resource_list(value: str) -> Iterable[tuple[str, str | None]]:

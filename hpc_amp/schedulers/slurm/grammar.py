@@ -82,6 +82,7 @@ class SlurmGrammar(Grammar):
         "command line"
     )
 
+    counts_minutes = True
     keys: ClassVar[Mapping[str, str]] = {
         "nodes": "job.nodes",
         "time": "job.walltime",

@@ -1,0 +1,73 @@
+"""What a command is given as its job: a job file or a program, and changes of its keys."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from hpc_amp.config.load import JobText
+
+F = TypeVar("F", bound=Callable[..., Any])
+_ARGUMENTS, _OVERRIDES = "hpc_amp.arguments", "hpc_amp.overrides"
+
+
+class JobCommand(click.Command):
+    """A command whose line may end in `-- ARGUMENT...`, the arguments of a program."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the arguments of the program away from click."""
+        ctx.meta[_ARGUMENTS] = []
+        if "--" in args:
+            at = args.index("--")
+            args, ctx.meta[_ARGUMENTS] = args[:at], args[at + 1 :]
+        return super().parse_args(ctx, args)
+
+
+def _sets(key: str) -> Callable[[click.Context, click.Parameter, str | None], None]:
+    """The callback of an option that is a short form of `key`."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            ctx.meta.setdefault(_OVERRIDES, []).append(f"{key}={value}")
+
+    return callback
+
+
+_SHORT_FORMS = (
+    (("-N", "--nodes"), "N", "job.nodes"),
+    (("--gpus",), "N", "job.gpus_per_node"),
+    (("-t", "--time"), "TIME", "job.walltime"),
+    (("-q", "--queue"), "QUEUE", "job.queue"),
+    (("-A", "--account"), "ACCOUNT", "job.account"),
+    (("--image",), "FILE", "container.image"),
+    (("--name",), "NAME", "name"),
+)
+
+
+def takes_job(command: F) -> F:
+    """Give a command the arguments CONFIG and KEY=VALUE, and short forms of the usual keys. The
+    command, a `JobCommand`, gets `config`, a path or a `JobText`, and `overrides`, a tuple."""
+
+    @functools.wraps(command)
+    def with_job(config: Path, overrides: tuple[str, ...], **others: Any) -> Any:
+        from hpc_amp.draft.program import job_or_program
+
+        meta = click.get_current_context().meta
+        job: Path | JobText = job_or_program(config, meta[_ARGUMENTS])
+        # A key that is written out counts more than a short form.
+        return command(config=job, overrides=(*meta.get(_OVERRIDES, ()), *overrides), **others)
+
+    for names, metavar, key in reversed(_SHORT_FORMS):
+        with_job = click.option(
+            *names, metavar=metavar, help=f"Short for {key}={metavar}.", callback=_sets(key),
+            expose_value=False,
+        )(with_job)  # fmt: skip
+    with_job = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]... [-- ARGUMENT...]")(
+        with_job
+    )
+    return click.argument("config", type=click.Path(path_type=Path))(with_job)  # type: ignore[return-value]

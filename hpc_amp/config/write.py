@@ -1,0 +1,55 @@
+"""Job files as YAML text, from values or from a tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from hpc_amp.config.tree import Items, MappingNode, Node
+
+_RESOLVER = yaml.resolver.Resolver()
+_STRING = "tag:yaml.org,2002:str"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes lists within lines, and mappings in lines of their own."""
+
+    def represent_str(self, data: str) -> Any:
+        """Text of several lines as a block."""
+        return self.represent_scalar(_STRING, data, style="|" if "\n" in data else None)
+
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: Any = None) -> Any:
+        return super().represent_sequence(tag, sequence, flow_style=True)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
+
+def to_text(value: dict[str, Any]) -> str:
+    """The YAML text of mappings, lists and scalars, in the order of the keys."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def tree_text(tree: MappingNode) -> str:
+    """The YAML text of a tree. Read again, it is the same tree but for its places."""
+    text: str = yaml.serialize(_node(tree), Dumper=_Dumper, allow_unicode=True, width=100)
+    return text
+
+
+def _node(node: Node) -> yaml.Node:
+    if isinstance(node, MappingNode):
+        entries = [(_scalar(name, quoted=False), _node(at)) for name, at in node.entries.items()]
+        return yaml.MappingNode("tag:yaml.org,2002:map", entries, flow_style=False)
+    if isinstance(node, Items):
+        items = [_node(item) for item in node.items]
+        return yaml.SequenceNode("tag:yaml.org,2002:seq", items, flow_style=True)
+    return _scalar(node.text, quoted=node.quoted)
+
+
+def _scalar(text: str, *, quoted: bool) -> yaml.ScalarNode:
+    if quoted:
+        return yaml.ScalarNode(_STRING, text, style="'")
+    # The tag that the writer expects of a plain scalar, so that it adds no quotes.
+    tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    return yaml.ScalarNode(tag, text)

@@ -1,0 +1,1 @@
+"""Job files that are drafted from a program or from a job script."""

@@ -1,0 +1,109 @@
+"""The job file of a program that is given in its place: `hpc-amp submit train.py -- --lr 0.1`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpc_amp.config.load import JobText
+from hpc_amp.config.write import to_text
+from hpc_amp.errors import UsageError
+
+_IMAGES = (".sif", ".simg", ".sqsh", ".squashfs")
+_JOB_FILES = (".yaml", ".yml", ".json")
+_DIRECTIVE = re.compile(rb"^#(SBATCH|PBS|COBALT|\$) ", re.MULTILINE)
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+_HEAD = 64 * 2**10
+_STARTER = """\
+# Each rank runs the command `run`, with RANK, WORLD_SIZE and others of torch.distributed set.
+code: null                     # a folder: it is copied, and `run` starts in the copy
+
+job:
+  nodes: 1
+  gpus_per_node: 1             # one rank for each GPU
+  walltime: "01:00:00"         # of one attempt; a run that was stopped by it starts again
+  # queue: gpu
+  # account: my_project
+  # setup: module load apptainer
+
+container:
+  image: null                  # path of a .sif file
+"""
+
+
+def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
+    """`given` itself if it is a job file, else the job that runs the program `given` with
+    `arguments`. Raises UsageError if it is something else, with what to type."""
+    if given.is_dir():
+        raise UsageError(f"{given} is a folder", hint="name a job file or a program in it")
+    if given.suffix in _IMAGES:
+        raise UsageError(
+            f"{given} is a container image",
+            hint=f"name a program too: hpc-amp submit train.py --image {given}",
+        )
+    if given.suffix in _JOB_FILES or not given.is_file():
+        if arguments and not given.is_file():
+            raise UsageError(f"there is no file {given}")
+        if arguments:
+            raise UsageError(
+                f"arguments after -- are for a program, and {given} is not one",
+                hint="write them in the job file's key run",
+            )
+        return given
+    if is_job_script(given):
+        raise UsageError(
+            f"{given} is a job script with directives of its own",
+            hint=f"hpc-amp init {given} drafts a job file from it",
+        )
+    command = _command(given)
+    if command is None:
+        return given  # a job file with a name of its own
+    return JobText(given, to_text({"name": name_of(given), "run": [*command, *arguments]}))
+
+
+def draft_from_program(program: Path) -> str:
+    """The text of a job file for a program, with what a user usually sets. Raises UsageError if it
+    is not a program."""
+    command = _command(program) if program.is_file() else None
+    if command is None:
+        raise UsageError(
+            f"{program} is neither a program nor a job script",
+            hint="name a .py file, an executable or a script with directives",
+        )
+    parts = _STARTER.split("\n", 1)
+    run = to_text({"run": command})
+    return f"{parts[0]}\n\nname: {name_of(program)}\n{run}{parts[1]}"
+
+
+def is_job_script(path: Path) -> bool:
+    """Whether a file has directives of a scheduler."""
+    return path.suffix != ".py" and _DIRECTIVE.search(_head(path)) is not None
+
+
+def name_of(path: Path) -> str:
+    """A job name from the name of a file."""
+    return as_name(path.stem)
+
+
+def as_name(text: str) -> str:
+    """A job name from any text."""
+    return _NO_NAME.sub("-", text).strip("-.") or "job"
+
+
+def _command(program: Path) -> list[str] | None:
+    """The words that start a program; None if it is not one."""
+    if program.suffix == ".py":
+        return ["python", str(program)]
+    if os.access(program, os.X_OK):
+        return [os.path.abspath(program)]
+    return ["bash", str(program)] if program.suffix == ".sh" else None
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_HEAD)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,286 @@
+"""Programs in the place of job files, and job files that are drafted from scripts."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from support.stubs import StubHost
+
+from hpc_amp.config.load import JobText, load_job, read_job
+from hpc_amp.config.tree import Items, MappingNode, Node, Scalar
+from hpc_amp.config.write import tree_text
+from hpc_amp.draft.script import draft_from_script
+from hpc_amp.errors import UsageError
+from hpc_amp.schedulers import grammars
+from hpc_amp.schedulers.grammar import Grammar
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+PROGRAM = (
+    "import json, os, sys\nprint('said', json.dumps([os.environ['WORLD_SIZE'], *sys.argv[1:]]))\n"
+)
+
+
+def test_a_program_runs_without_a_job_file(host: StubHost) -> None:
+    (host.work / "train.py").write_text(PROGRAM)
+    words = [
+        "--lr=0.1",
+        "two words",
+        "$(touch hacked) '\"; x",
+        "a\nb",
+        "é",
+        "yes",
+        "1e3",
+        "--",
+        "{lr}",
+    ]
+    options = ["--gpus", "0", "-t", "10m", "--name", "mine", "job.ranks_per_node=2"]
+    result = host.hpc_amp("run", "train.py", *options, "--", *words)
+    assert result.returncode == 0, result.stderr
+    said = [json.loads(line[5:]) for line in result.stdout.splitlines() if line.startswith("said ")]
+    assert said == [["2", *words]] * 2
+    assert "mine: finished" in result.stdout
+    assert not (host.work / "hacked").exists()
+
+
+def test_what_is_saved_is_what_is_submitted(host: StubHost) -> None:
+    (host.work / "my program").write_text("#!/bin/sh\necho started\n")
+    (host.work / "my program").chmod(0o755)
+    given = ["-N", "2", "--gpus", "4", "-q", "short", "-A", "proj", "-t", "1h", "site=slurm"]
+    run_id = ["--run-id", "20260101-000000-aaaa"]
+    given += ["container.env={A: '1'}", "job.nodes=3"]
+    given += ["--save", "job.yaml", "--dry-run", *run_id]
+    direct = host.hpc_amp("submit", "my program", *given, "--", "0x10", "no")
+    assert direct.returncode == 0, direct.stderr
+    again = host.hpc_amp("render", "job.yaml", *run_id)
+    assert again.stdout == direct.stdout
+    job = load_job(host.work / "job.yaml").job
+    assert job.name == "my-program" and job.run == [str(host.work / "my program"), "0x10", "no"]
+    resources = job.resources
+    assert (resources.nodes, resources.gpus_per_node) == (
+        3,
+        4,
+    )  # a key counts more than its short form
+    assert (resources.queue, resources.account, resources.walltime) == ("short", "proj", "1h")
+    refused = host.hpc_amp("submit", "my program", "--save", "job.yaml", "--dry-run")
+    assert refused.returncode == 2 and "job.yaml already exists" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["folder"], "folder is a folder; name a job file or a program in it"),
+        (["image.sif"], "hpc-amp submit train.py --image image.sif"),
+        (["old.sh"], "old.sh is a job script with directives of its own; hpc-amp init old.sh"),
+        (["job.yaml", "--", "--lr", "1"], "arguments after -- are for a program"),
+        (["missing.py"], "missing.py: there is no such job file"),
+        (["train.py", "--gpus", "many"], "job.gpus_per_node: must be a whole number"),
+    ],
+)
+def test_what_is_not_a_job_is_refused_with_what_to_type(
+    host: StubHost, given: list[str], why: str
+) -> None:
+    (host.work / "folder").mkdir()
+    (host.work / "old.sh").write_text("#!/bin/sh\n#SBATCH -N 2\nsrun python train.py\n")
+    (host.work / "job.yaml").write_text("name: a\nrun: [python]\n")
+    (host.work / "train.py").write_text("")
+    result = host.hpc_amp("submit", *given)
+    assert result.returncode == 2
+    assert why in result.stderr and result.stderr.count("\n") == 1
+    assert not (host.work / "runs").exists()
+
+
+SLURM = """#!/bin/bash
+#SBATCH --job-name=res/net
+#SBATCH -N 2
+#SBATCH --ntasks-per-node=4
+#SBATCH --gpus-per-node=4 --cpus-per-task=8
+#SBATCH --time=90
+#SBATCH -p gpu
+#SBATCH --account=proj1 --mem=200G
+#SBATCH --constraint=a100
+#SBATCH --output=log-%j.txt
+module load apptainer cuda/12
+export NCCL_DEBUG=INFO
+export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)
+DATA=/scratch/data
+if [ -n "$DEBUG" ]; then
+  export NCCL_DEBUG=TRACE
+fi
+mkdir -p out
+srun apptainer exec --nv -B /scratch:/scratch --cleanenv pytorch.sif \\
+   python3 -u train.py --data $DATA --lr 0.1 --tag $TAG
+"""
+TORCHRUN = """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1 --cpus-per-task=32
+#SBATCH --gres=gpu:a100:4 --time=1-00:00:00
+srun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_endpoint=$head:29500 train.py --batch 8
+"""
+PBS = """#!/bin/bash
+#PBS -N vit
+#PBS -l select=4:ncpus=64:ngpus=4:mpiprocs=4,walltime=12:00:00
+#PBS -l place=scatter -q preemptable
+#PBS -A Proj
+#PBS -j oe
+cd $PBS_O_WORKDIR
+module load conda; conda activate base
+mpiexec -n 16 --ppn 4 singularity exec --nv /i/t.sif python -m pkg.train -e 3
+"""
+COBALT = """#!/bin/bash
+#COBALT -n 2 -t 60 -q single-gpu -A Proj
+source /lus/venv/bin/activate
+mpirun -n 16 -N 8 -hostfile $COBALT_NODEFILE python train.py
+"""
+GRID_ENGINE = """#!/bin/bash
+#$ -N fit
+#$ -l h_rt=02:00:00,gpu=2
+#$ -P proj
+#$ -cwd
+python train.py --epochs 3
+"""
+
+
+def drafted(folder: Path, script: str) -> tuple[dict[str, object], str]:
+    """The keys of the job file that is drafted from a script, and its text."""
+    path = folder / "old script.sh"
+    path.write_text(script)
+    text = draft_from_script(path)
+    job = load_job_text(text)
+    return job, text
+
+
+def load_job_text(text: str) -> dict[str, object]:
+    job = read_job(JobText(Path("draft"), text)).validate().job
+    resources = job.resources
+    return {
+        "name": job.name, "run": job.run, "nodes": resources.nodes, "gpus": resources.gpus_per_node,
+        "ranks": job.ranks_per_node, "cpus": resources.cpus_per_gpu, "time": resources.walltime,
+        "queue": resources.queue, "account": resources.account, "memory": resources.memory,
+        "further": resources.directives, "setup": resources.setup, "image": job.container.image,
+        "bind": job.container.bind, "args": job.container.args,
+    }  # fmt: skip
+
+
+def test_a_slurm_script_becomes_a_job_file(tmp_path: Path) -> None:
+    job, text = drafted(tmp_path, SLURM)
+    assert job == {
+        "name": "res-net", "nodes": 2, "gpus": 4, "ranks": 4, "cpus": 8, "time": "01:30:00",
+        "queue": "gpu", "account": "proj1", "memory": "200GiB", "further": ["--constraint=a100"],
+        "setup": "module load apptainer cuda/12\nexport NCCL_DEBUG=INFO\nDATA=/scratch/data\n",
+        "image": "pytorch.sif", "bind": ["/scratch:/scratch"], "args": ["--cleanenv"],
+        "run": ["python", "-u", "train.py", "--data", "/scratch/data", "--lr", "0.1",
+                "--tag", "$TAG"],
+    }  # fmt: skip
+    for remark in (
+        "line 13: left out, hpc-amp sets it: export MASTER_ADDR=",
+        "line 16: not taken over: export NCCL_DEBUG=TRACE",
+        "line 18: not taken over: mkdir -p out",
+        "no shell replaces $TAG",
+    ):
+        assert remark in text
+
+
+def test_torchrun_is_left_out(tmp_path: Path) -> None:
+    job, text = drafted(tmp_path, TORCHRUN)
+    wanted = {"run": ["python", "train.py", "--batch", "8"], "gpus": 4, "ranks": 4, "cpus": 8}
+    assert job | wanted == job
+    assert job["time"] == "1-00:00:00" and job["name"] == "old-script"
+    assert "lint found in it" in text and "29500" in text  # the port that all jobs would share
+
+
+def test_scripts_of_other_schedulers_become_job_files(tmp_path: Path) -> None:
+    job, _ = drafted(tmp_path, PBS)
+    wanted = {
+        "name": "vit", "nodes": 4, "gpus": 4, "ranks": 4, "time": "12:00:00",
+        "queue": "preemptable", "account": "Proj", "further": ["-l place=scatter"],
+        "image": "/i/t.sif",
+        "setup": "module load conda; conda activate base\n",
+        "run": ["python", "-m", "pkg.train", "-e", "3"],
+    }  # fmt: skip
+    assert job | wanted == job
+    job, _ = drafted(tmp_path, COBALT)
+    wanted = {"nodes": 2, "gpus": 0, "ranks": 8, "time": "01:00:00", "run": ["python", "train.py"]}
+    assert job | wanted == job
+    job, _ = drafted(tmp_path, GRID_ENGINE)
+    wanted = {"name": "fit", "nodes": 1, "time": "02:00:00", "account": "proj"}
+    assert job | wanted == job
+    assert job["run"] == ["python", "train.py", "--epochs", "3"]
+
+
+def test_a_script_without_a_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="starts no program that hpc-amp recognises"):
+        drafted(tmp_path, "#!/bin/sh\n#SBATCH -N 1\nls\n")
+
+
+def test_init_drafts_from_programs_and_scripts(host: StubHost) -> None:
+    (host.work / "train.py").write_text(PROGRAM)
+    (host.work / "old.sbatch").write_text(TORCHRUN)
+    for name in ("train.py", "old.sbatch"):
+        result = host.hpc_amp("init", name)
+        path = f"{name.partition('.')[0]}.yaml"
+        assert result.stdout == f"wrote {path}; next: hpc-amp validate {path}\n", result.stderr
+        assert host.hpc_amp("validate", path).returncode == 0
+        assert f"{path} already exists" in host.hpc_amp("init", name).stderr
+    assert "no file none.py" in host.hpc_amp("init", "none.py").stderr
+    (host.work / "notes.txt").write_text("text")
+    assert "neither a program nor a job script" in host.hpc_amp("init", "notes.txt").stderr
+
+
+def without_places(node: Node | None) -> object:
+    """A tree as plain values, with the quotes of scalars."""
+    if isinstance(node, MappingNode):
+        return {name: without_places(below) for name, below in node.entries.items()}
+    if isinstance(node, Items):
+        return [without_places(item) for item in node.items]
+    assert isinstance(node, Scalar)
+    return (node.text, node.quoted)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_tree_that_is_written_is_read_again(path: Path) -> None:
+    tree = read_job(path).tree
+    again = read_job(JobText(path, tree_text(tree))).tree
+    assert without_places(again) == without_places(tree)
+
+
+@pytest.mark.parametrize(
+    "text", ["1e3", "0x10", "~", "no", "01:00:00", "a: b", "- x", "#", "é\n", "*a"]
+)
+def test_any_scalar_is_written_as_it_is_read(text: str) -> None:
+    override = f"container.env={{A: {json.dumps(text)}}}"
+    tree = read_job(JobText(Path("x"), "name: a\nrun: [x]\n"), [override]).tree
+    again = read_job(JobText(Path("x"), tree_text(tree))).validate().job
+    assert again.container.env == {"A": text}
+
+
+@pytest.mark.parametrize(
+    ("limit", "slurm", "pbs"),
+    [
+        ("90", 5400, 90),
+        ("10:30", 630, 630),
+        ("01:00:00", 3600, 3600),
+        ("2-0", 172800, 172800),
+        ("1-02:03", 93780, 93780),
+        ("1-02:03:04", 93784, 93784),
+        ("UNLIMITED", None, None),
+    ],
+)
+def test_time_limits_of_directives(limit: str, slurm: int | None, pbs: int | None) -> None:
+    found: dict[str, Grammar] = {grammar.name: grammar for grammar in grammars()}
+    assert found["slurm"].seconds(limit) == slurm
+    assert found["pbs"].seconds(limit) == pbs
+
+
+def test_the_examples_of_the_help_parse(host: StubHost) -> None:
+    """`hpc-amp submit --help` shows a command; its options exist."""
+    (host.work / "train.py").write_text("")
+    (host.work / "pytorch.sif").write_text("hsqs: the beginning of an image")
+    help_text = host.hpc_amp("submit", "--help").stdout
+    line = next(line for line in help_text.splitlines() if "hpc-amp submit train.py" in line)
+    words = shlex.split(line)[1:]
+    at = words.index("--")
+    result = host.hpc_amp(*words[:at], "--dry-run", "site=slurm", *words[at:])
+    assert result.returncode == 0, result.stderr
+    assert "--job-name=train\n" in result.stdout and "--nodes=2" in result.stdout
