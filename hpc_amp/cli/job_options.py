@@ -49,25 +49,37 @@ _SHORT_FORMS = (
 )
 
 
-def takes_job(command: F) -> F:
+def metavar_of(varies: bool) -> str:
+    """How the help shows what follows CONFIG."""
+    values = "VALUE[,VALUE]..." if varies else "VALUE"
+    return f"[KEY={values}]... [-- ARGUMENT...]"
+
+
+def takes_job(command: F, *, varies: bool = False, without: str = "") -> F:
     """Give a command the arguments CONFIG and KEY=VALUE, and short forms of the usual keys. The
-    command, a `JobCommand`, gets `config`, a path or a `JobText`, and `overrides`, a tuple."""
+    command, a `JobCommand`, gets `config`, a path or a `JobText`, and `overrides`, a tuple.
+
+    `varies`: arguments of a program may have several values, `--lr=0.1,0.2`. `without`: the key
+    that has no short form, because the command has an option of that name.
+    """
 
     @functools.wraps(command)
     def with_job(config: Path, overrides: tuple[str, ...], **others: Any) -> Any:
-        from hpc_amp.draft.program import job_or_program
+        from hpc_amp.draft.program import job_or_program, varied
 
         meta = click.get_current_context().meta
-        job: Path | JobText = job_or_program(config, meta[_ARGUMENTS])
+        arguments, several = varied(meta[_ARGUMENTS]) if varies else (meta[_ARGUMENTS], [])
+        job: Path | JobText = job_or_program(config, arguments)
         # A key that is written out counts more than a short form.
-        return command(config=job, overrides=(*meta.get(_OVERRIDES, ()), *overrides), **others)
+        given = (*meta.get(_OVERRIDES, ()), *overrides, *several)
+        return command(config=job, overrides=given, **others)
 
     for names, metavar, key in reversed(_SHORT_FORMS):
+        if key == without:
+            continue
         with_job = click.option(
             *names, metavar=metavar, help=f"Short for {key}={metavar}.", callback=_sets(key),
             expose_value=False,
         )(with_job)  # fmt: skip
-    with_job = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]... [-- ARGUMENT...]")(
-        with_job
-    )
+    with_job = click.argument("overrides", nargs=-1, metavar=metavar_of(varies))(with_job)
     return click.argument("config", type=click.Path(path_type=Path))(with_job)  # type: ignore[return-value]

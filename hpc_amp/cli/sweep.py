@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,13 @@ from hpc_amp.cli.campaigns import (
     points_option,
     start_campaign,
 )
+from hpc_amp.cli.job_options import JobCommand, takes_job
 from hpc_amp.cli.options import DefaultGroup, json_option
 
 if TYPE_CHECKING:
     from hpc_amp.campaigns.folder import Submitting
     from hpc_amp.campaigns.view import View
+    from hpc_amp.config.load import JobText
 
 
 @click.group(cls=DefaultGroup, no_args_is_help=False)
@@ -29,6 +32,7 @@ def sweep() -> None:
 
     \b
       hpc-amp sweep job.yaml train.optimizer.lr=0.1,0.2 train.precision.mode=fp16,bf16
+      hpc-amp sweep train.py --gpus 4 -- --lr=0.1,0.2 --wd=0,0.01
       hpc-amp sweep status NAME       the state of its points
       hpc-amp sweep report NAME       the points, best first, and a picture
       hpc-amp sweep continue NAME     the points that are missing or have failed
@@ -44,9 +48,8 @@ def _view() -> View:
     return SWEEP
 
 
-@sweep.command()
-@click.argument("config", type=click.Path(path_type=Path))
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE[,VALUE]...]...")
+@sweep.command(cls=JobCommand)
+@functools.partial(takes_job, varies=True)
 @click.option(
     "--zip", "zipped", is_flag=True, help="Take the values of all keys one by one, not as a grid."
 )
@@ -63,7 +66,7 @@ def _view() -> View:
 @json_option
 @parent_option("sweeps")
 def start(
-    config: Path,
+    config: Path | JobText,
     overrides: tuple[str, ...],
     zipped: bool,
     table: Path | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ class JobSource:
         job = as_job(build(self.schema, tree))
         loaded = LoadedJob(job, self.path, self.text, tree, self.overrides, tuple(expanded))
         _one_of_train_and_run(loaded)
-        return loaded
+        return replace(loaded, job=replace(job, run=_with_values(loaded)))
 
 
 def read_job(
@@ -196,6 +196,27 @@ def _for_task(defaults: MappingNode, schema: type[Job]) -> MappingNode:
     return MappingNode(
         {**defaults.entries, "train": MappingNode(used, train.where)}, defaults.where
     )
+
+
+def _with_values(loaded: LoadedJob) -> list[str] | None:
+    """The words of `run` with `{NAME}` replaced by the value of that name. Other braces stay."""
+    run, values = loaded.job.run, loaded.job.values
+    used: set[str] = set()
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in values:
+            return match[0]
+        used.add(name)
+        return values[name]
+
+    words = [re.sub(r"\{(\w+)\}", value, word) for word in run or ()]
+    unused = next((name for name in values if name not in used), None)
+    if unused is not None:
+        raise loaded.error(
+            f"values.{unused}", f"run has no {{{unused}}}", 'write it in a word of run: "--lr={lr}"'
+        )
+    return None if run is None else words
 
 
 def _one_of_train_and_run(loaded: LoadedJob) -> None:

@@ -44,6 +44,7 @@ from hpc_amp.config.values import (
     renaming,
     run_name,
     step_range,
+    value_names,
 )
 
 SCHEMA_VERSION = 1
@@ -490,6 +491,9 @@ class Job:
     """What happens after a failure."""
     train: Train | None = None
     """Training of a task. Either this or `run`."""
+    values: Annotated[dict[str, str], value_names] = field(default_factory=dict)
+    """Values for `{NAME}` in the words of `run`: `run: [python, train.py, "--lr={lr}"]` with
+    `values: {lr: 0.1}`. `hpc-amp sweep job.yaml values.lr=0.1,0.2` varies them."""
     run: Annotated[list[str], no_nul] | None = None
     """Your own command, as a list of words. Each rank runs it with the standard torch.distributed
     variables. A first word `python` stands for the job's interpreter. It may not be a

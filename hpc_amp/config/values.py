@@ -184,6 +184,15 @@ def own_variable(name: str) -> str | None:
     return OWN_VARIABLES.get(name)
 
 
+def value_names(value: dict[str, str]) -> None:
+    """A check that every key is a name, and that no value contains a NUL character."""
+    for name, content in value.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(f"{name!r} is not a name of letters, digits and _")
+        if "\0" in content:
+            raise ValueError(f"the value of {name} holds a NUL character")
+
+
 def environment_names(value: dict[str, str]) -> None:
     """A check that every key is the name of an environment variable that hpc-amp does not set
     itself, and that no value contains a NUL character."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpc_amp.campaigns.points import split_values
 from hpc_amp.config.load import JobText
 from hpc_amp.config.write import to_text
 from hpc_amp.errors import UsageError
@@ -61,6 +62,20 @@ def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
     if command is None:
         return given  # a job file with a name of its own
     return JobText(given, to_text({"name": name_of(given), "run": [*command, *arguments]}))
+
+
+def varied(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Arguments of which some have several values, `--lr=0.1,0.2`: the arguments with a name in
+    place of the values, `--lr={lr}`, and the overrides that give the name its values."""
+    words, overrides = [], []
+    for word in arguments:
+        option, equals, text = word.partition("=")
+        name = re.sub(r"\W", "_", option.lstrip("-"))
+        if option.startswith("-") and equals and name and len(split_values(text)) > 1:
+            overrides.append(f"values.{name}={text}")
+            word = f"{option}={{{name}}}"
+        words.append(word)
+    return words, overrides
 
 
 def draft_from_program(program: Path) -> str:

@@ -29,7 +29,7 @@ export PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1
 export OMP_NUM_THREADS=${job[cpus_per_rank]}
 export HPC_AMP_NNODES=${job[nodes]} HPC_AMP_PPN=${job[ranks_per_node]}
 export HPC_AMP_WORLD_SIZE=$((job[nodes] * job[ranks_per_node]))
-export HPC_AMP_ATTEMPT=$attempt
+export HPC_AMP_ATTEMPT=$attempt HPC_AMP_RUN_DIR=$run_dir HPC_AMP_RESUMES=$((attempt - 1))
 export HPC_AMP_OUTCOME_FILE="$run_dir/attempts/$attempt/outcome.json"
 # The run saves and stops before the scheduler ends it, with or without a signal.
 export HPC_AMP_STOP_AT=$((deadline - job[stop_margin])) HPC_AMP_END_AT=$deadline

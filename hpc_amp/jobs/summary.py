@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,39 @@ from hpc_amp.config.units import format_duration
 from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.status import RunStatus
 
+_TAIL = 64 * 2**10
+
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """Read `summary.json` of a run. Empty if the run has not written it."""
-    return read_json(run_dir / "summary.json")
+    """Read `summary.json` of a run, with the numbers that a program of the user's reported last.
+    Empty if the run has not written it."""
+    summary = read_json(run_dir / "summary.json")
+    if summary and summary.get("metrics") is None:
+        summary["metrics"] = _reported(run_dir / "metrics.jsonl")
+    return summary
+
+
+def _reported(path: Path) -> dict[str, float]:
+    """The newest value of each name in the last lines of `metrics.jsonl`."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL))
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    found: dict[str, float] = {}
+    for line in lines:
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue  # cut off at its beginning, or being written
+        if isinstance(values, dict):
+            found |= {
+                name: value
+                for name, value in values.items()
+                if isinstance(value, int | float) and name not in ("step", "time")
+            }
+    return found
 
 
 def describe(status: RunStatus) -> str:

@@ -159,7 +159,8 @@ def try_out(verb: str, params: dict[str, Any], words: list[str], site: str) -> N
     elif verb in ("lint", "migrate") or (verb == "explain" and is_given(params)):
         assert run(*words).exit_code in (0, 1)
     elif verb in ("bench start", "scale start", "sweep start"):
-        succeeds(*words, "--dry-run")
+        at = words.index("--") if "--" in words else len(words)  # arguments of a program follow
+        succeeds(*words[:at], "--dry-run", *words[at:])
     elif params.get("config") is not None:
         overrides = list(params["overrides"])
         if not any(one.startswith("site=") for one in overrides):

@@ -13,7 +13,7 @@ from hpc_amp.config.load import JobText, load_job, read_job
 from hpc_amp.config.tree import Items, MappingNode, Node, Scalar
 from hpc_amp.config.write import tree_text
 from hpc_amp.draft.script import draft_from_script
-from hpc_amp.errors import UsageError
+from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.schedulers import grammars
 from hpc_amp.schedulers.grammar import Grammar
 
@@ -284,3 +284,73 @@ def test_the_examples_of_the_help_parse(host: StubHost) -> None:
     result = host.hpc_amp(*words[:at], "--dry-run", "site=slurm", *words[at:])
     assert result.returncode == 0, result.stderr
     assert "--job-name=train\n" in result.stdout and "--nodes=2" in result.stdout
+
+
+# ---- values and results --------------------------------------------------------------------------
+REPORTS = """import os, sys
+from hpc_amp import report
+assert os.environ["HPC_AMP_RESUMES"] == "0"
+assert os.path.exists(os.environ["HPC_AMP_RUN_DIR"] + "/launch.sh")
+lr, rank = float(sys.argv[1].partition("=")[2]), float(os.environ["RANK"])
+for step in (1, 2):
+    report(step, total_steps=2, loss=lr / step + rank, lr=lr)
+report(accuracy=0.5)
+"""
+
+
+def test_what_a_program_reports_is_shown_and_ranked(host: StubHost) -> None:
+    (host.work / "fit.py").write_text(REPORTS)
+    shown = host.hpc_amp("run", "fit.py", "--gpus", "0", "job.ranks_per_node=2", "--", "--lr=3")
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    for row in ("loss      1.5", "lr        3", "accuracy  0.5"):
+        assert f"  {row}\n" in shown.stdout
+    (status,) = json.loads(host.hpc_amp("status", "fit", "--json").stdout)
+    assert (status["step"], status["total_steps"]) == (2, 2)
+    lines = (host.work / "runs" / "fit" / "latest" / "metrics.jsonl").read_text().splitlines()
+    assert [set(json.loads(line)) for line in lines] == [
+        {"step", "time", "loss", "lr"}, {"step", "time", "loss", "lr"}, {"time", "accuracy"},
+    ]  # fmt: skip
+
+    swept = host.hpc_amp(
+        "sweep", "fit.py", "--gpus", "0", "site=local", "--", "--lr=0.2,0.1", "{x}"
+    )
+    assert swept.returncode == 0, swept.stdout + swept.stderr
+    ranking = json.loads(
+        host.hpc_amp("sweep", "report", "fit", "--metric", "loss", "--json").stdout
+    )
+    assert [point["value"] for point in ranking["ranked"]] == [0.05, 0.1]
+
+
+def test_report_outside_of_a_job_does_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from hpc_amp import report
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HPC_AMP_RUN_DIR", raising=False)
+    report(1, loss=0.5)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises((TypeError, ValueError)):
+        report(loss="small")  # type: ignore[arg-type]
+
+
+def test_values_are_put_into_the_words_of_run() -> None:
+    text = (
+        'name: a\nrun: [x, "--lr={lr}", "{lr}{n}", "{other}", "{}"]\nvalues: {lr: 0.10, n: "a b"}\n'
+    )
+    job = read_job(JobText(Path("job"), text), ["values.n={lr}"]).validate().job
+    assert job.run == ["x", "--lr=0.10", "0.10{lr}", "{other}", "{}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("run: [x]\nvalues: {lr: 1}", "values.lr: run has no {lr}"),
+        ("train: {}\nvalues: {lr: 1}", "values.lr: run has no {lr}"),
+        ('run: ["{a-b}"]\nvalues: {a-b: 1}', "'a-b' is not a name of letters, digits and _"),
+    ],
+)
+def test_values_that_have_no_place_are_refused(text: str, why: str) -> None:
+    with pytest.raises(ConfigError) as failed:
+        read_job(JobText(Path("job"), f"name: a\n{text}\n")).validate()
+    assert why in str(failed.value)

@@ -21,14 +21,6 @@ class SpadeLosses(PairedLosses):
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class SpadeJudges(PatchJudges):
-    """The discriminator."""
-
-    layers: Annotated[Count, NETWORK] = 4
-    """Convolutions of stride 2. More of them judge larger patches."""
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
 class SpadeNetworks:
     """The networks, and the weights of the losses."""
 
@@ -52,7 +44,7 @@ class SpadeNetworks:
     """Length of the style vector."""
     encoder_width: Annotated[Count, NETWORK] = 64
     """Channels of the style encoder's first layer."""
-    discriminator: SpadeJudges = field(default_factory=SpadeJudges)
+    discriminator: PatchJudges = field(default_factory=PatchJudges)
     """The discriminator, which judges patches."""
     losses: SpadeLosses = field(default_factory=SpadeLosses)
     """Weights of the generator's losses."""
