@@ -17,7 +17,7 @@ from hpc_amp.cli.doctor import doctor
 from hpc_amp.cli.explain import explain
 from hpc_amp.cli.job_options import JobCommand, takes_job
 from hpc_amp.cli.migrate import migrate
-from hpc_amp.cli.options import json_option, runs_dir_option
+from hpc_amp.cli.options import SectionGroup, complete_runs, json_option, runs_dir_option
 from hpc_amp.cli.scale import scale
 from hpc_amp.cli.shell import shell
 from hpc_amp.cli.status import status
@@ -37,7 +37,7 @@ run_id_option = click.option(
 )
 
 
-@click.group(context_settings=_SETTINGS)
+@click.group(cls=SectionGroup, context_settings=_SETTINGS)
 @click.version_option(__version__, message="hpc-amp %(version)s")
 def app() -> None:
     """Run multi-node mixed-precision PyTorch jobs from one YAML file.
@@ -45,7 +45,8 @@ def app() -> None:
     `hpc-amp init` writes a job file. `hpc-amp render job.yaml` prints the launch script, and
     `hpc-amp submit job.yaml` submits it.
 
-    CONFIG is a job file. KEY=VALUE replaces one value of it. RUN is a run directory, a job id, or
+    CONFIG is a job file, a program, or a run directory, whose job runs again. KEY=VALUE replaces
+    one value. RUN is a run directory, a job id, or
     the name of a job (its newest run).
     """
 
@@ -113,6 +114,23 @@ def write_new(path: Path, text: str) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
+@app.command()
+@click.argument("shell_name", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell_name: str) -> None:
+    """Print the completion of commands, options and runs for a shell.
+
+    \b
+      eval "$(hpc-amp completion bash)"            in ~/.bashrc
+      eval "$(hpc-amp completion zsh)"             in ~/.zshrc
+      hpc-amp completion fish | source             in ~/.config/fish/config.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell_name)
+    assert found is not None
+    click.echo(found(app, {}, "hpc-amp", "_HPC_AMP_COMPLETE").source())
+
+
 @app.command(cls=JobCommand)
 @takes_job
 @json_option
@@ -153,6 +171,22 @@ def validate(config: Path | JobText, overrides: tuple[str, ...], as_json: bool) 
     for found in data:
         if found.usable:
             click.echo(f"{found.key}: {found.text}")
+
+
+@app.command(cls=JobCommand)
+@takes_job
+@click.option("--origin", is_flag=True, help="Say where each value is from.")
+def config(config: Path | JobText, overrides: tuple[str, ...], origin: bool) -> None:
+    """Print all keys of a job (CONFIG) with their values.
+
+    They are from the job file, the overrides, the site's file and the defaults. The output is a job
+    file of the same job.
+    """
+    from hpc_amp.config.sites import load_for_site
+    from hpc_amp.config.write import job_text
+
+    loaded, _ = load_for_site(config, overrides)
+    click.echo(job_text(loaded, origins=origin), nl=False)
 
 
 @app.command()
@@ -218,12 +252,14 @@ def submit(
     as_json: bool,
     run_id: str | None,
 ) -> None:
-    """Submit a job file or a program (CONFIG); print job id and run directory.
+    """Submit a job (CONFIG); print its id and run directory.
 
     \b
       hpc-amp submit job.yaml job.nodes=4 train.optimizer.lr=0.2
       hpc-amp submit train.py -N 2 --gpus 4 --image pytorch.sif -t 1h -- --lr 0.1
+      hpc-amp submit runs/cifar/latest train.seed=2
 
+    The last one runs a run's job again, as a new run with the same settings and the same code.
     KEY=VALUE replaces a value of the job file. Words after -- are arguments of the program.
     """
     if save is not None:
@@ -444,7 +480,32 @@ class _Waiting:
 
 
 @app.command()
-@click.argument("target", metavar="RUN")
+@click.argument("target", metavar="RUN", shell_complete=complete_runs)
+@runs_dir_option
+@json_option
+def wait(target: str, runs_dir: Path, as_json: bool) -> None:
+    """Wait until a run has ended.
+
+    The exit status is 0 if the run finished, else 1. Ctrl-C ends this command; the run continues.
+    """
+    from hpc_amp.jobs import rundir
+    from hpc_amp.jobs.follow import follow as follow_run
+
+    run_dir = rundir.find_run(target, runs_dir)
+    rundir.refuse_elsewhere(run_dir)
+    try:
+        status = follow_run(run_dir, lambda text: None, on_wait=_Waiting())
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    reason = f" ({status.reason})" if status.reason else ""
+    plain = f"{status.name}: {status.state}{reason}"
+    click.echo(json.dumps(status.to_plain()) if as_json else plain)
+    if status.state != "finished":
+        raise SystemExit(1)
+
+
+@app.command()
+@click.argument("target", metavar="[RUN]", required=False, shell_complete=complete_runs)
 @click.option(
     "-f", "--follow", "following", is_flag=True, help="Print new lines until the run ends."
 )
@@ -452,12 +513,16 @@ class _Waiting:
     "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Print only the last N lines."
 )
 @runs_dir_option
-def logs(target: str, following: bool, lines: int | None, runs_dir: Path) -> None:
-    """Print the log of a run."""
+def logs(target: str | None, following: bool, lines: int | None, runs_dir: Path) -> None:
+    """Print the log of a run; without RUN, of the newest one."""
     from hpc_amp.jobs import rundir
     from hpc_amp.jobs.follow import follow as follow_run
 
-    run_dir = rundir.find_run(target, runs_dir)
+    if target is None:
+        run_dir = rundir.newest_run(runs_dir)
+        click.echo(f"log of {run_dir}", err=True)
+    else:
+        run_dir = rundir.find_run(target, runs_dir)
     if following:
         rundir.refuse_elsewhere(run_dir)
     log = run_dir / "logs" / "job.log"
@@ -574,7 +639,7 @@ def _without_secret(override: str) -> str:
 
 
 @app.command()
-@click.argument("target", metavar="RUN")
+@click.argument("target", metavar="RUN", shell_complete=complete_runs)
 @overrides_argument
 @click.option("--follow", is_flag=True, help="Print the log until the run ends, then a summary.")
 @runs_dir_option

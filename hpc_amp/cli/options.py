@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -15,6 +16,43 @@ runs_dir_option = click.option(
     show_default=True,
     help="Folder that contains the runs.",
 )
+
+
+_SECTIONS = {
+    "A job": ("init", "validate", "config", "render", "submit", "run"),
+    "Runs": ("status", "logs", "wait", "explain", "cancel", "resume", "shell", "generate"),
+    "Many runs": ("sweep", "scale", "bench"),
+    "Machines and images": ("doctor", "container"),
+    "Scripts of your own": ("lint", "migrate"),
+    "This program": ("completion",),
+}
+
+
+class SectionGroup(click.Group):
+    """A group whose help shows its commands in sections."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each section, in the order in which one uses its commands."""
+        shown = {name for names in _SECTIONS.values() for name in names}
+        further = tuple(name for name in self.list_commands(ctx) if name not in shown)
+        for title, names in {**_SECTIONS, "Further": further}.items():
+            rows = []
+            for name in names:
+                command = self.get_command(ctx, name)
+                if command is not None:
+                    rows.append((name, command.get_short_help_str(limit=80)))
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows, col_max=12)
+
+
+def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The names of runs that begin with `incomplete`, for the shell's completion."""
+    folder = ctx.params.get("runs_dir") or Path(os.environ.get("HPC_AMP_RUNS", "runs"))
+    try:
+        return sorted(one.name for one in folder.iterdir() if one.name.startswith(incomplete))
+    except OSError:
+        return []
 
 
 class DefaultGroup(click.Group):

@@ -2,63 +2,139 @@
 
 from __future__ import annotations
 
+import calendar
 import json
+import sys
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hpc_amp.cli.options import json_option, runs_dir_option
+from hpc_amp.cli.options import complete_runs, json_option, runs_dir_option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hpc_amp.jobs.attempts import Attempt
     from hpc_amp.jobs.details import RunDetails
     from hpc_amp.jobs.status import RunStatus
 
+_WATCH_SECONDS = 2.0
+
 
 @click.command()
-@click.argument("targets", nargs=-1, metavar="[RUN]...")
+@click.argument("targets", nargs=-1, metavar="[RUN]...", shell_complete=complete_runs)
+@click.option("-w", "--watch", is_flag=True, help="Show it again and again, until all have ended.")
+@click.option(
+    "-n",
+    "--newest",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only the newest N, newest first.",
+)
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Only runs in this state.")
+@click.option(
+    "--name", "pattern", metavar="PATTERN", help="Only jobs of this name, such as 'gan*'."
+)
 @runs_dir_option
 @json_option
-def status(targets: tuple[str, ...], runs_dir: Path, as_json: bool) -> None:
+def status(
+    targets: tuple[str, ...],
+    watch: bool,
+    newest: int | None,
+    states: tuple[str, ...],
+    pattern: str | None,
+    runs_dir: Path,
+    as_json: bool,
+) -> None:
     """Show the state of runs.
 
     Without RUN, one line for each run is printed. With RUN, its details and all its attempts are
-    printed.
+    printed. Ctrl-C ends --watch; the runs continue.
     """
     from hpc_amp.jobs import rundir
+    from hpc_amp.jobs.status import FINAL, STATES
 
-    if targets:
-        from hpc_amp.jobs.details import run_details
+    for state in states:
+        if state not in STATES:
+            raise click.BadParameter(f"{state!r} is not one of {', '.join(STATES)}.")
+    if targets and (newest or states or pattern):
+        raise click.UsageError("-n, --state and --name choose among all runs: leave out RUN.")
+    if watch and as_json:
+        raise click.UsageError("Give either --watch or --json.")
+    named = [rundir.find_run(target, runs_dir) for target in targets]
 
-        found = run_details([rundir.find_run(target, runs_dir) for target in targets])
+    def show() -> bool:
+        """Print once. Returns whether all have ended."""
+        if named:
+            from hpc_amp.jobs.details import run_details
+
+            found = run_details(named)
+            if as_json:
+                click.echo(json.dumps([entry.to_plain() for entry in found], indent=1))
+            else:
+                click.echo("\n\n".join(_details(entry) for entry in found))
+            return all(entry.status.state in FINAL for entry in found)
+        statuses = _chosen(rundir.all_runs(runs_dir), pattern, states, newest)
         if as_json:
-            click.echo(json.dumps([entry.to_plain() for entry in found], indent=1))
+            click.echo(json.dumps([entry.to_plain() for entry in statuses], indent=1))
+        elif not statuses:
+            few = " that are asked for" if pattern or states else ""
+            click.echo(f"no runs{few} in {runs_dir}")
         else:
-            click.echo("\n\n".join(_details(entry) for entry in found))
+            click.echo(_overview(statuses))
+        return all(entry.state in FINAL for entry in statuses)
+
+    if not watch:
+        show()
         return
+    try:
+        _again_and_again(show)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _again_and_again(show: Callable[[], bool]) -> None:
+    """Call `show` until it returns True. A terminal is cleared before."""
+    while True:
+        click.clear()  # nothing where the output is not a terminal
+        if show():
+            return
+        sys.stdout.flush()
+        time.sleep(_WATCH_SECONDS)
+
+
+def _chosen(
+    folders: list[Path], pattern: str | None, states: tuple[str, ...], newest: int | None
+) -> list[RunStatus]:
+    """The statuses of the runs that are asked for. Those of other runs are not read, as far as
+    their names and places say enough."""
     from hpc_amp.jobs.status import run_statuses
 
-    statuses = run_statuses(rundir.all_runs(runs_dir))
-    if as_json:
-        click.echo(json.dumps([entry.to_plain() for entry in statuses], indent=1))
-    elif not statuses:
-        click.echo(f"no runs in {runs_dir}")
-    else:
-        click.echo(_overview(statuses))
+    if pattern is not None:
+        folders = [folder for folder in folders if fnmatch(folder.parent.name, pattern)]
+    if newest is None:
+        statuses = run_statuses(folders)
+        return [one for one in statuses if not states or one.state in states]
+    folders = folders[::-1]
+    if not states:
+        return run_statuses(folders[:newest])
+    return [one for one in run_statuses(folders) if one.state in states][:newest]
 
 
 def _overview(statuses: list[RunStatus]) -> str:
-    rows = [("NAME", "STATE", "STEP", "ATTEMPT", "JOB", "RUN DIRECTORY")]
+    rows = [("NAME", "STATE", "AGE", "STEP", "ATTEMPT", "JOB", "RUN DIRECTORY")]
     for entry in statuses:
         step = "-" if entry.step is None else f"{entry.step}/{entry.total_steps}"
         where = Path(entry.run_dir)
         here = where.relative_to(Path.cwd()) if where.is_relative_to(Path.cwd()) else where
         rows.append(
-            (entry.name, entry.state, step, str(entry.attempt), entry.job_id or "-", str(here))
+            (
+                *(entry.name, entry.state, _age(where.name), step, str(entry.attempt)),
+                *(entry.job_id or "-", str(here)),
+            )
         )
     first, *lines = _columns(rows)
     text = [first]
@@ -67,6 +143,19 @@ def _overview(statuses: list[RunStatus]) -> str:
         if entry.reason and entry.state != "finished":
             text.append(f"    {entry.reason}")
     return "\n".join(text)
+
+
+def _age(run_id: str) -> str:
+    """How long ago a run was submitted, from the time in its id: `45s`, `12m`, `3h`, `2d`."""
+    try:
+        then = calendar.timegm(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
+    except ValueError:
+        return "-"
+    seconds = max(0, int(time.time()) - then)
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
 
 
 def _details(found: RunDetails) -> str:

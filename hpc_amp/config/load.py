@@ -51,6 +51,10 @@ class JobText:
     path: Path
     """For messages: what it was made from."""
     text: str
+    overrides: tuple[str, ...] = ()
+    """Overrides that belong to it, before those of the command line."""
+    folder: Path | None = None
+    """The folder that its paths are relative to. None: the present one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ def read_job(
     override is not valid YAML, or if the task does not exist."""
     if isinstance(file, JobText):
         tree = parse_file(file.text, str(file.path), "job file")
-        return read_tree(file.path, file.text, tree, overrides, code=code)
+        return read_tree(file.path, file.text, tree, (*file.overrides, *overrides), code=code)
     text, tree = read_file(file, "job file")
     return read_tree(file, text, tree, overrides, code=code)
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from hpc_amp.config.load import LoadedJob
+from hpc_amp.config.schema import to_plain
 from hpc_amp.config.tree import Items, MappingNode, Node
 
 _RESOLVER = yaml.resolver.Resolver()
@@ -29,6 +31,47 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 def to_text(value: dict[str, Any]) -> str:
     """The YAML text of mappings, lists and scalars, in the order of the keys."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def job_text(loaded: LoadedJob, *, origins: bool = False) -> str:
+    """The YAML text of a job with all of its keys. Read again, it is the same job.
+
+    `origins`: each value has a comment that says where it is from: a line of a file, an override,
+    or `default`.
+    """
+    lines: list[tuple[str, str]] = []
+    unused = () if loaded.job.train is None else type(loaded.job.train).UNUSED
+    plain = to_plain(loaded.job)
+    if plain["train"] is not None:
+        kept = {n: v for n, v in plain["train"].items() if n not in unused}
+        plain["train"] = kept
+    # `run` has the values already.
+    plain = {name: value for name, value in plain.items() if value is not None and name != "values"}
+    _add_lines(plain, "", loaded.tree, lines)
+    if not origins:
+        return "".join(f"{text}\n" for text, _ in lines)
+    width = min(60, max(len(text) for text, _ in lines))
+    return "".join(
+        f"{text:<{width}}  {where and '# ' + where}".rstrip() + "\n" for text, where in lines
+    )
+
+
+def _add_lines(
+    values: dict[str, Any], prefix: str, tree: MappingNode, lines: list[tuple[str, str]]
+) -> None:
+    """Add the lines of a mapping, each with its origin. `prefix` is its key path with a dot."""
+    indent = "  " * prefix.count(".")
+    for name, value in values.items():
+        path = prefix + name
+        if isinstance(value, dict) and value:
+            lines.append((f"{indent}{name}:", ""))
+            _add_lines(value, f"{path}.", tree, lines)
+            continue
+        where = tree.place(path) if tree.has(path) else "default"
+        text = to_text({name: list(value) if isinstance(value, tuple) else value}).rstrip("\n")
+        first, *further = text.split("\n")
+        lines.append((indent + first, where))
+        lines += [(indent + line, "") for line in further]
 
 
 def tree_text(tree: MappingNode) -> str:

@@ -11,6 +11,7 @@ from hpc_amp.campaigns.points import split_values
 from hpc_amp.config.load import JobText
 from hpc_amp.config.write import to_text
 from hpc_amp.errors import UsageError
+from hpc_amp.jobs.submit import again
 
 _IMAGES = (".sif", ".simg", ".sqsh", ".squashfs")
 _JOB_FILES = (".yaml", ".yml", ".json")
@@ -35,8 +36,10 @@ container:
 
 
 def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
-    """`given` itself if it is a job file, else the job that runs the program `given` with
-    `arguments`. Raises UsageError if it is something else, with what to type."""
+    """`given` itself if it is a job file, else the job of the run `given`, or the job that runs the
+    program `given` with `arguments`. Raises UsageError for anything else, with what to type."""
+    if (given / "job.json").is_file() and not arguments:
+        return again(given)
     if given.is_dir():
         raise UsageError(f"{given} is a folder", hint="name a job file or a program in it")
     if given.suffix in _IMAGES:

@@ -90,7 +90,7 @@ def plan_change(run_dir: Path, overrides: Sequence[str]) -> Change:
     """
     resolved = rundir.read_resolved(run_dir)
     before = rundir.job_of(run_dir, resolved)
-    given = _given_at_submission(run_dir, resolved)
+    given = given_at_submission(run_dir, resolved)
     with rundir.working_in(resolved["submitted_from"], "the run was submitted"):
         code = run_dir / "code" if before.code is not None else None
         loaded, site = load_for_site(run_dir / "config.yaml", [*given, *overrides], code=code)
@@ -137,13 +137,14 @@ def _changed_keys(
     return list(_differences(schema, plain, after, "", None))
 
 
-def _given_at_submission(run_dir: Path, resolved: Mapping[str, Any]) -> list[str]:
+def given_at_submission(run_dir: Path, resolved: Mapping[str, Any]) -> list[str]:
+    """The overrides with which a run was submitted. Raises UsageError if they are not recorded."""
     given = resolved.get("overrides")
     if not isinstance(given, list) or not isinstance(resolved.get("submitted_from"), str):
         raise UsageError(
             f"{run_dir} was submitted by an hpc-amp that did not record the overrides of its "
             "command line",
-            hint="resume it without changes, or submit a new run",
+            hint="resume it without changes, or submit its job file again",
         )
     return given
 

@@ -266,6 +266,14 @@ def find_run(target: str, runs_dir: Path) -> Path:
     )
 
 
+def newest_run(runs_dir: Path) -> Path:
+    """The run that was submitted last. Raises UsageError if there is none."""
+    found = all_runs(runs_dir)
+    if not found:
+        raise UsageError(f"there are no runs in {runs_dir}", hint="--runs-dir looks elsewhere")
+    return found[-1]
+
+
 def all_runs(runs_dir: Path) -> list[Path]:
     """Every run directory below `runs_dir`, oldest first."""
     found = [path.parent.resolve() for path in runs_dir.glob("*/[0-9]*/job.json")]

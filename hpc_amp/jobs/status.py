@@ -19,6 +19,7 @@ from hpc_amp.schedulers.answers import NOT_IN_QUEUE
 
 # States of a run that has ended. The scheduler is not queried for it any more.
 FINAL = frozenset(("finished", "failed", "cancelled", "checkpointed", "lost"))
+STATES = ("pending", "running", "unknown", *sorted(FINAL))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,29 @@ def prepare(
     generated run id, and `site` the job's site. Raises ConfigError or UsageError."""
     if site is not None:
         overrides = [*overrides, f"site={site}"]
+    if isinstance(config, JobText) and config.folder is not None:
+        with rundir.working_in(str(config.folder), "the run was submitted"):
+            return prepare(replace(config, folder=None), overrides, run_id=run_id)
     loaded, chosen = load_for_site(config, overrides)
     check_job(loaded, chosen)
     run_id = rundir.check_run_id(run_id) if run_id else rundir.new_run_id()
     run_dir = Path(loaded.job.runs_dir) / loaded.job.name / run_id
     return make_plan(loaded, chosen, run_dir), loaded
+
+
+def again(run_dir: Path) -> JobText:
+    """The job of a run, to be submitted once more as a new run: the job file and the overrides of
+    its submission, and its copy of the code. Raises UsageError if it does not record them."""
+    resolved = rundir.read_resolved(run_dir)
+    overrides = change.given_at_submission(run_dir, resolved)
+    if resolved["job"].get("code") is not None:
+        overrides = [*overrides, f"code={run_dir.resolve() / 'code'}"]
+    path = run_dir / "config.yaml"
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    return JobText(path, text, tuple(overrides), Path(resolved["submitted_from"]))
 
 
 def submit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def test_version(host: StubHost) -> None:
         (["render"], "Missing argument 'CONFIG'."),
         (["validate"], "Missing argument 'CONFIG'."),
         (["run"], "Missing argument 'CONFIG'."),
-        (["logs"], "Missing argument 'RUN'."),
+        (["logs"], "there are no runs in runs"),
         (["resume"], "Missing argument 'RUN'."),
         (["cancel"], "Missing argument 'RUN...'."),
         *(
@@ -533,12 +534,42 @@ def test_the_table(host: StubHost) -> None:
 
     result = host.hpc_amp("status", COLUMNS="20")
 
-    assert result.stdout.splitlines() == [
-        "NAME  STATE    STEP  ATTEMPT  JOB   RUN DIRECTORY",
-        f"test  pending  5/60  2        4242  runs/test/{RUN_ID}",
+    table = re.sub(r" \d+[dhms]   ?", " AGE  ", result.stdout)
+    assert table.splitlines() == [
+        "NAME  STATE    AGE  STEP  ATTEMPT  JOB   RUN DIRECTORY",
+        f"test  pending  AGE  5/60  2        4242  runs/test/{RUN_ID}",
         "    Resources",
     ]
     assert host.hpc_amp("status", "--runs-dir", "elsewhere").stdout == "no runs in elsewhere\n"
+
+
+def test_runs_are_chosen_by_name_state_and_age(host: StubHost) -> None:
+    ids = ["20260101-000000-aaaa", "20260101-000001-aaaa", "20260102-000000-aaaa"]
+    for name, run_id in zip(("one", "two", "one"), ids, strict=True):
+        run_dir = Path(submitted(host, job(name=name), f"--run-id={run_id}")["run_dir"])
+        record_event(run_dir, "finished" if name == "two" else "failed", reason="it was a test")
+
+    def chosen(*options: str) -> list[str]:
+        found = json.loads(host.hpc_amp("status", "--json", *options).stdout)
+        return [Path(one["run_dir"]).name for one in found]
+
+    assert chosen() == ids
+    assert chosen("-n", "2") == [ids[2], ids[1]]
+    assert chosen("--name", "o*") == [ids[0], ids[2]]
+    assert chosen("--state", "finished") == [ids[1]]
+    assert chosen("--state", "failed", "--state", "finished", "-n", "1") == [ids[2]]
+    watched = host.hpc_amp("status", "--watch", "-n", "1")
+    assert watched.stdout == host.hpc_amp("status", "-n", "1").stdout  # all have ended
+    assert "no runs that are asked for" in host.hpc_amp("status", "--state", "running").stdout
+    assert "not one of" in fails(host.hpc_amp("status", "--state", "asleep"))
+    assert "leave out RUN" in fails(host.hpc_amp("status", "one", "-n", "1"))
+    (Path(run_dir) / "logs" / "job.log").write_text("the newest\n")
+    newest = host.hpc_amp("logs")
+    assert newest.stdout == "the newest\n" and ids[2] in newest.stderr
+    assert "there are no runs in none" in fails(host.hpc_amp("logs", "--runs-dir", "none"))
+    waited = host.hpc_amp("wait", "two")
+    assert (waited.returncode, waited.stdout) == (0, "two: finished (it was a test)\n")
+    assert host.hpc_amp("wait", "one").returncode == 1
 
 
 @pytest.mark.parametrize("target", ["4242", "test", "runs/test/{}", "runs/test/latest", "ABSOLUTE"])
@@ -851,3 +882,30 @@ def test_a_reader_that_has_seen_enough(host: StubHost) -> None:
         )  # fmt: skip
         assert result.stderr == ""
         assert result.stdout == "141\n"
+
+
+def test_help_shows_each_command_in_a_section(host: StubHost) -> None:
+    from hpc_amp.cli.app import app
+
+    text = host.hpc_amp("--help").stdout
+    assert "\nFurther:" not in text
+    for name in app.commands:
+        assert len(re.findall(rf"^  {name} ", text, re.MULTILINE)) == 1, name
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_runs(host: StubHost, shell: str) -> None:
+    source = host.hpc_amp("completion", shell).stdout
+    assert "_HPC_AMP_COMPLETE" in source
+    if shell != "bash":
+        return
+    (host.work / "runs" / "my_run").mkdir(parents=True)
+
+    def completed(line: str) -> list[str]:
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        found = host.hpc_amp(_HPC_AMP_COMPLETE="bash_complete", **words).stdout
+        return [one.partition(",")[2] for one in found.split()]
+
+    assert completed("hpc-amp sub") == ["submit"]
+    assert completed("hpc-amp logs m") == ["my_run"]
+    assert completed("hpc-amp logs x") == []

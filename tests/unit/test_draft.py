@@ -11,7 +11,7 @@ from support.stubs import StubHost
 
 from hpc_amp.config.load import JobText, load_job, read_job
 from hpc_amp.config.tree import Items, MappingNode, Node, Scalar
-from hpc_amp.config.write import tree_text
+from hpc_amp.config.write import job_text, tree_text
 from hpc_amp.draft.script import draft_from_script
 from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.schedulers import grammars
@@ -354,3 +354,59 @@ def test_values_that_have_no_place_are_refused(text: str, why: str) -> None:
     with pytest.raises(ConfigError) as failed:
         read_job(JobText(Path("job"), f"name: a\n{text}\n")).validate()
     assert why in str(failed.value)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_job_with_all_its_keys_is_the_same_job(path: Path) -> None:
+    loaded = load_job(path, ["job.nodes=2", "container.env={A: '1', B: 'x: y'}"])
+    for origins in (False, True):
+        again = read_job(JobText(path, job_text(loaded, origins=origins))).validate()
+        assert again.job == loaded.job
+
+
+def test_config_shows_where_values_are_from(host: StubHost) -> None:
+    text = 'name: a\nrun: [x, "{n}"]\nvalues: {n: 1}\njob:\n  walltime: 2h\n'
+    (host.work / "job.yaml").write_text(text)
+    shown = host.hpc_amp("config", "job.yaml", "--origin", "-N", "3").stdout
+    places = {}
+    for line in shown.splitlines():
+        key, _, place = line.partition("#")
+        places[key.strip()] = place.strip()
+    assert places["name: a"] == "job.yaml:1"
+    assert places["run: [x, '1']"] == "job.yaml:2"
+    assert places["walltime: 2h"] == "job.yaml:5"
+    assert places["nodes: 3"] == "override 'job.nodes=3'"
+    assert places["cpus_per_gpu: 1"] == "default"
+
+
+# ---- a run again ---------------------------------------------------------------------------------
+def test_a_run_is_run_again_with_its_code_and_settings(
+    host: StubHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (host.work / "src").mkdir()
+    (host.work / "src" / "say.py").write_text(PROGRAM)
+    text = "name: again\nsite: local\ncode: src\nrun: [python, say.py, '{n}', old]\n"
+    (host.work / "job.yaml").write_text(text + "values: {n: 1}\njob: {gpus_per_node: 0}\n")
+    first = host.hpc_amp("run", "job.yaml", "values.n=2")
+    assert 'said ["1", "2", "old"]' in first.stdout, first.stderr
+    (host.work / "src" / "say.py").write_text("broken")
+    (host.work / "job.yaml").write_text("broken")
+    elsewhere = host.folder / "elsewhere"
+    elsewhere.mkdir()
+    run = host.work / "runs" / "again" / "latest"
+
+    second = host.hpc_amp("run", str(run), cwd=elsewhere)
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert 'said ["1", "2", "old"]' in second.stdout
+    third = host.hpc_amp("run", str(run), "values.n=3", cwd=elsewhere)
+    assert 'said ["1", "3", "old"]' in third.stdout, third.stderr
+    assert len(list((host.work / "runs" / "again").glob("2*"))) == 3
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_run_that_does_not_record_its_submission_is_not_run_again(host: StubHost) -> None:
+    run = host.work / "run"
+    run.mkdir()
+    (run / "job.json").write_text('{"job": {}, "schema": 1}')
+    result = host.hpc_amp("submit", "run")
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
