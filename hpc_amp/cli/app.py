@@ -18,9 +18,10 @@ from hpc_amp.cli.explain import explain
 from hpc_amp.cli.job_options import JobCommand, takes_job
 from hpc_amp.cli.migrate import migrate
 from hpc_amp.cli.options import SectionGroup, complete_runs, json_option, runs_dir_option
+from hpc_amp.cli.remove import prune, rm
 from hpc_amp.cli.scale import scale
 from hpc_amp.cli.shell import shell
-from hpc_amp.cli.status import status
+from hpc_amp.cli.status import compare, status
 from hpc_amp.cli.sweep import sweep
 
 if TYPE_CHECKING:
@@ -52,10 +53,13 @@ def app() -> None:
 
 
 app.add_command(bench)
+app.add_command(compare)
 app.add_command(container)
 app.add_command(doctor)
 app.add_command(explain)
 app.add_command(migrate)
+app.add_command(prune)
+app.add_command(rm)
 app.add_command(scale)
 app.add_command(shell)
 app.add_command(status)

@@ -20,7 +20,19 @@ runs_dir_option = click.option(
 
 _SECTIONS = {
     "A job": ("init", "validate", "config", "render", "submit", "run"),
-    "Runs": ("status", "logs", "wait", "explain", "cancel", "resume", "shell", "generate"),
+    "Runs": (
+        "status",
+        "logs",
+        "wait",
+        "compare",
+        "explain",
+        "cancel",
+        "resume",
+        "shell",
+        "generate",
+        "rm",
+        "prune",
+    ),
     "Many runs": ("sweep", "scale", "bench"),
     "Machines and images": ("doctor", "container"),
     "Scripts of your own": ("lint", "migrate"),

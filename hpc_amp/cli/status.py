@@ -96,6 +96,23 @@ def status(
         raise SystemExit(130) from None
 
 
+@click.command()
+@click.argument(
+    "targets", nargs=-1, required=True, metavar="RUN RUN...", shell_complete=complete_runs
+)
+@runs_dir_option
+@json_option
+def compare(targets: tuple[str, ...], runs_dir: Path, as_json: bool) -> None:
+    """Show runs side by side: the settings that differ, and the results."""
+    from hpc_amp.jobs import rundir
+    from hpc_amp.jobs.compared import as_text, compare_runs
+
+    if len(targets) < 2:
+        raise click.UsageError("Name two runs or more.")
+    compared = compare_runs([rundir.find_run(target, runs_dir) for target in targets])
+    click.echo(json.dumps(compared.to_plain(), indent=1) if as_json else as_text(compared))
+
+
 def _again_and_again(show: Callable[[], bool]) -> None:
     """Call `show` until it returns True. A terminal is cleared before."""
     while True:

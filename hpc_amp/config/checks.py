@@ -338,7 +338,7 @@ def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DataFound:
-    """What a section of a task finds below its root on this machine."""
+    """What a section of a task finds on this machine."""
 
     key: str
     """The section, such as `train.pairs`."""
@@ -353,9 +353,12 @@ def find_data(train: Train | None) -> Iterator[DataFound]:
         examine = getattr(section, "examine", None)
         if examine is not None:
             try:
-                yield DataFound(key, examine(), usable=True)
+                text = examine()
             except (InputError, ValueError, OSError) as error:
                 yield DataFound(key, str(error), usable=False)
+            else:
+                if text is not None:
+                    yield DataFound(key, text, usable=True)
 
 
 def _sections(section: object, path: str) -> Iterator[tuple[str, object]]:

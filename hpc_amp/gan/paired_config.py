@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from hpc_amp.config.values import NETWORK, Count, NonNegative, Path
-from hpc_amp.gan.config import GanTrain
+from hpc_amp.gan.config import Evaluation, GanTrain, PerceptualDistance
 from hpc_amp.gan.data.config import PairedData
 
 
@@ -39,8 +39,18 @@ class PatchJudges:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
+class PairedEvaluation(Evaluation):
+    """What an evaluation measures and shows."""
+
+    lpips: PerceptualDistance = field(default_factory=PerceptualDistance)
+    """LPIPS, the distance of each image from the true one as people see it. Measured if `weights`
+    is set. Needs the extra `metrics`."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
 class PairedTrain(GanTrain):
     """What the configurations of models of pairs have."""
 
     images: PairedData = field(default_factory=PairedData)
     """Where pairs come from."""
+    evaluation: PairedEvaluation = field(default_factory=PairedEvaluation)

@@ -224,6 +224,12 @@ class Task(ABC):
         """
         return {}
 
+    def protocol(self) -> dict[str, Any]:
+        """How the metrics of the last evaluation were measured, where their names do not say it,
+        such as the weights of the network of an FID. Written to `protocol.json` of the run, if it
+        is not empty. Called on rank 0."""
+        return {}
+
 
 class ModelError(InputError):
     """A network does not exist, or lacks a setting."""

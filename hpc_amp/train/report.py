@@ -121,13 +121,17 @@ class ProgressReport:
         )  # fmt: skip
 
     def evaluation(self) -> None:
-        """Report the metrics of an evaluation, and tell the observers."""
+        """Report the metrics of an evaluation and how they were measured, and tell the
+        observers."""
         engine = self._engine
         values = {f"eval/{name}": value for name, value in engine.metrics.items()}
         engine.tracker.scalars(engine.step, values)
         text = "  ".join(f"{name} {value:.4f}" for name, value in engine.metrics.items())
         engine.tracker.say(f"evaluation at step {engine.step}: {text}")
         self._warn(engine.task.concerns(engine.step, {}))
+        protocol = engine.task.protocol()
+        if protocol:
+            engine.tracker.protocol(step=engine.step, metrics=engine.metrics, protocol=protocol)
         for observer in engine.observers:
             observer.evaluated(engine)
 

@@ -909,3 +909,25 @@ def test_a_shell_completes_commands_and_runs(host: StubHost, shell: str) -> None
     assert completed("hpc-amp sub") == ["submit"]
     assert completed("hpc-amp logs m") == ["my_run"]
     assert completed("hpc-amp logs x") == []
+
+
+def test_runs_are_compared(host: StubHost) -> None:
+    ids = ["20260101-000000-aaaa", "20260101-000001-aaaa"]
+    for run_id, nodes, loss in zip(ids, (1, 2), (0.5, 0.25), strict=True):
+        given = job(job={"nodes": nodes}, container={"env": {"A": "x"}})
+        run_dir = Path(submitted(host, given, f"--run-id={run_id}")["run_dir"])
+        record_event(run_dir, "finished")
+        (run_dir / "summary.json").write_text(json.dumps({"metrics": {"loss": loss}}))
+    shown = host.hpc_amp("compare", *(f"runs/test/{run_id}" for run_id in ids))
+    assert [line.split() for line in shown.stdout.splitlines()] == [
+        ["test", ids[0], "test", ids[1]],
+        ["settings", "that", "differ:"],
+        ["job.nodes", "1", "2"],
+        ["environment", "that", "differs:", "none"],
+        ["results:"],
+        ["state", "finished", "finished"],
+        ["loss", "0.5", "0.25"],
+    ]
+    plain = json.loads(host.hpc_amp("compare", *(f"runs/test/{i}" for i in ids), "--json").stdout)
+    assert plain["settings"] == {"job.nodes": [1, 2]} and plain["results"]["loss"] == [0.5, 0.25]
+    assert "two runs" in fails(host.hpc_amp("compare", "test"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -53,8 +53,15 @@ class Dcgan(Task):
         self.synthetic = self.data.synthetic
         self.normalization = self.data.training.normalization
         self.judged = {}
-        channels = self.data.channels
-        self._distances = SetDistances(("images",), self.world, self.device, channels)
+        size = (self.train.gan.image_size, self.train.gan.image_size)
+        self._distances = SetDistances(
+            ("images",),
+            self.world,
+            self.device,
+            self.data.channels,
+            fid=self.train.evaluation.fid,
+            size=size,
+        )
         chance = math.log(2)
         self._watch = CollapseWatch({"d_real": chance, "d_fake": chance}, ("g",))
         return GanTraining(self.data.training, self.normalization, self.train, self.world)
@@ -138,7 +145,7 @@ class Dcgan(Task):
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """`frechet_random`, the distance of the generated images from the test images, as measured
-        in `hpc_amp.gan.frechet`. A collective call."""
+        in `hpc_amp.gan.frechet`, and FID and KID, if they are wanted. A collective call."""
         return self._distances.distances()
 
     def concerns(self, step: int, losses: Mapping[str, float]) -> Mapping[str, str]:
@@ -146,6 +153,10 @@ class Dcgan(Task):
         if losses:
             return self._watch.report(step, losses)
         return self._watch.evaluation(step, self._distances.spreads())
+
+    def protocol(self) -> dict[str, Any]:
+        """Of FID and KID."""
+        return self._distances.protocol()
 
     def _loss(self, name: str, logits: Tensor, label: float) -> Losses:
         """The mean binary cross entropy of `logits` [B] in fp32. `label` is that of all images: 1

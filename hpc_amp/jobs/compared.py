@@ -1,0 +1,106 @@
+"""Runs side by side: what differs in their settings and results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpc_amp.jobs import rundir
+from hpc_amp.jobs.status import run_statuses
+from hpc_amp.jobs.summary import read_summary
+
+_ENVIRONMENT = ("hpc_amp", "site", "scheduler", "launcher", "python")
+_RESULTS = ("samples_per_second", "steps", "seconds", "skipped_steps", "loss_scale")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A key, and its value in each run; None where a run has none."""
+
+    key: str
+    values: tuple[Any, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether the runs do not all have the same value."""
+        return any(value != self.values[0] for value in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """`settings` and `environment` have the keys that differ; `results` has all."""
+
+    run_dirs: tuple[Path, ...]
+    settings: tuple[Row, ...]
+    environment: tuple[Row, ...]
+    results: tuple[Row, ...]
+
+    def to_plain(self) -> dict[str, Any]:
+        """As a JSON object."""
+        parts = {
+            "settings": self.settings, "environment": self.environment, "results": self.results
+        }  # fmt: skip
+        rows = {name: {row.key: list(row.values) for row in part} for name, part in parts.items()}
+        return {"runs": [str(run_dir) for run_dir in self.run_dirs], **rows}
+
+
+def compare_runs(run_dirs: Sequence[Path]) -> Compared:
+    """Compare runs. Raises UsageError if one has no record of its job."""
+    resolved = [rundir.read_resolved(run_dir) for run_dir in run_dirs]
+    settings = [dict(_flat(one["job"])) for one in resolved]
+    facts = [{name: one.get(name) for name in _ENVIRONMENT} for one in resolved]
+    results = []
+    for status in run_statuses(run_dirs):
+        summary = read_summary(Path(status.run_dir))
+        kept = {name: summary[name] for name in _RESULTS if summary.get(name) is not None}
+        results.append({"state": status.state, **(summary.get("metrics") or {}), **kept})
+    return Compared(
+        tuple(run_dirs),
+        tuple(row for row in _rows(settings) if row.differs),
+        tuple(row for row in _rows(facts) if row.differs),
+        tuple(_rows(results)),
+    )
+
+
+def _rows(columns: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    for key in dict.fromkeys(key for column in columns for key in column):
+        yield Row(key, tuple(column.get(key) for column in columns))
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The keys of nested mappings, joined by dots."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def as_text(compared: Compared) -> str:
+    """The comparison for people: a column for each run."""
+    titles = ["", *(f"{run_dir.parent.name} {run_dir.name}" for run_dir in compared.run_dirs)]
+    lines = [titles]
+    for name, rows in (
+        ("settings that differ", compared.settings),
+        ("environment that differs", compared.environment),
+        ("results", compared.results),
+    ):
+        lines.append([f"{name}:" if rows else f"{name}: none"])
+        lines += [[f"  {row.key}", *map(_shown, row.values)] for row in rows]
+    columns = [[line[at] for line in lines if at < len(line) > 1] for at in range(len(titles))]
+    widths = [max(map(len, column)) for column in columns]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=False)).rstrip()
+        for line in lines
+    )
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,77 @@
+"""`hpc-amp rm` and `hpc-amp prune`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from support.stubs import StubHost
+
+from hpc_amp.jobs.events import record_event
+
+JOB = "name: {}\nsite: slurm\nrun: ['true']\njob: {{gpus_per_node: 0}}\n"
+
+
+def submitted(host: StubHost, name: str, day: int, state: str | None = "finished") -> Path:
+    """A run that was submitted on that day of January, and ended as `state` says."""
+    (host.work / "job.yaml").write_text(JOB.format(name))
+    run_id = f"202601{day:02d}-000000-aaaa"
+    result = host.hpc_amp("submit", "job.yaml", f"--run-id={run_id}")
+    assert result.returncode == 0, result.stderr
+    run_dir = host.work / "runs" / name / run_id
+    if state is not None:
+        record_event(run_dir, state)
+    return run_dir
+
+
+def refused(result: subprocess.CompletedProcess[str]) -> str:
+    assert result.returncode == 2 and result.stdout == ""
+    return result.stderr.splitlines()[-1]
+
+
+def test_a_run_is_removed_with_its_files(host: StubHost) -> None:
+    first, second = submitted(host, "a", 1), submitted(host, "a", 2)
+    outside = host.folder / "outside"
+    outside.write_text("stays")
+    (first / "link").symlink_to(outside)
+    assert "nobody can be asked; give --yes" in refused(host.hpc_amp("rm", "a"))
+    result = host.hpc_amp("rm", "a", "--yes")  # the newest of that name
+    assert result.stdout == "removed 1 run\n", result.stderr
+    assert not second.exists() and first.exists()
+    assert os.readlink(first.parent / "latest") == first.name
+    assert host.hpc_amp("rm", str(first), str(first), "--yes").stdout == "removed 1 run\n"
+    assert not first.parent.exists() and outside.read_text() == "stays"
+    assert "there is no run 'a'" in refused(host.hpc_amp("rm", "a", "--yes"))
+
+
+def test_runs_that_wait_or_belong_to_a_sweep_are_kept(host: StubHost) -> None:
+    waiting, ended = submitted(host, "a", 1, state=None), submitted(host, "b", 2)
+    message = refused(host.hpc_amp("rm", "b", "a", "--yes"))
+    assert f"{waiting} is pending; hpc-amp cancel {waiting}" in message
+    assert ended.exists()
+    (host.work / "runs" / "campaign.json").write_text("{}")
+    assert "is a point of" in refused(host.hpc_amp("rm", "b", "--yes"))
+    assert ended.exists()
+
+
+def test_prune_keeps_the_newest_of_each_name_and_what_is_young(host: StubHost) -> None:
+    runs = {day: submitted(host, "a", day) for day in (1, 2, 3)}
+    other = submitted(host, "b", 1)
+    waiting = submitted(host, "c", 1, state=None)
+    old = time.time() - 40 * 86400
+    for run_dir in (runs[1], runs[3], other, waiting):
+        os.utime(run_dir / "state.jsonl", (old, old))
+
+    shown = host.hpc_amp("prune", "--keep", "0", "--older", "30d", "--dry-run").stdout
+    for run_dir, is_shown in ((runs[1], True), (runs[2], False), (runs[3], True), (other, True)):
+        assert (str(run_dir) in shown) == is_shown
+    assert str(waiting) not in shown and runs[1].exists()
+    assert host.hpc_amp("prune", "--dry-run").stdout == "there is nothing to remove\n"
+    result = host.hpc_amp("prune", "a", "--keep", "1", "--older", "30d", "--yes")
+    assert result.stdout == "removed 1 run\n", result.stderr
+    assert not runs[1].exists() and runs[2].exists() and runs[3].exists() and other.exists()
+    assert host.hpc_amp("prune", "--keep", "0", "--yes").stdout == "removed 3 runs\n"
+    assert [path.name for path in (host.work / "runs").iterdir()] == ["c"]
+    assert "is not a duration" in refused(host.hpc_amp("prune", "--older", "5"))
