@@ -194,7 +194,7 @@ def _folders(train: Train) -> list[str]:
     """What a container has to see of a task's files and folders."""
     return sorted(
         {
-            os.path.dirname(path) if key.is_first_weights else path
+            os.path.dirname(path) if key.is_first_weights and not os.path.isdir(path) else path
             for _, key, path in paths_in(train)
         }
     )

@@ -322,8 +322,12 @@ def _check_training(loaded: LoadedJob, job: Job, train: Train) -> None:
 
 def _check_weights(loaded: LoadedJob, train: Train) -> None:
     for place, key, file in paths_in(train, "train"):
-        if key.is_first_weights and not os.path.isfile(os.path.expanduser(file)):
-            raise loaded.error(place, *missing_path(os.path.expanduser(file), "file"))
+        if not key.is_first_weights:
+            continue
+        path = os.path.expanduser(file)
+        if not (os.path.isfile(path) or (key.may_be_folder and os.path.isdir(path))):
+            kind = "file or folder" if key.may_be_folder else "file"
+            raise loaded.error(place, *missing_path(path, kind))
 
 
 def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:
@@ -339,7 +343,7 @@ def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DataFound:
-    """What a section of a task finds below its root on this machine."""
+    """What a section of a task finds on this machine."""
 
     key: str
     """The section, such as `train.pairs`."""
@@ -354,9 +358,12 @@ def find_data(train: Train | None) -> Iterator[DataFound]:
         examine = getattr(section, "examine", None)
         if examine is not None:
             try:
-                yield DataFound(key, examine(), usable=True)
+                text = examine()
             except (InputError, ValueError, OSError) as error:
                 yield DataFound(key, str(error), usable=False)
+            else:
+                if text is not None:
+                    yield DataFound(key, text, usable=True)
 
 
 def _sections(section: object, path: str) -> Iterator[tuple[str, object]]:

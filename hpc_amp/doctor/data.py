@@ -33,7 +33,7 @@ def check_data(request: CheckedRequest) -> Findings:
         if found.usable:
             yield Finding("data", "good", f"{found.key}: {found.text}")
         else:
-            yield _wrong(request, f"{found.key}: {found.text}", f"check {found.key}.root")
+            yield _wrong(request, f"{found.key}: {found.text}", f"check {found.key}")
     if train is None or "data" in train.UNUSED:
         return
     data, root = train.data, Path(os.path.abspath(train.data.root))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.schema import Train
-from hpc_amp.config.values import Count, Natural, NonNegative, averaging
+from hpc_amp.config.values import Count, Natural, NonNegative, Path, Word, at_least, averaging
 from hpc_amp.errors import KeyProblem
 
 SpectralName = Literal["none", "fp32", "fp16"]
+INCEPTION = "inception"
 VGG_HALVINGS = 4
 """How often the layers of VGG-19 halve an image that the perceptual loss uses."""
 
@@ -76,8 +80,81 @@ class Adversarial:
     pass."""
 
 
+def feature_network(value: str) -> None:
+    """A check that a value is `inception` or `package.module:callable`."""
+    if value != INCEPTION and not re.fullmatch(r"[^\W\d][\w.]*:[^\W\d]\w*", value):
+        raise ValueError(f"{value!r} is neither {INCEPTION} nor package.module:callable")
+
+
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Evaluation:
+class FeatureDistance:
+    """FID and KID: distances of the generated images from real ones in the features of a trained
+    network. Measured if `weights` or `network` is set. Needs the extra `metrics`."""
+
+    SHORTHAND: ClassVar[str] = "weights"
+
+    weights: Path | None = None
+    """File with the weights of `network`. For `inception`, the one that FID is defined with:
+    `pt_inception-2015-12-05-6726825d.pth`."""
+    network: Annotated[Word, feature_network] = INCEPTION
+    """`inception`, or `package.module:callable` of your own: called without arguments, it returns a
+    module that maps images [B, 3, H, W] from 0 to 1 to features [B, d]. The metrics then have the
+    callable's name: `fid_NAME`, `kid_NAME`."""
+    antialias: bool = False
+    """Scale images to Inception's 299 x 299 pixels with antialiasing. The original FID does not."""
+    kid_subsets: Natural = 0
+    """Random subsets of the images over which KID is averaged, usually 100. 0: no KID."""
+    kid_subset_size: Annotated[int, at_least(2)] = 1000
+    """Images of each subset. A smaller set of images is taken whole."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it is measured."""
+        return self.weights is not None or self.network != INCEPTION
+
+    def examine(self) -> str | None:
+        """What `validate` and `doctor` show. Raises ValueError if there is no such file."""
+        return _examine(self.weights, self.network) if self.wanted else None
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class PerceptualDistance:
+    """LPIPS (Zhang et al., 2018), a distance of two images as people see it. Measured if `weights`
+    is set. Needs the extra `metrics`."""
+
+    SHORTHAND: ClassVar[str] = "weights"
+
+    weights: Path | None = None
+    """File with torchvision's weights of `network`."""
+    network: Literal["alex", "vgg", "squeeze"] = "alex"
+    """torchvision's `alexnet`, `vgg16` or `squeezenet1_1`."""
+
+    def examine(self) -> str | None:
+        """What `validate` and `doctor` show. Raises ValueError if there is no such file."""
+        return _examine(self.weights, self.network) if self.weights is not None else None
+
+
+def _examine(weights: str | None, network: str) -> str:
+    file = None if weights is None else os.path.abspath(os.path.expanduser(weights))
+    if file is not None and not os.path.isfile(file):
+        raise ValueError(f"there is no file {file}")
+    found = network if file is None else f"{network} with the weights in {file}"
+    if importlib.util.find_spec("torchmetrics") is None:
+        found += "; this Python has no torchmetrics, that of the job needs it"
+    return found
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class SetEvaluation:
+    """What an evaluation measures."""
+
+    fid: FeatureDistance = field(default_factory=FeatureDistance)
+    """FID and KID: distances of the generated images from real ones in the features of a trained
+    network. Measured if `weights` or `network` is set. Needs the extra `metrics`."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Evaluation(SetEvaluation):
     """What an evaluation measures and shows."""
 
     pictures: Natural = 6

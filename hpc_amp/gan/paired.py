@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ from hpc_amp.gan.distance import SetDistances
 from hpc_amp.gan.features import PerceptualLoss, feature_network
 from hpc_amp.gan.generation import Request, read_images
 from hpc_amp.gan.losses import discriminator_loss, feature_matching_loss, generator_loss, kl_loss
+from hpc_amp.gan.lpips import Lpips
 from hpc_amp.gan.paired_config import PairedLosses, PairedTrain, PatchJudges
 from hpc_amp.gan.penalties import r1_penalty
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR, ConditionalGan
@@ -43,9 +44,9 @@ class Made:
 class PairedGan(ConditionalGan):
     """Base class of SPADE and pix2pixHD: data, losses, metrics and pictures of pairs.
 
-    Metrics: `frechet_random` (see `hpc_amp.gan.frechet`), `l1`, `psnr` and `ssim` against the true
-    images, and on the synthetic set `label_agreement`, the share of pixels that look like their
-    label.
+    Metrics: those of `SetDistances`, `l1`, `psnr`, `ssim` and, if it is wanted, `lpips` against the
+    true images, and on the synthetic set `label_agreement`, the share of pixels that look like
+    their label.
     """
 
     synthetic_labels: ClassVar[str] = "label_agreement"
@@ -70,7 +71,13 @@ class PairedGan(ConditionalGan):
         """Find or draw the images, and read the weights of the perceptual network."""
         self.data = prepare_paired(self.train.images, self.train, self.world, self.device)
         self.data_name, self.synthetic = self.data.name, self.data.synthetic
-        self._distances = SetDistances(("images",), self.world, self.device)
+        size, evaluation = self.train.images.size, self.train.evaluation
+        self._distances = SetDistances(
+            ("images",), self.world, self.device, fid=evaluation.fid, size=size
+        )
+        self._lpips: Lpips | None = None
+        if evaluation.lpips.weights is not None:
+            self._lpips = Lpips(evaluation.lpips, size, self.device)
         self._perceptual: PerceptualLoss | None = None
         losses = self.paired_losses
         if losses.perceptual:
@@ -156,6 +163,11 @@ class PairedGan(ConditionalGan):
         """The discriminator that judges the images of `phase`."""
         return DISCRIMINATOR
 
+    def forward_pass(self, batch: PairedBatch, networks: Networks) -> bool:
+        """Make images as in an evaluation."""
+        self.render(batch, networks)
+        return True
+
     def evaluation_batches(self) -> Iterator[PairedBatch]:
         """This rank's share of the test pairs."""
         self._distances.begin()
@@ -170,6 +182,8 @@ class PairedGan(ConditionalGan):
         self._distances.add_real("images", batch.images)
         self._distances.add_made("images", made)
         sums = image_sums(made, batch.images)
+        if self._lpips is not None:
+            sums["lpips"] = self._lpips(made, batch.images).sum()
         if self.data.labels_of is not None and batch.labels is not None:
             agrees = self.data.labels_of(made.float()) == batch.labels
             sums[self.synthetic_labels] = agrees.double().mean((1, 2)).sum()
@@ -180,6 +194,15 @@ class PairedGan(ConditionalGan):
         images = sums["images"]
         means = {name: value / images for name, value in sums.items() if name != "images"}
         return {**self._distances.distances(), **means}
+
+    def spreads(self) -> Mapping[str, float]:
+        """Those of the sets of `summarize`."""
+        return self._distances.spreads()
+
+    def protocol(self) -> dict[str, Any]:
+        """Of FID, KID and LPIPS."""
+        own = {} if self._lpips is None else {"lpips": self._lpips.protocol}
+        return {**self._distances.protocol(), **own}
 
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
         """An image from each label map, or input image, of `request`."""

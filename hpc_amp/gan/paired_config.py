@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from hpc_amp.config.values import NETWORK, Count, NonNegative, Path
-from hpc_amp.gan.config import VGG_HALVINGS, GanTrain, Halvings
+from hpc_amp.gan.config import VGG_HALVINGS, Evaluation, GanTrain, Halvings, PerceptualDistance
 from hpc_amp.gan.data.config import PairedData
 
 
@@ -47,11 +47,21 @@ class PatchJudges:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
+class PairedEvaluation(Evaluation):
+    """What an evaluation measures and shows."""
+
+    lpips: PerceptualDistance = field(default_factory=PerceptualDistance)
+    """LPIPS, the distance of each image from the true one as people see it. Measured if `weights`
+    is set. Needs the extra `metrics`."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
 class PairedTrain(GanTrain):
     """What the configurations of models of pairs have."""
 
     images: PairedData = field(default_factory=PairedData)
     """Where pairs come from."""
+    evaluation: PairedEvaluation = field(default_factory=PairedEvaluation)
 
     def generation_options(self) -> Mapping[str, bool] | None:
         """The maps of instances that the model was trained with."""

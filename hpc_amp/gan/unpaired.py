@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,7 @@ class UnpairedGan(ConditionalGan):
 
     styled: ClassVar[bool] = False
     """Whether an image has several translations, which differ in style."""
+    judged_sets: ClassVar[int] = 2
     train: UnpairedTrain
     prepared: Prepared[UnpairedBatch]
     distances: SetDistances
@@ -76,7 +77,10 @@ class UnpairedGan(ConditionalGan):
         """Find, read or draw the images."""
         self.prepared = prepare_unpaired(self.train.images, self.train, self.world, self.device)
         self.data_name, self.synthetic = self.prepared.name, self.prepared.synthetic
-        self.distances = SetDistances(("a", "b"), self.world, self.device)
+        size, evaluation = self.train.images.size, self.train.evaluation
+        self.distances = SetDistances(
+            ("a", "b"), self.world, self.device, fid=evaluation.fid, size=size
+        )
         self.perceptual: PerceptualLoss | None = None
         if self.model.perceptual:
             features = feature_network(self.model.perceptual_weights)
@@ -166,14 +170,20 @@ class UnpairedGan(ConditionalGan):
         return {f"truth_l1_{domain}": nearest.mean(1).sum()}
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
-        """The distances of translations to the images of their domain, `frechet_random_a` and
-        `frechet_random_b`, and their mean, `frechet_random`; on a synthetic set the mean errors
-        `truth_l1_a` and `truth_l1_b`. A collective call."""
-        distances = self.distances.distances()
-        both = [distances["frechet_random_a"], distances["frechet_random_b"]]
+        """The distances of translations to the images of their domain, such as `frechet_random_a`
+        and `frechet_random_b`, and their means, such as `frechet_random`; on a synthetic set the
+        mean errors `truth_l1_a` and `truth_l1_b`. A collective call."""
         images = sums.pop("images")
         means = {name: total / images for name, total in sums.items()}
-        return {"frechet_random": sum(both) / 2, **distances, **means}
+        return {**self.distances.distances(), **means}
+
+    def protocol(self) -> dict[str, Any]:
+        """Of FID and KID."""
+        return self.distances.protocol()
+
+    def spreads(self) -> Mapping[str, float]:
+        """Those of the sets of `summarize`."""
+        return self.distances.spreads()
 
     def shown(self) -> UnpairedBatch:
         """The samples of pictures: the first ones of the evaluation, at most

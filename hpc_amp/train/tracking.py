@@ -105,6 +105,13 @@ class Tracking:
             with self._unless_it_fails(name):
                 tracker.picture(step, "samples", grid)
 
+    def protocol(self, **facts: Any) -> None:
+        """Overwrite protocol.json, which says how the metrics of the last evaluation were
+        measured."""
+        if self._active:
+            with self._unless_disk_is_full():
+                write_json(self._run.path / "protocol.json", facts)
+
     def progress(self, **facts: Any) -> None:
         """Overwrite the progress file of this attempt, which `hpc-amp status` reads. It is written
         at most four times a second, because writing a file takes as long as many small steps."""

@@ -25,6 +25,7 @@ NAMERS = {
     "lint/rules_": "rules about one of them",
     "explain/": "known failures of one of them",
     "cli/container.py": "`container def` and `container build`, which one runtime alone has",
+    "draft/": "what scripts of other hands start",
     "lint/starts.py": "the programs that a user's script may start",
     "distributed/environment.py": "the folder of the host's libraries inside an image",
     "preflight/node_checks.py": "the same folder",

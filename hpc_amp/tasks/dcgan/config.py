@@ -15,6 +15,7 @@ from hpc_amp.config.values import (
     averaging,
     image_side,
 )
+from hpc_amp.gan.config import SetEvaluation
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -59,3 +60,5 @@ class DcganConfig(Train):
     task: TaskName = "dcgan"
     gan: Gan = field(default_factory=Gan)
     """The networks, and how Adam updates them."""
+    evaluation: SetEvaluation = field(default_factory=SetEvaluation)
+    """What an evaluation measures."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from hpc_amp.config.schema import Optimizer
 from hpc_amp.data.prepare import PreparedData
+from hpc_amp.gan.collapse import CollapseWatch
 from hpc_amp.gan.distance import SetDistances
 from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task, TrainingData
 from hpc_amp.tasks.dcgan.config import DcganConfig
@@ -51,8 +53,17 @@ class Dcgan(Task):
         self.synthetic = self.data.synthetic
         self.normalization = self.data.training.normalization
         self.judged = {}
-        channels = self.data.channels
-        self._distances = SetDistances(("images",), self.world, self.device, channels)
+        size = (self.train.gan.image_size, self.train.gan.image_size)
+        self._distances = SetDistances(
+            ("images",),
+            self.world,
+            self.device,
+            self.data.channels,
+            fid=self.train.evaluation.fid,
+            size=size,
+        )
+        chance = math.log(2)
+        self._watch = CollapseWatch({"d_real": chance, "d_fake": chance}, ("g",))
         return GanTraining(self.data.training, self.normalization, self.train, self.world)
 
     def build_networks(self) -> dict[str, nn.Module]:
@@ -103,6 +114,11 @@ class Dcgan(Task):
         else:
             yield self._loss("g", discriminator(generator(latents)), 1.0)
 
+    def forward_pass(self, batch: Batch, networks: Networks) -> bool:
+        """Generate images from the latent vectors."""
+        networks["generator"](batch[1])
+        return True
+
     def evaluation_batches(self) -> Iterator[tuple[str, Tensor]]:
         """This rank's share of the test images, then of the latent vectors of generated images."""
         self._distances.begin()
@@ -129,8 +145,18 @@ class Dcgan(Task):
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """`frechet_random`, the distance of the generated images from the test images, as measured
-        in `hpc_amp.gan.frechet`. A collective call."""
+        in `hpc_amp.gan.frechet`, and FID and KID, if they are wanted. A collective call."""
         return self._distances.distances()
+
+    def concerns(self, step: int, losses: Mapping[str, float]) -> Mapping[str, str]:
+        """Signs of a collapse (`hpc_amp.gan.collapse`)."""
+        if losses:
+            return self._watch.report(step, losses)
+        return self._watch.evaluation(step, self._distances.spreads())
+
+    def protocol(self) -> dict[str, Any]:
+        """Of FID and KID."""
+        return self._distances.protocol()
 
     def _loss(self, name: str, logits: Tensor, label: float) -> Losses:
         """The mean binary cross entropy of `logits` [B] in fp32. `label` is that of all images: 1

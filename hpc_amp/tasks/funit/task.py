@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,10 @@ class Funit(ConditionalGan):
         self.data_name = self.data.name
         self.synthetic = self.data.synthetic
         unseen = self.data.unseen
-        self._distances = SetDistances(unseen, self.world, self.device)
+        size, evaluation = self.train.images.size, self.train.evaluation
+        self._distances = SetDistances(
+            unseen, self.world, self.device, fid=evaluation.fid, size=size
+        )
         self._nearest = NearestClass(len(unseen), self.world, self.device)
         self._shown: dict[int, ClassBatch] = {}
         return self.data.training
@@ -150,18 +153,24 @@ class Funit(ConditionalGan):
         return sums
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
-        """`frechet_random`: the distance of random features, of each unseen class, and the mean of
-        those. `nearest_class`: the share of translated images that look most like the references'
-        class, of the unseen ones. On synthetic data `truth_l1`: the mean L1 distance from the
-        content drawn as the references' class, in the range from -1 to 1. A collective call."""
-        distances = self._distances.distances().values()
-        metrics = {
-            "frechet_random": sum(distances) / len(distances),
-            "nearest_class": self._nearest.share(),
-        }
+        """`frechet_random`: the distance of random features, as the mean over the unseen classes;
+        so are FID and KID, if they are wanted. `nearest_class`: the share of translated images that
+        look most like the references' class, of the unseen ones. On synthetic data `truth_l1`: the
+        mean L1 distance from the content drawn as the references' class, in the range from -1 to 1.
+        A collective call."""
+        metrics = self._distances.distances(each=False)
+        metrics["nearest_class"] = self._nearest.share()
         if "truth_l1" in sums:
             metrics["truth_l1"] = sums["truth_l1"] / sums["images"]
         return metrics
+
+    def spreads(self) -> Mapping[str, float]:
+        """That of all classes together: a class may have a single image."""
+        return {"images": self._distances.spread()}
+
+    def protocol(self) -> dict[str, Any]:
+        """Of FID and KID."""
+        return self._distances.protocol()
 
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
         """Each image drawn as the class that the style images of `request` show, all of which

@@ -9,7 +9,7 @@ from typing import Annotated
 from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, at_least
 from hpc_amp.errors import KeyProblem
-from hpc_amp.gan.config import Evaluation, Halvings
+from hpc_amp.gan.config import Evaluation, Halvings, PerceptualDistance
 from hpc_amp.gan.unpaired_config import Translation, UnpairedTrain
 
 
@@ -44,6 +44,9 @@ class MunitEvaluation(Evaluation):
 
     styles: Annotated[int, at_least(2)] = 4
     """Random styles in which each image is translated."""
+    lpips: PerceptualDistance = field(default_factory=PerceptualDistance)
+    """LPIPS, the distance of translations of one image from each other as people see it. Measured
+    if `weights` is set. Needs the extra `metrics`."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

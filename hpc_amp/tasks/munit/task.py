@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hpc_amp.gan.data.batches import UnpairedBatch, normal
 from hpc_amp.gan.frechet import FeatureNetwork
 from hpc_amp.gan.losses import l1
+from hpc_amp.gan.lpips import Lpips
 from hpc_amp.gan.translation import Direction, Translator
 from hpc_amp.gan.unpaired import UnpairedGan, errors
 from hpc_amp.tasks.base import Losses, TrainingData
@@ -36,6 +37,10 @@ class Munit(UnpairedGan):
     def prepare_data(self) -> TrainingData:
         """Find, read or draw the images."""
         self._features = FeatureNetwork(3).to(self.device)
+        self._lpips: Lpips | None = None
+        if self.train.evaluation.lpips.weights is not None:
+            size = self.train.images.size
+            self._lpips = Lpips(self.train.evaluation.lpips, size, self.device)
         return super().prepare_data()
 
     def build_generator(self) -> Translator:
@@ -90,16 +95,25 @@ class Munit(UnpairedGan):
         self, domain: str, real: Tensor, made: Tensor, truth: Tensor | None
     ) -> dict[str, Tensor]:
         """Also `diversity`: the mean distance between the features of two translations of one
-        image; and, of a synthetic set with several styles, how many of them the translations of an
-        image have (`styles`)."""
+        image; `lpips_diversity`, their mean LPIPS, if it is wanted; and, of a synthetic set with
+        several styles, how many of them the translations of an image have (`styles`)."""
         sums = super().measure(domain, real, made, truth)
         sums[f"diversity_{domain}"] = self._diversity(made).sum()
+        if self._lpips is not None:
+            pairs = itertools.combinations(made.unbind(1), 2)
+            distances = torch.stack([self._lpips(one, other) for one, other in pairs])
+            sums[f"lpips_diversity_{domain}"] = distances.mean(0).sum()
         if truth is not None and truth.shape[1] > 1:
             nearest = errors(made, truth).argmin(2)
             found = F.one_hot(nearest, truth.shape[1]).amax(1)
             sums[f"styles_{domain}"] = found.sum()
             sums[f"true_diversity_{domain}"] = self._diversity(truth).sum()
         return sums
+
+    def protocol(self) -> dict[str, Any]:
+        """Of FID, KID and LPIPS."""
+        own = {} if self._lpips is None else {"lpips": self._lpips.protocol}
+        return {**super().protocol(), **own}
 
     def _diversity(self, images: Tensor) -> Tensor:
         """The mean distance of features between pairs of [B, K, 3, H, W]: float64 [B]."""
