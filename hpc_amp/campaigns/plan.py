@@ -196,7 +196,7 @@ def _folders(train: Train) -> list[str]:
     """The files and folders of a task that its container must see."""
     return sorted(
         {
-            os.path.dirname(path) if key.is_first_weights else path
+            os.path.dirname(path) if key.is_first_weights and not os.path.isdir(path) else path
             for _, key, path in paths_in(train)
         }
     )

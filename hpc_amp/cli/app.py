@@ -325,18 +325,20 @@ def run(config: Path | JobText, overrides: tuple[str, ...]) -> None:
     _wait_here(plan)
 
 
-def _wait_here(plan: Plan) -> None:
+def _wait_here(plan: Plan, *, as_json: bool = False) -> None:
     """Show a job of this machine until it ends. Ctrl-C stops it."""
     try:
-        _follow(plan.run_dir, as_json=False)
+        _follow(plan.run_dir, as_json=as_json)
     except KeyboardInterrupt:
+        where = "" if plan.job.train is None else " at a checkpoint"
         click.echo(
-            "\nstopping at a checkpoint; press Ctrl-C again to return without waiting for it"
+            f"\nstopping{where}; press Ctrl-C again to return without waiting for it",
+            err=as_json,
         )
         from hpc_amp.jobs.control import cancel as cancel_run
 
         cancel_run(plan.run_dir)
-        _follow(plan.run_dir, as_json=False, from_end=True)
+        _follow(plan.run_dir, as_json=as_json, from_end=True)
 
 
 @app.command()
@@ -381,8 +383,16 @@ def _wait_here(plan: Plan) -> None:
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of styles that are drawn."
 )
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="Images that a rank makes at once.",
+)
 @click.option("--submit", "as_job", is_flag=True, help="Submit a job; do not run it here.")
 @runs_dir_option
+@json_option
 def generate(
     run: str,
     overrides: tuple[str, ...],
@@ -394,8 +404,10 @@ def generate(
     instances: Path | None,
     direction: str | None,
     seed: int,
+    batch_size: int,
     as_job: bool,
     runs_dir: Path,
+    as_json: bool,
 ) -> None:
     """Make images with the trained generator of a run.
 
@@ -404,35 +416,43 @@ def generate(
       hpc-amp generate munit --input cats --output dogs --direction a2b --style dog.png
       hpc-amp generate funit --input cats --output foxes --style fox_photos --submit
 
-    Each image in the input folder, and in the folders in it, becomes a PNG file of the same name.
-    The job has the container of the run and the resources of one node of it; KEY=VALUE sets keys
-    of its job file, such as job.gpus_per_node=0. Equal seeds give equal images, for every number of
-    ranks.
+    Each image in the input folder, and in the folders in it, becomes a PNG file of the same name;
+    a file that is there already is replaced. The job has the container of the run and the resources
+    of one node of it; KEY=VALUE sets keys of its job file, such as job.nodes=2 or
+    job.walltime=10m. Equal seeds give equal images, for every number of ranks. docs/gan-generate.md
+    has more.
     """
     from hpc_amp.config.sites import HERE
+    from hpc_amp.errors import UsageError
     from hpc_amp.jobs import rundir
-    from hpc_amp.jobs.generation import write_job_file
+    from hpc_amp.jobs.generation import check_request, write_job_file
     from hpc_amp.jobs.submit import prepare
     from hpc_amp.jobs.submit import submit as submit_plan
 
     options: dict[str, Path | str | None] = {
-        "--input": inputs.resolve(),
-        "--output": output.resolve(),
-        "--checkpoint": checkpoint,
-        "--weights": weights,
-        "--style": style and style.resolve(),
-        "--instances": instances and instances.resolve(),
-        "--direction": direction,
-        "--seed": str(seed),
+        "input": inputs.resolve(),
+        "output": output.resolve(),
+        "checkpoint": checkpoint,
+        "weights": weights,
+        "style": style and style.resolve(),
+        "instances": instances and instances.resolve(),
+        "direction": direction,
+        "seed": str(seed),
+        "batch-size": str(batch_size),
     }
-    job_file = write_job_file(rundir.find_run(run, runs_dir), options)
-    output.mkdir(parents=True, exist_ok=True)
+    run_dir = rundir.find_run(run, runs_dir)
+    check_request(run_dir, options)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output {output} cannot be created: {error.strerror}") from None
+    job_file = write_job_file(run_dir, options)
     plan, loaded = prepare(job_file, overrides, site=None if as_job else HERE)
     _say_remarks(plan)
     submission = submit_plan(plan, loaded.text)
-    _report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=False)
+    _report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=as_json)
     if not as_job:
-        _wait_here(plan)
+        _wait_here(plan, as_json=as_json)
 
 
 def _follow(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:
