@@ -153,7 +153,7 @@ def test_a_value_that_is_no_number_is_not_ranked(tmp_path: Path) -> None:
     ranking = rank(sweep, statuses)
 
     assert [one.status.index for one in ranking.ranked] == [1]
-    assert ranking.others[0].reason == "it has no accuracy, or none that is a number"
+    assert ranking.others[0].reason == "it has no metric accuracy, or its value is not a number"
 
 
 def test_a_metric_that_nobody_wrote(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_metric_that_nobody_wrote(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         rank(sweep, statuses, "accurracy")
 
-    assert str(caught.value).endswith("there are accuracy, steps")
+    assert str(caught.value).endswith("its metrics are accuracy, steps")
 
 
 def test_nothing_has_finished_yet(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_the_text(tmp_path: Path) -> None:
     assert lines == [
         f"test  {tmp_path.name}  4 points: 2 finished, 1 failed, 1 missing",
         "",
-        "SYNTHETIC data: the numbers say nothing about real data",
+        "SYNTHETIC data: the metrics are not those of real data",
         "",
         "accuracy, highest first",
         "  rank  accuracy  lr     mode  point",
