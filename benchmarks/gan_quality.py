@@ -1,228 +1,314 @@
-"""Does mixed precision reduce the quality of a GAN? DCGAN on Fashion-MNIST in fp32, bf16 and fp16.
+#!/usr/bin/env python3
+"""Does the number format change what a task reaches? One job in several formats, with equal seeds.
 
-    OMP_NUM_THREADS=1 python benchmarks/gan_quality.py /usr/share/datasets/fashion-mnist
+    OMP_NUM_THREADS=1 python benchmarks/gan_quality.py configs/spade_small.yaml \\
+        site=local job.ranks_per_node=1 train.epochs=4 --json out.json --picture out.png
 
-The folder contains the original files, such as those of Debian's package `dataset-fashion-mnist`.
-All number formats are trained with the same seeds: the same initial weights, images and latent
-vectors, in the same order. Generated images are compared with all test images by the Fréchet
-distance on a small fixed feature network (`hpc_amp.gan.frechet`); distances of images of
-known quality are printed first. `--json FILE` writes all results, `--picture FILE` shows images of
-all formats side by side.
+The runs are a sweep (`hpc-amp sweep`, docs/sweeps.md) over `train.seed` and `train.precision.mode`.
+The same command continues a sweep that was interrupted, and only reports on one that has finished:
+so `--metric` can show another metric without new runs. Equal seeds have equal initial weights and
+samples in all formats.
+
+Two tests compare each format with the first one, both with Student's t at 95 %. "Between seeds"
+compares the difference of the means with the standard deviations over the seeds; "of pairs" uses
+the differences of runs with equal seeds. A format differs where either of them is significant.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import itertools
 import json
 import math
+import os
 import platform
 import statistics
-import tempfile
-import time
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from PIL import Image
-from torch import Tensor
+from hpc_amp.campaigns.folder import DESCRIPTION, Campaign, read_campaign
+from hpc_amp.campaigns.points import SEED, Space, read_space
+from hpc_amp.campaigns.spread import student_quantile
+from hpc_amp.campaigns.tables import Table, as_text
+from hpc_amp.errors import HpcAmpError, UsageError
+from hpc_amp.jobs.summary import read_summary
+from hpc_amp.sweep.ranking import Ranked, rank
+from hpc_amp.sweep.view import SWEEP
 
-from hpc_amp.config.schema import (
-    Augment,
-    Checkpointing,
-    Data,
-    Precision,
-    Schedule,
-    to_plain,
-)
-from hpc_amp.distributed.world import World
-from hpc_amp.gan.frechet import FeatureNetwork, frechet_distance, moments
-from hpc_amp.tasks.dcgan.config import DcganConfig, Gan
-from hpc_amp.tasks.dcgan.task import REAL, Dcgan
-from hpc_amp.train import Observer, fit
-
-MODES = ("fp32", "bf16", "fp16")
-T_95 = {2: 4.303, 4: 2.776, 6: 2.447, 8: 2.306}
-"""Student's t for a two-sided confidence of 95 %, by degrees of freedom."""
+MODE = "train.precision.mode"
+TITLE = 14
+"""Height in pixels of the name of a format in a picture."""
+Values = Mapping[str, Mapping[int, float]]
+"""The metric of the finished runs, by format and seed."""
 
 
-def settings(flags: argparse.Namespace, mode: str, seed: int, steps: int) -> DcganConfig:
-    """The settings of one training, which is small because fp16 convolutions are slow on CPUs."""
-    return DcganConfig(
-        gan=Gan(
-            image_size=32, latent=32, generator_width=8, discriminator_width=8, lr=5e-4, pictures=36
-        ),
-        data=Data(
-            name="fashion_mnist", root=flags.data, download=False, augment=Augment(flip=False)
-        ),
-        epochs=math.ceil(steps * 32 / 60_000),
-        max_steps=steps,
-        batch_size=32,
-        schedule=Schedule(name="constant", warmup=0.0),
-        precision=Precision(mode=mode),
-        ema=0.99,
-        evaluate_every=1000,
-        log_every=100,
-        checkpoint=Checkpointing(every="1h", keep=2),
-        seed=seed,
-        device="cpu",
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far a format is from the first one, over the seeds that both have."""
+
+    seeds: int
+    mean: float
+    t_between_seeds: float
+    t_of_pairs: float
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """What the two t must exceed to be significant at 95 %."""
+        return student_quantile(2 * self.seeds - 2), student_quantile(self.seeds - 1)
+
+    @property
+    def significant(self) -> bool:
+        """Whether either test says that the formats differ."""
+        between, pairs = self.bounds
+        return abs(self.t_between_seeds) > between or abs(self.t_of_pairs) > pairs
+
+
+def difference(values: Mapping[int, float], base: Mapping[int, float]) -> Difference | None:
+    """The difference of two formats by seed. None where they have less than two seeds in common."""
+    seeds = sorted(values.keys() & base.keys())
+    if len(seeds) < 2:
+        return None
+    ours, theirs = [values[seed] for seed in seeds], [base[seed] for seed in seeds]
+    pairs = [one - other for one, other in zip(ours, theirs, strict=True)]
+    mean = statistics.fmean(pairs)
+    spread = math.sqrt(statistics.variance(ours) + statistics.variance(theirs))
+    root = math.sqrt(len(seeds))
+    return Difference(
+        len(seeds), mean, _ratio(mean * root, spread), _ratio(mean * root, statistics.stdev(pairs))
     )
 
 
-class Scales(Observer):
-    """Keeps the loss scales at the beginning and the end of an attempt."""
-
-    def begin(self, engine: Any) -> None:
-        self.at_begin = self._scales(engine)
-
-    def end(self, engine: Any) -> None:
-        self.at_end = self._scales(engine)
-        self.skipped = engine.report.skipped_steps()
-
-    @staticmethod
-    def _scales(engine: Any) -> dict[str, dict[str, Any]]:
-        return {n: s.state_dict() for update in engine.updates for n, s in update.scalers.items()}
+def _ratio(value: float, spread: float) -> float:
+    """`value / spread`, where there may be no spread at all."""
+    if spread > 0:
+        return value / spread
+    return math.copysign(math.inf, value) if value else 0.0
 
 
-def train(flags: argparse.Namespace, mode: str, seed: int, out: Path) -> dict[str, Any]:
-    """Train to each of `--steps` in turn, each time in a new attempt that resumes."""
-    distances, scales, begun = {}, {}, time.process_time()
-    for steps in flags.steps:
-        seen = Scales()
-        with contextlib.redirect_stdout(io.StringIO()):
-            fitted = fit(settings(flags, mode, seed, steps), out, observers=[seen])
-        if fitted.outcome != "finished":
-            raise SystemExit("stopped")
-        if scales and seen.at_begin != scales:
-            raise RuntimeError(f"{mode}: the loss scales after a resume differ from those saved")
-        scales = seen.at_end
-        distances[steps] = fitted.metrics["frechet_random"]
+def find_sweep(parent: Path, job_file: bytes, space: Space) -> Campaign | None:
+    """The newest sweep of a job file with this content, and with the same settings and points."""
+    points = [point.values for point in space.points]
+    for description in sorted(parent.glob(f"*/[0-9]*/{DESCRIPTION}"), reverse=True):
+        found = read_campaign(description.parent.resolve())
+        if (
+            (found.view, found.fixed, found.keys) == (SWEEP.name, space.fixed, space.keys)
+            and [point.values for point in found.points] == points
+            and (found.folder / "config.yaml").read_bytes() == job_file
+        ):
+            return found
+    return None
+
+
+def train(flags: argparse.Namespace) -> Campaign:
+    """Start the sweep, or continue it. Returns it when this machine has run its points, or when
+    a scheduler has taken them."""
+    seeds, modes = (",".join(map(str, each)) for each in (range(flags.seeds), flags.modes))
+    settings = [*flags.settings, f"{SEED}={seeds}", f"{MODE}={modes}"]
+    space = read_space(settings)
+    if set(space.keys) != {SEED, MODE}:
+        raise UsageError("only the seed and the format may have several values")
+    try:
+        job_file = flags.config.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{flags.config} cannot be read: {error.strerror}") from None
+    found = find_sweep(flags.sweeps_dir, job_file, space)
+    if found is None:
+        command = ["start", str(flags.config), *settings]
+    else:
+        command = ["continue", str(found.folder)]
+    options = ["--sweeps-dir", str(flags.sweeps_dir), "--max-parallel", str(flags.max_parallel)]
+    status = subprocess.run(
+        [sys.executable, "-m", "hpc_amp", "sweep", *command, *options], check=False
+    ).returncode
+    found = found or find_sweep(flags.sweeps_dir, job_file, space)
+    # 1: a run has failed, which the report says.
+    if status not in (0, 1) or found is None:
+        sys.exit(status or 1)
+    return found
+
+
+def facts_of(campaign: Campaign, one: Ranked) -> dict[str, Any]:
+    """What a run has reached, and its loss scales."""
+    values = dict(zip(campaign.keys, one.status.point.values, strict=True))
+    summary = read_summary(one.run_dir)
+    checkpoint = sorted(one.run_dir.glob("checkpoints/step-*/trainer.json"))[-1]
+    trainer = json.loads(checkpoint.read_text())
+    scalers = {name: s for phase in trainer["scalers"].values() for name, s in phase.items()}
     return {
-        "mode": mode,
-        "seed": seed,
-        "frechet_random": distances,
-        "loss_scales": {name: state["scale"] for name, state in scales.items()},
-        "skipped_updates": seen.skipped,
-        "cpu_seconds": round(time.process_time() - begun, 1),
+        "mode": values[MODE],
+        "seed": int(values[SEED] or 0),
+        "value": one.value,
+        "metrics": summary["metrics"],
+        "steps": summary["steps"],
+        "seconds": summary["seconds"],
+        "skipped_updates": trainer["skipped_updates"],
+        "loss_scales": {
+            name: {"scale": state["scale"], "overflows": state["skipped_steps"]}
+            for name, state in scalers.items()
+        },
     }
 
 
-def known_images(flags: argparse.Namespace) -> tuple[dict[str, float], Tensor]:
-    """The distances of images of known quality from the test images, and some real images."""
-    task = Dcgan(settings(flags, "fp32", 0, 1), World(), torch.device("cpu"))
-    data = task.prepare_data()
-    features = FeatureNetwork(1)
-    test = sum(
-        moments(features(batch)) for kind, batch in task.evaluation_batches() if kind == REAL
+def values_table(values: Values, seeds: Sequence[int]) -> Table:
+    """The metric of each run, and mean and standard deviation of each format."""
+    rows = []
+    for seed in seeds:
+        cells = (f"{of[seed]:.5f}" if seed in of else "-" for of in values.values())
+        rows.append((f"seed {seed}", *cells))
+    rows.append(("mean", *(_shown(of, statistics.fmean, 1) for of in values.values())))
+    rows.append(
+        ("standard deviation", *(_shown(of, statistics.stdev, 2) for of in values.values()))
     )
-    parts = (images for micro_batches in data.epoch(0) for images, _ in micro_batches)
-    real = torch.cat(list(itertools.islice(parts, 10_000 // 32 + 1)))[:10_000]
-    stream = torch.Generator().manual_seed(0)
-    noise = torch.rand(real.shape, generator=stream) * 2 - 1
-    torch.manual_seed(0)
-    untrained = task.build_networks()["generator"]
-    with torch.no_grad():
-        first = untrained(torch.randn(10_000, 32, generator=stream))
-    kinds = {
-        "training images": real,
-        "training images, 10 % noise": real.lerp(noise, 0.1),
-        "training images, blurred over 3x3 pixels": F.avg_pool2d(real, 3, 1, 1),
-        "training images, moved by 2 pixels": real.roll(2, 3),
-        "100 training images again and again": real[:100].repeat(100, 1, 1, 1),
-        "images of an untrained generator": first,
-        "noise": noise,
-    }
-    distances = {
-        name: frechet_distance(test, sum(moments(features(part)) for part in images.split(500)))
-        for name, images in kinds.items()
-    }
-    return distances, real[:36]
+    return Table(("", *values), tuple(rows), words=frozenset([""]))
 
 
-def compare(runs: list[dict[str, Any]], steps: int) -> dict[str, Any]:
-    """For each format, mean and standard deviation over the seeds, and Welch's t against fp32."""
-    by_mode: dict[str, list[float]] = {}
-    for run in runs:
-        by_mode.setdefault(run["mode"], []).append(run["frechet_random"][steps])
-    base = by_mode["fp32"]
-    table: dict[str, Any] = {}
-    for mode, values in by_mode.items():
-        table[mode] = {"mean": statistics.mean(values), "sd": statistics.stdev(values)}
-        error = (
-            math.sqrt(statistics.variance(values) + statistics.variance(base)) / len(base) ** 0.5
+def _shown(values: Mapping[int, float], statistic: Any, least: int) -> str:
+    return f"{statistic(values.values()):.5f}" if len(values) >= least else "-"
+
+
+def differences_table(found: Mapping[str, Difference | None], base: str) -> Table:
+    """What the tests say of each format but the first one."""
+    rows = []
+    for mode, one in found.items():
+        if one is None:
+            rows.append((mode, "-", "-", "-", "too few runs"))
+            continue
+        between, pairs = one.bounds
+        rows.append(
+            (
+                mode,
+                f"{one.mean:+.5f}",
+                f"{one.t_between_seeds:+.2f} (±{between:.2f})",
+                f"{one.t_of_pairs:+.2f} (±{pairs:.2f})",
+                "differs" if one.significant else "no significant difference",
+            )
         )
-        t = (statistics.mean(values) - statistics.mean(base)) / error
-        table[mode] |= {"t": t, "apart": abs(t) > T_95[2 * len(base) - 2]}
-    return table
+    titles = ("", f"minus {base}", "t between seeds", "t of pairs", "verdict")
+    return Table(titles, tuple(rows), words=frozenset(["", "verdict"]))
 
 
-def save_picture(file: Path, real: Tensor, folders: dict[str, Path]) -> None:
-    """Write a picture with real images and, to their right, generated ones of each run."""
-    from torchvision.utils import make_grid, save_image
-
-    with tempfile.TemporaryDirectory() as folder:
-        first = Path(folder) / "real.png"
-        save_image(make_grid(real / 2 + 0.5, nrow=6), first)
-        newest = [sorted((path / "samples").iterdir())[-1] for path in folders.values()]
-        panels = [Image.open(path).convert("L") for path in (first, *newest)]
-        width, height = panels[0].size
-        whole = Image.new("L", ((width + 10) * len(panels) - 10, height), 255)
-        for position, panel in enumerate(panels):
-            whole.paste(panel, (position * (width + 10), 0))
-        whole.save(file, optimize=True)
+def scales_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+    """The scale of each loss at the end of each run, and how often its gradients overflowed."""
+    names = list(dict.fromkeys(name for run in runs for name in run["loss_scales"]))
+    rows = []
+    for run in runs:
+        scales = run["loss_scales"]
+        cells = (f"{scales[name]['scale']:g} ({scales[name]['overflows']})" for name in names)
+        skipped = str(sum(run["skipped_updates"].values()))
+        rows.append((run["mode"], str(run["seed"]), *cells, skipped))
+    titles = ("", "seed", *names, "skipped updates")
+    return Table(titles, tuple(rows), words=frozenset([""]))
 
 
-def main() -> None:
-    """Train all formats, print the results, and write the files that were asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", help="folder with the files of Fashion-MNIST")
-    parser.add_argument("--steps", type=int, nargs="+", default=[250, 750, 3000])
-    parser.add_argument("--seeds", type=int, default=3, choices=(2, 3, 4, 5))
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--picture", type=Path)
-    flags = parser.parse_args()
-    if not list(Path(flags.data).glob("**/train-images-idx3-ubyte*")):
-        parser.error(f"{flags.data} has no Fashion-MNIST; apt-get install dataset-fashion-mnist")
+def save_picture(file: Path, folders: Mapping[str, Path]) -> None:
+    """Write the newest picture of one run of each format, one below the other; small ones are
+    enlarged."""
+    from PIL import Image, ImageDraw
 
-    known, real = known_images(flags)
-    print("Fréchet distance from the 10,000 test images, on the small fixed feature network:")
-    for name, distance in known.items():
-        print(f"  {distance:9.5f}  {name}")
-    runs = []
-    with tempfile.TemporaryDirectory() as folder:
-        for seed, mode in itertools.product(range(flags.seeds), MODES):
-            runs.append(train(flags, mode, seed, Path(folder, f"{mode}-{seed}")))
-            shown = "  ".join(f"{s} steps {d:.5f}" for s, d in runs[-1]["frechet_random"].items())
-            scales = {name: f"{scale:g}" for name, scale in runs[-1]["loss_scales"].items()}
-            skipped = f"  scales {scales}, {runs[-1]['skipped_updates']} skipped" if scales else ""
-            print(f"seed {seed}  {mode}  {shown}  {runs[-1]['cpu_seconds']} s{skipped}", flush=True)
-        if flags.picture:
-            save_picture(flags.picture, real, {mode: Path(folder, f"{mode}-0") for mode in MODES})
-    table = compare(runs, flags.steps[-1])
-    print(f"after {flags.steps[-1]} steps, over {flags.seeds} seeds:")
-    for mode, row in table.items():
-        line = f"  {mode}  {row['mean']:.5f} +- {row['sd']:.5f}"
-        if mode != "fp32":
-            verdict = "differs" if row["apart"] else "no significant difference"
-            line += f"  t against fp32 {row['t']:+.2f}: {verdict}"
-        print(line)
+    found = {mode: sorted(path.glob("samples/*.png")) for mode, path in folders.items()}
+    panels = {mode: Image.open(paths[-1]).convert("RGB") for mode, paths in found.items() if paths}
+    if not panels:
+        raise UsageError("--picture: no run has pictures in samples/")
+    width, height = next(iter(panels.values())).size
+    times = max(1, 1000 // width)
+    width, height = times * width, times * height
+    whole = Image.new("RGB", (width, (height + TITLE) * len(panels)), "white")
+    draw = ImageDraw.Draw(whole)
+    for place, (mode, panel) in enumerate(panels.items()):
+        top = place * (height + TITLE)
+        draw.text((0, top + 1), mode, fill="black")
+        large = panel.resize((width, height), Image.Resampling.NEAREST)
+        whole.paste(large, (0, top + TITLE))
+    whole.save(file, optimize=True)
+
+
+def report(campaign: Campaign, flags: argparse.Namespace) -> bool:
+    """Print what the finished runs have reached, and write the files that were asked for. Returns
+    whether all runs have finished."""
+    ranking = rank(campaign, SWEEP.statuses(campaign), flags.metric)
+    in_order = sorted(ranking.ranked, key=lambda one: one.status.index)
+    runs = [facts_of(campaign, one) for one in in_order]
+    values = {
+        mode: {run["seed"]: run["value"] for run in runs if run["mode"] == mode}
+        for mode in flags.modes
+    }
+    base, *others = flags.modes
+    found = {mode: difference(values[mode], values[base]) for mode in others}
+    sections = {ranking.metric: values_table(values, range(flags.seeds))}
+    if others:
+        sections["differences of formats (in parentheses: the bounds of significance at 95 %)"] = (
+            differences_table(found, base)
+        )
+    scaled = [run for run in runs if run["loss_scales"]]
+    if scaled:
+        sections["loss scales at the end (in parentheses: overflows)"] = scales_table(scaled)
+    for title, table in sections.items():
+        print(f"\n{title}")
+        print("\n".join(f"  {line}" for line in as_text(table)))
+    seconds = {mode: [run["seconds"] for run in runs if run["mode"] == mode] for mode in values}
+    means = (f"{mode} {statistics.fmean(each):.0f}" for mode, each in seconds.items() if each)
+    print(f"\nmean seconds of a run: {', '.join(means)}")
+    for status in ranking.others:
+        setting = " ".join(campaign.overrides_of(status.index))
+        print(f"without a result: {setting}: {status.state}: {status.reason}")
     if flags.json:
         facts = {
             "date": date.today().isoformat(),
-            "torch": torch.__version__,
+            "torch": version("torch"),
             "machine": platform.machine(),
-            "threads": torch.get_num_threads(),
-            "steps": flags.steps,
-            "train": to_plain(settings(flags, "fp32", 0, flags.steps[-1])),
-            "known_images": known,
+            "threads": os.environ.get("OMP_NUM_THREADS"),
+            "config": str(flags.config),
+            "settings": flags.settings,
+            "metric": ranking.metric,
+            "synthetic": ranking.synthetic,
             "runs": runs,
-            "comparison": table,
+            "differences": {
+                mode: one
+                and {
+                    "mean": one.mean,
+                    "t_between_seeds": one.t_between_seeds,
+                    "t_of_pairs": one.t_of_pairs,
+                    "bounds": one.bounds,
+                    "significant": one.significant,
+                }
+                for mode, one in found.items()
+            },
         }
         flags.json.write_text(json.dumps(facts, indent=1) + "\n")
+    if flags.picture:
+        pairs = zip(runs, in_order, strict=True)
+        save_picture(flags.picture, {r["mode"]: one.run_dir for r, one in pairs if r["seed"] == 0})
+    return not ranking.others
+
+
+def main() -> None:
+    """Train in all formats, and report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("config", type=Path, help="a job file of any task")
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="replaces a value of it")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="train with N seeds")
+    parser.add_argument("--modes", nargs="+", default=["fp32", "bf16", "fp16"], metavar="FORMAT")
+    parser.add_argument("--metric", help="default: the one that the task names")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="pictures of all formats")
+    parser.add_argument("--sweeps-dir", type=Path, default=Path("sweeps"), metavar="FOLDER")
+    parser.add_argument("--max-parallel", type=int, default=1, metavar="N", help="runs at once")
+    flags = parser.parse_intermixed_args()
+    if flags.seeds < 2 or len(set(flags.modes)) < 2:
+        parser.error("there must be at least two seeds and two formats")
+    try:
+        finished = report(train(flags), flags)
+    except HpcAmpError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    if not finished:
+        print("\nthe same command trains what is missing")
+        sys.exit(1)
 
 
 if __name__ == "__main__":

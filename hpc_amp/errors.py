@@ -7,6 +7,7 @@
     │   └── UnclearError   it is unknown whether the scheduler accepted a job
     └── JobError           training cannot begin or go on, as its ranks find (exit 1)
         └── InputError     settings, data or task of a job cannot be used (exit 2)
+            └── KeyProblem     keys of a task do not fit together
 
 Any other exception is a defect of hpc-amp and is shown with its traceback.
 """
@@ -66,3 +67,13 @@ class InputError(JobError):
     """The settings, the data or the task of a job cannot be used."""
 
     exit_code = 2
+
+
+class KeyProblem(InputError):
+    """The value of a key of a task does not fit to other keys. `key` is its path below `train`,
+    such as `munit.style_downs`; `problem` says what is wrong with it."""
+
+    def __init__(self, key: str, problem: str, hint: str | None = None) -> None:
+        super().__init__(f"train.{key}: {problem}", hint=hint)
+        self.key = key
+        self.problem = problem

@@ -1,1 +1,1 @@
-"""Benchmarks: how fast the same job is with other settings, above all in each precision."""
+"""Benchmarks: the speed of one job with several settings, such as all precisions."""

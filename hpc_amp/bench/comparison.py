@@ -1,4 +1,4 @@
-"""The settings of a benchmark beside each other."""
+"""Compare the settings of a benchmark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpc_amp.jobs.summary import read_summary
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A run that is measured. `summary` is its `summary.json`."""
+    """A measured run. `summary` is the content of its `summary.json`."""
 
     status: PointStatus
     run_dir: Path
@@ -31,42 +31,42 @@ class MeasuredRun:
 
     @property
     def repeat(self) -> int:
-        """Which run of its setting it is, from 1 on."""
+        """The number of this run of its setting, from 1."""
         return self.status.point.repeat
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The file of rank 0 as it is."""
+        """The content of the file of rank 0."""
         return self.ranks[0].facts
 
     @property
     def peak_memory(self) -> int | None:
-        """Bytes, of the rank that needed most."""
+        """The largest peak memory of its ranks, in bytes; None if no rank has measured it."""
         peaks = (rank.facts.get("peak_memory_bytes") for rank in self.ranks)
         return max((peak for peak in peaks if type(peak) is int), default=None)
 
     @property
     def samples_per_second(self) -> float:
-        """Of all ranks together."""
+        """The throughput of all ranks together."""
         return self.ranks[0].batch_size / self.step_seconds
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What its task measured in the last evaluation."""
+        """The metrics of the last evaluation."""
         metrics = self.summary.get("metrics") or {}
         return {name: value for name, value in metrics.items() if type(value) in (int, float)}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One setting: all its runs put together.
+class SettingResult:
+    """A setting, with the combined measurements of its runs.
 
-    `step_seconds` is the median over its runs of the median over a run's steps and ranks;
-    `step_spread` has the quartiles over all steps, `run_spread` the fastest and the slowest run.
-    `speedup` is how many times as many samples per second it has as the first setting: the median
-    over repeats of the ratio of two runs of one round, which met the same machine; None where no
-    round has both. `metrics` are medians of what the task measured at the end. `skipped_steps` is
-    of the run with most.
+    `step_seconds` is the median over its runs of the median over a run's steps and ranks.
+    `step_spread` has the quartiles over all steps, and `run_spread` the fastest and slowest run.
+    `speedup` is the ratio of its samples per second to those of the first setting. The ratio is
+    taken within each repeat, whose runs follow each other on the same machine, and `speedup` is the
+    median over the repeats. It is None if no repeat has both runs. `metrics` are the medians of the
+    final metrics. `skipped_steps` is the largest number of a run.
     """
 
     setting: Point
@@ -87,34 +87,34 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A benchmark as far as it is measured. `missing` are the runs that are not."""
+    """The measurements of a benchmark. `missing` are the runs that are not measured."""
 
     campaign: Campaign
-    rows: tuple[Row, ...]
+    rows: tuple[SettingResult, ...]
     missing: tuple[PointStatus, ...]
 
     @property
     def warmup(self) -> int:
-        """Steps of a run before the first one measured."""
+        """Steps of a run before the first measured step."""
         return int(self.campaign.options["warmup"])
 
     @property
     def steps(self) -> int:
-        """Steps that a run measures."""
+        """Measured steps of a run."""
         return int(self.campaign.options["steps"])
 
     @property
     def first(self) -> MeasuredRun | None:
-        """A run of it, for what all should have in common."""
+        """The first run, for values that should be the same for all runs."""
         return self.rows[0].runs[0] if self.rows else None
 
     @property
     def metrics(self) -> list[str]:
-        """The names of what the task measures."""
+        """The names of the metrics."""
         return list(dict.fromkeys(name for row in self.rows for name in row.metrics))
 
     def label(self, point: Point) -> str:
-        """The setting of a point in a few words."""
+        """A short text for the setting of a point."""
         return label(self.campaign.keys, point)
 
     def values(self, key: str) -> list[str]:
@@ -134,13 +134,13 @@ class Comparison:
 
 
 def column_names(keys: Sequence[str]) -> list[str]:
-    """Titles for the values of keys."""
+    """The titles of the columns for the values of keys."""
     names = zip(keys, short_names(keys), strict=True)
     return ["precision" if key in PRECISION_KEYS else name for key, name in names]
 
 
 def label(keys: Sequence[str], point: Point) -> str:
-    """The setting of a point in a few words: `bf16`, or `bf16 batch_size=64`."""
+    """A short text for the setting of a point: `bf16`, or `bf16 batch_size=64`."""
     words = []
     for name, value in zip(column_names(keys), point.values, strict=True):
         if value is not None:
@@ -149,7 +149,7 @@ def label(keys: Sequence[str], point: Point) -> str:
 
 
 def compare(campaign: Campaign, statuses: Sequence[PointStatus]) -> Comparison:
-    """Put the runs of each setting together."""
+    """Combine the runs of each setting."""
     runs: dict[int, list[MeasuredRun]] = {}
     for status in statuses:
         if status.state == "measured" and status.run is not None and status.timing is not None:
@@ -171,14 +171,14 @@ def compare(campaign: Campaign, statuses: Sequence[PointStatus]) -> Comparison:
 
 def _row(
     setting: Point, name: str, runs: tuple[MeasuredRun, ...], rounds: Mapping[int, float]
-) -> Row:
+) -> SettingResult:
     ranks = [rank for run in runs for rank in run.ranks]
     medians = [run.step_seconds for run in runs]
     steps = list(chain.from_iterable(rank.steps for rank in ranks))
     ratios = [run.samples_per_second / rounds[run.repeat] for run in runs if run.repeat in rounds]
     seconds = median(medians)
     skipped = [run.summary.get("skipped_steps") for run in runs]
-    return Row(
+    return SettingResult(
         setting=setting,
         label=name,
         runs=runs,
@@ -200,13 +200,13 @@ def _row(
 
 
 def _communication(runs: Sequence[MeasuredRun]) -> float | None:
-    """The share of communication in the steps in which it was measured."""
-    pairs = [
-        (step, part)
-        for run in runs
-        for rank in run.ranks
-        if rank.communication is not None
-        for step, part in zip(rank.steps, rank.communication, strict=True)
-        if part is not None
-    ]
-    return sum(part for _, part in pairs) / sum(step for step, _ in pairs) if pairs else None
+    """The share of communication, over the steps in which it was measured."""
+    seconds = communication = 0.0
+    for rank in (rank for run in runs for rank in run.ranks):
+        if rank.communication is None:
+            continue
+        for step, part in zip(rank.steps, rank.communication, strict=True):
+            if part is not None:
+                seconds += step
+                communication += part
+    return communication / seconds if seconds else None

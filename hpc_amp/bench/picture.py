@@ -5,11 +5,11 @@ Needs matplotlib, which is imported when a picture is drawn.
 
 from __future__ import annotations
 
-import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpc_amp.bench.comparison import Comparison
 from hpc_amp.bench.sentences import conditions, is_of_cpu
+from hpc_amp.campaigns.figure import make_picture
 from hpc_amp.campaigns.words import significant
 
 if TYPE_CHECKING:
@@ -17,40 +17,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SPEED, _MEMORY, _GREY = "#0072B2", "#D55E00", "#555555"
-_DOTS_PER_INCH = 200
-# The same benchmark gives the same bytes.
-_SETTINGS: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "hpc-amp",
-    "text.parse_math": False,
-}
 
 
 def draw(comparison: Comparison) -> dict[str, bytes]:
-    """The picture as `png` and `svg`. The comparison has a row at least."""
-    from matplotlib import rc_context, rcdefaults
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    """The picture as `png` and `svg`. The comparison must have at least one row."""
 
-    with rc_context():
-        rcdefaults()
-        with rc_context(_SETTINGS):
-            figure = Figure(figsize=(6.4, 3.4), layout="constrained")
-            FigureCanvasAgg(figure)
-            left, right = figure.subplots(1, 2)
-            _draw_speed(left, comparison)
-            _draw_memory(right, comparison)
-            _write_conditions(figure, comparison)
-            return {"png": _bytes(figure, "png"), "svg": _bytes(figure, "svg")}
+    def draw_both(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2)
+        _draw_speed(left, comparison)
+        _draw_memory(right, comparison)
+        _write_conditions(figure, comparison)
+
+    return make_picture(6.4, 3.4, draw_both)
 
 
 def _draw_speed(axes: Axes, comparison: Comparison) -> None:
     rows = comparison.rows
     speed = [row.samples_per_second for row in rows]
     batches = [row.runs[0].ranks[0].batch_size for row in rows]
-    # A median of medians may lie outside the quartiles over all steps.
+    # A median of medians may be outside the quartiles over all steps.
     pairs = list(zip(rows, batches, speed, strict=True))
     below = [max(value - size / row.step_spread[1], 0) for row, size, value in pairs]
     above = [max(size / row.step_spread[0] - value, 0) for row, size, value in pairs]
@@ -86,10 +71,3 @@ def _write_conditions(figure: Figure, comparison: Comparison) -> None:
         title += " on a CPU: says nothing about a GPU"
     figure.suptitle(title, fontsize=9)
     figure.supxlabel("\n".join(conditions(comparison)), fontsize=6.5, color=_GREY)
-
-
-def _bytes(figure: Figure, suffix: str) -> bytes:
-    out = io.BytesIO()
-    nothing = {"Software": None} if suffix == "png" else {"Date": None, "Creator": None}
-    figure.savefig(out, format=suffix, dpi=_DOTS_PER_INCH, metadata=nothing)
-    return out.getvalue()

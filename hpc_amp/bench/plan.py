@@ -1,4 +1,4 @@
-"""From a job file to the runs of a benchmark."""
+"""Plan the runs of a benchmark from a job file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRECISION_KEYS = (MODE, "train.precision")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """The options of `hpc-amp bench`. `here`: on this machine, whatever site the job names."""
+    """The options of `hpc-amp bench`. `here`: use this machine instead of the site of the job."""
 
     precisions: Sequence[str] | None = None
     table: Path | None = None
@@ -33,7 +33,7 @@ class BenchOptions:
 
 
 def usual_precisions(gpus: bool) -> tuple[str, ...]:
-    """The precisions that are compared unless the user names some: TF32 is a mode of GPUs."""
+    """The precisions that are compared by default. TF32 exists only on GPUs."""
     known = typing.get_args(typing.get_type_hints(Precision)["mode"])
     return tuple(name for name in USUAL if name in known and (gpus or name != "tf32"))
 
@@ -41,8 +41,8 @@ def usual_precisions(gpus: bool) -> tuple[str, ...]:
 def plan_bench(
     config: Path, overrides: Sequence[str], parent: Path, options: BenchOptions
 ) -> CampaignPlan:
-    """Validate every point. Touches nothing on disk. Raises ConfigError for what is wrong with one
-    of them, and for a job without a built-in task."""
+    """Plan a benchmark, and validate every point. Writes nothing to disk. Raises ConfigError if a
+    point is wrong or the job has no built-in task."""
     given = [*overrides, f"site={HERE}"] if options.here else overrides
     space = read_space(given, table=options.table, must_vary=False)
     source = read_job(config, space.fixed)
@@ -62,12 +62,14 @@ def plan_bench(
 
 
 def with_precisions(space: Space, precisions: Sequence[str], *, asked: bool) -> Space:
-    """Each point in each of the precisions, unless the job's own precision is among what is given.
-    Raises UsageError where that is so and the user `asked` for precisions, too."""
+    """Each point of `space` in each of the precisions; `space` itself if it sets the precision.
+    Raises UsageError if it does, and the user has also `asked` for precisions."""
     fixed = [override.partition("=")[0] for override in space.fixed]
     given = next((key for key in PRECISION_KEYS if key in (*space.keys, *fixed)), None)
     if given is not None and asked:
-        raise UsageError(f"--precisions sets {MODE}, and {given} is given, too", hint="use one")
+        raise UsageError(
+            f"--precisions sets {MODE}, and {given} is also given", hint="give only one of them"
+        )
     if given is not None:
         return space
     values = [

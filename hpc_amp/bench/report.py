@@ -1,4 +1,4 @@
-"""A comparison as text, as JSON, and as files."""
+"""The report of a benchmark: text, JSON and files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.bench.comparison import Comparison, Row, column_names
+from hpc_amp.bench.comparison import Comparison, SettingResult, column_names
 from hpc_amp.bench.picture import draw
 from hpc_amp.bench.sentences import conditions, is_of_cpu, missing, warnings
 from hpc_amp.campaigns.output import Written, why_no_pictures, write_file
@@ -18,7 +18,7 @@ _COLUMNS = ("runs", "step ms", "middle half", "samples/s", "speedup", "memory Mi
 
 
 def to_text(comparison: Comparison) -> str:
-    """For a terminal."""
+    """The report as text for a terminal."""
     campaign = comparison.campaign
     parts = ["\n".join([f"{campaign.name}  {campaign.id}", *conditions(comparison)])]
     if comparison.rows:
@@ -36,7 +36,7 @@ def to_text(comparison: Comparison) -> str:
     return "\n\n".join(parts)
 
 
-def _cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
+def _cells(comparison: Comparison, row: SettingResult) -> tuple[str, ...]:
     low, high = row.step_spread
     return (
         *cells(row.setting),
@@ -55,7 +55,7 @@ def _cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
 
 
 def to_json(comparison: Comparison) -> str:
-    """For programs: everything, in seconds, bytes and parts of one."""
+    """The report as JSON, with times in seconds, sizes in bytes and shares from 0 to 1."""
     campaign, first = comparison.campaign, comparison.first
     measured = first.facts if first is not None else {}
     kept = (
@@ -81,7 +81,7 @@ def to_json(comparison: Comparison) -> str:
     return json.dumps(content, indent=1) + "\n"
 
 
-def _row(comparison: Comparison, row: Row) -> dict[str, Any]:
+def _row(comparison: Comparison, row: SettingResult) -> dict[str, Any]:
     return {
         "setting": row.label,
         "values": dict(zip(comparison.campaign.keys, row.setting.values, strict=True)),
@@ -112,8 +112,9 @@ def _row(comparison: Comparison, row: Row) -> dict[str, Any]:
 
 
 def write_report(comparison: Comparison, folder: Path) -> Written:
-    """Write `bench.txt`, `bench.json` and, where matplotlib is installed and something is measured,
-    `bench.png` and `bench.svg`. Raises UsageError where they cannot be written."""
+    """Write `bench.txt` and `bench.json` into `folder`, which is created. If matplotlib is
+    installed and a run is measured, also write `bench.png` and `bench.svg`. Raises UsageError if a
+    file cannot be written."""
     files = {
         "bench.txt": (to_text(comparison) + "\n").encode(),
         "bench.json": to_json(comparison).encode(),

@@ -1,18 +1,17 @@
-"""What a benchmark was measured with, and what to be careful about, in words."""
+"""The sentences of a report: conditions, warnings, and reasons why runs are not measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from hpc_amp.bench.comparison import Comparison
 from hpc_amp.campaigns.status import PointStatus
-from hpc_amp.campaigns.timing import RankTiming
 from hpc_amp.campaigns.words import count, joined, percent
 
 CPU = (
-    "measured on a CPU: these times say nothing about how fast a precision is on a GPU, which has "
-    "units of its own for it"
+    "measured on a CPU: the speedups on a GPU are different, because it has special units for low "
+    "precision"
 )
 _WAITING = 0.1
 _FEW_REPEATS = 3
@@ -26,13 +25,13 @@ _SAME_FOR_ALL = {
 
 
 def is_of_cpu(comparison: Comparison) -> bool:
-    """Whether the ranks computed on CPUs; as planned, where nothing is measured."""
+    """Whether the ranks computed on CPUs, or will do so if nothing is measured yet."""
     kinds = comparison.facts("device_type")
     return "cpu" in kinds if kinds else not any(group.gpus for group in comparison.campaign.groups)
 
 
 def conditions(comparison: Comparison) -> list[str]:
-    """Lines: model and data, ranks and machine, versions, TF32 and memory order."""
+    """Lines with model and data, ranks and machine, versions, TF32 and memory order."""
     first = comparison.first
     if first is None:
         return []
@@ -55,7 +54,7 @@ def conditions(comparison: Comparison) -> list[str]:
         f"{what} on {rank.data}, batch of {batches} on {count(rank.world_size, 'rank')}",
         f"{count(comparison.warmup, 'step')} of warm-up, "
         f"{count(len(rank.steps), 'step')} measured, "
-        f"{count(comparison.campaign.repeats, 'repeat')} in turn",
+        f"{count(comparison.campaign.repeats, 'repeat')}",
         ", ".join(machine),
         ", ".join(versions),
         f"{_layout(comparison)}; TF32 {_tf32(comparison)}",
@@ -65,12 +64,12 @@ def conditions(comparison: Comparison) -> list[str]:
 def _layout(comparison: Comparison) -> str:
     orders = comparison.facts("channels_last")
     if len(orders) > 1:
-        return "memory order not the same in all runs"
+        return "memory order differs between runs"
     return "channels-last (NHWC)" if orders == [True] else "channels-first (NCHW)"
 
 
 def _tf32(comparison: Comparison) -> str:
-    """In which settings fp32 products may be TF32."""
+    """The settings in which fp32 products may be computed in TF32."""
     states: dict[str, list[str]] = {}
     for row in comparison.rows:
         state = row.runs[0].facts.get("tf32")
@@ -89,7 +88,7 @@ def _tf32(comparison: Comparison) -> str:
 
 
 def warnings(comparison: Comparison) -> Iterator[str]:
-    """Sentences, the most important first."""
+    """Warnings, the most important first."""
     if is_of_cpu(comparison):
         yield CPU
     for key, name in _SAME_FOR_ALL.items():
@@ -98,40 +97,37 @@ def warnings(comparison: Comparison) -> Iterator[str]:
             yield f"not the same {name} in all runs: {joined(values)}"
     repeats = comparison.campaign.repeats
     if repeats < _FEW_REPEATS:
-        yield f"only {count(repeats, 'repeat')}: how much runs differ is hardly known"
+        yield f"only {count(repeats, 'repeat')}, so the scatter of runs is not well known"
     waiting = [row for row in comparison.rows if row.data_wait > _WAITING]
     if waiting:
-        told = joined([f"{percent(row.data_wait)} in {row.label}" for row in waiting])
-        yield f"steps wait for data ({told}): a faster precision cannot help that part"
+        shares = joined([f"{percent(row.data_wait)} in {row.label}" for row in waiting])
+        yield f"steps wait for data ({shares}); a faster precision does not shorten this part"
     first = comparison.first
     if first is not None and first.summary.get("synthetic"):
-        yield "synthetic data: metrics say nothing about real data"
-    short = [
-        run for row in comparison.rows for run in row.runs if _is_short(run.ranks, comparison.steps)
+        yield "synthetic data: the metrics are not those of real data"
+    fewest = [
+        min(len(rank.steps) for rank in run.ranks) for row in comparison.rows for run in row.runs
     ]
+    short = sum(steps < comparison.steps for steps in fewest)
     if short:
-        yield f"{count(len(short), 'run')} with fewer measured steps than planned"
+        yield f"{count(short, 'run')} with fewer measured steps than planned"
 
 
 def _varies(comparison: Comparison, key: str) -> bool:
-    """Whether a field of `RankTiming` differs because the settings of the benchmark do."""
+    """Whether a field of `RankTiming` differs because the settings of the benchmark vary it."""
     prefixes = {"batch_size": "train.batch_size", "data": "train.data", "world_size": "job."}
     prefix = prefixes.get(key)
     return prefix is not None and any(one.startswith(prefix) for one in comparison.campaign.keys)
 
 
-def _is_short(ranks: Sequence[RankTiming], steps: int) -> bool:
-    return any(len(rank.steps) < steps for rank in ranks)
-
-
 def missing(comparison: Comparison) -> list[str]:
-    """A line for each setting with runs that were not measured, with the first one's reason."""
+    """A line for each setting with runs that are not measured, with the reason of one of them."""
     by_setting: dict[str, list[PointStatus]] = {}
     for status in comparison.missing:
         by_setting.setdefault(comparison.label(status.point), []).append(status)
     lines = []
     for setting, statuses in by_setting.items():
-        told = next((s for s in statuses if s.reason and s.state != "pending"), statuses[0])
-        why = f"{told.state}: {told.reason}" if told.reason else told.state
+        one = next((s for s in statuses if s.reason and s.state != "pending"), statuses[0])
+        why = f"{one.state}: {one.reason}" if one.reason else one.state
         lines.append(f"{setting}: {count(len(statuses), 'run')} not measured ({why})")
     return lines

@@ -9,7 +9,7 @@ from hpc_amp.campaigns.measuring import MeasuringView
 
 
 class BenchView(MeasuringView):
-    """Settings that are compared by how fast they are."""
+    """Compares settings by their speed."""
 
     name = "bench"
     noun = "benchmark"
@@ -17,7 +17,7 @@ class BenchView(MeasuringView):
     follows = True
 
     def summary(self, campaign: Campaign, *, as_json: bool) -> str:
-        """The report as far as it is measured, which is written, too."""
+        """The report of the runs that are measured. Also writes its files."""
         comparison = compare(campaign, self.statuses(campaign))
         written = write_report(comparison, campaign.folder / "report")
         if as_json:

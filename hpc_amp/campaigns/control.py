@@ -20,11 +20,12 @@ _POLL_SECONDS = 1.0
 
 
 def cancel(campaign: Campaign, on_wait: Callable[[], object]) -> list[PointStatus]:
-    """End all points that are pending or running; returns their statuses before.
+    """End all points that are pending or running, and return their statuses before that.
 
-    They save first, as far as the scheduler's grace time allows. Where signals do not reach the
-    ranks, the stop file asks them, and they have 60 s: `on_wait` is called, and an interrupt ends
-    the wait. Nobody waits for runs that are not resumed. Raises SchedulerError.
+    Runs save a checkpoint first, in the grace time of the scheduler. If signals do not reach the
+    ranks, a stop file asks them to save, and they have 60 s. `on_wait` is called before this wait,
+    and KeyboardInterrupt ends it. Runs that are never resumed are not waited for. Raises
+    SchedulerError if the scheduler does not answer or refuses.
     """
     scheduler = get_scheduler(campaign.scheduler)
     arrays = arrays_of(campaign)
@@ -33,14 +34,14 @@ def cancel(campaign: Campaign, on_wait: Callable[[], object]) -> list[PointStatu
     before = [s for s in statuses if s.state in UNDER_WAY] + left_in_queue(campaign, statuses)
     if not before:
         return []
-    # A point that waits for a further run still has the directory of the one before.
+    # A point that waits for its next run still has the directory of the previous run.
     started = [
         status
         for status in before
         if status.run is not None and (campaign.resumes or status.run.job_id == status.job_id)
     ]
     runs = [status.run for status in started if status.run is not None]
-    # Recorded before: the scripts read it when their ranks have saved, and do not go on.
+    # Recorded first: the scripts read it after their ranks have saved, and then do not continue.
     record_cancelled(campaign, reason)
     for run in runs:
         record_event(Path(run.run_dir), "cancelled", reason=reason)
@@ -59,7 +60,7 @@ def cancel(campaign: Campaign, on_wait: Callable[[], object]) -> list[PointStatu
     finally:
         for one in submitted:
             arrays.cancel(one.job_ids)
-        # Runs that went on in jobs of their own, or were resumed by themselves.
+        # Runs that continued in a job of their own, or that `hpc-amp resume` submitted.
         tasks = {
             arrays.task_id(one.job_ids, task, len(one.points))
             for one in submitted
@@ -72,8 +73,8 @@ def cancel(campaign: Campaign, on_wait: Callable[[], object]) -> list[PointStatu
 
 
 def left_in_queue(campaign: Campaign, statuses: Sequence[PointStatus]) -> list[PointStatus]:
-    """The points that are cancelled, but whose jobs the scheduler still has: it may have refused to
-    end them, or they are saving. Raises SchedulerError if it does not answer."""
+    """The cancelled points whose jobs are still in the queue: the scheduler may have refused to end
+    them, or their ranks are saving. Raises SchedulerError if the scheduler does not answer."""
     cancelled = [s for s in statuses if s.state == "cancelled" and s.job_id is not None]
     if not cancelled:
         return []
@@ -85,9 +86,9 @@ def left_in_queue(campaign: Campaign, statuses: Sequence[PointStatus]) -> list[P
 
 
 def _let_save(running: Sequence[PointStatus], on_wait: Callable[[], object]) -> None:
-    """Ask the ranks of all points to save and stop, and wait for that."""
+    """Ask the ranks of all points to save and stop, and wait until they have."""
     runs = [status.run for status in running if status.run is not None]
-    # A program of the user's own knows no stop file.
+    # A program of the user does not read the stop file.
     asked = [r for r in runs if read_resolved(Path(r.run_dir))["job"].get("train") is not None]
     for run in asked:
         try:

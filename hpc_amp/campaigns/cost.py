@@ -17,16 +17,16 @@ from hpc_amp.schedulers import get_scheduler
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of some runs. `most` is what they cost if every run takes its whole time limit, `likely` if
-    they take as long as earlier runs of the same settings; None where a setting has none. Both are
-    node-hours. `walltime` is in seconds."""
+    """The cost of some runs, in node-hours. `most` is the cost if every run takes its whole time
+    limit, and `likely` the cost if the runs take as long as earlier runs with the same settings.
+    `likely` is None if a setting has no earlier run. `walltime` is in seconds."""
 
     runs: int
     walltime: int
     most: float
     likely: float | None
     share_a_limit: bool
-    """Whether the time limit is that of all runs together."""
+    """Whether `walltime` is the limit of one job that makes all runs."""
 
     @property
     def most_in_words(self) -> str:
@@ -39,16 +39,16 @@ class Cost:
         text = f"{count(self.runs, 'run')}: {self.most_in_words} "
         text += f"({jobs} of {limit})"
         if self.likely is not None:
-            text += f", {significant(self.likely)} by the time that the runs before took"
+            text += f", {significant(self.likely)} by the time that earlier runs took"
         return text
 
 
 def estimate(
     campaign: Campaign, wanted: Collection[int], before: Sequence[PointStatus] = ()
 ) -> Cost:
-    """The cost of the `wanted` points, of which there is one at least. Runs that share a job keep
-    the nodes of the largest of them. A machine without a scheduler counts as one node, and has no
-    limit for all of them. `before` are the points as they stand, for what is likely."""
+    """The cost of the `wanted` points, at least one. Runs that share a job have the nodes of the
+    largest of them. A machine without a scheduler counts as one node, and its limit holds for each
+    run. `before` are the present statuses, from which `likely` is computed."""
     scheduler = get_scheduler(campaign.scheduler)
     groups = campaign.group_of_points()
     nodes = {point: groups[point].nodes for point in wanted}
@@ -72,7 +72,7 @@ def estimate(
 
 
 def _seconds(status: PointStatus) -> int | None:
-    """From the start of the last attempt of a run that has finished to its end."""
+    """Seconds from the start of the last attempt of a finished run to its end; else None."""
     events = read_events(Path(status.run.run_dir)) if status.run is not None else []
     times = {event["state"]: event.get("time") for event in events}
     begin, end = times.get("started"), times.get("finished")

@@ -3,14 +3,14 @@
 <parent>/<name>/<UTC time>-<4 letters>/   and   <parent>/<name>/latest -> the newest
     campaign.json   view, keys, the values of every point, groups of points with their script
     config.yaml     the job file, as given
-    jobs.jsonl      `job.json` of every point, one a line
+    jobs.jsonl      `job.json` of every point, one on each line
     snapshot.tar    the package as `src`, and the user's `code`
-    launch.sh       launch script of point 0000, which stands for any point of its group
-    array-1.sh      what was submitted: it makes the run directory of a point, and runs that
-    state.jsonl     which points were submitted as what
-    logs/           what the scheduler itself says
-    points/0007/    an ordinary run directory, from the start of its point on
-    points/0007-2/  its second run, where an interrupted run is made again and not resumed
+    launch.sh       launch script of point 0000; it is adapted for each point of the group
+    array-1.sh      the submitted script: it creates the run directory of a point and starts the run
+    state.jsonl     which points were submitted in which array or job
+    logs/           output of the scheduler itself
+    points/0007/    an ordinary run directory, created when the point starts
+    points/0007-2/  the second run of the point, if interrupted runs are not resumed
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
 
 FORMAT = 3
-"""The version of the folder. 1 and 2 were those of sweeps."""
+"""The version of the folder's format. 1 and 2 were formats of sweeps."""
 
 DESCRIPTION = "campaign.json"
 _RUN = re.compile(r"(\d{4,})(?:-(\d{1,9}))?")
 
 Submitting = Literal["arrays", "jobs", "one job"]
-"""How runs are submitted: as arrays (job by job where the scheduler has none), each as a job of its
-own in the order of the points, or all in one job, one after the other."""
+"""How runs are submitted. `arrays`: as job arrays, or as single jobs if the scheduler has no
+arrays. `jobs`: each run as a job of its own, in the order of the points. `one job`: all runs in one
+job, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Points with the same launch script, and the header of scripts that are submitted for them.
-    Times are in seconds."""
+    """Points with the same launch script, and the header of the scripts that are submitted for
+    them. Times are in seconds."""
 
     script: str
     """Name of the launch script."""
@@ -51,9 +52,9 @@ class Group:
     points: tuple[int, ...]
     nodes: int
     gpus: int
-    """GPUs that a point takes of a node."""
+    """GPUs that a point uses on each node."""
     cores: int
-    """Cores that a point takes of a node."""
+    """Cores that a point uses on each node."""
     tasks_per_node: int
     walltime: int
     stop_margin: int
@@ -61,7 +62,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """A campaign as it was written."""
+    """A campaign, as its folder describes it."""
 
     folder: Path
     view: str
@@ -74,19 +75,19 @@ class Campaign:
     """Overrides that hold for all points."""
     keys: tuple[str, ...]
     points: tuple[Point, ...]
-    """All runs: each setting once, then all of them once more for each further repeat."""
+    """All runs: first each setting once, then all settings again for each further repeat."""
     repeats: int
     groups: tuple[Group, ...]
     submitting: Submitting
     resumes: bool
-    """Whether a run that was interrupted is resumed. If not, it is made again from the start, in
-    another run directory."""
+    """Whether an interrupted run is resumed. If not, a new run is made from the start, in another
+    run directory."""
     at_once: int | None
-    """How many points may run at the same time; None for as many as the scheduler lets."""
+    """How many points may run at the same time. None: no limit of ours."""
     own_code: bool
     """Whether every point gets a copy of the user's code."""
     options: Mapping[str, Any]
-    """What only its view needs."""
+    """Values that only its view needs."""
 
     @property
     def id(self) -> str:
@@ -95,16 +96,16 @@ class Campaign:
 
     @property
     def description(self) -> Path:
-        """The file that makes its folder a campaign. Commands lock it."""
+        """The path of `campaign.json`. Commands lock this file."""
         return self.folder / DESCRIPTION
 
     @property
     def settings(self) -> tuple[Point, ...]:
-        """The points of the first round: each setting once."""
+        """The points of the first repeat: each setting once."""
         return self.points[: len(self.points) // self.repeats]
 
     def overrides_of(self, index: int) -> list[str]:
-        """What a point sets, as overrides."""
+        """The overrides of a point."""
         return self.points[index].settings(self.keys)
 
     def group_of_points(self) -> dict[int, Group]:
@@ -112,8 +113,7 @@ class Campaign:
         return {point: group for group in self.groups for point in group.points}
 
     def run_names(self) -> dict[int, str]:
-        """The name of the newest run directory of each point that has one, with one look at the
-        folder."""
+        """The name of the newest run directory of each point that has one."""
         newest: dict[int, tuple[int, str]] = {}
         try:
             names = os.listdir(self.folder / "points")
@@ -127,19 +127,19 @@ class Campaign:
         return {index: name for index, (_, name) in newest.items()}
 
     def point_dir(self, index: int) -> Path:
-        """The newest run directory of a point, or, where it has none yet, that of its first run."""
+        """The newest run directory of a point, or the directory of its first run if it has none."""
         name = None if self.resumes else self.run_names().get(index)
         return self.folder / "points" / (name or run_name(index))
 
 
 def run_name(index: int) -> str:
-    """The name of the first run directory of a point. Scripts count on four digits."""
+    """The name of the first run directory of a point. Scripts rely on four digits."""
     return f"{index:04d}"
 
 
 def next_run_name(campaign: Campaign, index: int, names: Mapping[int, str]) -> str:
-    """The name of the run directory that the next run of a point uses; `names` are those of the
-    newest ones."""
+    """The name of the run directory for the next run of a point. `names` are the names of the
+    newest run directories (`Campaign.run_names`)."""
     newest = names.get(index)
     if newest is None or campaign.resumes:
         return run_name(index)
@@ -148,7 +148,7 @@ def next_run_name(campaign: Campaign, index: int, names: Mapping[int, str]) -> s
 
 
 def write_description(campaign: Campaign) -> None:
-    """Write `campaign.json`, in one step. Raises UsageError."""
+    """Write `campaign.json` atomically. Raises UsageError if it cannot be written."""
     content = {
         "format": FORMAT,
         "view": campaign.view,
@@ -176,8 +176,8 @@ def _plain_group(group: Group) -> dict[str, Any]:
 
 
 def read_campaign(folder: Path) -> Campaign:
-    """The campaign in a folder. Raises UsageError where its `campaign.json` is damaged, or of a
-    version that is not known."""
+    """Read the campaign in a folder. Raises UsageError if its `campaign.json` is damaged or has an
+    unknown version."""
     path = folder / DESCRIPTION
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -199,13 +199,13 @@ def _campaign(folder: Path, content: Any) -> Campaign:
     texts = {key: str(content[key]) for key in ("view", "name", "created", "site", "scheduler")}
     rounds = [Point(index, tuple(values)) for index, values in enumerate(content["points"])]
     if not rounds or content["submitting"] not in get_args(Submitting):
-        raise ValueError("it has no points, or says not how they are submitted")
+        raise ValueError("it has no points, or does not say how they are submitted")
     if any(len(point.values) != len(content["keys"]) for point in rounds):
-        raise ValueError("a point has not a value for each key")
+        raise ValueError("a point does not have a value for each key")
     groups = tuple(_group(group) for group in content["groups"])
     grouped = {index for group in groups for index in group.points}
     if not grouped.issuperset(range(len(rounds))):
-        raise ValueError("its groups do not have all points")
+        raise ValueError("its groups do not contain all points")
     return Campaign(
         folder=folder,
         **texts,
@@ -230,10 +230,10 @@ def _group(content: Any) -> Group:
 
 
 def repeated(points: Sequence[Point], repeats: int) -> tuple[Point, ...]:
-    """All points once, then all of them once more, so often in total. What changes with time on a
-    machine affects all points alike then."""
+    """All points `repeats` times: each once, then all again. In this order, changes of the machine
+    over time affect all points in the same way."""
     if repeats < 1:
-        raise ValueError("repeats is not a whole number from 1 on")
+        raise ValueError("repeats is not a whole number of at least 1")
     return tuple(
         replace(point, index=repeat * len(points) + point.index, repeat=repeat + 1)
         for repeat in range(repeats)
@@ -242,8 +242,8 @@ def repeated(points: Sequence[Point], repeats: int) -> tuple[Point, ...]:
 
 
 def refuse_elsewhere(campaign: Campaign) -> None:
-    """Raises UsageError where a campaign is not in the folder that it was started in: its scripts
-    and jobs would work there."""
+    """Raise UsageError if a campaign was copied or moved. Its scripts and jobs contain the path of
+    the folder in which it was started."""
     path = campaign.folder / "jobs.jsonl"
     try:
         with path.open(encoding="utf-8") as lines:

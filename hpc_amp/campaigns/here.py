@@ -1,4 +1,5 @@
-"""A campaign on this machine: its points run here, so many at a time, until they have all ended."""
+"""A campaign on this machine: the command runs its points, several at a time, until all have
+ended."""
 
 from __future__ import annotations
 
@@ -32,14 +33,14 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A part of this machine for one point at a time. `gpus` is None where they are not divided."""
+    """A part of this machine, for one point at a time. `gpus` is None if points share the GPUs."""
 
     gpus: tuple[str, ...] | None = None
 
 
 def slots_here(campaign: Campaign, devices: Sequence[str], cores: int) -> list[Slot]:
-    """As many slots as the campaign says, or as the GPUs of this machine allow, or, without GPUs,
-    its cores. GPUs are divided among them."""
+    """The slots of this machine: `campaign.at_once`, or as many as its GPUs or cores allow. If the
+    points use GPUs, they are divided among the slots, and there are no more slots than that."""
     gpus = max(group.gpus for group in campaign.groups)
     if gpus and devices:
         most = max(1, len(devices) // gpus)
@@ -59,8 +60,8 @@ def gpus_here() -> list[str]:
 
 
 class CampaignInterrupted(Exception):
-    """The campaign was stopped by Ctrl-C or a signal. The points that ran have saved and stopped,
-    as far as they can."""
+    """The campaign was stopped by Ctrl-C or a signal. Running points were asked to save, and have
+    ended."""
 
 
 def run_here(
@@ -70,14 +71,14 @@ def run_here(
     on_record: Callable[[], object],
     on_end: Callable[[int], object],
 ) -> None:
-    """Run the parts' points in the slots; `on_record` is called when other commands can see that
-    this one has them, and `on_end` is told the number of each that has ended. Raises
-    CampaignInterrupted.
+    """Run the points of the parts in the slots. `on_record` is called when the points are on
+    record, so that other commands do not submit them too. `on_end` is called with the number of
+    each point that has ended. Raises CampaignInterrupted after Ctrl-C or a signal.
     """
     pool = _Pool(campaign, slots, on_end)
     own_id = arrays_of(campaign).id_of_process(os.getpid())
     waiting: list[tuple[int, Path, int]] = []
-    is_new = not read_submitted(campaign)  # an older one that goes on does not get its name back
+    is_new = not read_submitted(campaign)  # an older campaign does not become `latest` again
     for part in parts:
         script = write_script(campaign, part)
         record_submitted(campaign, part)
@@ -87,12 +88,12 @@ def run_here(
         rundir.point_latest(campaign.folder)
     on_record()
     interrupted = threading.Event()
-    # A note, and no exception: what is just being started must not be missed.
+    # The handler sets a flag instead of raising: a process that is being started must be noted.
     try:
         with _signals(lambda number, frame: interrupted.set()):
             pool.work_off(waiting, interrupted)
     except BaseException:
-        # A full disk, or nobody who reads what we say: nothing may run on without its slot.
+        # The disk is full, or our output is not read any more: end all points before this command.
         pool.stop_reporting()
         with _signals(interrupt):
             pool.stop()
@@ -104,7 +105,7 @@ def run_here(
 
 
 class _Pool:
-    """The points that run now, each in its slot."""
+    """The running points, each in its slot."""
 
     def __init__(
         self, campaign: Campaign, slots: Sequence[Slot], on_end: Callable[[int], object]
@@ -120,7 +121,7 @@ class _Pool:
     def work_off(
         self, waiting: Sequence[tuple[int, Path, int]], interrupted: threading.Event
     ) -> None:
-        """Run all of (point, script, task), or return when that is interrupted."""
+        """Run all of `waiting`, which are (point, script, task), until `interrupted` is set."""
         queue = iter(waiting)
         upcoming = next(queue, None)
         while (upcoming is not None or self._running) and not interrupted.is_set():
@@ -143,7 +144,8 @@ class _Pool:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for this process, which asks them to save
+                # Ctrl-C only reaches this process, which asks the points to save
+                start_new_session=True,
             )
         self._running[point] = (process, slot)
 
@@ -159,14 +161,14 @@ class _Pool:
         self._on_end = lambda point: None
 
     def stop(self) -> None:
-        """Let the points that run save and stop, all at once. Who interrupts this leaves them
-        alone with it."""
-        with suppress(UsageError):  # a disk that is full must not keep them running
+        """Let all running points save and stop, at the same time, and wait for their end. If this
+        is interrupted, they continue without being watched."""
+        with suppress(UsageError):  # the points must end even if the disk is full
             record_cancelled(self._campaign, self._reason)
         for point, (process, _) in self._running.items():
             run_dir = self._campaign.point_dir(point)
             with suppress(UsageError):
-                if (run_dir / "state.jsonl").exists():  # it has begun
+                if (run_dir / "state.jsonl").exists():  # it has started
                     record_event(run_dir, "cancelled", reason=self._reason)
             job_id = self._arrays.id_of_process(process.pid)
             ending = threading.Thread(target=self._scheduler.cancel, args=[job_id], daemon=True)
@@ -177,6 +179,6 @@ class _Pool:
 
 
 def _signals(handler: Handler) -> AbstractContextManager[None]:
-    """SIGTERM and SIGHUP as Ctrl-C: what runs shall save in any case. A closed pipe is an error,
-    not the end of the process."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that running points save. Ignore SIGPIPE: a closed
+    pipe is then an error instead of the end of this process."""
     return handling({**dict.fromkeys(INTERRUPTING, handler), signal.SIGPIPE: signal.SIG_IGN})

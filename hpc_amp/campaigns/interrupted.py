@@ -1,7 +1,9 @@
-"""Submissions of which the command was killed before it had the scheduler's answer.
+"""Submissions whose command was killed before it got the scheduler's answer.
 
-Whoever settles them holds the campaign (`lock`), so no such command is still at work. But the
-scheduler's own command outlives it.
+A command that settles them holds the lock of the campaign (`lock`), so the killed command does not
+run any more. But the scheduler's own command, such as `qsub`, may still run and submit its job. At
+most one job of a submission is unknown, because jobs are submitted one after the other and each one
+is recorded when it is accepted.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ POLL_SECONDS = 3.0
 
 
 def settle(campaign: Campaign, on_wait: Callable[[], object]) -> None:
-    """Find out what has become of such submissions: tasks of them have begun, or the queue has
-    them, or, when the scheduler's command has had its time, they were never submitted. Calls
-    `on_wait` once if that takes a while. Raises SchedulerError where the scheduler does not
+    """Find the unknown job of each such submission: a task of it has begun, or it is in the queue.
+    If it is not found within the time that the scheduler's command may take, it was not submitted.
+    Calls `on_wait` once before it waits for that. Raises SchedulerError if the scheduler does not
     answer."""
     waits = False
     while _unsettled(campaign):
@@ -42,17 +44,18 @@ def _look(campaign: Campaign) -> None:
     arrays = arrays_of(campaign)
     patience = ANSWER_SECONDS if arrays.takes_time else 0
     for one in _unsettled(campaign):
-        job_ids = _jobs_of(campaign, arrays, one)
-        if job_ids or time.time() - one.since > patience:
-            record_queued(campaign, one, job_ids)
+        found = _unrecorded_jobs(campaign, arrays, one)
+        is_complete = len(one.job_ids) == len(one.points)
+        if found or is_complete or time.time() - one.since > patience:
+            record_queued(campaign, one, [*one.job_ids, *found])
 
 
-def _jobs_of(campaign: Campaign, arrays: Arrays, one: Submitted) -> list[str]:
-    """The ids of an array, or of its jobs, as far as its tasks and the queue know them."""
-    others = {job_id for other in read_submitted(campaign) for job_id in other.job_ids}
+def _unrecorded_jobs(campaign: Campaign, arrays: Arrays, one: Submitted) -> list[str]:
+    """The ids of jobs of a submission that are not on record, from its tasks and the queue."""
+    known = {job_id for other in read_submitted(campaign) for job_id in other.job_ids}
     found = {arrays.array_of(job_id) for job_id in _begun(campaign, one)}
     found |= set(arrays.find(campaign.folder, campaign.folder / f"array-{one.number}.sh"))
-    return sorted(found - others, key=lambda job_id: (len(job_id), job_id))
+    return sorted(found - known, key=lambda job_id: (len(job_id), job_id))
 
 
 def _begun(campaign: Campaign, one: Submitted) -> Iterator[str]:

@@ -12,9 +12,9 @@ from hpc_amp.locks import UnsupportedLocksError, lock
 
 @contextmanager
 def holding(description: Path, what: str) -> Iterator[None]:
-    """Hold a folder by its description for this process; the kernel lets it go however the process
-    ends. Raises UsageError where another one holds it, also on another machine if the file system
-    can tell."""
+    """Lock the file `description` of a campaign for this process. The kernel releases the lock when
+    the process ends. Raises UsageError if another process has it, also on another machine if the
+    file system supports that. `what` names the runs in the message."""
     folder = description.parent
     try:
         held = description.open("r+b")  # NFS locks only what can be written

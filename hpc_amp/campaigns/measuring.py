@@ -1,4 +1,4 @@
-"""What views have in common that measure the time of steps: `scale` and `bench`."""
+"""The common part of the views that measure the time of steps: `scale` and `bench`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _MANY = 999_999_999
 
 
 class MeasuringView(View):
-    """Runs that measure how long their steps take. A run counts once it has finished and all ranks
-    left their times; one that was interrupted is made again from the start."""
+    """A view whose runs measure the time of their steps. A run is done when it has finished and all
+    ranks have written their times. An interrupted run is made again from the start."""
 
     runs = "run"
     resumes = False
     done = "measured"
 
     def refine(self, campaign: Campaign, statuses: Sequence[PointStatus]) -> list[PointStatus]:
-        """A run that has finished is `measured`, `partial` if some ranks did not leave their times,
-        or `silent` if none did."""
+        """A finished run is `measured` if all ranks have written their times, `partial` if only
+        some have, and `silent` if none has."""
         return [_with_timing(status) for status in statuses]
 
 
@@ -37,26 +37,26 @@ def _with_timing(status: PointStatus) -> PointStatus:
     if timing.complete:
         return replace(status, state="measured", reason="", timing=timing)
     if timing.ranks:
-        reason = f"{len(timing.ranks)} of {timing.world_size} ranks left their times"
+        reason = f"{len(timing.ranks)} of {timing.world_size} ranks wrote their times"
         return replace(status, state="partial", reason=reason, timing=timing)
-    reason = "; ".join(["it measured nothing", *timing.damaged[:1]])
+    reason = "; ".join(["it wrote no measurements", *timing.damaged[:1]])
     return replace(status, state="silent", reason=reason, timing=timing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """How each run measures. Exactly one of `steps` (how many) and `seconds` (for how long) is
-    given; both count after `warmup` steps."""
+    """How each run measures. Either `steps` (how many) or `seconds` (for how long) is given, not
+    both. They count after `warmup` steps."""
 
     warmup: int
     steps: int | None
     seconds: float | None = None
     evaluate: Literal["never", "at the end", "as given"] = "never"
     checkpoints: bool = False
-    """Whether a run saves as the job says; without it, only at its end."""
+    """Whether a run saves checkpoints as the job says. If not, it saves only at its end."""
 
     def overrides(self, train: Train) -> list[str]:
-        """What all runs change of a job with this training, as overrides."""
+        """The overrides that make a run of a job with this training a measurement."""
         total = _MANY if self.steps is None else self.warmup + self.steps
         seconds = "null" if self.seconds is None else self.seconds
         changes = [
@@ -66,7 +66,7 @@ class Measuring:
             f"train.max_steps={total}",
             f"train.epochs={total}",
             f"train.log_every={min(total, 1000)}",
-            # An interrupted run is made again as a whole.
+            # An interrupted run is made again from the start.
             "job.max_restarts=0",
             "job.chain=0",
             "restarts.on_failure=0",
@@ -74,7 +74,7 @@ class Measuring:
         if self.steps is not None:
             changes.append(f"train.timing.steps={self.steps}")
         if train.schedule.decay_after is not None:
-            changes.append("train.schedule.decay_after=null")  # it may lie behind the last step
+            changes.append("train.schedule.decay_after=null")  # it may be after the last step
         if self.evaluate == "never":
             changes.append("train.evaluate_every=0")
         elif self.evaluate == "at the end":

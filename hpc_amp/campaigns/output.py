@@ -13,20 +13,20 @@ from hpc_amp.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The files of a report. `remark` says what is not among them."""
+    """The files of a report that were written. `remark` says what was left out, and why."""
 
     folder: Path
     names: tuple[str, ...]
     remark: str | None
 
     def describe(self) -> str:
-        """What was written, for people."""
+        """The names and the folder of the files, as text."""
         lines = [f"wrote {joined(list(self.names))} to {self.folder}"]
         return "\n".join(["", *lines, *([self.remark] if self.remark else [])])
 
 
 def why_no_pictures() -> str | None:
-    """What keeps pictures from being drawn, as a sentence, or None."""
+    """Why pictures cannot be drawn, as a sentence; None if they can."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -37,7 +37,7 @@ def why_no_pictures() -> str | None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all. Raises UsageError."""
+    """Write a file atomically, and make its folder. Raises UsageError if that fails."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,5 +47,5 @@ def write_file(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise UsageError(
-            f"{path} cannot be written: {error.strerror}", hint="name another place"
+            f"{path} cannot be written: {error.strerror}", hint="choose another folder"
         ) from None

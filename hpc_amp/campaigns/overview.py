@@ -1,4 +1,4 @@
-"""Where a campaign stands, for people and for programs."""
+"""The state of a campaign, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hpc_amp.campaigns.tables import Table, as_text
 from hpc_amp.campaigns.words import NOT_KNOWN, count, milliseconds, one_line, under_way
 
 Labels = Mapping[str, Mapping[int, str]]
-"""Further columns of a table: by their titles, a text for the number of each point."""
+"""Further columns of a table: title -> number of a point -> text."""
 
 
 def points_table(keys: Sequence[str], points: Sequence[Point]) -> Table:
-    """Points with their values, before anything has run."""
+    """A table of the points with their values, before anything has run."""
     names = short_names(keys)
     rows = [(str(point.index), *cells(point)) for point in points]
     return Table(("point", *names), tuple(rows), words=frozenset(names))
@@ -26,8 +26,8 @@ def points_table(keys: Sequence[str], points: Sequence[Point]) -> Table:
 def in_words(statuses: Sequence[PointStatus], noun: str = "point") -> str:
     """`12 points: 10 finished, 1 failed, 1 missing`."""
     states = _counts(statuses)
-    told = ", ".join(f"{number:,} {state}" for state, number in states.items())
-    return f"{count(len(statuses), noun)}: {told}"
+    counts = ", ".join(f"{number:,} {state}" for state, number in states.items())
+    return f"{count(len(statuses), noun)}: {counts}"
 
 
 def _counts(statuses: Sequence[PointStatus]) -> dict[str, int]:
@@ -38,7 +38,7 @@ def _counts(statuses: Sequence[PointStatus]) -> dict[str, int]:
 def status_table(
     keys: Sequence[str], statuses: Sequence[PointStatus], labels: Labels | None = None
 ) -> Table:
-    """The state of each point."""
+    """A table with the state of each point."""
     labels = labels or {}
     names = short_names(keys)
     repeats = any(status.point.repeat > 1 for status in statuses)
@@ -83,7 +83,7 @@ def describe_status(
 def status_to_plain(
     campaign: Campaign, statuses: Sequence[PointStatus], labels: Labels
 ) -> dict[str, Any]:
-    """The same for programs."""
+    """The state of a campaign and of its points, as JSON values."""
     points = []
     for status in statuses:
         further = {title: label[status.index] for title, label in labels.items()}
@@ -92,7 +92,7 @@ def status_to_plain(
 
 
 def facts(campaign: Campaign) -> dict[str, Any]:
-    """Which campaign it is, for programs."""
+    """The facts that identify a campaign, as JSON values."""
     return {
         "view": campaign.view,
         "name": campaign.name,
@@ -103,7 +103,7 @@ def facts(campaign: Campaign) -> dict[str, Any]:
 
 
 def nothing_to_continue(statuses: Sequence[PointStatus], noun: str, done: str) -> str:
-    """Why `continue` submits nothing, for people."""
+    """Why `continue` submits nothing, as text."""
     number = sum(status.state in UNDER_WAY for status in statuses)
     if not number:
         return f"all {noun}s are {done}" if done != "finished" else f"all {noun}s have finished"

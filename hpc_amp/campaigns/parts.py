@@ -1,4 +1,4 @@
-"""A campaign in the parts that are submitted, and the script of each of them."""
+"""The parts in which a campaign is submitted, and their scripts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hpc_amp import __version__
 from hpc_amp.campaigns import ranges
 from hpc_amp.campaigns.folder import Campaign, Group, next_run_name, run_name
 from hpc_amp.campaigns.points import setting_in_words
+from hpc_amp.campaigns.words import count
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.shell import comment, quote, templates, verbatim
 from hpc_amp.schedulers import get_scheduler
@@ -20,21 +21,21 @@ class Part:
     """Points that are submitted together: an array, or one job."""
 
     number: int
-    """From 1 on, over all submissions of the campaign."""
+    """Counts from 1, over all submissions of the campaign."""
     group: Group
-    """Whose header the script has."""
+    """The group whose header the script has."""
     points: tuple[int, ...]
     at_once: int | None = None
     """How many of its tasks may run at the same time."""
 
     @property
     def script_name(self) -> str:
-        """Its file in the campaign's folder."""
+        """The name of its script in the campaign's folder."""
         return f"array-{self.number}.sh"
 
 
 def arrays_of(campaign: Campaign) -> Arrays:
-    """What submits the parts of a campaign, and finds their jobs."""
+    """The object that submits the parts of a campaign and finds their jobs."""
     scheduler = get_scheduler(campaign.scheduler)
     if campaign.submitting == "one job":
         return InOneJob(scheduler)
@@ -50,21 +51,28 @@ def cut(
     largest: int,
     first_number: int,
     at_once: int | None,
+    in_use: int = 0,
 ) -> list[Part]:
-    """The parts of a submission of the `wanted` points. Arrays hold points of one group, no more
-    than `largest`. Together they stay within `at_once`, of which each gets an equal share. Raises
-    UsageError where that is less than one."""
+    """Divide the `wanted` points into parts. An array has points of one group, at most `largest`.
+
+    `at_once` limits how many points run at the same time. Earlier arrays may run `in_use` points,
+    and each new one gets an equal share of the rest. Raises UsageError if a share is less than one.
+    """
     pieces = _pieces(campaign, wanted, largest)
-    if at_once is not None and at_once < len(pieces):
+    if at_once is not None and at_once - in_use < len(pieces):
+        earlier = f", and earlier arrays may run {in_use}" if in_use else ""
         raise UsageError(
-            f"these are {len(pieces)} arrays: {at_once} at once is less than one of each",
-            hint=f"give --max-parallel {len(pieces)} or more",
+            f"these are {count(len(pieces), 'array')}{earlier}: {at_once} points at once is less "
+            "than one for each",
+            hint=f"give --max-parallel {in_use + len(pieces)} or more"
+            + (", or wait until the earlier ones have ended" if in_use else ""),
         )
     parts = []
     for index, (group, points) in enumerate(pieces):
         share = None
         if at_once is not None:
-            share = at_once // len(pieces) + (index < at_once % len(pieces))
+            share, more = divmod(at_once - in_use, len(pieces))
+            share += index < more
         parts.append(Part(first_number + index, group, points, share))
     return parts
 
@@ -88,7 +96,7 @@ def _pieces(
 
 
 def render_part(campaign: Campaign, part: Part) -> str:
-    """The very bytes that are submitted, or that run here, for the points of a part."""
+    """The script of a part, exactly as it is submitted or started."""
     scheduler = get_scheduler(campaign.scheduler)
     arrays = arrays_of(campaign)
     directives = arrays.header(part.group.directives, len(part.points), part.at_once)
@@ -122,7 +130,7 @@ def _render_one_job(
     groups = campaign.group_of_points()
     has_limit = get_scheduler(campaign.scheduler).limits
     limit = part.group.walltime - part.group.stop_margin
-    # Where all of them ask for the same nodes, they get those of the job as they are.
+    # If all runs have the same number of nodes, each run uses all nodes of the job.
     narrows = len({groups[point].nodes for point in part.points}) > 1
     context |= {
         "tasks_per_node": part.group.tasks_per_node,
@@ -142,7 +150,7 @@ def _render_one_job(
 
 
 def _in_bash(campaign: Campaign, points: Sequence[int], names: Mapping[int, str]) -> str:
-    """Words that bash expands to the names of the run directories."""
+    """The names of the run directories, as words for bash, which may expand braces."""
     runs = [next_run_name(campaign, point, names) for point in points]
     if all(name == run_name(point) for name, point in zip(runs, points, strict=True)):
         return ranges.to_bash(points)

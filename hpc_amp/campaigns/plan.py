@@ -1,5 +1,5 @@
-"""From a job file and the points of a campaign to what will be written: a resolved job a point, and
-one launch script for all points that ask for the same."""
+"""Plan a campaign from a job file and points: a resolved job for each point, and one launch script
+for all points with the same request to the scheduler."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from hpc_amp.jobs.rundir import new_run_id, resolved
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
-    """Points that ask the scheduler for the same, so that one array can hold them."""
+    """Points with the same request to the scheduler, so that one array can contain them."""
 
     plan: Plan
-    """Of the point 0000, which stands in the script for whichever point it is."""
+    """The plan of point 0000. Its name in the script is replaced by that of the actual point."""
     points: tuple[int, ...]
 
     def launch_script(self) -> str:
@@ -37,9 +37,9 @@ class PlannedGroup:
         return render(self.plan)
 
     def described(self, script: str) -> Group:
-        """The same as the campaign's description has it, with its launch script by name."""
+        """The group as the campaign's description contains it; `script` is its launch script."""
         plan, job = self.plan, self.plan.job
-        # The header is that of a script in the campaign's own folder, which has a log there.
+        # The header is for a script in the campaign's folder, with a log in this folder.
         header = plan.scheduler.directives(replace(plan, run_dir=plan.run_dir.parents[1]))
         return Group(
             script=script,
@@ -63,12 +63,12 @@ class CampaignPlan:
     space: Space
     repeats: int
     jobs: tuple[str, ...]
-    """`job.json` of every point, each on one line."""
+    """`job.json` of every point, each as one line."""
     groups: tuple[PlannedGroup, ...]
 
     @property
     def plan(self) -> Plan:
-        """Of the first group, for what all have in common."""
+        """The plan of the first group, for settings that all groups share."""
         return self.groups[0].plan
 
     @property
@@ -78,19 +78,21 @@ class CampaignPlan:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What the user should know, although nothing is wrong."""
+        """Remarks for the user, one line each."""
         if not any(group.plan.job.resources.chain for group in self.groups):
             return self.plan.remarks
-        chain = "job.chain makes no chains here: `continue` resumes what has stopped"
+        chain = "job.chain is not used here: `continue` resumes runs that have stopped"
         return (*self.plan.remarks, chain)
 
 
 def plan_campaign(
     source: JobSource, space: Space, parent: Path, *, repeats: int = 1
 ) -> CampaignPlan:
-    """Validate every point, and find out which of them one script can serve. Touches nothing on
-    disk. The overrides of `source` are those of `space` that hold for all points. Raises
-    ConfigError for the first point that is wrong."""
+    """Validate every point, and group the points that can share a script. Writes nothing to disk.
+
+    The overrides of `source` are those of `space` that hold for all points. The folder of the
+    campaign will be below `parent`. Raises ConfigError for the first point that is wrong.
+    """
     site = site_of(source)
     planner = _Planner(parent, site)
     points = repeated(space.points, repeats)
@@ -107,13 +109,13 @@ def plan_campaign(
 
 
 def with_repeats(source: JobSource, space: Space, repeats: int) -> Space:
-    """Each setting with so many seeds, from that of the job on. Raises UsageError where the job
-    runs a program of its own, which has no `train.seed`, and ConfigError."""
+    """Each setting with `repeats` seeds, counted from the seed of the job. Raises UsageError if the
+    job runs the user's program, which has no `train.seed`, and ConfigError if the job is wrong."""
     train = source.validate(site_of(source).defaults).job.train
     if train is None:
         raise UsageError(
-            f"--repeats sets {SEED}, and this job runs a program of its own",
-            hint="let an environment variable that it reads vary: container.env.SEED=0,1,2",
+            f"--repeats sets {SEED}, and this job runs your own program",
+            hint="vary an environment variable that the program reads: container.env.SEED=0,1,2",
         )
     return with_seeds(space, range(train.seed, train.seed + repeats))
 
@@ -125,13 +127,13 @@ def _load(source: JobSource, settings: Sequence[str], site: Site) -> LoadedJob:
 
 
 def _in_point(error: ConfigError, point: Point, space: Space) -> ConfigError:
-    told = point.where or f"point {point.index}"
+    place = point.where or f"point {point.index}"
     settings = " ".join(point.settings(space.keys))
-    return ConfigError(f"{error.message} ({told}: {settings})", where=error.where, hint=error.hint)
+    return ConfigError(f"{error.message} ({place}: {settings})", where=error.where, hint=error.hint)
 
 
 class _Planner:
-    """Plans each group once: what its other points have in common with the first is most of it."""
+    """Plans each group once. The other points of a group take most of the first point's plan."""
 
     def __init__(self, parent: Path, site: Site) -> None:
         self._parent = Path(os.path.expanduser(parent)).resolve()
@@ -145,7 +147,7 @@ class _Planner:
         self.jobs: dict[int, str] = {}
 
     def add(self, point: Point, loaded: LoadedJob) -> None:
-        """Take one more point."""
+        """Add a point."""
         self.folder = self._parent / loaded.job.name / self._id
         key = repr(_what_scripts_depend_on(loaded.job))
         if key not in self._plans:
@@ -171,15 +173,15 @@ class _Planner:
         )
 
     def _shared(self, key: str) -> Plan:
-        """The plan of a group. Its script tells of a path what it is for all of its points."""
+        """The plan of a group. Its script only names expanded paths that all points share."""
         plan = self._plans[key]
         shared = tuple(line for line in plan.expanded if line in self._expanded[key])
         return replace(plan, expanded=shared)
 
 
 def _what_scripts_depend_on(job: Job) -> tuple[Any, ...]:
-    """Everything of a job but what only job.json carries: the training, the command and the
-    environment."""
+    """All settings of a job except those that are only in job.json: the training, the command and
+    the environment."""
     return (
         job.resources,
         replace(job.container, env={}),
@@ -191,10 +193,10 @@ def _what_scripts_depend_on(job: Job) -> tuple[Any, ...]:
 
 
 def _folders(train: Train) -> list[str]:
-    """What a container has to see of a task's files and folders."""
+    """The files and folders of a task that its container must see."""
     return sorted(
         {
-            os.path.dirname(path) if key.is_first_weights else path
+            os.path.dirname(path) if key.is_first_weights and not os.path.isdir(path) else path
             for _, key, path in paths_in(train)
         }
     )
@@ -211,8 +213,8 @@ def _with_campaign_visible(plan: Plan, folder: Path) -> Plan:
 def _resolved_point(
     plan: Plan, common: dict[str, Any], loaded: LoadedJob, run_dir: Path
 ) -> dict[str, Any]:
-    """`jobs.rundir.resolved` of another point of the plan's group: with its own training, command,
-    environment and places."""
+    """`jobs.rundir.resolved` for another point of the plan's group: `common`, with the training,
+    command, environment and paths of the point."""
     job, train = loaded.job, loaded.job.train
     if train is not None and plan.job.train is not None:
         train = with_paths(train, lambda key, path: absolute_path(path, plan.submitted_from))
@@ -228,8 +230,8 @@ def _resolved_point(
 
 
 def _fields_of(section: Any) -> dict[str, Any]:
-    """A section of a job for JSON, without what its task does not use. Much faster than
-    `dataclasses.asdict`, which copies all that is in it."""
+    """A section of a job as a dictionary for JSON, without keys that its task does not use. Much
+    faster than `dataclasses.asdict`, which copies all values."""
     unused = getattr(section, "UNUSED", ())
     names = (field.name for field in fields(section))
     return {name: getattr(section, name) for name in names if name not in unused}

@@ -1,7 +1,7 @@
 """The points of a campaign: which keys vary, and the values that each point gives them.
 
-An override with several values, `train.optimizer.lr=0.1,0.2`, makes its key vary; one with a single
-value holds for all points. A comma inside brackets or quotes separates nothing.
+The key of an override with several values, `train.optimizer.lr=0.1,0.2`, varies. An override with a
+single value holds for all points. A comma inside brackets or quotes does not separate values.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from hpc_amp.config.tree import shown
 from hpc_amp.errors import ConfigError, UsageError
 
 MOST_POINTS = 10_000
-# What the whole campaign shares: its folder, its scheduler, its copy of the code.
+# Keys that all points share: the folder, the scheduler and the copy of the code depend on them.
 _SAME_FOR_ALL = ("name", "site", "runs_dir", "code")
 _CLOSING = {"[": "]", "{": "}"}
 SEED = "train.seed"
-"""Points that differ in this key alone are repeats of one setting."""
+"""Points that only differ in this key are repeats of one setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point. `values` are texts as they stand in an override, in the order of the keys; None
-    leaves a key as the job file has it."""
+    """One point. `values` are texts as in an override, in the order of the campaign's keys. None
+    means the value of the job file."""
 
     index: int
     values: tuple[str | None, ...]
     where: str | None = None
-    """Its line of a CSV file."""
+    """Its place in a CSV file: `FILE:LINE`."""
     repeat: int = 1
-    """Which run of this setting it is, from 1 on."""
+    """The number of this run of its setting, from 1."""
 
     def settings(self, keys: Sequence[str]) -> list[str]:
-        """What it sets, as overrides."""
+        """Its overrides, for the `keys` of the campaign."""
         pairs = zip(keys, self.values, strict=True)
         return [f"{key}={value}" for key, value in pairs if value is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """All points of a campaign, and the overrides that hold for each of them."""
+    """All points of a campaign, and the overrides that hold for all of them."""
 
     keys: tuple[str, ...]
     points: tuple[Point, ...]
@@ -58,11 +58,12 @@ def read_space(
     table: Path | None = None,
     must_vary: bool = True,
 ) -> Space:
-    """The points that command line and CSV file describe.
+    """The points that the command line and a CSV file describe.
 
-    Keys with several values are combined with each other, or, `zipped`, taken value by value. The
-    rows of `table`, whose titles are keys, are combined with them. Raises UsageError, also where
-    nothing varies and it `must_vary`, or ConfigError for a line of the table.
+    Keys with several values make a grid. If `zipped`, the first values of all keys make the first
+    point, the second values the second, and so on. Each row of `table`, a CSV file whose titles are
+    keys, is combined with each of these points. Raises UsageError if the overrides are wrong, or if
+    nothing varies and `must_vary` is set, and ConfigError for an error in the table.
     """
     fixed: list[str] = []
     axes: dict[str, list[str]] = {}
@@ -80,7 +81,7 @@ def read_space(
     for override in fixed:
         key = override.partition("=")[0]
         if key in axes or key in columns:
-            raise UsageError(f"{key} is given twice", hint="once with all its values")
+            raise UsageError(f"{key} is given twice", hint="give it once, with all its values")
     if must_vary and not axes and table is None:
         raise UsageError(
             "nothing varies",
@@ -98,8 +99,8 @@ def read_space(
 
 
 def with_seeds(space: Space, seeds: Sequence[int]) -> Space:
-    """Each setting once with every one of `seeds`; all settings come once before any comes again.
-    Raises UsageError where the seed varies already."""
+    """Each setting with each of `seeds`. All settings come once before the first one is repeated.
+    Raises UsageError if the seed varies already."""
     if SEED in space.keys:
         raise UsageError(f"--repeats sets {SEED}, which varies already", hint="leave one out")
     count = len(space.points) * len(seeds)
@@ -114,29 +115,27 @@ def with_seeds(space: Space, seeds: Sequence[int]) -> Space:
 
 
 def short_names(keys: Sequence[str]) -> list[str]:
-    """Keys without what they need not to be told apart: `lr` of `train.optimizer.lr`."""
-    names = []
-    for key in keys:
-        parts = key.split(".")
-        ends = (".".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
-        others = [other for other in keys if other != key]
-        unique = (end for end in ends if not any(_ends(other, end) for other in others))
-        names.append(next(unique, key))
-    return names
+    """The shortest ends of the keys that are still different: `lr` for `train.optimizer.lr`."""
+    return [_short_name(key, keys) for key in keys]
+
+
+def _short_name(key: str, keys: Sequence[str]) -> str:
+    parts = key.split(".")
+    for length in range(1, len(parts)):
+        end = ".".join(parts[-length:])
+        if not any(f".{other}".endswith(f".{end}") for other in keys if other != key):
+            return end
+    return key
 
 
 def setting_in_words(keys: Sequence[str], point: Point) -> str:
-    """`lr=0.1 mode=fp16`: the values of a point, or `as given` where it sets nothing."""
+    """The values of a point as text: `lr=0.1 mode=fp16`, or `as given` if it sets nothing."""
     pairs = zip(short_names(keys), point.values, strict=True)
     return " ".join(f"{name}={value}" for name, value in pairs if value is not None) or "as given"
 
 
-def _ends(key: str, end: str) -> bool:
-    return f".{key}".endswith(f".{end}")
-
-
 def split_values(text: str) -> list[str]:
-    """The values of an override, which commas separate."""
+    """Split the values of an override at its commas."""
     values = [""]
     closing: list[str] = []
     quote = ""
@@ -162,12 +161,12 @@ def _check_axis(key: str, values: list[str], taken: dict[str, list[str]]) -> Non
         raise UsageError(f"{key}: there is an empty value between the commas", hint="remove it")
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
-        raise UsageError(f"{key}: {shown(twice)} stands there twice", hint="remove one")
+        raise UsageError(f"{key}: the value {shown(twice)} is given twice", hint="remove one")
 
 
 def _check_key(key: str, taken: dict[str, list[str]]) -> None:
     if key in taken:
-        raise UsageError(f"{key} is given twice", hint="once with all its values")
+        raise UsageError(f"{key} is given twice", hint="give it once, with all its values")
     if key in _SAME_FOR_ALL:
         raise UsageError(
             f"{key} is the same for all points", hint="give the command once for each value"
@@ -184,17 +183,17 @@ def _grid(axes: dict[str, list[str]], rows: int) -> Iterator[tuple[str, ...]]:
 def _zip(axes: dict[str, list[str]]) -> list[tuple[str, ...]]:
     lengths = {key: len(values) for key, values in axes.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{key} has {length}" for key, length in lengths.items())
-        raise UsageError(f"--zip takes one value of each key at a time, but {told}")
+        numbers = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+        raise UsageError(f"--zip needs the same number of values for each key, but {numbers}")
     return list(zip(*axes.values(), strict=True)) or [()]
 
 
 def _too_many(count: int) -> UsageError:
     if count == 0:
-        return UsageError("there are no points", hint="the CSV file has titles only")
+        return UsageError("there are no points", hint="the CSV file has no line after the titles")
     return UsageError(
-        f"these are {count:,} points; the most is {MOST_POINTS:,}",
-        hint="give the points that matter in a CSV file: --points FILE",
+        f"these are {count:,} points; at most {MOST_POINTS:,} are allowed",
+        hint="list the points that you need in a CSV file: --points FILE",
     )
 
 
@@ -203,17 +202,17 @@ def _refuse_equal(points: Sequence[Point]) -> None:
     for point in points:
         first = seen.setdefault(point.values, point)
         if first is not point:
-            told = f"{point.where}: this is" if point.where else f"point {point.index} is"
+            place = point.where or f"point {point.index}"
             raise UsageError(
-                f"{told} point {first.index} once more",
-                hint="--repeats repeats all points",
+                f"{place}: this point is equal to point {first.index}",
+                hint="remove it; --repeats repeats all points",
             )
 
 
 def _read_table(
     path: Path,
 ) -> tuple[tuple[str, ...], list[tuple[str | None, tuple[str | None, ...]]]]:
-    """Titles and rows of a CSV file, each row with its place."""
+    """The titles and the rows of a CSV file. Each row has its place, `FILE:LINE`."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as source:
             reader = csv.reader(source, strict=True)
@@ -223,15 +222,15 @@ def _read_table(
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} is not a CSV file in UTF-8: {error}") from None
     if not lines:
-        raise UsageError(f"{path} is empty", hint="its first line names the keys")
+        raise UsageError(f"{path} is empty", hint="the first line must name the keys")
     where, titles = lines[0]
     keys = [title.strip() for title in titles]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
-        raise ConfigError(f"the key {shown(twice)} stands there twice", where=where)
+        raise ConfigError(f"the key {shown(twice)} is given twice", where=where)
     if "" in keys:
         raise ConfigError(
-            "a column has no title", where=where, hint="the first line names the keys"
+            "a column has no title", where=where, hint="the first line must name the keys"
         )
     rows: list[tuple[str | None, tuple[str | None, ...]]] = []
     for where, row in lines[1:]:

@@ -1,4 +1,4 @@
-"""Numbers of points in short: `0-3,7` for people and files, `{0000..0003} 0007` for bash."""
+"""Numbers of points in short form: `0-3,7` for files, `{0000..0003} 0007` for bash."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 
 def to_text(numbers: Iterable[int]) -> str:
-    """`0-3,7` of 0, 1, 2, 3, 7."""
+    """`0-3,7` for 0, 1, 2, 3, 7."""
     return ",".join(
         str(first) if first == last else f"{first}-{last}" for first, last in _runs(numbers)
     )
 
 
 def from_text(text: str) -> list[int]:
-    """What `to_text` made. Raises ValueError for anything else."""
+    """The numbers of a text made by `to_text`. Raises ValueError for any other text."""
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -22,7 +22,7 @@ def from_text(text: str) -> list[int]:
 
 
 def to_bash(numbers: Iterable[int]) -> str:
-    """Words that bash expands to the numbers in their order, each with four digits."""
+    """Words that bash expands to the numbers in this order, each with four digits."""
     return " ".join(
         f"{first:04d}" if first == last else f"{{{first:04d}..{last:04d}}}"
         for first, last in _runs(numbers)
@@ -30,7 +30,7 @@ def to_bash(numbers: Iterable[int]) -> str:
 
 
 def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """First and last of every run of consecutive numbers."""
+    """The first and last number of every sequence of consecutive numbers."""
     first: int | None = None
     last = 0
     for number in numbers:

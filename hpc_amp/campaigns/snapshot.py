@@ -1,5 +1,5 @@
-"""One file with all the code of a campaign: the package as `src`, and the user's `code`. It is what
-`jobs.code` copies for a single run; the first point that starts unpacks it."""
+"""A tar file with the code of a campaign: the package as `src`, and the user's `code`. `jobs.code`
+copies the same files for a single run. The first point that starts unpacks the file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NAME = "snapshot.tar"
 
 
 def write_snapshot(folder: Path, plans: Sequence[Plan]) -> None:
-    """Write the code that the jobs of `plans` need into the folder of their campaign; the user's
-    code is the same for all. Raises ConfigError where that is too large to be meant."""
+    """Write the code that the jobs of `plans` need into the folder of their campaign. All plans
+    have the same `code`. Raises ConfigError if that is so large that it must be a mistake."""
     parent = folder.parents[1]
     with tarfile.open(folder / NAME, "w") as archive:
         for name in JOB_SIDE:
@@ -36,14 +36,14 @@ def write_snapshot(folder: Path, plans: Sequence[Plan]) -> None:
 def _only_code(
     name: str, source: Path, parent: Path | None
 ) -> Callable[[tarfile.TarInfo], tarfile.TarInfo | None]:
-    """Leaves out what no run needs, and other campaigns."""
+    """A filter for tar files that leaves out caches and similar files, and other campaigns."""
     ignored = shutil.ignore_patterns(*NEVER_COPIED)
 
     def keep(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
         inside = Path(entry.name).relative_to(name)
         if source / inside == parent or ignored("", [inside.name]):
             return None
-        entry.uid = entry.gid = 0  # whoever unpacks it owns it
+        entry.uid = entry.gid = 0  # the user who unpacks it owns it
         entry.uname = entry.gname = ""
         return entry
 

@@ -1,4 +1,4 @@
-"""Medians, spread, and how far a median of few repeats can be trusted."""
+"""Medians, spread, and confidence intervals for a few repeats."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from statistics import NormalDist, median, quantiles, stdev
 CONFIDENCE = 0.95
 # Two-sided 95 % quantiles of Student's t for 1 to 10 degrees of freedom.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-# The median of many normal values has sqrt(pi / 2) times the standard error of their mean; of two
-# values it is their mean. For three and more the limit is used: it errs on the safe side.
+# The standard error of the median of many normal values is sqrt(pi / 2) times that of their mean.
+# The median of two values is their mean. For three or more values, this limit is slightly too
+# large.
 _MEDIAN_FACTOR = math.sqrt(math.pi / 2)
 
 
@@ -40,7 +41,7 @@ def student_quantile(freedom: int) -> float:
 def median_half_width(values: Sequence[float]) -> float | None:
     """Half the width of the 95 % interval of the median of independent repeats, by Student's t.
 
-    None for a single one: nothing is known then.
+    None for a single value.
     """
     half = mean_half_width(values)
     return half if half is None or len(values) == 2 else _MEDIAN_FACTOR * half
@@ -49,7 +50,7 @@ def median_half_width(values: Sequence[float]) -> float | None:
 def mean_half_width(values: Sequence[float]) -> float | None:
     """Half the width of the 95 % interval of the mean of independent repeats, by Student's t.
 
-    None for a single one: nothing is known then.
+    None for a single value.
     """
     count = len(values)
     if count < 2:
@@ -58,6 +59,6 @@ def mean_half_width(values: Sequence[float]) -> float | None:
 
 
 def relative_half_width(values: Sequence[float]) -> float | None:
-    """`median_half_width` as a share of the median."""
+    """`median_half_width` divided by the median."""
     half = median_half_width(values)
     return None if half is None else half / median(values)

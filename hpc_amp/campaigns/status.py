@@ -1,4 +1,4 @@
-"""Where the points of a campaign stand: what their files say, and one question to the scheduler."""
+"""The states of the points of a campaign, from their files and one query of the scheduler."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ UNDER_WAY = ("pending", "running", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class PointStatus:
-    """`state` is that of a run (see `jobs.status`), or `missing`: it has no run yet, and nothing in
-    the queue will make one."""
+    """The status of a point. `state` is the state of its run (see `jobs.status`), or `missing`: the
+    point has no run, and no job in the queue will make one."""
 
     point: Point
     state: str
     reason: str
     job_id: str | None
     run: RunStatus | None
-    """Of a point that has started."""
+    """The status of its run. None if the point has not started."""
     timing: RunTiming | None = None
-    """What a run measured, where the view is about that."""
+    """The measurements of the run, if the view measures."""
 
     @property
     def index(self) -> int:
@@ -43,11 +43,11 @@ class PointStatus:
 
     @property
     def step_seconds(self) -> float | None:
-        """The median time of a step; None where nothing was measured."""
+        """The median time of a step in seconds; None if nothing was measured."""
         return self.timing.step_seconds if self.timing is not None and self.timing.ranks else None
 
     def to_plain(self, keys: Sequence[str]) -> dict[str, Any]:
-        """For JSON."""
+        """The status as JSON values."""
         given = zip(keys, self.point.values, strict=True)
         return {
             "point": self.index,
@@ -65,18 +65,19 @@ class PointStatus:
 
 
 def point_statuses(campaign: Campaign, only: int | None = None) -> list[PointStatus]:
-    """The status of all points, or only of that one, with one request to the scheduler (and one for
-    what has left its list without a word); none where all have ended."""
+    """The statuses of all points, or of the point `only`. The scheduler is queried once, and a
+    second time for jobs that left the queue without a reason; not at all if all points have
+    ended."""
     arrays = arrays_of(campaign)
     chosen = campaign.points if only is None else [campaign.points[only]]
     points = _points(campaign, arrays, chosen)
     answers = _ask(arrays, points)
     statuses = [point.status(answers) for point in points]
     gone = {status.index for status in statuses if status.state in ("missing", "cancelled")}
-    # An answer may be empty: what was asked about was all that the queue had.
+    # The answer may be empty, although points are open.
     asked = any(point.is_open for point in points) and answers is not None
     if asked and gone:
-        # They may have started, and even ended, between our look at the files and the answer.
+        # They may have started, and even ended, after their files were read.
         newer = {view.point.index: view for view in _points(campaign, arrays, chosen)}
         statuses = [
             newer[status.index].status(answers) if status.index in gone else status
@@ -86,8 +87,8 @@ def point_statuses(campaign: Campaign, only: int | None = None) -> list[PointSta
 
 
 def _ask(arrays: Arrays, points: list[_PointView]) -> Mapping[str, JobStatus] | None:
-    """The scheduler's answer for all points that are not known to have ended; None where there is
-    none."""
+    """The scheduler's answer for all points that are not known to have ended. None if it does not
+    answer."""
     open_points = [point for point in points if point.is_open]
     job_ids = {job_id for point in open_points for job_id in point.own_job_ids}
     array_ids = {job_id for point in open_points for job_id in point.array_ids}
@@ -96,14 +97,14 @@ def _ask(arrays: Arrays, points: list[_PointView]) -> Mapping[str, JobStatus] | 
     tasks = {point.task_id for point in open_points}
     try:
         answers = arrays.query(sorted(array_ids), sorted(job_ids - tasks))
-        silent = [job_id for job_id in sorted(job_ids) if _says_nothing(answers.get(job_id))]
+        silent = [job_id for job_id in sorted(job_ids) if _lacks_reason(answers.get(job_id))]
         return {**answers, **arrays.final_status(silent)} if silent else answers
     except SchedulerError:
         return None
 
 
-def _says_nothing(answer: JobStatus | None) -> bool:
-    """Whether a job has ended, and the scheduler's list does not say how."""
+def _lacks_reason(answer: JobStatus | None) -> bool:
+    """Whether the scheduler's list does not say how a job ended."""
     return answer is None or (answer.state == "ended" and not answer.reason)
 
 
@@ -111,7 +112,7 @@ def _points(campaign: Campaign, arrays: Arrays, chosen: Sequence[Point]) -> list
     places: dict[int, tuple[Submitted, int]] = {}
     for submitted in read_submitted(campaign):
         for task, point in enumerate(submitted.points):
-            # One that was refused as a whole changes nothing for points that had a job before.
+            # A refused submission does not replace the earlier job of a point.
             if point not in places or not submitted.was_refused:
                 places[point] = (submitted, task)
     names = {} if campaign.resumes else campaign.run_names()
@@ -124,7 +125,7 @@ def _points(campaign: Campaign, arrays: Arrays, chosen: Sequence[Point]) -> list
 
 
 class _PointView:
-    """What the files say of one point."""
+    """A point, as its files describe it."""
 
     def __init__(
         self,
@@ -138,13 +139,13 @@ class _PointView:
         self.submitted = submitted
         self.run_dir = run_dir
         self._in_turn = arrays.in_turn
-        self.view = RunView(self.run_dir) if _has_started(self.run_dir) else None
+        self.view = RunView(run_dir) if (run_dir / "state.jsonl").exists() else None
         if self.view is not None and self.view.is_unsettled:
-            self.view.look_for_job()  # a point that `hpc-amp resume` submitted by itself
+            self.view.look_for_job()  # `hpc-amp resume` has submitted this point
         self.task_id: str | None = None
         if submitted is not None:
             self.task_id = arrays.task_id(submitted.job_ids, task, len(submitted.points))
-        # Its newest job may not have come to it yet.
+        # Its newest job may not have started this point yet.
         self.waits = submitted is not None and submitted.number > _newest_array(self.run_dir)
 
     @property
@@ -167,28 +168,31 @@ class _PointView:
         if self.waits:
             state, reason = self._waiting(answers)
             if state != "missing" or run is None:
-                return self._told(state, reason, self.task_id, run)
+                return self._with(state, reason, self.task_id, run)
         if run is None:
-            return self._told("missing", "it was not submitted", None, None)
-        return self._told(run.state, run.reason, run.job_id, run)
+            return self._with("missing", "it was not submitted", None, None)
+        return self._with(run.state, run.reason, run.job_id, run)
 
-    def _told(
+    def _with(
         self, state: str, reason: str, job_id: str | None, run: RunStatus | None
     ) -> PointStatus:
         return PointStatus(self.point, state, reason, job_id, run)
 
     def _waiting(self, answers: Mapping[str, JobStatus] | None) -> tuple[str, str]:
-        """Of a point whose newest job has left no trace in its run directory."""
+        """State and reason of a point whose newest job has written nothing to its run directory."""
         assert self.submitted is not None
-        if not self.submitted.has_ended:
-            return "unknown", "its submission did not come to an end: look for it in the queue"
+        if self.task_id is None and not self.submitted.has_ended:
+            return (
+                "unknown",
+                "its submission was interrupted: `continue` looks for its job in the queue",
+            )
         if self.task_id is None:
             return "missing", "the scheduler did not take it"
         if answers is None:
             return "unknown", "the scheduler does not answer"
         answer = answers.get(self.task_id)
         if answer is not None and answer.state == "running" and self._in_turn:
-            return "pending", "it waits for its turn in the job"
+            return "pending", "it waits for earlier runs of the job"
         if answer is not None and answer.state != "ended":
             return answer.state, answer.reason
         if self.submitted.cancelled:
@@ -196,10 +200,6 @@ class _PointView:
         return "missing", "its job left the queue before its run began"
 
 
-def _has_started(run_dir: Path) -> bool:
-    return (run_dir / "state.jsonl").exists()
-
-
 def _newest_array(run_dir: Path) -> int:
-    """The number of the newest array that has come to a point; 0 where none has."""
+    """The number of the newest array that has started a point; 0 if none has."""
     return max((int(event.get("array", 0)) for event in read_events(run_dir)), default=0)

@@ -1,24 +1,33 @@
-"""Writing a campaign, and submitting it."""
+"""Write the folder of a campaign, and submit the campaign."""
 
 from __future__ import annotations
 
 import datetime
 import signal
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from hpc_amp.campaigns.folder import Campaign, Submitting, write_description
 from hpc_amp.campaigns.parts import Part, arrays_of, cut, render_part
 from hpc_amp.campaigns.plan import CampaignPlan
-from hpc_amp.campaigns.record import read_submitted, record_queued, record_submitted
+from hpc_amp.campaigns.record import (
+    Submitted,
+    read_submitted,
+    record_accepted,
+    record_queued,
+    record_submitted,
+)
 from hpc_amp.campaigns.snapshot import write_snapshot
-from hpc_amp.campaigns.status import UNDER_WAY, point_statuses
+from hpc_amp.campaigns.status import UNDER_WAY, PointStatus, point_statuses
 from hpc_amp.campaigns.view import View
+from hpc_amp.campaigns.words import joined
 from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError
 from hpc_amp.jobs import rundir
+from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.submit import waiting_for
 from hpc_amp.schedulers import Scheduler, get_scheduler
 from hpc_amp.signals import INTERRUPTING
@@ -34,9 +43,9 @@ def describe(
     at_once: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Campaign:
-    """The campaign that `write` writes. `options` are what only its view needs. Raises UsageError
-    where its scheduler cannot bound how many points run at once, or cannot run its points one after
-    the other in one job."""
+    """The campaign of a plan, for `write`. `at_once` limits how many points run at the same time,
+    and `options` are values that only the view needs. Raises UsageError if the scheduler has no
+    such limit, or cannot make all runs in one job."""
     scheduler = plan.plan.scheduler
     if submitting == "one job":
         _check_one_job(scheduler, plan)
@@ -65,27 +74,49 @@ def describe(
 
 
 def _check_one_job(scheduler: Scheduler, plan: CampaignPlan) -> None:
-    resources = [group.plan.job.resources for group in plan.groups]
-    if len({one.nodes for one in resources}) > 1 and not scheduler.narrows():
+    """Raise UsageError if one job cannot make all runs of a plan."""
+    plans = [group.plan for group in plan.groups]
+    if len({one.job.resources.nodes for one in plans}) > 1 and not scheduler.narrows():
         raise UsageError(
             f"{scheduler.title} cannot give a run a part of a job's nodes",
             hint="leave --in-allocation out: then each run is a job of its own",
         )
-    # A machine without a scheduler has nothing to divide.
-    per_node = {repr(replace(one, nodes=1)) for one in resources}
-    if len(per_node) > 1 and not scheduler.one_machine:
+    if scheduler.one_machine:
+        return  # the runs request nothing from a scheduler
+    different = _differences_on_a_node(plans)
+    if different:
         raise UsageError(
-            "runs that share a job may differ in job.nodes, but not in what they ask of a node",
+            "runs that share a job may differ in job.nodes, but not in what they ask of a node: "
+            f"{joined(different)}",
             hint="submit the runs as jobs of their own, or start a campaign for each",
         )
 
 
+def _differences_on_a_node(plans: Sequence[Plan]) -> list[str]:
+    """What differs between runs apart from their numbers of nodes, in the requests to the
+    scheduler: keys, or what the launchers need."""
+    keys = [field.name for field in fields(plans[0].job.resources) if field.name != "nodes"]
+    different = []
+    for key in keys:
+        if len({repr(getattr(one.job.resources, key)) for one in plans}) > 1:
+            different.append(f"job.{key}")
+    if different:
+        return different
+    # `auto` may choose a launcher for one node and another one for several nodes, which works: the
+    # job has what the largest of its runs requests.
+    methods = {one.job.launch.method for one in plans}
+    processes = sorted({one.tasks_per_node for one in plans})
+    if len(methods) > 1 and len(processes) > 1:
+        started = joined([str(number) for number in processes])
+        return [f"their launchers start {started} processes on a node (launch.method)"]
+    return []
+
+
 def check_bound(campaign: Campaign, at_once: int | None) -> None:
-    """Raises UsageError where `at_once` is given and what submits the campaign takes no such
-    bound."""
+    """Raise UsageError if `at_once` is given, but the campaign is submitted without arrays."""
     if at_once is not None and not arrays_of(campaign).bounds:
         raise UsageError(
-            f"--max-parallel: {campaign.scheduler} has no arrays to bound here",
+            f"--max-parallel needs arrays, and {campaign.scheduler} has none here",
             hint="leave it out: the queue has a limit of its own",
         )
 
@@ -95,8 +126,8 @@ def _script_name(index: int) -> str:
 
 
 def write(campaign: Campaign, plan: CampaignPlan) -> None:
-    """Make the campaign's folder with everything that its points need. Raises UsageError where it
-    cannot be written; nothing stays behind then."""
+    """Create the campaign's folder with everything that its points need. If it cannot be written,
+    it is removed, and UsageError is raised."""
     scripts = [group.launch_script() for group in plan.groups]
     try:
         campaign.folder.mkdir(parents=True)
@@ -115,8 +146,18 @@ def write(campaign: Campaign, plan: CampaignPlan) -> None:
         raise UsageError(f"the folder {campaign.folder} cannot be written: {error}") from None
 
 
-def parts_of(campaign: Campaign, wanted: Collection[int], at_once: int | None) -> list[Part]:
-    """The parts of a submission of the `wanted` points, of which there is one at least."""
+def parts_of(
+    campaign: Campaign,
+    wanted: Collection[int],
+    at_once: int | None,
+    before: Sequence[PointStatus] = (),
+) -> list[Part]:
+    """The parts of a submission of the `wanted` points, of which there is one at least.
+
+    `at_once` limits how many points of the campaign run at the same time. `before` are the present
+    statuses: what earlier arrays may run is subtracted from the limit. Raises UsageError if the
+    limit leaves less than one point for each new array.
+    """
     numbers = [submitted.number for submitted in read_submitted(campaign)]
     return cut(
         campaign,
@@ -124,12 +165,27 @@ def parts_of(campaign: Campaign, wanted: Collection[int], at_once: int | None) -
         largest=arrays_of(campaign).largest(),
         first_number=max(numbers, default=0) + 1,
         at_once=at_once,
+        in_use=_may_run(campaign, before),
+    )
+
+
+def _may_run(campaign: Campaign, statuses: Sequence[PointStatus]) -> int:
+    """How many points the jobs of earlier submissions may run at the same time."""
+    newest: dict[int, Submitted] = {}
+    for one in read_submitted(campaign):
+        if not one.was_refused:
+            newest |= dict.fromkeys(one.points, one)
+    under_way = [s.index for s in statuses if s.state in UNDER_WAY and s.index in newest]
+    open_points = Counter(newest[index] for index in under_way)
+    return sum(
+        number if one.at_once is None else min(number, one.at_once)
+        for one, number in open_points.items()
     )
 
 
 def write_script(campaign: Campaign, part: Part) -> Path:
-    """The script of a part, in the campaign's folder. Raises UsageError where it cannot be
-    written."""
+    """Write the script of a part into the campaign's folder, and return its path. Raises UsageError
+    if it cannot be written."""
     script = campaign.folder / part.script_name
     try:
         script.write_text(render_part(campaign, part))
@@ -142,11 +198,11 @@ def write_script(campaign: Campaign, part: Part) -> Path:
 def submit(
     campaign: Campaign, parts: Sequence[Part], *, max_queued: int | None = None
 ) -> list[str]:
-    """Submit the parts of a campaign; returns the ids of their jobs. With `max_queued`, no more
-    than so many runs are in the queue, and this waits for room before each part.
+    """Submit the parts of a campaign, and return the ids of their jobs. With `max_queued`, wait
+    before each part until fewer than so many runs are in the queue.
 
-    Raises SchedulerError where one is refused; what was accepted before goes on, and the campaign's
-    record has it.
+    Raises SchedulerError if a part is refused. Jobs that were accepted before are on record and
+    continue.
     """
     taken: list[str] = []
     room = 0
@@ -159,8 +215,8 @@ def submit(
             _submit_part(campaign, part, job_ids)
         except UnclearError as error:
             raise UnclearError(
-                f"{error.message}; whether the job is in the queue is not known",
-                hint=f"hpc-amp {campaign.view} continue {campaign.folder} looks for it",
+                f"{error.message}; it is unknown whether the job is in the queue",
+                hint=f"hpc-amp {campaign.view} continue {campaign.folder} searches for it",
             ) from None
         except HpcAmpError as error:
             if not taken and not job_ids:
@@ -174,37 +230,37 @@ def submit(
 
 
 def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
-    """Submit a part; `job_ids` gets the ids of its jobs, also where one of them is refused."""
+    """Submit a part. The ids of its jobs are added to `job_ids`, also if a later job is refused."""
     script = write_script(campaign, part)
-    # A signal waits until what the scheduler has accepted is on record: `continue` would submit it
-    # once more.
+    # Signals wait until the accepted job is on record. Otherwise `continue` would submit it again.
     with waiting_for(get_scheduler(campaign.scheduler)):
-        is_new = not read_submitted(
-            campaign
-        )  # an older one that goes on does not get its name back
+        is_new = not read_submitted(campaign)  # an older campaign does not become `latest` again
         record_submitted(campaign, part)
-        # Before there is a job: whatever ends this command, the campaign's name finds it.
+        # Set before there is a job, so that the campaign is found by its name in any case.
         before = rundir.point_latest(campaign.folder) if is_new else None
+        arrays = arrays_of(campaign)
         try:
-            for job_id in arrays_of(campaign).submit(script, len(part.points)):
+            for job_id in arrays.submit(script, len(part.points)):
                 job_ids.append(job_id)
+                if arrays.one_by_one:
+                    record_accepted(campaign, part, job_id)
                 if signal.sigpending() & INTERRUPTING:
-                    break  # where each point is a job of its own, the others may wait
+                    break  # `continue` submits the other points
         except UnclearError:
-            raise  # without an end on record, `interrupted.settle` looks for jobs
+            raise  # `interrupted.settle` searches for the job, because no end is on record
         except HpcAmpError:
             record_queued(campaign, part, job_ids)
             if is_new and not job_ids:
                 rundir.restore_latest(campaign.folder, before)
             raise
-        # Nor is there an end after Ctrl-C, which reaches this on a machine without a queue.
+        # On a machine without a queue, Ctrl-C raises before this line, and no end is on record.
         record_queued(campaign, part, job_ids)
         if is_new and not job_ids:
             rundir.restore_latest(campaign.folder, before)
 
 
 def _wait_for_room(campaign: Campaign, max_queued: int) -> int:
-    """Wait until fewer than `max_queued` runs are in the queue; returns how many more fit."""
+    """Wait until fewer than `max_queued` runs are in the queue, and return how many more fit."""
     while True:
         queued = sum(status.state in UNDER_WAY for status in point_statuses(campaign))
         if queued < max_queued:

@@ -1,4 +1,4 @@
-"""Tables with their cells as text: for terminals, pages and LaTeX alike."""
+"""Tables whose cells are text, for terminals, HTML and LaTeX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells below column titles. The columns in `words` hold text, all others numbers."""
+    """A table. The columns whose titles are in `words` contain text, all others numbers."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -16,7 +16,7 @@ class Table:
 
 
 def as_text(table: Table) -> list[str]:
-    """Aligned lines: numbers to the right, words to the left."""
+    """The lines of a table, aligned: numbers to the right, text to the left."""
     lines = [table.columns, *table.rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(table.columns))]
     return ["  ".join(_cells(table, line, widths)).rstrip() for line in lines]

@@ -1,38 +1,38 @@
-"""What a run measured: the files that its ranks write.
+"""The measurements of a run: the files that its ranks write.
 
 Every attempt of a run writes into `attempts/<n>/timing/`:
 
-`rank-00000.json`, one file a rank, five digits or more; written aside and renamed, so that it is
-whole or not there. All times are seconds.
+`rank-00000.json`, one file for each rank, with five digits or more, written atomically. All times
+are in seconds.
 
     rank            int, 0 to world_size - 1
     world_size      int, number of ranks of the run
     nodes           int, number of nodes that the run was given
-    gpus_per_node   int or null, may be left out; 0 for a run on CPUs
+    gpus_per_node   int or null, optional; 0 for a run on CPUs
     host            text, name of this rank's machine
     device          text, such as "NVIDIA A100-SXM4-40GB"
     torch           text, version of torch
     precision       text, such as "fp16"
     data            text, name of the data set; "synthetic" where it is synthetic
     batch_size      int, global: samples in one optimizer step over all ranks
-    gradient_bytes  int, bytes of all gradients that an all-reduce of this model carries
-    warmup_steps    int, steps before the first one measured; they are not in `steps`
+    gradient_bytes  int, bytes of all gradients in an all-reduce of this model
+    warmup_steps    int, steps before the first measured step; they are not in `steps`
     steps           list of numbers above 0: duration of each measured optimizer step, from the
-                    end of the one before it, with the device's work done (not merely queued)
+                    end of the previous step, including the work of the device
     data_wait       list as long as `steps`: the part of the step in which the rank waited for
                     its next batch
-    communication   null where it was not measured, or a list as long as `steps`, with null for the
-                    steps in which it was not: the part of the step in which communication was not
-                    hidden behind compute. It holds the wait for slower ranks.
+    communication   null if it was not measured, or a list as long as `steps`, with null for steps
+                    without a measurement: the part of the step in which communication did not
+                    overlap with computation. It includes the wait for slower ranks.
 
-`allreduce.json`, one a run, may be missing: an all-reduce of as many bytes as the gradients, alone.
+`allreduce.json`, one for each run, optional: an all-reduce of the size of the gradients, alone.
 
     bytes           int
-    seconds         list of numbers above 0: duration of each one measured, after a warm-up
+    seconds         list of numbers above 0: duration of each all-reduce, after a warm-up
     world_size      int
     nodes           int
 
-Further keys are not checked, and are in `RankTiming.facts`. Texts hold printable characters only.
+Other keys are not checked, and are in `RankTiming.facts`. Texts contain only printable characters.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-# Beyond these, no float could hold what is computed with a damaged number.
+# Larger or smaller numbers are damaged, and computing with them could overflow.
 _SHORTEST, _LONGEST = 1e-9, 1e9
 _LARGEST = 10**15
 _RANK_FILE = re.compile(r"rank-\d{5,9}\.json")
 
 
 class DamagedTiming(Exception):
-    """A file of measurements that is not what it should be; the message says why."""
+    """A file of measurements is damaged; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankTiming:
-    """What one rank measured; the fields are those of the file."""
+    """The measurements of one rank; the fields are those of the file."""
 
     rank: int
     world_size: int
@@ -82,7 +82,7 @@ class RankTiming:
 
 @dataclass(frozen=True, slots=True)
 class AllReduceTiming:
-    """What an all-reduce of the gradients' size took; the fields are those of the file."""
+    """The times of an all-reduce of the size of the gradients; the fields are those of the file."""
 
     bytes: int
     seconds: tuple[float, ...]
@@ -91,7 +91,7 @@ class AllReduceTiming:
 
 
 def read_rank(path: Path) -> RankTiming:
-    """A `rank-*.json`. Raises DamagedTiming."""
+    """Read a `rank-*.json`. Raises DamagedTiming."""
     content = _read(path)
     steps = _durations(content, "steps")
     has_gpus = content.get("gpus_per_node") is not None
@@ -114,12 +114,14 @@ def read_rank(path: Path) -> RankTiming:
         facts=content,
     )
     if timing.rank >= timing.world_size:
-        raise DamagedTiming(f"rank {timing.rank} is none of {timing.world_size} ranks")
+        raise DamagedTiming(
+            f"rank {timing.rank} does not exist in a run of {timing.world_size} ranks"
+        )
     return timing
 
 
 def read_allreduce(path: Path) -> AllReduceTiming:
-    """An `allreduce.json`. Raises DamagedTiming."""
+    """Read an `allreduce.json`. Raises DamagedTiming."""
     content = _read(path)
     return AllReduceTiming(
         bytes=_whole(content, "bytes", 1),
@@ -131,8 +133,8 @@ def read_allreduce(path: Path) -> AllReduceTiming:
 
 @dataclass(frozen=True, slots=True)
 class RunTiming:
-    """What the ranks of a run measured in one attempt. `damaged` has a line for each file that
-    cannot be used, also of newer attempts."""
+    """The measurements of a run in one attempt. `damaged` has a line for each file that cannot be
+    used, also of newer attempts."""
 
     ranks: tuple[RankTiming, ...] = ()
     allreduce: AllReduceTiming | None = None
@@ -140,22 +142,23 @@ class RunTiming:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks of the run; 0 where none left its times."""
+        """The number of ranks of the run; 0 if no rank has written its times."""
         return self.ranks[0].world_size if self.ranks else 0
 
     @property
     def complete(self) -> bool:
-        """Whether all ranks left their times."""
+        """Whether all ranks have written their times."""
         return 0 < self.world_size == len(self.ranks)
 
     @property
     def step_seconds(self) -> float:
-        """The median over all steps and ranks, of which there is one at least."""
+        """The median over all steps and ranks. There must be at least one rank."""
         return median(chain.from_iterable(rank.steps for rank in self.ranks))
 
 
 def read_run(run_dir: Path) -> RunTiming:
-    """What a run measured: the newest attempt with all ranks, or else the one with most of them."""
+    """The measurements of a run: the newest attempt with all ranks, else the one with most
+    ranks."""
     best = RunTiming()
     damaged: list[str] = []
     for attempt in _newest_first(run_dir / "attempts"):
@@ -174,7 +177,7 @@ def _newest_first(attempts: Path) -> list[Path]:
 
 
 def _read_attempt(timing: Path) -> RunTiming:
-    """What one attempt measured. Ranks that contradict the first one are damaged."""
+    """The measurements of one attempt. Files that contradict the first rank count as damaged."""
     ranks: dict[int, RankTiming] = {}
     damaged: list[str] = []
     for name in sorted(name for name in _names(timing) if _RANK_FILE.fullmatch(name)):
@@ -194,9 +197,9 @@ def _read_attempt(timing: Path) -> RunTiming:
 
 
 def _check(rank: RankTiming, name: str, first: RankTiming) -> None:
-    """Raises DamagedTiming unless a file is of the rank in its name and of the first one's run."""
+    """Raise DamagedTiming unless a file is of the rank in its name and of the run of `first`."""
     if int(name[len("rank-") : -len(".json")]) != rank.rank:
-        raise DamagedTiming(f"it says that it is of rank {rank.rank}")
+        raise DamagedTiming(f"it is the file of rank {rank.rank}")
     for key in ("world_size", "nodes", "batch_size"):
         if getattr(rank, key) != getattr(first, key):
             raise DamagedTiming(
@@ -205,7 +208,7 @@ def _check(rank: RankTiming, name: str, first: RankTiming) -> None:
 
 
 def _names(folder: Path) -> list[str]:
-    """What lies in a folder that may not be there."""
+    """The names in a folder; none if it does not exist."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -227,9 +230,9 @@ def _read(path: Path) -> dict[str, Any]:
 def _whole(content: dict[str, Any], key: str, least: int) -> int:
     value = content.get(key)
     if type(value) is not int or value < least:
-        raise DamagedTiming(f"{key} is not a whole number from {least} on")
+        raise DamagedTiming(f"{key} is not a whole number of at least {least}")
     if value > _LARGEST:
-        raise DamagedTiming(f"{key} is too large to be true")
+        raise DamagedTiming(f"{key} is too large")
     return value
 
 
@@ -245,14 +248,14 @@ def _durations(content: dict[str, Any], key: str) -> tuple[float, ...]:
     if not isinstance(values, list) or not values:
         raise DamagedTiming(f"{key} is not a list with durations")
     if not all(_is_time(value) and value >= _SHORTEST for value in values):
-        raise DamagedTiming(f"{key} holds something that is not a duration above 0")
+        raise DamagedTiming(f"{key} contains a value that is not a duration above 0")
     return tuple(float(value) for value in values)
 
 
 def _data_wait(content: dict[str, Any], length: int) -> tuple[float, ...]:
     values = _one_a_step(content, "data_wait", length)
     if not all(_is_time(value) for value in values):
-        raise DamagedTiming("data_wait holds something that is not a duration")
+        raise DamagedTiming("data_wait contains a value that is not a duration")
     return tuple(float(value) for value in values)
 
 
@@ -261,7 +264,7 @@ def _communication(content: dict[str, Any], length: int) -> tuple[float | None, 
         return None
     values = _one_a_step(content, "communication", length)
     if not all(value is None or _is_time(value) for value in values):
-        raise DamagedTiming("communication holds something that is not a duration")
+        raise DamagedTiming("communication contains a value that is not a duration")
     return tuple(None if value is None else float(value) for value in values)
 
 
@@ -273,6 +276,6 @@ def _one_a_step(content: dict[str, Any], key: str, length: int) -> list[Any]:
 
 
 def _is_time(value: object) -> bool:
-    """Whether it is a number of seconds that a step can have taken; `true` and NaN are not. The
-    bound also keeps whole numbers out that no float can hold."""
+    """Whether a value is a possible duration of a step in seconds. `true` and NaN are not, nor are
+    whole numbers that are too large for a float."""
     return type(value) in (int, float) and 0 <= value < _LONGEST  # type: ignore[operator]

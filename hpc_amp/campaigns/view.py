@@ -1,4 +1,4 @@
-"""The part of a campaign that each way to use one has for itself."""
+"""The base class of views: the part of a campaign that differs between scale, sweep and bench."""
 
 from __future__ import annotations
 
@@ -17,40 +17,39 @@ _OLDER_DESCRIPTIONS = ("sweep.json", "study.json", "bench.json")
 
 
 class View:
-    """One way to use campaigns, such as `hpc-amp sweep`. It starts campaigns (`start.start`) and
-    reports on them; everything between is the same for all views. `hpc_amp.cli.campaigns` makes the
-    commands `status`, `continue` and `cancel` of a view."""
+    """One way to use campaigns, such as `hpc-amp sweep`. A view plans campaigns and reports on
+    them. Everything else is the same for all views: `hpc_amp.cli.campaigns` submits the campaign,
+    and makes the commands `status`, `continue` and `cancel` of a view."""
 
     name: ClassVar[str]
-    """Its command, which is noted in the folders of its campaigns."""
+    """The name of its command, which is recorded in the folders of its campaigns."""
     noun: ClassVar[str]
-    """What one of its campaigns is called: a sweep, a study."""
+    """The word for one of its campaigns: sweep, study."""
     parent: ClassVar[str]
-    """The folder of its campaigns, unless the user names another one."""
+    """The default folder of its campaigns."""
     runs: ClassVar[str] = "point"
-    """What one of the runs is called in messages."""
+    """The word for one of its runs in messages."""
     resumes: ClassVar[bool] = True
-    """Whether `continue` resumes a run that was interrupted. If not, it makes a new run, since half
-    a measurement is not a measurement."""
+    """Whether `continue` resumes an interrupted run. If not, it makes a new run: a measurement must
+    not be interrupted."""
     done: ClassVar[str] = "finished"
-    """The state of a run that `continue` leaves as it is."""
+    """The state of a run that `continue` does not submit again."""
     follows: ClassVar[bool] = False
-    """Whether the command waits for a job of all runs on this machine."""
+    """Whether the command waits for the end of all runs, if they run on this machine."""
     ask_above: ClassVar[float | None] = None
-    """Node-hours above which a command asks before it submits, unless the user says otherwise. None
-    for commands that do not estimate them."""
+    """The default of --ask-above, in node-hours. None: the command does not estimate the cost."""
 
     def refine(self, campaign: Campaign, statuses: Sequence[PointStatus]) -> list[PointStatus]:
-        """The statuses with states of the view's own, such as `measured` for a finished run that
-        left what it measured."""
+        """The statuses with the view's own states, such as `measured` for a finished run whose
+        ranks have written their times."""
         return list(statuses)
 
     def labels(self, campaign: Campaign) -> dict[str, dict[int, str]]:
-        """Further columns of `status`, by their titles: a text for the number of each point."""
+        """Further columns of `status`: title -> number of a point -> text."""
         return {}
 
     def statuses(self, campaign: Campaign, only: int | None = None) -> list[PointStatus]:
-        """Where all points stand, or that one only. The scheduler is asked once."""
+        """The statuses of all points, or of the point `only`."""
         return self.refine(campaign, point_statuses(campaign, only))
 
     def unfinished(self, statuses: Sequence[PointStatus]) -> list[int]:
@@ -58,7 +57,7 @@ class View:
         return [s.index for s in statuses if s.state != self.done and s.state not in UNDER_WAY]
 
     def summary(self, campaign: Campaign, *, as_json: bool) -> str:
-        """What a command prints when the runs have ended that it waited for."""
+        """The text that a command prints after it has waited for the end of its runs."""
         if as_json:
             statuses = self.statuses(campaign)
             return json.dumps(status_to_plain(campaign, statuses, self.labels(campaign)), indent=1)
@@ -66,13 +65,13 @@ class View:
 
     @property
     def parent_option(self) -> str:
-        """The option that names another folder of campaigns."""
+        """The option that chooses another folder of campaigns."""
         return f"--{self.parent}-dir"
 
     def find(self, target: str, parent: Path) -> Campaign:
-        """The campaign that `target` names: its folder, or a name (its newest campaign in
-        `parent`). Raises UsageError where there is none, or where it is one of another view or of
-        an older version."""
+        """The campaign that `target` names: a folder, or the name of a job, whose newest campaign
+        in `parent` is meant. Raises UsageError if there is none, or if it belongs to another view
+        or an older version."""
         named = parent / target
         newest = sorted(named.glob(f"[0-9]*/{DESCRIPTION}"))[-1:] if os.path.isdir(named) else []
         for folder in (Path(target), named / "latest", *(path.parent for path in newest), named):
@@ -86,8 +85,8 @@ class View:
                 return campaign
         _refuse_older(target, named, self.noun)
         raise UsageError(
-            f"there is no {self.noun} {target!r}: neither its folder, nor a name in {parent}",
-            hint=f"{self.parent_option} looks elsewhere",
+            f"there is no {self.noun} {target!r}: it is neither a folder nor a name in {parent}",
+            hint=f"{self.parent_option} chooses another folder",
         )
 
 
@@ -98,5 +97,5 @@ def _refuse_older(target: str, named: Path, noun: str) -> None:
             if os.path.isfile(folder / name):
                 raise UsageError(
                     f"{folder} was made by an older hpc-amp, and this one does not read {name}",
-                    hint=f"use the older one for it, or start a new {noun}",
+                    hint=f"use the older version, or start a new {noun}",
                 )

@@ -1,4 +1,4 @@
-"""Numbers as people read them, the same in every report."""
+"""Numbers and lists as text, in the same form in every report."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def on_nodes(nodes: Iterable[int]) -> str:
 
 
 def percent(share: float | None, digits: int = 0) -> str:
-    """`87 %` of 0.87."""
+    """`87 %` for 0.87."""
     return NOT_KNOWN if share is None else f"{_not_minus_zero(100 * share, digits):.{digits}f} %"
 
 
 def percent_between(share: float, half_width: float | None) -> str:
-    """`87.3 ± 1.2 %` of 0.873 with half an interval of 0.012; `87.3 %` without one, or with one of
-    nothing."""
+    """`87.3 ± 1.2 %` for 0.873 with a half width of 0.012; `87.3 %` if the half width is None or
+    0."""
     if not half_width:
         return percent(share, 1)
     return f"{percent(share, 1)[:-2]} ± {percent(half_width, 1)}"
 
 
 def milliseconds(seconds: float) -> str:
-    """`104` of 0.104 seconds, with three digits that count or more."""
+    """`104` for 0.104 seconds, with at least three significant digits."""
     return significant(1000 * seconds)
 
 
 def significant(value: float) -> str:
-    """Three digits that count, or all before the point: `0.0123`, `1.23`, `12.3`, `1,234`."""
+    """Three significant digits, or all before the point: `0.0123`, `1.23`, `12.3`, `1,234`."""
     digits = 2
     size = abs(value)
     while size >= 10 and digits > 0:
@@ -55,7 +55,7 @@ def significant(value: float) -> str:
 
 
 def mebibytes(size: int) -> str:
-    """`45.3` of 47.5 million bytes."""
+    """`45.3` for 47.5 million bytes."""
     return significant(size / 2**20)
 
 
@@ -65,7 +65,7 @@ def joined(items: list[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text from elsewhere that cannot move a cursor: control characters become blanks."""
+    """A text on one line, with control characters replaced by blanks."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 

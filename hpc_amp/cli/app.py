@@ -204,6 +204,7 @@ def lint(scripts: tuple[str, ...], strict: bool, as_json: bool) -> None:
     the directives as the scheduler reads them. The exit status is 1 if there is an error.
     docs/lint.md explains all rules.
     """
+    from hpc_amp.finding import exit_status
     from hpc_amp.lint.files import check_files, summary
 
     checked = check_files(scripts)
@@ -214,8 +215,7 @@ def lint(scripts: tuple[str, ...], strict: bool, as_json: bool) -> None:
         click.echo("\n".join(str(one) for one in checked))
         if findings:
             click.echo(summary(checked))
-    if any(strict or finding.severity == "error" for finding in findings):
-        raise SystemExit(1)
+    raise SystemExit(exit_status(findings, strict=strict))
 
 
 @app.command(cls=JobCommand)
@@ -325,18 +325,20 @@ def run(config: Path | JobText, overrides: tuple[str, ...]) -> None:
     _wait_here(plan)
 
 
-def _wait_here(plan: Plan) -> None:
+def _wait_here(plan: Plan, *, as_json: bool = False) -> None:
     """Show a job of this machine until it ends. Ctrl-C stops it."""
     try:
-        _follow(plan.run_dir, as_json=False)
+        _follow(plan.run_dir, as_json=as_json)
     except KeyboardInterrupt:
+        where = "" if plan.job.train is None else " at a checkpoint"
         click.echo(
-            "\nstopping at a checkpoint; press Ctrl-C again to return without waiting for it"
+            f"\nstopping{where}; press Ctrl-C again to return without waiting for it",
+            err=as_json,
         )
         from hpc_amp.jobs.control import cancel as cancel_run
 
         cancel_run(plan.run_dir)
-        _follow(plan.run_dir, as_json=False, from_end=True)
+        _follow(plan.run_dir, as_json=as_json, from_end=True)
 
 
 @app.command()
@@ -381,8 +383,16 @@ def _wait_here(plan: Plan) -> None:
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of styles that are drawn."
 )
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="Images that a rank makes at once.",
+)
 @click.option("--submit", "as_job", is_flag=True, help="Submit a job; do not run it here.")
 @runs_dir_option
+@json_option
 def generate(
     run: str,
     overrides: tuple[str, ...],
@@ -394,8 +404,10 @@ def generate(
     instances: Path | None,
     direction: str | None,
     seed: int,
+    batch_size: int,
     as_job: bool,
     runs_dir: Path,
+    as_json: bool,
 ) -> None:
     """Make images with the trained generator of a run.
 
@@ -404,35 +416,43 @@ def generate(
       hpc-amp generate munit --input cats --output dogs --direction a2b --style dog.png
       hpc-amp generate funit --input cats --output foxes --style fox_photos --submit
 
-    Each image in the input folder, and in the folders in it, becomes a PNG file of the same name.
-    The job has the container of the run and the resources of one node of it; KEY=VALUE sets keys
-    of its job file, such as job.gpus_per_node=0. Equal seeds give equal images, for every number of
-    ranks.
+    Each image in the input folder, and in the folders in it, becomes a PNG file of the same name;
+    a file that is there already is replaced. The job has the container of the run and the resources
+    of one node of it; KEY=VALUE sets keys of its job file, such as job.nodes=2 or
+    job.walltime=10m. Equal seeds give equal images, for every number of ranks. docs/gan-generate.md
+    has more.
     """
     from hpc_amp.config.sites import HERE
+    from hpc_amp.errors import UsageError
     from hpc_amp.jobs import rundir
-    from hpc_amp.jobs.generation import write_job_file
+    from hpc_amp.jobs.generation import check_request, write_job_file
     from hpc_amp.jobs.submit import prepare
     from hpc_amp.jobs.submit import submit as submit_plan
 
     options: dict[str, Path | str | None] = {
-        "--input": inputs.resolve(),
-        "--output": output.resolve(),
-        "--checkpoint": checkpoint,
-        "--weights": weights,
-        "--style": style and style.resolve(),
-        "--instances": instances and instances.resolve(),
-        "--direction": direction,
-        "--seed": str(seed),
+        "input": inputs.resolve(),
+        "output": output.resolve(),
+        "checkpoint": checkpoint,
+        "weights": weights,
+        "style": style and style.resolve(),
+        "instances": instances and instances.resolve(),
+        "direction": direction,
+        "seed": str(seed),
+        "batch-size": str(batch_size),
     }
-    job_file = write_job_file(rundir.find_run(run, runs_dir), options)
-    output.mkdir(parents=True, exist_ok=True)
+    run_dir = rundir.find_run(run, runs_dir)
+    check_request(run_dir, options)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output {output} cannot be created: {error.strerror}") from None
+    job_file = write_job_file(run_dir, options)
     plan, loaded = prepare(job_file, overrides, site=None if as_job else HERE)
     _say_remarks(plan)
     submission = submit_plan(plan, loaded.text)
-    _report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=False)
+    _report_submission(submission, plan.run_dir, plan.scheduler.name, as_json=as_json)
     if not as_job:
-        _wait_here(plan)
+        _wait_here(plan, as_json=as_json)
 
 
 def _follow(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:
@@ -448,7 +468,7 @@ def _follow(run_dir: Path, *, as_json: bool, from_end: bool = False) -> None:
         out.write(text)
         out.flush()
 
-    status = follow_run(run_dir, write, offset=offset, on_wait=_Waiting())
+    status = follow_run(run_dir, write, offset=offset, on_wait=_say_why_it_waits)
     if as_json:
         click.echo(json.dumps({**status.to_plain(), "summary": read_summary(run_dir)}))
     else:
@@ -470,17 +490,8 @@ def _follow_until_interrupted(run_dir: Path, *, as_json: bool, from_end: bool = 
         raise SystemExit(130) from None
 
 
-class _Waiting:
-    """Prints why a job waits in the queue, and prints it again only when the reason changes."""
-
-    def __init__(self) -> None:
-        self._said = ""
-
-    def __call__(self, status: RunStatus) -> None:
-        text = f"{status.state}: {status.reason}" if status.reason else status.state
-        if status.state in ("pending", "unknown") and text != self._said:
-            click.echo(f"job {status.job_id} is {text}", err=True)
-            self._said = text
+def _say_why_it_waits(text: str) -> None:
+    click.echo(text, err=True)
 
 
 @app.command()
@@ -498,7 +509,7 @@ def wait(target: str, runs_dir: Path, as_json: bool) -> None:
     run_dir = rundir.find_run(target, runs_dir)
     rundir.refuse_elsewhere(run_dir)
     try:
-        status = follow_run(run_dir, lambda text: None, on_wait=_Waiting())
+        status = follow_run(run_dir, lambda text: None, on_wait=_say_why_it_waits)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     reason = f" ({status.reason})" if status.reason else ""
@@ -545,7 +556,7 @@ def logs(target: str | None, following: bool, lines: int | None, runs_dir: Path)
         sys.stdout.flush()
 
     try:
-        follow_run(run_dir, write, offset=len(data), on_wait=_Waiting())
+        follow_run(run_dir, write, offset=len(data), on_wait=_say_why_it_waits)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 

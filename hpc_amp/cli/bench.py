@@ -1,4 +1,4 @@
-"""`hpc-amp bench`: the same job with other settings, measured."""
+"""`hpc-amp bench`: measure the speed of a job with several settings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from hpc_amp.cli.campaigns import (
     Limits,
     add_verbs,
+    cost_options,
     limit_options,
     parent_option,
     points_option,
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
 @click.group(cls=DefaultGroup, no_args_is_help=False)
 def bench() -> None:
-    """Measure how fast a job is in each precision, or with other settings.
+    """Measure the speed of a job with several settings.
 
     \b
-      hpc-amp bench job.yaml                             in all precisions
+      hpc-amp bench job.yaml                             all precisions
       hpc-amp bench job.yaml --precisions fp32,bf16 train.batch_size=32,64
-      hpc-amp bench report NAME                          the table once more
+      hpc-amp bench report NAME                          print the table again
     """
 
 
@@ -44,21 +45,44 @@ def _view() -> BenchView:
 @click.option(
     "--precisions",
     metavar="LIST",
-    help="Such as fp32,bf16. The first one is what the others are compared with. Without it, and "
-    "without a value for train.precision: all that the devices have.",
+    help="Precisions to measure, such as fp32,bf16. The others are compared with the first one. "
+    "Default: all that the devices have, unless train.precision is given.",
 )
 @points_option
-@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--steps", type=click.IntRange(min=1), default=100, show_default=True)
-@click.option("--warmup", type=click.IntRange(min=0), default=20, show_default=True)
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=3,
+    show_default=True,
+    help="Runs of each setting.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="Steps to measure.",
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="Steps before the first measured step.",
+)
 @click.option(
     "--submit",
     "submitted",
     is_flag=True,
     help="Submit one job with all runs, and do not wait.",
 )
-@limit_options
-@click.option("--dry-run", is_flag=True, help="Print points and scripts, and stop.")
+@limit_options(*cost_options)
+@click.option(
+    "--dry-run", is_flag=True, help="Print the settings and the script, and submit nothing."
+)
 @json_option
 @parent_option("benches")
 def start(
@@ -75,19 +99,18 @@ def start(
     parent: Path,
     **limits: Any,
 ) -> None:
-    """Run CONFIG in each precision here, one after the other, and show how they compare.
+    """Run CONFIG in each precision on this machine, and compare the times.
 
-    A key with several values varies, too: train.batch_size=32,64 measures each precision with both
-    batches. Each of --repeats rounds has every setting once; a run measures --steps steps after
-    --warmup others. Exits with 1 if a run could not be measured. docs/bench.md says how to read
-    the table.
+    A key with several values varies too: train.batch_size=32,64 measures each precision with both
+    batches. The runs follow one another, each setting once, and then all again for each further
+    repeat. The exit status is 1 if a run could not be measured. docs/bench.md explains the table.
     """
     from hpc_amp.bench.plan import BenchOptions, plan_bench
     from hpc_amp.campaigns.submit import describe
 
     names = [name.strip() for name in precisions.split(",")] if precisions is not None else None
     if names is not None and not all(names):
-        raise click.UsageError("--precisions wants names with commas between: fp32,bf16.")
+        raise click.UsageError("--precisions needs names separated by commas: fp32,bf16.")
     options = BenchOptions(
         precisions=names,
         table=table,
@@ -105,7 +128,7 @@ def start(
     start_campaign(_view(), plan, campaign, Limits(**limits), as_json=as_json, dry_run=dry_run)
 
 
-add_verbs(bench, _view, "benchmark", "benches")
+add_verbs(bench, _view, "benchmark", "benches", cost_options)
 
 
 @bench.command()
@@ -115,14 +138,14 @@ add_verbs(bench, _view, "benchmark", "benches")
     "--out",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help="Where table, JSON and picture go. Without it: `report` in the benchmark's folder.",
+    help="Folder for text, JSON and picture. Default: `report` in the benchmark.",
 )
 @parent_option("benches")
 def report(target: str, as_json: bool, out: Path | None, parent: Path) -> None:
-    """Show a benchmark as far as it is measured.
+    """Show the measurements of a benchmark.
 
-    BENCHMARK is its folder, or a name: then its newest benchmark. Exits with 1 unless all of its
-    runs are measured.
+    BENCHMARK is the folder of a benchmark, or the name of a job, whose newest benchmark is meant.
+    The exit status is 1 if runs are missing.
     """
     from hpc_amp.bench.comparison import compare
     from hpc_amp.bench.report import to_json, to_text, write_report

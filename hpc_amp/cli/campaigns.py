@@ -32,7 +32,7 @@ points_option = click.option(
     "table",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="CSV file with keys as titles and a point in each line.",
+    help="Read points from a CSV file: the first line names the keys, each other line is a point.",
 )
 in_allocation_option = click.option(
     "--in-allocation",
@@ -42,7 +42,7 @@ in_allocation_option = click.option(
 
 
 def parent_option(parent: str) -> Callable[[F], F]:
-    """The option for the folder of all campaigns of a view, by its default."""
+    """The option for the folder of all campaigns of a view. `parent` is the default."""
     return click.option(
         f"--{parent}-dir",
         "parent",
@@ -50,13 +50,13 @@ def parent_option(parent: str) -> Callable[[F], F]:
         default=Path(parent),
         envvar=f"HPC_AMP_{parent.upper()}",
         show_default=True,
-        help=f"Folder of all {parent}.",
+        help=f"The folder that contains all {parent}.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a submission."""
+    """The limits of a submission."""
 
     max_parallel: int | None = None
     max_queued: int | None = None
@@ -64,35 +64,41 @@ class Limits:
     yes: bool = False
 
 
-def limit_options(command: F) -> F:
-    """The options of `Limits`, which a command gets by their names."""
-    options = (
-        click.option(
-            "--max-parallel",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Run at most N points at once, where they are submitted as arrays or run on this "
-            "machine. Without it: as many as the scheduler, or the GPUs or cores of this machine, "
-            "allow.",
-        ),
-        click.option(
-            "--max-queued",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Have at most N runs in the queue, and wait here until all are submitted. For "
-            "runs that are jobs of their own.",
-        ),
-        click.option(
-            "--ask-above",
-            type=click.FloatRange(min=0),
-            metavar="NODE-HOURS",
-            help="Ask before more node-hours than this may be spent.",
-        ),
-        click.option("--yes", is_flag=True, help="Do not ask."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+max_parallel_option = click.option(
+    "--max-parallel",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run at most N points of the campaign at once. For points that are submitted as arrays, "
+    "or run on this machine. Default: as many as the scheduler, or the GPUs or cores of this "
+    "machine, allow.",
+)
+max_queued_option = click.option(
+    "--max-queued",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Have at most N runs in the queue, and wait until all are submitted. For runs that are "
+    "jobs of their own.",
+)
+cost_options = (
+    click.option(
+        "--ask-above",
+        type=click.FloatRange(min=0),
+        metavar="NODE-HOURS",
+        help="Ask for confirmation if the runs may take more node-hours than this.",
+    ),
+    click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+)
+
+
+def limit_options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Add options to a command, which passes their values to `Limits`."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 def start_campaign(
@@ -104,8 +110,8 @@ def start_campaign(
     as_json: bool,
     dry_run: bool = False,
 ) -> None:
-    """Write a new campaign and submit all of its points; or, as a `dry_run`, print what would be
-    submitted."""
+    """Write a new campaign and submit all of its points. If `dry_run`, print the points and the
+    scripts instead."""
     from hpc_amp.campaigns.cost import estimate
     from hpc_amp.campaigns.submit import parts_of, write
 
@@ -124,15 +130,25 @@ def start_campaign(
         _begin(view, campaign, parts, limits, held, as_json=as_json, is_new=True)
 
 
-def add_verbs(group: click.Group, load: Callable[[], View], noun: str, parent: str) -> None:
-    """Add the commands `status`, `continue` and `cancel` to the group of a view. `load` gives the
-    view, and is called when a command runs, so that the command line starts quickly."""
+def add_verbs(
+    group: click.Group,
+    load: Callable[[], View],
+    noun: str,
+    parent: str,
+    limits: Sequence[Callable[[Any], Any]] = (max_parallel_option, *cost_options),
+) -> None:
+    """Add the commands `status`, `continue` and `cancel` to the group of a view.
+
+    `load` returns the view. It is called when a command runs, so that the command line starts
+    quickly. `noun` is the word for a campaign of the view, `parent` the default folder of its
+    campaigns, and `limits` are the options of `continue` that limit a submission.
+    """
     target = click.argument("target", metavar=noun.upper())
     folder = parent_option(parent)
 
     @group.command(
-        help=f"Show the state of each run.\n\n{noun.upper()} is the folder of a {noun}, or a "
-        f"name: then the newest {noun} of that name.",
+        help=f"Show the state of each run.\n\n{noun.upper()} is the folder of a {noun}, or the "
+        f"name of a job, whose newest {noun} is meant.",
     )
     @target
     @json_option
@@ -143,11 +159,11 @@ def add_verbs(group: click.Group, load: Callable[[], View], noun: str, parent: s
     @group.command(
         "continue",
         help="Submit the runs that are missing, have failed, or ended too early.\n\nThe job file, "
-        "the settings and the code are those of the start. Runs that are done, queued or running "
-        "stay as they are.",
+        "the settings and the code are those of the first submission. Runs that are done, queued "
+        "or running are not changed.",
     )
     @target
-    @limit_options
+    @limit_options(*limits)
     @json_option
     @folder
     def continue_(target: str, as_json: bool, parent: Path, **limits: Any) -> None:
@@ -196,7 +212,7 @@ def _continue(view: View, target: str, parent: Path, limits: Limits, as_json: bo
             _refuse_while_ending(view, campaign, statuses)
             _refuse_to_share(view, campaign, statuses)
             _ask(view, campaign, wanted, limits, statuses, as_json)
-            parts = parts_of(campaign, wanted, _at_once(campaign))
+            parts = parts_of(campaign, wanted, _at_once(campaign), statuses)
             _begin(view, campaign, parts, limits, held, as_json=as_json, is_new=False)
             return
     click.echo(nothing_to_continue(statuses, view.runs, view.done), err=as_json)
@@ -215,7 +231,10 @@ def _cancel(view: View, target: str, parent: Path, as_json: bool) -> None:
     from hpc_amp.jobs.control import SAVE_SECONDS
 
     def say_that_ranks_save() -> None:
-        click.echo(f"asked the ranks to save; they have {SAVE_SECONDS} s (Ctrl-C: none)", err=True)
+        click.echo(
+            f"asked the ranks to save; waiting up to {SAVE_SECONDS} s (Ctrl-C: do not wait)",
+            err=True,
+        )
 
     campaign = view.find(target, parent)
     refuse_elsewhere(campaign)
@@ -232,8 +251,8 @@ def _cancel(view: View, target: str, parent: Path, as_json: bool) -> None:
 
 
 def _refuse_while_ending(view: View, campaign: Campaign, statuses: Sequence[PointStatus]) -> None:
-    """Raises UsageError where jobs of cancelled runs are still there: the runs would be made twice
-    at the same time."""
+    """Raise UsageError if jobs of cancelled runs are still in the queue. Otherwise two jobs could
+    make the same run at the same time."""
     from hpc_amp.campaigns.control import left_in_queue
     from hpc_amp.campaigns.words import count
     from hpc_amp.errors import UsageError
@@ -247,7 +266,8 @@ def _refuse_while_ending(view: View, campaign: Campaign, statuses: Sequence[Poin
 
 
 def _refuse_to_share(view: View, campaign: Campaign, statuses: Sequence[PointStatus]) -> None:
-    """Raises UsageError where runs that follow one another would share this machine with others."""
+    """Raise UsageError if runs of the campaign are under way on this machine: new runs would use
+    the same GPUs, or more cores than --max-parallel allows."""
     from hpc_amp.campaigns.status import UNDER_WAY
     from hpc_amp.campaigns.words import under_way
     from hpc_amp.errors import UsageError
@@ -255,7 +275,7 @@ def _refuse_to_share(view: View, campaign: Campaign, statuses: Sequence[PointSta
 
     number = sum(status.state in UNDER_WAY for status in statuses)
     one_machine = get_scheduler(campaign.scheduler).one_machine
-    if number and one_machine and campaign.submitting == "one job":
+    if number and one_machine:
         raise UsageError(
             under_way(number, view.runs),
             hint=f"wait, or hpc-amp {view.name} cancel {campaign.folder}",
@@ -263,7 +283,7 @@ def _refuse_to_share(view: View, campaign: Campaign, statuses: Sequence[PointSta
 
 
 def _exclusive(view: View, campaign: Campaign) -> AbstractContextManager[None]:
-    """One command at a time submits runs of a campaign, or cancels them."""
+    """The lock of a campaign: only one command at a time submits or cancels its runs."""
     from hpc_amp.campaigns.lock import holding
 
     return holding(campaign.description, f"{view.runs}s")
@@ -271,7 +291,8 @@ def _exclusive(view: View, campaign: Campaign) -> AbstractContextManager[None]:
 
 def _say_that_it_waits() -> None:
     click.echo(
-        "a submission was interrupted: waiting until it is known what became of it", err=True
+        "a submission was interrupted: waiting until it is known whether its job was accepted",
+        err=True,
     )
 
 
@@ -283,7 +304,7 @@ def _runs_here(campaign: Campaign) -> bool:
 
 
 def _at_once(campaign: Campaign) -> int | None:
-    """The bound that arrays have. Points that run here have no arrays."""
+    """The limit for arrays. Points that run on this machine are not in arrays."""
     return None if _runs_here(campaign) else campaign.at_once
 
 
@@ -293,7 +314,7 @@ def _check_limits(campaign: Campaign, limits: Limits) -> None:
     check_bound(campaign, limits.max_parallel)
     if limits.max_queued is not None and campaign.submitting != "jobs":
         raise click.UsageError(
-            "--max-queued is for runs that are jobs of their own: leave --max-queued out."
+            "--max-queued only works for runs that are jobs of their own: leave it out."
         )
 
 
@@ -305,8 +326,8 @@ def _ask(
     before: Sequence[PointStatus],
     as_json: bool,
 ) -> None:
-    """Print what the runs may cost, and let the user confirm what is expensive. Raises UsageError
-    where nobody can answer."""
+    """Print the cost of the runs, and ask for confirmation if it is above the limit. Raises
+    UsageError if no terminal can answer."""
     bound = view.ask_above if limits.ask_above is None else limits.ask_above
     if bound is None:
         return
@@ -320,8 +341,9 @@ def _ask(
         from hpc_amp.errors import UsageError
 
         raise UsageError(
-            f"{cost.most_in_words} are above --ask-above {bound:g}, and nobody can be asked",
-            hint="give --yes",
+            f"{cost.most_in_words} are above --ask-above {bound:g}, and there is no terminal "
+            "to ask",
+            hint="confirm with --yes",
         )
     if not click.confirm("Submit?", err=True):
         click.echo("nothing was submitted", err=True)
@@ -340,7 +362,7 @@ def _print_plan(plan: CampaignPlan, campaign: Campaign, parts: Sequence[Part]) -
         for group, planned in zip(campaign.groups, plan.groups, strict=True)
     ]
     for name, text in scripts:
-        # As bytes: they are the script's, whatever the terminal's encoding.
+        # As bytes, so that the encoding of the terminal does not change the script.
         click.echo(f"\n==== {campaign.folder / name}\n".encode() + text.encode(), nl=False)
 
 
@@ -354,7 +376,8 @@ def _begin(
     as_json: bool,
     is_new: bool,
 ) -> None:
-    """Submit the parts, or run them here: then the campaign is `held` until they are on record."""
+    """Submit the parts, or run them on this machine. `held` is the lock of the campaign; it is
+    released when the points are on record and the command waits for them."""
     from hpc_amp.campaigns.overview import facts
     from hpc_amp.campaigns.submit import submit, was_taken
     from hpc_amp.campaigns.words import count
@@ -368,7 +391,8 @@ def _begin(
         job_ids = submit(campaign, parts, max_queued=limits.max_queued)
     except KeyboardInterrupt:
         click.echo(
-            f"\nno longer submitting; the rest: hpc-amp {view.name} continue {campaign.folder}",
+            f"\nstopped submitting; to submit the rest: "
+            f"hpc-amp {view.name} continue {campaign.folder}",
             err=True,
         )
         raise SystemExit(130) from None
@@ -378,7 +402,7 @@ def _begin(
         raise
     runs = sum(len(part.points) for part in parts)
     if _waits_for(view, campaign):
-        held.close()  # other commands may cancel it meanwhile
+        held.close()  # other commands may cancel the runs
         _follow(view, campaign, {point for part in parts for point in part.points}, as_json)
     elif as_json:
         click.echo(json.dumps({**facts(campaign), "submitted": runs, "job_ids": job_ids}))
@@ -420,16 +444,16 @@ def _run_here(
     try:
         run_here(campaign, parts, slots, held.close, say)
     except (CampaignInterrupted, KeyboardInterrupt):
-        click.echo(f"stopped; go on with: {again}", err=True)
+        click.echo(f"stopped; to continue: {again}", err=True)
         raise SystemExit(130) from None
     except BrokenPipeError:
-        click.echo(f"stopped, since nobody reads this any more; go on with: {again}", err=True)
+        click.echo(f"stopped, because the output was closed; to continue: {again}", err=True)
         raise SystemExit(1) from None
     _end(view, campaign, as_json)
 
 
 def _follow(view: View, campaign: Campaign, points: set[int], as_json: bool) -> None:
-    """Wait until these points have ended. Ctrl-C cancels them."""
+    """Wait until `points` have ended. Ctrl-C cancels them."""
     from hpc_amp.campaigns.control import cancel
     from hpc_amp.campaigns.status import UNDER_WAY
     from hpc_amp.campaigns.words import count
@@ -444,7 +468,7 @@ def _follow(view: View, campaign: Campaign, points: set[int], as_json: bool) -> 
                     click.echo(_told(view, campaign, status), err=True)
             time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
-        click.echo("\nending the run that is under way", err=True)
+        click.echo("\nending the current run", err=True)
         cancel(campaign, lambda: None)
         click.echo(view.summary(campaign, as_json=as_json))
         raise SystemExit(130) from None
@@ -458,7 +482,7 @@ def _end(view: View, campaign: Campaign, as_json: bool) -> None:
 
 
 def _told(view: View, campaign: Campaign, status: PointStatus) -> str:
-    """What became of a point, in a line."""
+    """The result of a point, in one line."""
     from hpc_amp.campaigns.words import milliseconds, one_line
 
     settings = " ".join(campaign.overrides_of(status.index)) or "as given"

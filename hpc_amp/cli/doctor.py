@@ -37,7 +37,7 @@ def doctor(
     there is an error. docs/doctor.md lists all checks.
     """
     from hpc_amp.doctor import examine
-    from hpc_amp.finding import has_error, to_text
+    from hpc_amp.finding import exit_status, to_text
 
     if network:
         if config is None or image is not None:
@@ -58,17 +58,16 @@ def doctor(
         click.echo(json.dumps([finding.to_plain() for finding in found], indent=1))
     else:
         click.echo(to_text(found))
-    if has_error(found):
-        raise SystemExit(1)
+    raise SystemExit(exit_status(found))
 
 
 def _network(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     from hpc_amp.doctor.network import measure
+    from hpc_amp.finding import exit_status
 
     def say(text: str) -> None:
         click.echo(text, err=True)
 
     result = measure(config, overrides, say)
     click.echo(json.dumps(result.to_plain(), indent=1) if as_json else result.to_text())
-    if result.finding.status == "error":
-        raise SystemExit(1)
+    raise SystemExit(exit_status([result.finding]))

@@ -64,6 +64,7 @@ def migrate(
     and 2 if a file cannot be read or is not valid Python. docs/migrate.md explains all rules.
     """
     from hpc_amp.errors import UsageError
+    from hpc_amp.finding import exit_status
     from hpc_amp.migrate.files import ScanOptions, python_files, require_libcst, scan_file
     from hpc_amp.migrate.rules import RULES
 
@@ -85,9 +86,7 @@ def migrate(
     for path in python_files(paths, refuse):
         try:
             one = scan_file(path, options)
-            if write:
-                one.write()
-            scanned.append(one)
+            scanned.append(one.write() if write else one)
             for why in one.refused:
                 refuse(why)
         except UsageError as error:
@@ -98,8 +97,8 @@ def migrate(
     _tell(scanned, write=write, as_diff=as_diff, as_json=as_json)
     if refused:
         raise SystemExit(2)
-    if any(one.left or one.notes if write else one.findings for one in scanned):
-        raise SystemExit(1)
+    to_do = [finding for one in scanned for finding in one.to_do]
+    raise SystemExit(exit_status(to_do, strict=True))
 
 
 def _version(text: str) -> tuple[int, int]:
@@ -123,16 +122,15 @@ def _defect(path: Path, error: Exception) -> str:
 
 
 def _tell(scanned: Sequence[Scanned], *, write: bool, as_diff: bool, as_json: bool) -> None:
-    findings = [finding for one in scanned for finding in one.findings]
     if as_json:
+        findings = [finding for one in scanned for finding in one.findings]
         click.echo(json.dumps([finding.to_plain() for finding in findings], indent=1))
         return
     if as_diff:
         click.echo("".join(one.diff() for one in scanned), nl=False)
     else:
-        for finding in findings:
-            if not (write and finding.mechanical) or finding.note:
-                click.echo(finding.shown(written=write))
+        for finding in (finding for one in scanned for finding in one.to_do):
+            click.echo(str(finding))
     click.echo(_summary(scanned, write=write), err=as_diff)
 
 

@@ -1,4 +1,4 @@
-"""`hpc-amp scale`: how a job scales over nodes."""
+"""`hpc-amp scale`: measure how a job scales with the number of nodes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import click
 from hpc_amp.cli.campaigns import (
     Limits,
     add_verbs,
+    cost_options,
     in_allocation_option,
     limit_options,
+    max_parallel_option,
+    max_queued_option,
     parent_option,
     start_campaign,
 )
@@ -23,9 +26,12 @@ if TYPE_CHECKING:
     from hpc_amp.study.view import ScaleView
 
 
+_LIMITS = (max_parallel_option, max_queued_option, *cost_options)
+
+
 @click.group(cls=DefaultGroup, no_args_is_help=False)
 def scale() -> None:
-    """Measure how a job scales over nodes, and show it."""
+    """Measure how a job scales with the number of nodes."""
 
 
 def _view() -> ScaleView:
@@ -58,9 +64,16 @@ def _node_counts(ctx: click.Context, param: click.Parameter, value: str) -> tupl
     type=click.Choice(["strong", "weak", "both"]),
     default="strong",
     show_default=True,
-    help="What stays the same: the whole batch (strong), or that of a rank (weak).",
+    help="Keep the global batch (strong) or the batch of each rank (weak).",
 )
-@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=3,
+    show_default=True,
+    help="Runs on each number of nodes.",
+)
 @click.option(
     "--steps", type=click.IntRange(min=1), metavar="N", help="Steps to measure.  [default: 100]"
 )
@@ -68,7 +81,7 @@ def _node_counts(ctx: click.Context, param: click.Parameter, value: str) -> tupl
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     metavar="S",
-    help="Measure for about so long instead.",
+    help="Measure for about S seconds instead.",
 )
 @click.option(
     "--warmup",
@@ -76,21 +89,25 @@ def _node_counts(ctx: click.Context, param: click.Parameter, value: str) -> tupl
     metavar="N",
     default=20,
     show_default=True,
-    help="Steps before the first one measured.",
+    help="Steps before the first measured step.",
 )
-@click.option("--evaluate", is_flag=True, help="Evaluate as the job says; without it, do not.")
 @click.option(
-    "--checkpoints", is_flag=True, help="Save as the job says; without it, only at the end."
+    "--evaluate", is_flag=True, help="Evaluate as the job says. Default: do not evaluate."
+)
+@click.option(
+    "--checkpoints",
+    is_flag=True,
+    help="Save checkpoints as the job says. Default: only at the end.",
 )
 @in_allocation_option
 @click.option(
     "--array",
     "arrays",
     is_flag=True,
-    help="Submit an array for each number of nodes, and not each run as a job of its own.",
+    help="Submit a job array for each number of nodes. Default: each run is a job of its own.",
 )
-@limit_options
-@click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
+@limit_options(*_LIMITS)
+@click.option("--dry-run", is_flag=True, help="Print the runs and the scripts, and submit nothing.")
 @json_option
 @parent_option("studies")
 def start(
@@ -113,9 +130,9 @@ def start(
 ) -> None:
     """Submit CONFIG on each number of nodes, --repeats times.
 
-    The study gets a folder of its own. Whatever interrupts this command, `scale continue` submits
-    what is missing. It asks before more than 100 node-hours may be spent; --ask-above changes that.
-    docs/scaling.md has the rest.
+    The study gets a folder of its own. If this command is interrupted, `scale continue` submits the
+    missing runs. The command asks for confirmation if the runs may take more than 100 node-hours;
+    --ask-above changes this limit. See docs/scaling.md.
     """
     if steps is not None and seconds is not None:
         raise click.UsageError("Give either --steps or --seconds.")
@@ -156,13 +173,16 @@ def start(
     start_campaign(_view(), study.plan, campaign, bounds, as_json=as_json, dry_run=dry_run)
 
 
-add_verbs(scale, _view, "study", "studies")
+add_verbs(scale, _view, "study", "studies", _LIMITS)
 
 
 @scale.command()
 @click.argument("study")
 @click.option(
-    "--compare", "other", metavar="OTHER", help="A second study in the same pictures and tables."
+    "--compare",
+    "other",
+    metavar="OTHER",
+    help="Show a second study in the same pictures and tables.",
 )
 @click.option("--latex", "as_latex", is_flag=True, help="Print the table for a proposal, in LaTeX.")
 @json_option
@@ -171,13 +191,13 @@ add_verbs(scale, _view, "study", "studies")
     "csv_file",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the points to FILE, too.",
+    help="Also write the points to FILE.",
 )
 @click.option(
     "--out",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help="Where table, CSV, JSON, pictures and page go. Without it: `report` in the study.",
+    help="Folder for text, CSV, JSON, pictures and HTML. Default: `report` in the study.",
 )
 @parent_option("studies")
 def report(
@@ -189,11 +209,11 @@ def report(
     out: Path | None,
     parent: Path,
 ) -> None:
-    """Show speedup and efficiency of a study, as far as it is measured.
+    """Show speedup and efficiency of a study.
 
-    STUDY and OTHER are a study's folder, or a name: then its newest study. With --latex or --json
-    only that is printed, and no files are written unless --out names a folder. docs/scaling.md says
-    how to read it.
+    The study may still be incomplete. STUDY and OTHER are folders of studies, or names of jobs,
+    whose newest studies are meant. With --latex or --json, files are only written if --out is
+    given. docs/scaling.md explains the report.
     """
     from hpc_amp.errors import UsageError
     from hpc_amp.study.analysis import analyse
@@ -203,7 +223,9 @@ def report(
         raise click.UsageError("Give either --latex or --json.")
     studies = [study_of(_view().find(name, parent)) for name in (study, other) if name is not None]
     if len(studies) == 2 and studies[0].folder == studies[1].folder:
-        raise UsageError(f"{other!r} is the study {study!r} itself", hint="--compare another one")
+        raise UsageError(
+            f"{other!r} and {study!r} are the same study", hint="--compare another one"
+        )
     analyses = [analyse(one) for one in studies]
 
     from hpc_amp.campaigns.output import write_file
@@ -217,7 +239,7 @@ def report(
     elif as_json:
         click.echo(to_json(analyses), nl=False)
     else:
-        # What is piped stays one line a sentence, for `grep`.
+        # In a pipe, each sentence stays on one line, for `grep`.
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         click.echo(to_text(analyses, width))
     if csv_file is not None:

@@ -1,4 +1,4 @@
-"""`hpc-amp sweep`: one job file at many points."""
+"""`hpc-amp sweep`: run a job file with many settings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import click
 from hpc_amp.cli.campaigns import (
     Limits,
     add_verbs,
+    cost_options,
     in_allocation_option,
     limit_options,
+    max_parallel_option,
     parent_option,
     points_option,
     start_campaign,
@@ -28,17 +30,17 @@ if TYPE_CHECKING:
 
 @click.group(cls=DefaultGroup, no_args_is_help=False)
 def sweep() -> None:
-    """Run a job file at many points, and rank what comes out.
+    """Run a job file with many settings, and rank the results.
 
     \b
       hpc-amp sweep job.yaml train.optimizer.lr=0.1,0.2 train.precision.mode=fp16,bf16
       hpc-amp sweep train.py --gpus 4 -- --lr=0.1,0.2 --wd=0,0.01
-      hpc-amp sweep status NAME       the state of its points
-      hpc-amp sweep report NAME       the points, best first, and a picture
-      hpc-amp sweep continue NAME     the points that are missing or have failed
+      hpc-amp sweep status NAME       show the state of each point
+      hpc-amp sweep report NAME       rank the points, and draw a picture
+      hpc-amp sweep continue NAME     submit points that are missing or have failed
 
-    Each point is an ordinary run, with checkpoints and restarts; all together are one job array
-    where the scheduler has arrays. docs/sweeps.md says more.
+    Each setting is a point, and each point is an ordinary run with checkpoints and restarts. If the
+    scheduler has job arrays, all points are one array. See docs/sweeps.md.
     """
 
 
@@ -51,18 +53,23 @@ def _view() -> View:
 @sweep.command(cls=JobCommand)
 @functools.partial(takes_job, varies=True)
 @click.option(
-    "--zip", "zipped", is_flag=True, help="Take the values of all keys one by one, not as a grid."
+    "--zip",
+    "zipped",
+    is_flag=True,
+    help="Combine the first values of all keys, then the second ones, instead of a grid.",
 )
 @points_option
 @click.option(
     "--repeats",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Run every point with N seeds, from train.seed on; the report has 95 % intervals.",
+    help="Run every point with N seeds, counted from train.seed. The report has 95 % intervals.",
 )
 @in_allocation_option
-@limit_options
-@click.option("--dry-run", is_flag=True, help="Print points and scripts, and stop.")
+@limit_options(max_parallel_option, *cost_options)
+@click.option(
+    "--dry-run", is_flag=True, help="Print the points and the scripts, and submit nothing."
+)
 @json_option
 @parent_option("sweeps")
 def start(
@@ -77,11 +84,11 @@ def start(
     parent: Path,
     **limits: Any,
 ) -> None:
-    """Submit CONFIG at every point; on this machine, run it there.
+    """Submit CONFIG with every combination of values, or run it on this machine.
 
-    A key with several values varies: job.yaml train.optimizer.lr=0.1,0.2 train.seed=0,1,2 makes six
-    points. A comma in brackets or quotes separates nothing. --repeats 3 runs each point with three
-    seeds; if nothing else varies, it runs the job as it is with three seeds.
+    A key with several values varies: train.optimizer.lr=0.1,0.2 train.seed=0,1,2 makes six points.
+    A comma in brackets or quotes does not separate values. --repeats 3 runs each point with three
+    seeds, also if nothing else varies.
     """
     from hpc_amp.campaigns.plan import plan_campaign, with_repeats
     from hpc_amp.campaigns.points import read_space
@@ -107,8 +114,13 @@ add_verbs(sweep, _view, "sweep", "sweeps")
 
 @sweep.command()
 @click.argument("target", metavar="SWEEP")
-@click.option("--metric", help="What to rank by. Default: the best metric of the task.")
-@click.option("--highest/--lowest", "highest_first", default=None, help="Which is better.")
+@click.option("--metric", help="The metric to rank by. Default: the best metric of the task.")
+@click.option(
+    "--highest/--lowest",
+    "highest_first",
+    default=None,
+    help="Whether the highest or the lowest value is best.",
+)
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show only the best N.")
 @json_option
 @click.option(
@@ -116,13 +128,13 @@ add_verbs(sweep, _view, "sweep", "sweeps")
     "csv_file",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write all points to FILE, too.",
+    help="Also write all points to FILE.",
 )
 @click.option(
     "--out",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help="Where table, CSV, JSON and picture go. Without it: `report` in the sweep.",
+    help="Folder for text, CSV, JSON and picture. Default: `report` in the sweep.",
 )
 @parent_option("sweeps")
 def report(
@@ -135,12 +147,13 @@ def report(
     out: Path | None,
     parent: Path,
 ) -> None:
-    """Rank the points of a sweep, best first, as far as they have finished.
+    """Rank the finished points of a sweep.
 
-    A metric is a number of `summary.json` or the newest one in `metrics.jsonl`. Losses, errors and
-    times are better where they are lower, and so is the best metric of a task that says so;
-    --highest and --lowest say it for others. With --json only that is printed, and no files are
-    written unless --out names a folder.
+    SWEEP is the folder of a sweep, or the name of a job, whose newest sweep is meant. A metric is a
+    number in `summary.json`, or the newest value in `metrics.jsonl`. The task says whether its best
+    metric should be high or low. For other metrics, lower losses, errors and times are better, and
+    higher values of all else; --highest and --lowest change this. With --json, files are only
+    written if --out is given.
     """
     from hpc_amp.campaigns.output import write_file
     from hpc_amp.sweep.ranking import rank

@@ -23,7 +23,7 @@ from hpc_amp.config.site import SYSTEM_LIBRARIES, HostMpi, Site
 from hpc_amp.config.tree import MappingNode
 from hpc_amp.config.units import parse_duration, parse_step_interval
 from hpc_amp.containers import CONTAINERS, container_of
-from hpc_amp.errors import ConfigError, InputError, UsageError
+from hpc_amp.errors import ConfigError, InputError, KeyProblem, UsageError
 from hpc_amp.launchers import get_launcher, launchers_of
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.trackers.registry import TRACKERS
@@ -233,10 +233,15 @@ def _check_code(loaded: LoadedJob, job: Job) -> None:
 
 
 def _check_task(loaded: LoadedJob, train: Train) -> None:
-    """Refuse keys that the task does not use: they would have no effect."""
+    """Refuse keys that the task does not use, which would have no effect, and those that do not fit
+    together."""
     for key in train.UNUSED:
         if loaded.tree.has(f"train.{key}"):
             raise loaded.error(f"train.{key}", f"{train.task} does not use it", "remove it")
+    try:
+        train.check_keys()
+    except KeyProblem as error:
+        raise loaded.error(f"train.{error.key}", error.problem, error.hint) from None
 
 
 def _check_trackers(loaded: LoadedJob, train: Train) -> None:
@@ -317,8 +322,12 @@ def _check_training(loaded: LoadedJob, job: Job, train: Train) -> None:
 
 def _check_weights(loaded: LoadedJob, train: Train) -> None:
     for place, key, file in paths_in(train, "train"):
-        if key.is_first_weights and not os.path.isfile(os.path.expanduser(file)):
-            raise loaded.error(place, *missing_path(os.path.expanduser(file), "file"))
+        if not key.is_first_weights:
+            continue
+        path = os.path.expanduser(file)
+        if not (os.path.isfile(path) or (key.may_be_folder and os.path.isdir(path))):
+            kind = "file or folder" if key.may_be_folder else "file"
+            raise loaded.error(place, *missing_path(path, kind))
 
 
 def _check_profile(loaded: LoadedJob, job: Job, train: Train) -> None:

@@ -34,6 +34,7 @@ class Key:
     is_path: bool = False
     """Whether the value is a path or a list of binds."""
     is_first_weights: bool = False
+    may_be_folder: bool = False
     """Whether the path names a file that only a new run reads."""
     fixed: Fixed | None = None
     """Why `resume` cannot change the key; None if it can."""
@@ -67,7 +68,7 @@ def _keys_of(section: type[Any]) -> dict[str, Key]:
             continue
         kind, optional, marks = _unwrap(hints[field.name])
         is_path = any(isinstance(mark, PathMark) for mark in marks)
-        first_weights = any(isinstance(mark, FirstWeights) for mark in marks)
+        first_weights = next((mark for mark in marks if isinstance(mark, FirstWeights)), None)
         fixed = next((mark for mark in marks if isinstance(mark, Fixed)), None)
         registered = next((mark for mark in marks if isinstance(mark, Registered)), None)
         checks = tuple(mark for mark in marks if callable(mark))
@@ -81,7 +82,8 @@ def _keys_of(section: type[Any]) -> dict[str, Key]:
             checks=checks,
             required=required,
             is_path=is_path,
-            is_first_weights=first_weights,
+            is_first_weights=first_weights is not None,
+            may_be_folder=first_weights is not None and first_weights.or_folder,
             fixed=fixed,
             registered=registered,
         )

@@ -15,10 +15,12 @@ import dataclasses
 import functools
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from hpc_amp.config.values import (
+    READ_AT_BEGIN,
     Binds,
     Count,
     Duration,
@@ -32,6 +34,7 @@ from hpc_amp.config.values import (
     Registered,
     Size,
     StepInterval,
+    WeightsSource,
     Word,
     Words,
     at_least,
@@ -39,6 +42,7 @@ from hpc_amp.config.values import (
     environment_names,
     no_nul,
     rank_numbers,
+    renaming,
     run_name,
     step_range,
     value_names,
@@ -337,6 +341,30 @@ class Checkpointing:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
+class StartFrom:
+    """Weights of another run, or of a file, that a new run begins with. Its steps, optimizers,
+    schedule and loss scales begin anew; to continue a run with all of them is `hpc-amp resume`."""
+
+    SHORTHAND: ClassVar[str] = "path"
+
+    path: WeightsSource
+    """A run directory (its newest checkpoint), a checkpoint in one, or a file with a state dict."""
+    weights: Annotated[Literal["auto", "average", "networks"], READ_AT_BEGIN] = "auto"
+    """Of a run or checkpoint: the moving average, the networks themselves, or `auto`: the average
+    where there is one."""
+    networks: Annotated[Words, READ_AT_BEGIN] = field(default_factory=list)
+    """Networks that get the weights, such as `[generator]`. Default: all networks of the task."""
+    names: Annotated[dict[str, str], renaming, READ_AT_BEGIN] = field(default_factory=dict)
+    """Regular expressions and their replacements, for a file of another program. They are applied
+    to the name of each tensor one after another (`re.sub`), to make it NETWORK.NAME as in
+    `networks.pt`. A tensor whose name becomes empty is left out. See [an
+    example](gan-own.md#weights-of-other-programs)."""
+    partial: Annotated[bool, READ_AT_BEGIN] = False
+    """Leave tensors that are missing, or have another shape, as they were initialised, and report
+    them. Default: they are an error."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
 class Timing:
     """Measurement of single steps: each rank writes `attempts/N/timing/rank-*.json`. `hpc-amp
     bench` and `hpc-amp scale` set it."""
@@ -375,6 +403,8 @@ class Train:
     `package.module:Class` of [a task of your own](extending-task.md) in `code`."""
     data: Data = field(default_factory=Data)
     """The data set."""
+    start_from: StartFrom | None = None
+    """Weights that a new run begins with. Default: random ones."""
     epochs: Count = 10
     """Passes over the training data."""
     max_steps: Count | None = None
@@ -406,6 +436,10 @@ class Train:
     `O2` and `O3` it is evaluated in fp32. Default: no average."""
     ema_start: Natural = 0
     """Updates before the average begins. Until then it is a copy of the weights."""
+    ema_batch_norm: Natural = 30
+    """Training batches from which the statistics of batch norms of the averaged network are
+    estimated before each evaluation: those of the first steps of the run. A network without batch
+    norms does not read them. 0: the running statistics are averaged like the weights."""
     sync_batchnorm: bool = False
     """Share batch statistics among all ranks."""
     evaluate_every: Natural = 1
@@ -429,6 +463,15 @@ class Train:
     CPUs always are."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """`auto`: CUDA. If the node has no NVIDIA device, CPUs with a warning."""
+
+    def check_keys(self) -> None:
+        """Check keys of the task against each other. This is called before a job is submitted, and
+        where the task is made. Raises KeyProblem."""
+
+    def generation_options(self) -> Mapping[str, bool] | None:
+        """The options of `hpc-amp generate` that the task uses, of `style`, `instances` and
+        `direction`, and whether it needs them; None if it makes no images from files."""
+        return None
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

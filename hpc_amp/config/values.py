@@ -32,7 +32,10 @@ class PathMark:
 
 class FirstWeights(PathMark):
     """Marks a path of a file that is read only at the beginning of a run. The file has to exist
-    when the job is submitted. A resumed run does not need it."""
+    when the job is submitted. A resumed run does not need it. `or_folder`: it may be a folder."""
+
+    def __init__(self, *, or_folder: bool = False) -> None:
+        self.or_folder = or_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,19 @@ def printable(value: str) -> None:
         raise ValueError(f"{value!r} has a newline or another control character")
 
 
+def renaming(value: dict[str, str]) -> None:
+    """A check that keys are regular expressions, and values their replacements."""
+    for pattern, replacement in value.items():
+        try:
+            re.sub(pattern, replacement, "")
+        except (re.error, IndexError) as error:
+            raise EntryError(
+                pattern,
+                f"{replacement!r} cannot replace it: {error}",
+                r"write a regular expression and a replacement, such as '^net_(\d)': '\1'",
+            ) from None
+
+
 def run_name(value: str) -> None:
     """A check that a name can be a folder, a scheduler's job name and a word in a command line."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
@@ -217,7 +233,7 @@ Word = Annotated[str, printable]
 Words = Annotated[list[str], all_printable]
 Path = Annotated[str, printable, PathMark()]
 Binds = Annotated[list[str], all_printable, PathMark()]
+READ_AT_BEGIN = Fixed("first weights are read when a run begins")
 NETWORK = Fixed("the weights in the checkpoints are those of this network")
-WeightsFile = Annotated[
-    str, printable, FirstWeights(), Fixed("first weights are read when a run begins")
-]
+WeightsFile = Annotated[str, printable, FirstWeights(), READ_AT_BEGIN]
+WeightsSource = Annotated[str, printable, FirstWeights(or_folder=True), READ_AT_BEGIN]

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hpc_amp.config.paths import missing_path
 from hpc_amp.containers.image import URI, Image
 from hpc_amp.errors import HpcAmpError, UsageError
-from hpc_amp.finding import Finding, Findings, Status
+from hpc_amp.finding import Finding, Findings, Severity
 from hpc_amp.registry import code_beside
 from hpc_amp.resources import Which
 
@@ -239,8 +239,8 @@ def not_found(what: str, *, needed: bool, elsewhere: str, hint: str = "") -> Fin
     `Container.check_here` for `needed` and `elsewhere`."""
     if elsewhere:
         return Finding("rt.found", "unknown", f"{what}, but {elsewhere}")
-    status: Status = "error" if needed else "warning"
-    return Finding("rt.found", status, what, "a job with an image is started with it", hint)
+    severity: Severity = "error" if needed else "warning"
+    return Finding("rt.found", severity, what, "a job with an image is started with it", hint)
 
 
 def version_of(program: str) -> str:

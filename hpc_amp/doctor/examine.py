@@ -57,8 +57,8 @@ def examine_job(
     """Check a job before it is submitted.
 
     `overrides` are KEY=VALUE words. With `quick`, nothing is started in the image. The last
-    findings, of status `unknown`, name the checks that only the nodes can make. Raises ConfigError
-    if the job file cannot be read; errors in its values become findings.
+    findings, of severity `unknown`, name the checks that only the nodes can make. Raises
+    ConfigError if the job file cannot be read; errors in its values become findings.
     """
     loaded, site = load_for_site(config, overrides)
     request = CheckedRequest(loaded, site, environ)
@@ -129,7 +129,7 @@ def _without_repetitions(found: list[Finding]) -> list[Finding]:
     """
     first: dict[str, Finding] = {}
     for finding in found:
-        if finding.status == "error":
+        if finding.severity == "error":
             first.setdefault(finding.id, finding)
     return [
         finding

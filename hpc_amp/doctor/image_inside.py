@@ -13,7 +13,7 @@ from hpc_amp.containers.base import Container
 from hpc_amp.containers.inspect import SUPPORT, driver_here
 from hpc_amp.containers.ngc import OLDEST_PYTHON, OLDEST_TORCH, support, table, version
 from hpc_amp.errors import HpcAmpError
-from hpc_amp.finding import Finding, Findings, Status
+from hpc_amp.finding import Finding, Findings, Severity
 from hpc_amp.resources import resource_folder
 
 _TIMEOUT = 600
@@ -262,15 +262,15 @@ def _judge_driver(facts: Mapping[str, Any], driver: str, cuda: str | None) -> Fi
     if how in ("native", "minor-version"):
         return _finding("gpu.driver", "good", what)
     fix = "use an image with an older CUDA: hpc-amp container list --driver " + driver
-    status: Status = "error" if how == "too-old" else "warning"
-    return _finding("gpu.driver", status, what, f"the driver is older than {floor}", fix)
+    severity: Severity = "error" if how == "too-old" else "warning"
+    return _finding("gpu.driver", severity, what, f"the driver is older than {floor}", fix)
 
 
 def _finding(
     id: str,
-    status: Status,
+    severity: Severity,
     what: str,
     why: str = "",
     fix: str = "",
 ) -> Finding:
-    return Finding(id, status, what, why, fix, "image")
+    return Finding(id, severity, what, why, fix, "image")

@@ -344,7 +344,7 @@ def check_secrets(request: CheckedRequest) -> Findings:
 
 
 def check_elsewhere(request: CheckedRequest, made: set[str]) -> Findings:
-    """Findings of status `unknown` for the checks that this machine cannot make.
+    """Findings of severity `unknown` for the checks that this machine cannot make.
 
     `made` has the ids of the checks that were made.
     """

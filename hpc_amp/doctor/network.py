@@ -90,8 +90,8 @@ class NetworkMeasurement:
                     f"{row['bus_gigabytes_per_second']:>11.3f} GB/s"
                 )
         lines.append(to_text([self.finding]).splitlines()[0])
-        if self.finding.status != "good":
-            lines += [f"      {text}" for text in (self.finding.why, self.finding.fix) if text]
+        if self.finding.severity != "good":
+            lines += [f"      {text}" for text in self.finding.details()]
         lines.append(f"run directory {self.run_dir}")
         return "\n".join(lines)
 
@@ -112,7 +112,7 @@ def measure(
     plan = make_plan(dataclasses.replace(loaded, job=job), site, run_dir)
     submission = submit(plan, loaded.text)
     say(f"submitted job {submission.job_id} ({plan.scheduler.name}), run directory {run_dir}")
-    status = follow(plan.run_dir, lambda text: None, on_wait=_Waiting(say))
+    status = follow(plan.run_dir, lambda text: None, on_wait=say)
     return read(plan.run_dir, status)
 
 
@@ -140,19 +140,6 @@ def _small(job: Job, name: str, run_dir: Path) -> Job:
         run=program,
         code=None,
     )
-
-
-class _Waiting:
-    """Reports why a job waits in the queue, and again only when the reason changes."""
-
-    def __init__(self, say: Callable[[str], object]) -> None:
-        self._say, self._said = say, ""
-
-    def __call__(self, status: RunStatus) -> None:
-        text = f"{status.state}: {status.reason}" if status.reason else status.state
-        if status.state in ("pending", "unknown") and text != self._said:
-            self._say(f"job {status.job_id} is {text}")
-            self._said = text
 
 
 def read(run_dir: Path, status: RunStatus) -> NetworkMeasurement:

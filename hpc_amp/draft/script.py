@@ -86,7 +86,7 @@ def draft_from_script(path: Path) -> str:
     _read_setup(job, main, draft)
     _read_command(main, draft)
     findings = [
-        f"line {one.line}: {one.severity}: {one.message}; {one.fix}" for one in checked.findings
+        f"line {one.line}: {one.severity}: {one.what}; {one.fix}" for one in checked.findings
     ]
     head = [f"Drafted by `hpc-amp init {path}`. Check each line, then: hpc-amp validate FILE"]
     for title, lines in (("To be looked at:", draft.remarks), ("lint found in it:", findings)):

@@ -10,7 +10,13 @@ from torch import Tensor
 from hpc_amp.distributed.world import World
 from hpc_amp.gan.config import FeatureDistance
 from hpc_amp.gan.fid import TrainedDistances
-from hpc_amp.gan.frechet import FeatureNetwork, add_over_ranks, frechet_distance, moments
+from hpc_amp.gan.frechet import (
+    FeatureNetwork,
+    add_over_ranks,
+    frechet_distance,
+    moments,
+    relative_spread,
+)
 
 
 class SetDistances:
@@ -85,3 +91,16 @@ class SetDistances:
     def protocol(self) -> dict[str, Any]:
         """How the newest distances were measured, apart from those of random features."""
         return {} if self._trained is None else {"fid": self._trained.protocol()}
+
+    def spreads(self) -> dict[str, float]:
+        """How much the generated images of each set differ from each other, relative to the real
+        ones (`hpc_amp.gan.frechet.relative_spread`). Called after `distances`, which adds up the
+        ranks."""
+        return {
+            name: relative_spread(self._moments[2 * at], self._moments[2 * at + 1])
+            for at, name in enumerate(self.names)
+        }
+
+    def spread(self) -> float:
+        """The same of the images of all sets together."""
+        return relative_spread(self._moments[::2].sum(0), self._moments[1::2].sum(0))

@@ -95,6 +95,17 @@ def frechet_distance(real: Tensor, made: Tensor) -> float:
     return float(distance / spread)
 
 
+def relative_spread(real: Tensor, made: Tensor) -> float:
+    """How much generated images differ from each other, compared with real ones: the trace of the
+    covariance of their features, divided by that of real images. 0 if all are the same image. The
+    arguments are those of `frechet_distance`. NaN if `made` is not finite, and infinite if the real
+    images are all the same."""
+    if not bool(made.isfinite().all()):
+        return math.nan
+    spread, made_spread = (float(_gaussian(total)[1].trace()) for total in (real, made))
+    return made_spread / spread if spread > 0 else math.inf
+
+
 def _gaussian(total: Tensor) -> tuple[Tensor, Tensor]:
     """The mean [d] and covariance [d, d] of a set, from its moments."""
     total = total.cpu()

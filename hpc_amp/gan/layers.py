@@ -129,6 +129,19 @@ class Upsample(nn.Module):
         return upsample(x)
 
 
+def pixel_mean(x: Tensor) -> Tensor:
+    """[B, C, H, W] to [B, C], in the type of `x`; the mean is computed in fp32."""
+    return x.float().mean((2, 3)).to(x.dtype)
+
+
+class PixelMean(nn.Module):
+    """`pixel_mean` as a module: [B, C, H, W] to [B, C, 1, 1]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C, 1, 1]."""
+        return pixel_mean(x)[:, :, None, None]
+
+
 @torch.no_grad()
 def initialize(
     network: nn.Module, kind: Literal["xavier", "normal", "kaiming"] = "xavier", gain: float = 0.02

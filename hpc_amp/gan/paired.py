@@ -28,7 +28,7 @@ from hpc_amp.gan.lpips import Lpips
 from hpc_amp.gan.paired_config import PairedLosses, PairedTrain, PatchJudges
 from hpc_amp.gan.penalties import r1_penalty
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR, ConditionalGan
-from hpc_amp.tasks.base import DataError, Losses, Networks, TrainingData
+from hpc_amp.tasks.base import Losses, Networks, TrainingData
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +95,6 @@ class PairedGan(ConditionalGan):
             layers=judges.layers,
             spectral=spectral,
         )
-
-    def check_discriminator(self, judges: PatchJudges) -> None:
-        """Raise DataError where a discriminator's last feature map would have less than two pixels:
-        its normalisation would make that 0."""
-        halvings = judges.scales - 1 + judges.layers
-        smallest = min(self.train.images.size) // 2**halvings
-        if smallest < 3:  # the layer of stride 1 has one pixel less
-            raise DataError(
-                f"train.images.image_size: {list(self.train.images.size)} is too small for the "
-                f"discriminator: scales={judges.scales} and layers={judges.layers} need sides of "
-                f"{3 * 2**halvings}"
-            )
 
     def loss_weights(self) -> Mapping[str, float]:
         """`gan`, `features` and `perceptual`."""
@@ -175,6 +163,11 @@ class PairedGan(ConditionalGan):
         """The discriminator that judges the images of `phase`."""
         return DISCRIMINATOR
 
+    def forward_pass(self, batch: PairedBatch, networks: Networks) -> bool:
+        """Make images as in an evaluation."""
+        self.render(batch, networks)
+        return True
+
     def evaluation_batches(self) -> Iterator[PairedBatch]:
         """This rank's share of the test pairs."""
         self._distances.begin()
@@ -201,6 +194,10 @@ class PairedGan(ConditionalGan):
         images = sums["images"]
         means = {name: value / images for name, value in sums.items() if name != "images"}
         return {**self._distances.distances(), **means}
+
+    def spreads(self) -> Mapping[str, float]:
+        """Those of the sets of `summarize`."""
+        return self._distances.spreads()
 
     def protocol(self) -> dict[str, Any]:
         """Of FID, KID and LPIPS."""
@@ -233,14 +230,15 @@ def read_inputs(
     seeds = request.seeds(files)
     instances = None
     if data.instances:
-        if request.instances is None:
-            raise DataError("the model was trained with instance maps: name their folder")
+        assert request.instances is not None  # see `PairedTrain.generation_options`
         partners = [_partner(file, request.folder, request.instances) for file in files]
-        instances = _read_maps(partners, data).long().to(device)
+        maps = MapFiles([str(file) for file in partners], colours=True)
+        instances = _read_maps(maps, len(partners), data).long().to(device)
     if data.inputs == "images":
         inputs = read_images(files, data, device)
         return PairedBatch(torch.zeros_like(inputs), seeds, instances=instances, inputs=inputs)
-    labels = number_labels(_read_maps(files, data, check=True), data).to(device)
+    maps = MapFiles([str(file) for file in files])
+    labels = number_labels(_read_maps(maps, len(files), data, check=True), data).to(device)
     images = torch.zeros(len(labels), 3, *labels.shape[1:], device=device)
     return PairedBatch(images, seeds, labels=labels, instances=instances)
 
@@ -251,10 +249,9 @@ def _partner(file: Path, folder: Path, instances: Path) -> Path:
     return named if named.is_file() else named.with_suffix(".png")
 
 
-def _read_maps(files: Sequence[Path], data: PairedData, *, check: bool = False) -> Tensor:
-    source = MapFiles([str(file) for file in files])
+def _read_maps(source: MapFiles, count: int, data: PairedData, *, check: bool = False) -> Tensor:
     maps = []
-    for number in range(len(files)):
+    for number in range(count):
         numbers = source.open(number)
         if check:
             check_labels(numbers_in(numbers), data, source.name(number))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from hpc_amp.config.values import NETWORK, Count, NonNegative, Path
-from hpc_amp.gan.config import Evaluation, GanTrain, PerceptualDistance
+from hpc_amp.gan.config import VGG_HALVINGS, Evaluation, GanTrain, Halvings, PerceptualDistance
 from hpc_amp.gan.data.config import PairedData
 
 
@@ -37,6 +38,13 @@ class PatchJudges:
     layers: Annotated[Count, NETWORK] = 3
     """Convolutions of stride 2; one of stride 1 follows. More of them judge larger patches."""
 
+    def halvings(self, key: str, *, scales: int | None = None) -> Halvings:
+        """Those of the discriminator of the smallest images, `scales` of them or as many as there
+        are. `key` is the place of this section below `train`."""
+        # The layer of stride 1 has one pixel less, and normalisation makes a single one 0.
+        times = (scales or self.scales) - 1 + self.layers
+        return Halvings(f"{key}.layers", times, least=3, fewer="fewer layers or scales")
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class PairedEvaluation(Evaluation):
@@ -54,3 +62,14 @@ class PairedTrain(GanTrain):
     images: PairedData = field(default_factory=PairedData)
     """Where pairs come from."""
     evaluation: PairedEvaluation = field(default_factory=PairedEvaluation)
+
+    def generation_options(self) -> Mapping[str, bool] | None:
+        """The maps of instances that the model was trained with."""
+        return {"instances": True} if self.images.instances else {}
+
+
+def perceptual_halvings(key: str, losses: PairedLosses, before: int = 0) -> Iterator[Halvings]:
+    """Those of the network of the perceptual loss, after `before` others. `key` is the place of
+    `losses` below `train`."""
+    if losses.perceptual and losses.perceptual_weights is not None:
+        yield Halvings(f"{key}.perceptual_weights", before + VGG_HALVINGS)

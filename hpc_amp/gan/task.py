@@ -6,6 +6,7 @@ are, what its images are measured by, and what a picture of it shows.
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from hpc_amp.config.schema import Optimizer
+from hpc_amp.gan.collapse import CHANCE, CollapseWatch
 from hpc_amp.gan.config import Adversarial, GanTrain
 from hpc_amp.gan.generation import Request
 from hpc_amp.tasks.base import Best, Losses, ModelError, Networks, Phase, Task
@@ -32,6 +34,8 @@ class ConditionalGan(Task):
     """
 
     best: ClassVar[Best | None] = Best("frechet_random", "lowest")
+    judged_sets: ClassVar[int] = 1
+    """Sets of images whose losses `d` is the sum of, such as two domains."""
     train: GanTrain
 
     @abstractmethod
@@ -56,7 +60,8 @@ class ConditionalGan(Task):
     @abstractmethod
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
         """Each file of `request` with the image [3, H, W] from -1 to 1 that is made from it. The
-        data is not prepared; networks are in evaluation mode. Raises DataError."""
+        data is not prepared; networks are in evaluation mode; `request` has the options that
+        `train.generation_options` says. Raises DataError."""
 
     @abstractmethod
     def picture_rows(self, networks: Networks) -> Tensor:
@@ -114,6 +119,31 @@ class ConditionalGan(Task):
             yield self.discriminator_losses(batch, networks)
         else:
             yield self.generator_losses(batch, networks)
+
+    def spreads(self) -> Mapping[str, float]:
+        """How much the generated images of the last evaluation differ from each other, relative to
+        the real ones, for each set of them: see `SetDistances.spreads`. Empty if that is not
+        measured."""
+        return {}
+
+    def concerns(self, step: int, losses: Mapping[str, float]) -> Mapping[str, str]:
+        """Signs of a collapse (`hpc_amp.gan.collapse`). The losses to look at are named `d` and
+        `gan`, or end with `_d` and `_gan`."""
+        if losses:
+            return self._watch.report(step, losses)
+        return self._watch.evaluation(step, self.spreads())
+
+    @functools.cached_property
+    def _watch(self) -> CollapseWatch:
+        names: list[str] = []
+        for phase in self.phases():
+            for entry in phase.losses:
+                names += [entry] if isinstance(entry, str) else entry
+        chance = self.judged_sets * CHANCE[self.train.adversarial.loss]
+        return CollapseWatch(
+            {name: chance for name in names if name.split("_")[-1] == "d"},
+            tuple(name for name in names if name.split("_")[-1] == "gan"),
+        )
 
     def pictures(self, networks: Networks) -> Tensor | None:
         """The rows of `picture_rows`, each side by side as one image [rows, 3, H, columns * W] from

@@ -98,15 +98,6 @@ class DomainDiscriminators(nn.Module):
                 spectral=config.spectral,
             )
         initialize(self, "normal")
-        self.smallest = 2 ** (config.discriminator_layers + config.discriminator_scales - 1)
-
-    def check_size(self, height: int, width: int) -> None:
-        """Raise ModelError where nothing is left of an image after all halvings."""
-        if min(height, width) < self.smallest:
-            raise ModelError(
-                f"images of {height} x {width} pixels: discriminator_layers and "
-                f"discriminator_scales need sides of at least {self.smallest} pixels"
-            )
 
     def forward(
         self,

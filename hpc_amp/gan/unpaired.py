@@ -37,6 +37,7 @@ class UnpairedGan(ConditionalGan):
 
     styled: ClassVar[bool] = False
     """Whether an image has several translations, which differ in style."""
+    judged_sets: ClassVar[int] = 2
     train: UnpairedTrain
     prepared: Prepared[UnpairedBatch]
     distances: SetDistances
@@ -88,11 +89,8 @@ class UnpairedGan(ConditionalGan):
         return self.prepared.training
 
     def build_networks(self) -> dict[str, nn.Module]:
-        """Generator and discriminator, each for both domains. Raises ModelError."""
-        generator, discriminator = self.build_generator(), DomainDiscriminators(self.model)
-        for network in (generator, discriminator):
-            network.check_size(*self.train.images.size)
-        return {GENERATOR: generator, DISCRIMINATOR: discriminator}
+        """Generator and discriminator, each for both domains."""
+        return {GENERATOR: self.build_generator(), DISCRIMINATOR: DomainDiscriminators(self.model)}
 
     def discriminator_losses(self, batch: UnpairedBatch, networks: Networks) -> Losses:
         """`d`, and `r1` where it counts; sums over both domains."""
@@ -135,8 +133,6 @@ class UnpairedGan(ConditionalGan):
             raise DataError("a translation needs a direction: a2b or b2a")
         example = None
         if request.style:
-            if not self.styled:
-                raise DataError(f"{self.name} has no styles: leave the style images out")
             example = read_images(request.style[:1], self.train.images, self.device)
         for files in request.batches():
             images = read_images(files, self.train.images, self.device)
@@ -184,6 +180,10 @@ class UnpairedGan(ConditionalGan):
     def protocol(self) -> dict[str, Any]:
         """Of FID and KID."""
         return self.distances.protocol()
+
+    def spreads(self) -> Mapping[str, float]:
+        """Those of the sets of `summarize`."""
+        return self.distances.spreads()
 
     def shown(self) -> UnpairedBatch:
         """The samples of pictures: the first ones of the evaluation, at most

@@ -3,11 +3,12 @@ only."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, Path, Positive, averaging
-from hpc_amp.gan.config import Adversarial, GanTrain, SpectralName
+from hpc_amp.gan.config import VGG_HALVINGS, Adversarial, GanTrain, Halvings, SpectralName
 from hpc_amp.gan.data.config import UnpairedData
 
 
@@ -56,6 +57,18 @@ class Translation:
     """File with the weights of torchvision's `vgg19` for `perceptual`. Default: a small network
     with fixed random weights."""
 
+    def halvings(self, key: str) -> Iterator[Halvings]:
+        """Those of all networks. `key` is the place of this section below `train`."""
+        # The residual blocks mirror the border, for which one pixel is not enough.
+        yield Halvings(f"{key}.downs", self.downs, least=2, whole=True)
+        yield Halvings(
+            f"{key}.discriminator_layers",
+            self.discriminator_scales - 1 + self.discriminator_layers,
+            fewer="fewer discriminator_layers or discriminator_scales",
+        )
+        if self.perceptual and self.perceptual_weights is not None:
+            yield Halvings(f"{key}.perceptual_weights", VGG_HALVINGS)
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class UnpairedTrain(GanTrain):
@@ -63,4 +76,9 @@ class UnpairedTrain(GanTrain):
 
     images: UnpairedData = field(default_factory=UnpairedData)
     """The images of both domains."""
+
+    def generation_options(self) -> Mapping[str, bool] | None:
+        """The direction of the translation."""
+        return {"direction": True}
+
     adversarial: UnpairedAdversarial = field(default_factory=UnpairedAdversarial)

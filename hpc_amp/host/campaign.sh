@@ -48,11 +48,15 @@ checked=0
 
 # run SETTING NODES NAME LAUNCH_SCRIPT: make a run on the first NODES nodes, or on `all`, in the run directory
 # NAME. It is skipped if a run with its SETTING has failed, or if the remaining time of the job is less than
-# the longest run before took. If the job is started again, finished runs are skipped.
+# the longest run before took. If the job is started again, runs that have finished or failed are skipped.
 run() {
   local status=0 begin=$SECONDS left run_dir=$campaign_dir/points/$3
   ! has_finished "$run_dir" || return 0
   [ -z "$stop_signal" ] || return 0
+  if has_failed "$run_dir"; then
+    gave_up[$1]=yes
+    return 0
+  fi
   (make_run "$3" "$4") || {
     gave_up[$1]=yes
     return 0
@@ -84,6 +88,13 @@ run() {
     checked=$2
   fi
   [ "${job[checkpoints]}" = keep ] || rm -rf "$run_dir/checkpoints"
+}
+
+# has_failed RUN_DIR: whether the run has failed in this job, before the job was started again. A run that was
+# not tried has not failed: there may be enough time now.
+has_failed() {
+  grep -qsF "\"array\": ${campaign[array]}," "$1/state.jsonl" || return 1
+  tail -n 1 "$1/state.jsonl" | grep -F '"state": "failed"' | grep -qvF '"reason": "not tried: '
 }
 
 # make_run NAME LAUNCH_SCRIPT: the run directory of a run. In a shell of its own.

@@ -55,12 +55,14 @@ def follow(
     write: Callable[[str], object],
     *,
     offset: int = 0,
-    on_wait: Callable[[RunStatus], object],
+    on_wait: Callable[[str], object],
 ) -> RunStatus:
     """Pass a run's log to `write`, from the byte `offset` on, until the run has ended. Returns its
-    final status. `on_wait` is called with the status after each query of the scheduler."""
+    final status. `on_wait` is called with a line that says why the job waits in the queue, and
+    again when the reason changes."""
     tail = LogTail(run_dir / "logs" / "job.log", write, offset=offset)
     next_ask = 0.0
+    told = ""
     while True:
         tail.pump()
         state_changed = _final_event(run_dir)
@@ -70,7 +72,10 @@ def follow(
                 # The last lines may have been written after the call of `pump` above.
                 tail.pump()
                 return status
-            on_wait(status)
+            reason = f"{status.state}: {status.reason}" if status.reason else status.state
+            if status.state in ("pending", "unknown") and reason != told:
+                on_wait(f"job {status.job_id} is {reason}")
+                told = reason
             next_ask = time.monotonic() + get_scheduler(status.scheduler).ask_seconds
         time.sleep(_POLL_SECONDS)
 

@@ -2,33 +2,71 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import UsageError
+from hpc_amp.gan.inputs import check_options, check_outputs, folder_of, images_below
 from hpc_amp.jobs import rundir
 
+Options = Mapping[str, Path | str | None]
+"""Options of `hpc_amp.train.generate` by name, without `--`. None: it is not given. Paths are
+absolute."""
 
-def write_job_file(run_dir: Path, options: Mapping[str, Path | str | None]) -> Path:
+
+def check_request(run_dir: Path, options: Options) -> None:
+    """Check what can be checked before a job starts: that the run has a generator that uses these
+    options, that there is such a checkpoint, and that images can be written to `output`. Raises
+    UsageError and InputError."""
+    train = rundir.job_of(run_dir, rundir.read_resolved(run_dir)).train
+    if train is None:
+        raise UsageError(f"{run_dir} trains no task of hpc-amp: it has no generator")
+    check_options(train, {name for name, value in options.items() if value is not None})
+    _check_checkpoint(run_dir, str(options["checkpoint"]))
+    inputs, output = Path(str(options["input"])), Path(str(options["output"]))
+    check_outputs(images_below(inputs), folder_of(inputs), output)
+    style = options.get("style")
+    if style is not None:
+        images_below(Path(style))
+
+
+def _check_checkpoint(run_dir: Path, wanted: str) -> None:
+    names = (path.name for path in (run_dir / "checkpoints").glob("step-*"))
+    steps = sorted(int(name[5:]) for name in names if re.fullmatch(r"step-\d+", name))
+    if not steps:
+        raise UsageError(
+            f"{run_dir} has no checkpoint yet", hint="see hpc-amp status, or wait for the first one"
+        )
+    if wanted in ("newest", "best"):
+        return
+    if not wanted.isdecimal():
+        raise UsageError(f"--checkpoint {wanted}: it is newest, best or a step")
+    if int(wanted) not in steps:
+        known = ", ".join(map(str, steps))
+        raise UsageError(
+            f"{run_dir} has no checkpoint of step {wanted}", hint=f"it has those of {known}"
+        )
+
+
+def write_job_file(run_dir: Path, options: Options) -> Path:
     """Write a job file below `run_dir` that runs `hpc_amp.train.generate` with `options`, and
-    return its path. Options that are None are left out; paths are absolute, and their folders are
-    bound into the container.
+    return its path. The folders of paths are bound into the container.
 
     The job has the site, the container and the resources of one node of the run. Raises UsageError
-    where the run is not one of a task.
+    where the folder of the run cannot be written.
     """
     import yaml
 
-    job = rundir.read_resolved(run_dir)["job"]
-    if job.get("train") is None:
-        raise UsageError(f"{run_dir} trains no task of hpc-amp: it has no generator")
+    resolved = rundir.read_resolved(run_dir)
+    job, submitted_from = resolved["job"], Path(resolved.get("submitted_from", ""))
     run_dir = run_dir.resolve()
     given = {name: value for name, value in options.items() if value is not None}
-    words = [word for name, value in given.items() for word in (name, str(value))]
+    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     made: dict[str, Any] = {
         "name": f"{job['name'][:55]}-generate",
-        "site": job["site"],
+        "site": _from(submitted_from, job["site"]),
         "runs_dir": str(run_dir.parents[1]),
         "job": {**_set(job["job"]), "nodes": 1, "chain": 0},
         "container": _set(job["container"]),
@@ -36,6 +74,7 @@ def write_job_file(run_dir: Path, options: Mapping[str, Path | str | None]) -> P
         "run": ["python", "-m", "hpc_amp.train.generate", str(run_dir), *words],
     }
     if made["container"].get("image"):
+        made["container"]["image"] = _from(submitted_from, job["container"]["image"])
         folders = [_folder(value) for value in given.values() if isinstance(value, Path)]
         made["container"]["bind"] = sorted(
             {*made["container"].get("bind", []), str(run_dir), *map(str, folders)}
@@ -43,14 +82,23 @@ def write_job_file(run_dir: Path, options: Mapping[str, Path | str | None]) -> P
     if job.get("code") is not None:
         made["code"] = str(run_dir / "code")
     file = run_dir / "generate" / f"{rundir.new_run_id()}.yaml"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(yaml.safe_dump(made, sort_keys=False, allow_unicode=True))
+    try:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(yaml.safe_dump(made, sort_keys=False, allow_unicode=True))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from None
     return file
 
 
 def _set(section: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a section that have a value."""
     return {name: value for name, value in section.items() if value is not None}
+
+
+def _from(folder: Path, name: str) -> str:
+    """The path of a file of the job, which is relative to `folder`; any other name as it is."""
+    path = folder / name
+    return str(path) if path.is_file() else name
 
 
 def _folder(path: Path) -> Path:

@@ -62,7 +62,7 @@ def _check_directives(plan: Plan, script: str) -> None:
     for finding in header_errors(script, grammar):
         line = lines[finding.line - 1]
         if line.removeprefix(f"{grammar.marker} ") not in ours:
-            raise ConfigError(f"the directive `{line}`: {finding.message}", hint=finding.fix)
+            raise ConfigError(f"the directive `{line}`: {finding.what}", hint=finding.fix)
     # Some schedulers search the whole script for directives, also lines of `setup` and of values.
     written = len(plan.scheduler.directives(plan))
     for directive in grammar.read(lines).directives[written:]:

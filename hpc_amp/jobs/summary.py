@@ -90,6 +90,7 @@ def _results(facts: dict[str, Any]) -> list[tuple[str, str]]:
     best = facts.get("best") or {}
     if best.get("value") is not None:
         rows.append((f"best {best['metric']}", f"{best['value']:.4g}"))
+    rows += [("warning", text) for text in facts.get("warnings") or []]
     if facts.get("samples_per_second"):
         rows.append(("speed", f"{facts['samples_per_second']:,.0f} samples/s"))
     ranks, nodes = facts.get("world_size"), facts.get("nodes")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-Severity = Literal["error", "warning"]
+from hpc_amp.finding import FileFinding, Severity
 
 # All rules with their severity. `error`: the script does not do what it says. `warning`: this often
 # goes wrong, but it may be intended. The ids do not change; docs/lint.md explains each rule.
@@ -89,48 +86,21 @@ RULES: dict[str, Severity] = {
 }
 
 
-@dataclass(frozen=True, order=True)
-class LintFinding:
-    """A problem in a script: where it is, what is wrong, and how to fix it."""
-
-    file: str
-    line: int
-    severity: Severity
-    rule: str
-    message: str
-    fix: str
-
-    def to_plain(self) -> dict[str, str | int]:
-        """As a JSON object."""
-        return {
-            "file": self.file,
-            "line": self.line,
-            "severity": self.severity,
-            "rule": self.rule,
-            "message": self.message,
-            "fix": self.fix,
-        }
-
-    def __str__(self) -> str:
-        where = f"{self.file}:{self.line}: {self.severity} [{self.rule}]"
-        return f"{where} {self.message}\n    {self.fix}"
-
-
 class FileFindings:
     """Collects the findings of one file. Equal findings are kept once."""
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self._found: dict[tuple[int, str, str], LintFinding] = {}
+        self._found: dict[tuple[int, str, str], FileFinding] = {}
 
     def add(self, rule: str, line: int, message: str, fix: str) -> None:
         """Add a finding of `rule`, a key of RULES, at `line`, which counts from 1."""
-        finding = LintFinding(self._file, line, RULES[rule], rule, message, fix)
+        finding = FileFinding(rule, RULES[rule], message, fix=fix, file=self._file, line=line)
         self._found.setdefault((line, rule, message), finding)
 
-    def findings(self) -> list[LintFinding]:
+    def findings(self) -> list[FileFinding]:
         """Return all findings, sorted by line."""
-        return sorted(self._found.values(), key=lambda one: (one.line, one.rule, one.message))
+        return sorted(self._found.values(), key=lambda one: (one.line, one.id, one.what))
 
 
 def shown(text: str, limit: int = 60) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hpc_amp.lint.findings import FileFindings, LintFinding
+from hpc_amp.finding import FileFinding
+from hpc_amp.lint.findings import FileFindings
 from hpc_amp.lint.job import LintedJob, read_job
 from hpc_amp.lint.rules_lines import check_comments, check_file, check_lines
 from hpc_amp.lint.rules_options import check_words
@@ -11,7 +12,7 @@ from hpc_amp.lint.script import LintedScript, read_script
 from hpc_amp.schedulers.grammar import Grammar, Options
 
 
-def header_errors(text: bytes | str, grammar: Grammar, name: str = "") -> list[LintFinding]:
+def header_errors(text: bytes | str, grammar: Grammar, name: str = "") -> list[FileFinding]:
     """Return the errors in the header of a script, read with the scheduler's `grammar`.
 
     `name` is the file name for messages. The body of the script is not checked.
@@ -23,7 +24,7 @@ def header_errors(text: bytes | str, grammar: Grammar, name: str = "") -> list[L
     return [
         finding
         for finding in report.findings()
-        if finding.severity == "error" or finding.rule == "torque-option"
+        if finding.severity == "error" or finding.id == "torque-option"
     ]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpc_amp.lint.findings import FileFindings, LintFinding
+from hpc_amp.finding import FileFinding
+from hpc_amp.lint.findings import FileFindings
 from hpc_amp.lint.header import check_header
 from hpc_amp.lint.job import read_job
 from hpc_amp.lint.rules_body import check_body
@@ -35,7 +36,7 @@ class Checked:
 
     name: str
     schedulers: tuple[str, ...]
-    findings: tuple[LintFinding, ...]
+    findings: tuple[FileFinding, ...]
 
     def __str__(self) -> str:
         if self.findings:
@@ -58,6 +59,6 @@ def check(text: bytes, name: str) -> Checked:
     return Checked(name, tuple(one.name for one in meant), tuple(report.findings()))
 
 
-def lint(text: bytes, name: str) -> list[LintFinding]:
+def lint(text: bytes, name: str) -> list[FileFinding]:
     """Return all findings in a script, sorted by line."""
     return list(check(text, name).findings)

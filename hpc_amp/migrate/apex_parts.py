@@ -21,7 +21,7 @@ _UNKNOWN = "check whether your apex has it"
 
 
 @dataclass(frozen=True)
-class Part:
+class ApexPart:
     """A part of apex."""
 
     state: str
@@ -40,108 +40,112 @@ _OWN_DEVICE = "keep it, or use an optimizer of torch.optim"
 _NO_TWIN = "torch has no equivalent: keep it, or use another implementation"
 _ZERO = "torch.distributed.optim.ZeroRedundancyOptimizer, or fully_shard of torch"
 
-PARTS: dict[str, Part] = {
-    "apex": Part(_UNKNOWN, "the equivalent in torch, if there is one"),
-    "apex.amp": Part(_2025, "hpc_amp.amp"),
-    "apex.fp16_utils": Part(_2025, 'amp.initialize(..., opt_level="O2") of hpc_amp.amp'),
-    "apex.RNN": Part(_2025, "torch.nn.LSTM, GRU, RNN; there is no mLSTM"),
-    "apex.parallel": Part(_2025, "torch.nn.parallel and torch.distributed"),
-    "apex.parallel.DistributedDataParallel": Part(
+PARTS: dict[str, ApexPart] = {
+    "apex": ApexPart(_UNKNOWN, "the equivalent in torch, if there is one"),
+    "apex.amp": ApexPart(_2025, "hpc_amp.amp"),
+    "apex.fp16_utils": ApexPart(_2025, 'amp.initialize(..., opt_level="O2") of hpc_amp.amp'),
+    "apex.RNN": ApexPart(_2025, "torch.nn.LSTM, GRU, RNN; there is no mLSTM"),
+    "apex.parallel": ApexPart(_2025, "torch.nn.parallel and torch.distributed"),
+    "apex.parallel.DistributedDataParallel": ApexPart(
         _2025, "torch.nn.parallel.DistributedDataParallel"
     ),
-    "apex.parallel.convert_syncbn_model": Part(
+    "apex.parallel.convert_syncbn_model": ApexPart(
         _2025, "torch.nn.SyncBatchNorm.convert_sync_batchnorm"
     ),
-    "apex.parallel.Reducer": Part(
+    "apex.parallel.Reducer": ApexPart(
         _2025, "torch.distributed.all_reduce on each gradient, divided by the world size"
     ),
-    "apex.parallel.ReduceOp": Part(_2025, "torch.distributed.ReduceOp"),
-    "apex.parallel.multiproc": Part(_2025, "torchrun"),
-    "apex.parallel.create_syncbn_process_group": Part(
+    "apex.parallel.ReduceOp": ApexPart(_2025, "torch.distributed.ReduceOp"),
+    "apex.parallel.multiproc": ApexPart(_2025, "torchrun"),
+    "apex.parallel.create_syncbn_process_group": ApexPart(
         _2025, "torch.distributed.new_group, in the same order on all ranks"
     ),
-    "apex.parallel.SyncBatchNorm": Part(
+    "apex.parallel.SyncBatchNorm": ApexPart(
         _2025, "torch.nn.SyncBatchNorm, which has no channel_last and no fuse_relu"
     ),
-    "apex.parallel.LARC": Part(
+    "apex.parallel.LARC": ApexPart(
         _2025, "torch has no equivalent: write an optimizer wrapper, which hpc_amp.amp accepts"
     ),
-    "apex.reparameterization": Part(_2022, "torch.nn.utils.parametrizations.weight_norm"),
-    "apex.pyprof": Part(_2022, "torch.profiler, or torch.autograd.profiler.emit_nvtx"),
-    "apex.transformer": Part(
+    "apex.reparameterization": ApexPart(_2022, "torch.nn.utils.parametrizations.weight_norm"),
+    "apex.pyprof": ApexPart(_2022, "torch.profiler, or torch.autograd.profiler.emit_nvtx"),
+    "apex.transformer": ApexPart(
         _TRANSFORMER, "Megatron Core, which it came from, or torch.distributed.tensor.parallel"
     ),
-    "apex.normalization": Part(THERE, "torch.nn.LayerNorm and, since torch 2.4, torch.nn.RMSNorm"),
-    "apex.mlp": Part(THERE, "torch.nn.Sequential of torch.nn.Linear and an activation"),
-    "apex.fused_dense": Part(THERE, "torch.nn.Linear, and torch.nn.GELU between two of them"),
-    "apex.multi_tensor_apply": Part(
+    "apex.normalization": ApexPart(
+        THERE, "torch.nn.LayerNorm and, since torch 2.4, torch.nn.RMSNorm"
+    ),
+    "apex.mlp": ApexPart(THERE, "torch.nn.Sequential of torch.nn.Linear and an activation"),
+    "apex.fused_dense": ApexPart(THERE, "torch.nn.Linear, and torch.nn.GELU between two of them"),
+    "apex.multi_tensor_apply": ApexPart(
         THERE,
         "torch._foreach_norm, torch._foreach_mul_ and similar; the optimizers and clip_grad_norm_ "
         "of torch already use them",
     ),
-    "apex.optimizers": Part(_UNKNOWN, _OWN_DEVICE),
-    "apex.optimizers.FusedAdam": Part(THERE, "torch.optim.AdamW or Adam"),
-    "apex.optimizers.FusedSGD": Part(
+    "apex.optimizers": ApexPart(_UNKNOWN, _OWN_DEVICE),
+    "apex.optimizers.FusedAdam": ApexPart(THERE, "torch.optim.AdamW or Adam"),
+    "apex.optimizers.FusedSGD": ApexPart(
         THERE, "torch.optim.SGD with the same arguments; fused=True for one kernel"
     ),
-    "apex.optimizers.FusedAdagrad": Part(
+    "apex.optimizers.FusedAdagrad": ApexPart(
         THERE, "torch.optim.Adagrad with lr, eps and weight_decay; adagrad_w_mode has no equivalent"
     ),
-    "apex.optimizers.FusedLAMB": Part(THERE, _NO_TWIN),
-    "apex.optimizers.FusedMixedPrecisionLamb": Part(THERE, _NO_TWIN),
-    "apex.optimizers.FusedNovoGrad": Part(THERE, _NO_TWIN),
-    "apex.optimizers.FP16_Optimizer": Part(
+    "apex.optimizers.FusedLAMB": ApexPart(THERE, _NO_TWIN),
+    "apex.optimizers.FusedMixedPrecisionLamb": ApexPart(THERE, _NO_TWIN),
+    "apex.optimizers.FusedNovoGrad": ApexPart(THERE, _NO_TWIN),
+    "apex.optimizers.FP16_Optimizer": ApexPart(
         _2019, 'amp.initialize(model, optimizer, opt_level="O2") of hpc_amp.amp'
     ),
-    "apex.contrib.optimizers": Part(THERE, _OWN_DEVICE),
-    "apex.contrib.optimizers.FP16_Optimizer": Part(
+    "apex.contrib.optimizers": ApexPart(THERE, _OWN_DEVICE),
+    "apex.contrib.optimizers.FP16_Optimizer": ApexPart(
         THERE, 'amp.initialize(model, optimizer, opt_level="O2") of hpc_amp.amp'
     ),
-    "apex.contrib.optimizers.FusedLAMB": Part(THERE, _NO_TWIN),
-    "apex.contrib.optimizers.distributed_fused_adam": Part(THERE, _ZERO),
-    "apex.contrib.optimizers.distributed_fused_lamb": Part(THERE, _ZERO),
-    "apex.contrib.optimizers.distributed_fused_adam_v2": Part(_JUNE_2022, _ZERO),
-    "apex.contrib.optimizers.distributed_fused_adam_v3": Part(_JUNE_2022, _ZERO),
-    "apex.contrib.multihead_attn": Part(_2026, _ATTENTION),
-    "apex.contrib.fmha": Part(_2026, _ATTENTION),
-    "apex.contrib.gpu_direct_storage": Part(_2026, "torch.cuda.gds"),
-    "apex.contrib.xentropy": Part(
+    "apex.contrib.optimizers.FusedLAMB": ApexPart(THERE, _NO_TWIN),
+    "apex.contrib.optimizers.distributed_fused_adam": ApexPart(THERE, _ZERO),
+    "apex.contrib.optimizers.distributed_fused_lamb": ApexPart(THERE, _ZERO),
+    "apex.contrib.optimizers.distributed_fused_adam_v2": ApexPart(_JUNE_2022, _ZERO),
+    "apex.contrib.optimizers.distributed_fused_adam_v3": ApexPart(_JUNE_2022, _ZERO),
+    "apex.contrib.multihead_attn": ApexPart(_2026, _ATTENTION),
+    "apex.contrib.fmha": ApexPart(_2026, _ATTENTION),
+    "apex.contrib.gpu_direct_storage": ApexPart(_2026, "torch.cuda.gds"),
+    "apex.contrib.xentropy": ApexPart(
         THERE,
         "torch.nn.functional.cross_entropy with label_smoothing, reduction='none' and, as "
         "padding_idx is 0 unless given, ignore_index=0",
     ),
-    "apex.contrib.focal_loss": Part(THERE, "keep it, or torchvision.ops.sigmoid_focal_loss"),
-    "apex.contrib.clip_grad": Part(THERE, "torch.nn.utils.clip_grad_norm_ with foreach=True"),
-    "apex.contrib.layer_norm": Part(THERE, "torch.nn.LayerNorm"),
-    "apex.contrib.group_norm": Part(THERE, "torch.nn.GroupNorm"),
-    "apex.contrib.groupbn": Part(THERE, "torch.nn.SyncBatchNorm, in channels_last"),
-    "apex.contrib.cudnn_gbn": Part(THERE, "torch.nn.SyncBatchNorm, in channels_last"),
-    "apex.contrib.sparsity": Part(_PYTHON, "keep it, or torch.sparse.to_sparse_semi_structured"),
+    "apex.contrib.focal_loss": ApexPart(THERE, "keep it, or torchvision.ops.sigmoid_focal_loss"),
+    "apex.contrib.clip_grad": ApexPart(THERE, "torch.nn.utils.clip_grad_norm_ with foreach=True"),
+    "apex.contrib.layer_norm": ApexPart(THERE, "torch.nn.LayerNorm"),
+    "apex.contrib.group_norm": ApexPart(THERE, "torch.nn.GroupNorm"),
+    "apex.contrib.groupbn": ApexPart(THERE, "torch.nn.SyncBatchNorm, in channels_last"),
+    "apex.contrib.cudnn_gbn": ApexPart(THERE, "torch.nn.SyncBatchNorm, in channels_last"),
+    "apex.contrib.sparsity": ApexPart(
+        _PYTHON, "keep it, or torch.sparse.to_sparse_semi_structured"
+    ),
     **{
-        f"apex.contrib.{name}": Part(THERE, "the equivalent in torch, if there is one")
+        f"apex.contrib.{name}": ApexPart(THERE, "the equivalent in torch, if there is one")
         for name in (
             "bottleneck", "conv_bias_relu", "index_mul_2d", "nccl_allocator", "peer_memory",
             "transducer",
         )
     },
-    "apex.contrib.openfold_triton": Part(_PYTHON, "the equivalent in torch, if there is one"),
-    "apex.contrib.torchsched": Part(_PYTHON, "the equivalent in torch, if there is one"),
+    "apex.contrib.openfold_triton": ApexPart(_PYTHON, "the equivalent in torch, if there is one"),
+    "apex.contrib.torchsched": ApexPart(_PYTHON, "the equivalent in torch, if there is one"),
 }  # fmt: skip
 
 _FOREACH = PARTS["apex.multi_tensor_apply"].twin
 # The compiled modules of apex. They are not meant for other packages.
-EXTENSIONS: dict[str, Part] = {
-    "amp_C": Part(THERE, _FOREACH),
-    "apex_C": Part(THERE, "torch._utils._flatten_dense_tensors and _unflatten_dense_tensors"),
-    "fused_adam_cuda": Part(THERE, "torch.optim.AdamW with fused=True"),
-    "fused_lamb_cuda": Part(THERE, _NO_TWIN),
-    "fused_layer_norm_cuda": Part(THERE, "torch.nn.functional.layer_norm"),
-    "fast_multihead_attn": Part(_2026, _ATTENTION),
-    "fmhalib": Part(_2026, _ATTENTION),
+EXTENSIONS: dict[str, ApexPart] = {
+    "amp_C": ApexPart(THERE, _FOREACH),
+    "apex_C": ApexPart(THERE, "torch._utils._flatten_dense_tensors and _unflatten_dense_tensors"),
+    "fused_adam_cuda": ApexPart(THERE, "torch.optim.AdamW with fused=True"),
+    "fused_lamb_cuda": ApexPart(THERE, _NO_TWIN),
+    "fused_layer_norm_cuda": ApexPart(THERE, "torch.nn.functional.layer_norm"),
+    "fast_multihead_attn": ApexPart(_2026, _ATTENTION),
+    "fmhalib": ApexPart(_2026, _ATTENTION),
 }
 
 
-def part(name: str) -> Part:
+def part(name: str) -> ApexPart:
     """Return the entry for a full name of apex, or for the package that contains it."""
     while name not in PARTS:
         name = name.rpartition(".")[0]

@@ -70,12 +70,19 @@ class Scanned:
             for line in lines
         )
 
-    def write(self) -> bool:
-        """Write the changes. Returns whether there were any. Raises UsageError if that fails."""
+    @property
+    def to_do(self) -> list[MigrationFinding]:
+        """The findings that are left for a person: not written, or to be checked afterwards."""
+        return [finding for finding in self.findings if not finding.written or finding.note]
+
+    def write(self) -> Scanned:
+        """Write the changes, and return the findings with these marked as written. Raises
+        UsageError if the file cannot be written."""
         if self.source is None or self.new == self.source.text:
-            return False
+            return self
         self.source.write(self.new)
-        return True
+        findings = (replace(finding, written=finding.mechanical) for finding in self.findings)
+        return replace(self, findings=tuple(findings))
 
 
 def require_libcst() -> None:
@@ -149,6 +156,6 @@ def _in_notebook(path: Path, options: ScanOptions) -> Scanned:
     findings, _ = _scan(notebook.text, path, options)
     placed = []
     for finding in findings:
-        cell, line, column = notebook.place(finding.line, finding.column)
+        cell, line, column = notebook.place(finding.line, finding.column or 1)
         placed.append(replace(finding, cell=cell, line=line, column=column, edits=()))
     return Scanned(str(path), tuple(placed), refused=notebook.refused)

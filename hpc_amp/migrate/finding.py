@@ -2,63 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import libcst as cst
 
+from hpc_amp.finding import FileFinding
 from hpc_amp.migrate.edits import Edit
 from hpc_amp.migrate.rules import RULES
 from hpc_amp.migrate.script import SourceScript
 
 
-@dataclass(frozen=True)
-class MigrationFinding:
-    """A place in a script.
+@dataclass(frozen=True, slots=True)
+class MigrationFinding(FileFinding):
+    """A place in a script that has to be changed or looked at. `fix` is what to write instead."""
 
-    `edits` are the changes of `--write`; they are empty if a person must decide. `note` says what
-    to check after the change. `cell` is the number of a code cell in a notebook.
-    """
-
-    file: str
-    line: int
-    column: int
-    rule: str
-    message: str
-    instead: str
     edits: tuple[Edit, ...] = ()
-    cell: int | None = None
+    """The changes of `--write`. Empty if a person must decide."""
+    written: bool = False
+    """Whether `--write` has made them."""
     note: str = ""
+    """What to check after the change."""
 
     @property
     def mechanical(self) -> bool:
         """Whether `--write` changes this place."""
         return bool(self.edits)
 
-    def to_plain(self) -> dict[str, str | int | bool | None]:
-        """As a JSON object."""
-        return {
-            "file": self.file,
-            "cell": self.cell,
-            "line": self.line,
-            "column": self.column,
-            "rule": self.rule,
-            "message": self.message,
-            "instead": self.instead,
-            "mechanical": self.mechanical,
-            "note": self.note,
-        }
+    def to_plain(self) -> dict[str, Any]:
+        """The finding as a dictionary of JSON values, without the edits themselves."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        del plain["edits"]
+        return {**plain, "mechanical": self.mechanical}
 
-    def shown(self, *, written: bool = False) -> str:
-        """Return lines for a terminal. `written` says whether the change has been made."""
-        cell = "" if self.cell is None else f"cell {self.cell}:"
-        lines = [f"{self.file}:{cell}{self.line}:{self.column}: {self.rule} {self.message}"]
+    def details(self) -> list[str]:
+        """The lines below the first one, for a terminal."""
+        lines = [self.fix]
         if self.mechanical:
-            lines.append(f"    {self.instead}  [{'written' if written else '--write'}]")
-        else:
-            lines.append(f"    {self.instead}")
+            lines = [f"{self.fix}  [{'written' if self.written else '--write'}]"]
         if self.note:
-            lines.append(f"    then check: {self.note}")
-        return "\n".join(lines)
+            lines.append(f"then check: {self.note}")
+        return lines
 
 
 class ScriptFindings:
@@ -75,27 +59,28 @@ class ScriptFindings:
         *edits: Edit,
         left_because: str = "",
         note: str = "",
-        **fields: str,
+        **texts: str,
     ) -> None:
         """Add a finding of `rule` at `node`.
 
         `edits` are the changes of `--write`. `left_because` is the reason why a mechanical change
-        is not made here, and `note` says what to check after it. `fields` fill the texts of the
+        is not made here, and `note` says what to check after it. `texts` fill the texts of the
         rule; `code` is the text of the node by default.
         """
         line, column = self._script.place(node)
-        fields.setdefault("code", self._script.shown(node))
-        instead = RULES[rule].instead.format(**fields)
+        texts.setdefault("code", self._script.shown(node))
+        instead = RULES[rule].instead.format(**texts)
         if left_because:
             instead += f"; not changed: {left_because}"
         finding = MigrationFinding(
-            self._script.name,
-            line,
-            column,
             rule,
-            RULES[rule].message.format(**fields),
-            instead,
-            edits,
+            "warning",
+            RULES[rule].message.format(**texts),
+            fix=instead,
+            file=self._script.name,
+            line=line,
+            column=column,
+            edits=edits,
             note=note,
         )
         self._found.setdefault((line, column, rule), finding)

@@ -61,9 +61,9 @@ def scan(
     if program.script.module.code != text:
         findings = _not_to_be_changed(findings)
     findings = [
-        replace(one, note="") if one.rule in ignored else one
+        replace(one, note="") if one.id in ignored else one
         for one in findings
-        if one.mechanical or one.rule not in ignored
+        if one.mechanical or one.id not in ignored
     ]
     edits = [edit for finding in findings for edit in finding.edits]
     if not edits:
@@ -78,6 +78,6 @@ def _not_to_be_changed(findings: Sequence[MigrationFinding]) -> list[MigrationFi
     """
     why = "not changed: this file has control characters that would be lost"
     return [
-        replace(one, edits=(), instead=f"{one.instead}; {why}") if one.mechanical else one
+        replace(one, edits=(), fix=f"{one.fix}; {why}") if one.mechanical else one
         for one in findings
     ]

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from hpc_amp.preflight.node import CheckResult, Findings, Node
+from hpc_amp.finding import Finding, Findings, Severity
+from hpc_amp.preflight.node import Node
 
 _GIB = 2**30
 _DRIVER_SECONDS = 60.0
@@ -68,20 +69,20 @@ def check_gpus(node: Node) -> Findings:
     train = node.job.get("train") or {}
     if not node.at("/dev/nvidiactl").exists():
         if node.at("/dev/kfd").exists():
-            yield CheckResult("gpu.count", "unknown", "AMD GPUs cannot be checked here")
+            yield Finding("gpu.count", "unknown", "AMD GPUs cannot be checked here")
             return
-        status = "error" if train.get("device") == "cuda" else "warning"
+        severity: Severity = "error" if train.get("device") == "cuda" else "warning"
         what = f"{node.gpus} GPU(s) were requested, but this node has no NVIDIA device"
         why = "the ranks would use the CPU"
         fix = "run nvidia-smi on the node, and check that the script requests GPUs"
-        yield CheckResult("gpu.count", status, what, why, fix)
+        yield Finding("gpu.count", severity, what, why, fix)
         return
     if not node.at("/dev/nvidia-uvm").exists():
         what = (
             "the node has GPUs, but no /dev/nvidia-uvm: the kernel module nvidia_uvm is not loaded"
         )
         fix = "ask an administrator to run `nvidia-modprobe -u -c=0` on the node"
-        yield CheckResult("gpu.count", "error", what, "CUDA would fail: `unknown error`", fix)
+        yield Finding("gpu.count", "error", what, "CUDA would fail: `unknown error`", fix)
         return
     facts = _ask_driver(node)
     yield from judge_gpus(node, facts)
@@ -91,11 +92,11 @@ def judge_gpus(node: Node, facts: Mapping[str, Any]) -> Findings:
     """Judge the answers of the driver, `facts`."""
     driver = _driver(node)
     needs_gpu = bool(node.job.get("train")) and node.job["train"]["device"] != "cpu"
-    failed = "error" if needs_gpu else "warning"
+    failed: Severity = "error" if needs_gpu else "warning"
     if "hangs" in facts:
         what = f"the NVIDIA driver does not answer within {facts['hangs']} s"
         fix = "exclude this node and report it: a GPU may have fallen off the bus"
-        yield CheckResult("gpu.alloc", "error", what, "CUDA programs hang on this node", fix)
+        yield Finding("gpu.alloc", "error", what, "CUDA programs hang on this node", fix)
         return
     if "library" in facts:
         what = f"libcuda.so.1 cannot be loaded in the container: {facts['library']}"
@@ -103,13 +104,13 @@ def judge_gpus(node: Node, facts: Mapping[str, Any]) -> Findings:
             "set container.gpu: true (--nv); if the driver was installed recently, `ldconfig` must "
             "be run on the node"
         )
-        yield CheckResult("gpu.count", failed, what, "the ranks would see no GPU", fix)
+        yield Finding("gpu.count", failed, what, "the ranks would see no GPU", fix)
         return
     code = facts.get("init", 0)
     if code == 0:
         yield from _judge_devices(node, facts)
     else:
-        yield CheckResult("gpu.alloc", failed, *_cuda_error(code, driver))
+        yield Finding("gpu.alloc", failed, *_cuda_error(code, driver))
     yield _judge_driver(node, driver, works=code == 0, speaks=int(facts.get("cuda", 0)))
 
 
@@ -120,18 +121,18 @@ def _judge_devices(node: Node, facts: Mapping[str, Any]) -> Findings:
     if count == 0:
         what = f"the driver shows none of the {node.gpus} requested GPU(s)"
         fix = "check CUDA_VISIBLE_DEVICES, also in container.env and in the image"
-        yield CheckResult("gpu.count", "error", what, "the ranks would see no GPU", fix)
+        yield Finding("gpu.count", "error", what, "the ranks would see no GPU", fix)
     elif count < node.gpus and _SWITCHES.search(arguments):
         what = f"{count} of {node.gpus} GPUs are visible: launch.args give each task its own GPUs"
-        yield CheckResult("gpu.count", "unknown", what)
+        yield Finding("gpu.count", "unknown", what)
     elif count < node.gpus:
         what = f"only {count} of the {node.gpus} requested GPUs are visible"
         why = "ranks would share a GPU, or have none"
         fix = (
             "check CUDA_VISIBLE_DEVICES in container.env and the image, and nvidia-smi on the node"
         )
-        status = "error" if count < node.ranks else "warning"
-        yield CheckResult("gpu.count", status, what, why, fix)
+        severity: Severity = "error" if count < node.ranks else "warning"
+        yield Finding("gpu.count", severity, what, why, fix)
     elif count > node.gpus and not node.resolved.get("whole_nodes", True):
         # PBS without its cgroups hook, Slurm without ConstrainDevices.
         what = f"{count} GPUs are visible, but only {node.gpus} were requested"
@@ -140,10 +141,10 @@ def _judge_devices(node: Node, facts: Mapping[str, Any]) -> Findings:
             "node may use the same GPUs"
         )
         fix = "request whole nodes, or see `GPUs that are only counted` in docs/sites.md"
-        yield CheckResult("gpu.count", "warning", what, why, fix)
+        yield Finding("gpu.count", "warning", what, why, fix)
     else:
         names = sorted({str(device["name"]) for device in devices})
-        yield CheckResult("gpu.count", "good", f"{count} GPU(s): {', '.join(names)}")
+        yield Finding("gpu.count", "good", f"{count} GPU(s): {', '.join(names)}")
     broken = [device for device in devices if device.get("code")]
     busy = [
         device
@@ -153,21 +154,21 @@ def _judge_devices(node: Node, facts: Mapping[str, Any]) -> Findings:
     ]
     for device in broken:
         what, why, fix = _cuda_error(int(device["code"]), None)
-        yield CheckResult("gpu.alloc", "error", f"GPU {device['index']}: {what}", why, fix)
+        yield Finding("gpu.alloc", "error", f"GPU {device['index']}: {what}", why, fix)
     for device in busy:
         used = (device["total"] - device["free"]) / _GIB
         what = f"GPU {device['index']}: other processes use {used:.1f} GiB of its memory"
         why = "the ranks may run out of memory, and may be slower"
         fix = "run nvidia-smi on the node: another job, or a process left by one, uses this GPU"
-        yield CheckResult("gpu.alloc", "warning", what, why, fix)
+        yield Finding("gpu.alloc", "warning", what, why, fix)
     if devices and not broken and not busy:
-        yield CheckResult("gpu.alloc", "good", "memory can be allocated on every GPU")
+        yield Finding("gpu.alloc", "good", "memory can be allocated on every GPU")
 
 
 _FLOORS = {11: (450, 80, 2), 12: (525,), 13: (580,)}
 
 
-def _judge_driver(node: Node, driver: str | None, *, works: bool, speaks: int) -> CheckResult:
+def _judge_driver(node: Node, driver: str | None, *, works: bool, speaks: int) -> Finding:
     """Check that the driver supports the image's CUDA.
 
     A driver that is as new as the image's works natively. An older one works by minor-version
@@ -177,24 +178,20 @@ def _judge_driver(node: Node, driver: str | None, *, works: bool, speaks: int) -
     cuda = node.environ.get("CUDA_VERSION", "")
     native = node.environ.get("CUDA_DRIVER_VERSION", "")
     if driver is None:
-        return CheckResult("gpu.driver", "unknown", "the version of the driver is not known")
+        return Finding("gpu.driver", "unknown", "the version of the driver is not known")
     if not (cuda or native):
-        return CheckResult("gpu.driver", "unknown", "the CUDA version of the image is not known")
+        return Finding("gpu.driver", "unknown", "the CUDA version of the image is not known")
     have = _numbers(driver)
     if native and have[: len(_numbers(native))] >= _numbers(native):
-        return CheckResult(
-            "gpu.driver", "good", f"driver {driver} is as new as the image's {native}"
-        )
+        return Finding("gpu.driver", "good", f"driver {driver} is as new as the image's {native}")
     floor = _FLOORS.get(int(cuda.partition(".")[0] or 0)) if cuda[:1].isdigit() else None
     if floor is None:
-        return CheckResult(
-            "gpu.driver", "unknown", f"driver {driver} with CUDA {cuda or 'unknown'}"
-        )
+        return Finding("gpu.driver", "unknown", f"driver {driver} with CUDA {cuda or 'unknown'}")
     if have >= floor:
         note = "by minor-version compatibility: PTX that is newer than the driver is not compiled"
-        return CheckResult("gpu.driver", "good", f"driver {driver} runs CUDA {cuda} {note}")
+        return Finding("gpu.driver", "good", f"driver {driver} runs CUDA {cuda} {note}")
     if works and speaks // 1000 >= int(cuda.partition(".")[0]):
-        return CheckResult(
+        return Finding(
             "gpu.driver", "good", f"driver {driver} runs CUDA {cuda} by compatibility libraries"
         )
     lowest = ".".join(map(str, floor))
@@ -205,7 +202,7 @@ def _judge_driver(node: Node, driver: str | None, *, works: bool, speaks: int) -
     if folder:
         fix += f", or on data-centre GPUs put {folder} first in LD_LIBRARY_PATH"
     needs_gpu = bool(node.job.get("train"))
-    return CheckResult(
+    return Finding(
         "gpu.driver", "error" if needs_gpu else "warning", what, "CUDA does not start", fix
     )
 

@@ -22,7 +22,8 @@ from typing import Any, NoReturn
 
 from hpc_amp.config.units import parse_duration
 from hpc_amp.distributed.world import WorldError
-from hpc_amp.preflight.node import CheckResult, Findings, Node, some
+from hpc_amp.finding import Finding, Findings
+from hpc_amp.preflight.node import Node, some
 from hpc_amp.preflight.node_checks import look
 
 _MIB = 2**20
@@ -59,7 +60,7 @@ def main(job: Path, resolved: Mapping[str, Any], folder: Path) -> NoReturn:
     except WorldError:
         meeting.alone(found, seconds)
     except OSError as error:
-        said = next((entry for entry in found if entry.status == "error"), None)
+        said = next((entry for entry in found if entry.severity == "error"), None)
         what = said.what if said else f"{folder} is not writable: {error.strerror}"
         fix = said.fix if said else "check its permissions and its file system"
         print(f"hpc-amp: preflight: fs: {what} on {name}; {fix}", file=sys.stderr)
@@ -77,7 +78,7 @@ class Meeting:
     def __init__(self, node: Node, folder: Path, name: str, *, limit: float) -> None:
         self.node, self.folder, self.name, self.limit = node, folder, name, limit
 
-    def first(self, found: list[CheckResult], seconds: float) -> None:
+    def first(self, found: list[Finding], seconds: float) -> None:
         """On the first node: receive and compare the results of all nodes, and report them."""
         started = time.monotonic()
         others: dict[str, dict[str, Any]] = {}
@@ -103,7 +104,7 @@ class Meeting:
         print(_summary(grouped, len(names), total), flush=True)
         self._write("preflight.json", report)
 
-    def other(self, found: list[CheckResult], seconds: float) -> None:
+    def other(self, found: list[Finding], seconds: float) -> None:
         """On every other node: send the results to the first node."""
         if _has(found, "net.name"):
             self.alone(found, seconds)
@@ -117,13 +118,13 @@ class Meeting:
             )
             why = "all ranks connect to this address, and would wait for each other"
             fix = "check for a firewall; `address` of the site chooses another network"
-            found = [*found, CheckResult("net.reach", "error", what, why, fix)]
+            found = [*found, Finding("net.reach", "error", what, why, fix)]
             delivered = False
         self._write(f"preflight-{self.name}.json", self._report(found, seconds))
         if not delivered:
             _tell(_group({self.name: found}))
 
-    def alone(self, found: list[CheckResult], seconds: float) -> None:
+    def alone(self, found: list[Finding], seconds: float) -> None:
         """Report the results of this node in its own log.
 
         Used if the first node cannot be reached, or if the rank of this node is not known.
@@ -146,19 +147,19 @@ class Meeting:
             raise
         return listener
 
-    def _cannot_listen(self, error: OSError) -> CheckResult:
+    def _cannot_listen(self, error: OSError) -> Finding:
         address, port = self.node.master
         if error.errno == errno.EADDRNOTAVAIL:
             what = f"MASTER_ADDR {address} is not an address of the first node"
             fix = "check `address` of the site, and launch.args for options that move rank 0"
-            return CheckResult("net.name", "error", what, "rank 0 listens on it", fix)
+            return Finding("net.name", "error", what, "rank 0 listens on it", fix)
         if isinstance(error, socket.gaierror):
             what = f"MASTER_ADDR {address} cannot be resolved: {error.strerror}"
             fix = "check `address` of the site, and /etc/hosts of the node and the image"
-            return CheckResult("net.name", "error", what, "rank 0 listens on it", fix)
+            return Finding("net.name", "error", what, "rank 0 listens on it", fix)
         what = f"port {port} of {address} is not available: {error.strerror}"
         fix = "find the process that uses it (ss -ltnp); a new attempt uses another port"
-        return CheckResult("net.port", "error", what, "all ranks connect to it", fix)
+        return Finding("net.port", "error", what, "all ranks connect to it", fix)
 
     def _try_port(self) -> Findings:
         if not self.node.master[0] or self.node.ranks == 1:
@@ -188,7 +189,7 @@ class Meeting:
                 # The other node closes first, so that TIME_WAIT does not keep this port in use.
                 connection.recv(1)
         for report in heard.values():
-            report["findings"] = [CheckResult(**entry) for entry in report["findings"]]
+            report["findings"] = [Finding(**entry) for entry in report["findings"]]
         return heard
 
     def _read_files(self, heard: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -200,26 +201,26 @@ class Meeting:
                     found[name] = json.loads(path.read_text())
         return found
 
-    def _compare(self, others: Mapping[str, Mapping[str, Any]]) -> list[CheckResult]:
+    def _compare(self, others: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
         found = []
         silent = self.node.nodes - 1 - len(others)
         if silent:
             what = f"{silent} node(s) did not answer within {self.limit:.0f} s{self._names(others)}"
             why = "their ranks would not start, or could not connect"
             fix = "look for their messages in the log; exclude them, or raise launch.timeout"
-            found.append(CheckResult("net.reach", "error", what, why, fix))
+            found.append(Finding("net.reach", "error", what, why, fix))
         elif not any(_has(report["findings"], "net.reach") for report in others.values()):
             what = "every node can connect to the first one"
-            found.append(CheckResult("net.reach", "good", what))
+            found.append(Finding("net.reach", "good", what))
         own = snapshot(self.node.run_dir)
         wrong = sorted(n for n, report in others.items() if report.get("snapshot", own) != own)
         if wrong:
             what = f"{', '.join(wrong)}: the code of the run differs from that on the first node"
             why = "ranks with different code hang or compute different results"
             fix = "submit again; the file systems differ, or their caches are out of date"
-            found.append(CheckResult("code", "error", what, why, fix))
+            found.append(Finding("code", "error", what, why, fix))
         else:
-            found.append(CheckResult("code", "good", "every node sees the same code"))
+            found.append(Finding("code", "good", "every node sees the same code"))
         late = {n: report["late"] for n, report in others.items() if "late" in report}
         off = {n: -seconds for n, seconds in late.items() if abs(seconds) > _SKEW}
         if off:
@@ -227,9 +228,9 @@ class Meeting:
             what = f"clocks differ from that of the first node: {shown}"
             why = "a rank uses its own clock to stop before the time limit"
             fix = "report it to an administrator (chronyc tracking), and raise job.stop_margin"
-            found.append(CheckResult("clock", "warning", what, why, fix))
+            found.append(Finding("clock", "warning", what, why, fix))
         elif late:
-            found.append(CheckResult("clock", "good", "the nodes' clocks agree"))
+            found.append(Finding("clock", "good", "the nodes' clocks agree"))
         return found
 
     def _names(self, others: Mapping[str, Any]) -> str:
@@ -250,7 +251,7 @@ class Meeting:
 
     # -- the others
 
-    def _deliver(self, found: list[CheckResult], seconds: float) -> bool:
+    def _deliver(self, found: list[Finding], seconds: float) -> bool:
         """Send the report to the first node.
 
         Returns False if the first node has written its own report, which means that it no longer
@@ -280,7 +281,7 @@ class Meeting:
 
     # -- both
 
-    def _report(self, found: list[CheckResult], seconds: float) -> dict[str, Any]:
+    def _report(self, found: list[Finding], seconds: float) -> dict[str, Any]:
         placed = [asdict(finding) | {"where": self.name} for finding in found]
         failed = _failed(_group({self.name: found}))
         return {"node": self.name, "failed": failed, "seconds": seconds, "findings": placed}
@@ -295,8 +296,8 @@ class Meeting:
         os.replace(new, self.folder / name)
 
 
-def _has(found: list[CheckResult], id: str) -> bool:
-    return any(finding.id == id and finding.status == "error" for finding in found)
+def _has(found: list[Finding], id: str) -> bool:
+    return any(finding.id == id and finding.severity == "error" for finding in found)
 
 
 def _read_all(connection: socket.socket) -> bytes:
@@ -311,43 +312,43 @@ def _read_all(connection: socket.socket) -> bytes:
 _ORDER = ("error", "warning", "unknown", "good")
 
 
-def _group(reports: Mapping[str, list[CheckResult]]) -> list[CheckResult]:
+def _group(reports: Mapping[str, list[Finding]]) -> list[Finding]:
     """Merge equal findings of several nodes; sort them so that errors come first."""
-    nodes: dict[CheckResult, list[str]] = {}
+    nodes: dict[Finding, list[str]] = {}
     for name, findings in reports.items():
         for finding in findings:
-            plain = CheckResult(finding.id, finding.status, finding.what, finding.why, finding.fix)
+            plain = Finding(finding.id, finding.severity, finding.what, finding.why, finding.fix)
             nodes.setdefault(plain, []).append(name)
     every = len(reports)
     merged = []
     for finding, names in nodes.items():
         where = "every node" if len(names) == every > 1 else some(sorted(names))
-        merged.append(CheckResult(**{**asdict(finding), "where": where}))
-    return sorted(merged, key=lambda finding: _ORDER.index(finding.status))
+        merged.append(Finding(**{**asdict(finding), "where": where}))
+    return sorted(merged, key=lambda finding: _ORDER.index(finding.severity))
 
 
-def _failed(grouped: list[CheckResult]) -> str:
+def _failed(grouped: list[Finding]) -> str:
     """The first error as one line, or an empty text."""
-    first = next((finding for finding in grouped if finding.status == "error"), None)
+    first = next((finding for finding in grouped if finding.severity == "error"), None)
     return f"{first.id}: {first.what} on {first.where}" if first else ""
 
 
-def _tell(grouped: list[CheckResult]) -> None:
+def _tell(grouped: list[Finding]) -> None:
     for finding in grouped:
-        if finding.status in ("error", "warning"):
-            mark = "WARNING: " if finding.status == "warning" else ""
+        if finding.severity in ("error", "warning"):
+            mark = "WARNING: " if finding.severity == "warning" else ""
             text = f"{finding.id}: {finding.what} on {finding.where}: {finding.why}; {finding.fix}"
             print(f"hpc-amp: {mark}preflight: {' '.join(text.split())}", file=sys.stderr)
 
 
-def _summary(grouped: list[CheckResult], nodes: int, seconds: float) -> str:
-    ids: dict[str, set[str]] = {status: set() for status in _ORDER}
+def _summary(grouped: list[Finding], nodes: int, seconds: float) -> str:
+    ids: dict[str, set[str]] = {severity: set() for severity in _ORDER}
     for finding in grouped:
-        ids[finding.status].add(finding.id)
+        ids[finding.severity].add(finding.id)
     parts = [f"{len(ids['good'])} checks good"]
-    for status, title in (("error", "error"), ("warning", "warning"), ("unknown", "not checked")):
-        if ids[status]:
-            parts.append(f"{title}: {', '.join(sorted(ids[status]))}")
+    for severity, title in (("error", "error"), ("warning", "warning"), ("unknown", "not checked")):
+        if ids[severity]:
+            parts.append(f"{title}: {', '.join(sorted(ids[severity]))}")
     return f"preflight: {nodes} node(s) in {seconds:.1f} s: {'; '.join(parts)}"
 
 

@@ -7,7 +7,8 @@ import os
 import resource
 import socket
 
-from hpc_amp.preflight.node import CheckResult, Findings, Node, listed
+from hpc_amp.finding import Finding, Findings
+from hpc_amp.preflight.node import Node, listed
 
 _MIB = 2**20
 
@@ -25,7 +26,7 @@ def check_names(node: Node) -> Findings:
             f"MASTER_ADDR {name!r} cannot be resolved in the container: {error.strerror or error}"
         )
         fix = "check /etc/hosts and /etc/resolv.conf in the container, and `address` of the site"
-        yield CheckResult("net.name", "error", what, why, fix)
+        yield Finding("net.name", "error", what, why, fix)
         return
     loops = sorted(address for address in found if address.startswith("127.") or address == "::1")
     if loops and len(loops) == len(found):
@@ -33,9 +34,9 @@ def check_names(node: Node) -> Findings:
         fix = (
             "ask for a correction of /etc/hosts, or choose another name with `address` of the site"
         )
-        yield CheckResult("net.name", "error", what, why, fix)
+        yield Finding("net.name", "error", what, why, fix)
     else:
-        yield CheckResult("net.name", "good", f"{name} resolves to {', '.join(sorted(found))}")
+        yield Finding("net.name", "good", f"{name} resolves to {', '.join(sorted(found))}")
 
 
 def check_port(node: Node) -> Findings:
@@ -46,15 +47,15 @@ def check_port(node: Node) -> Findings:
     try:
         low, high = map(int, node.at("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     except (OSError, ValueError):
-        yield CheckResult("net.port", "unknown", "the range of ephemeral ports cannot be read")
+        yield Finding("net.port", "unknown", "the range of ephemeral ports cannot be read")
         return
     if low <= port <= high:
         what = f"port {port} is in the range of ephemeral ports ({low} to {high})"
         why = "another connection may use it already"
         fix = "ask for net.ipv4.ip_local_port_range to end at 60999, which is the default"
-        yield CheckResult("net.port", "warning", what, why, fix)
+        yield Finding("net.port", "warning", what, why, fix)
     else:
-        yield CheckResult("net.port", "good", f"port {port} is outside {low} to {high}")
+        yield Finding("net.port", "good", f"port {port} is outside {low} to {high}")
 
 
 def check_interfaces(node: Node, names: list[str] | None = None) -> Findings:
@@ -70,7 +71,7 @@ def check_interfaces(node: Node, names: list[str] | None = None) -> Findings:
             continue
         usable = interfaces(value, names, exact=variable.startswith("GLOO"))
         if usable:
-            yield CheckResult("net.if", "good", f"{variable}={value} selects {', '.join(usable)}")
+            yield Finding("net.if", "good", f"{variable}={value} selects {', '.join(usable)}")
             continue
         source = _set_by(node, variable)
         used = node.nodes > 1 and (
@@ -82,7 +83,7 @@ def check_interfaces(node: Node, names: list[str] | None = None) -> Findings:
         )
         fix = f"set {variable} in container.env to one of them, or to an empty value"
         why = "the ranks could not connect"
-        yield CheckResult("net.if", "error" if used else "warning", what, why, fix)
+        yield Finding("net.if", "error" if used else "warning", what, why, fix)
 
 
 def interfaces(value: str, names: list[str], *, exact: bool = False) -> list[str]:
@@ -124,9 +125,9 @@ def check_infiniband(node: Node) -> Findings:
     if lacks:
         fix = "bind what is missing; a limit must be raised for the scheduler's daemon on the node"
         what = f"the node has {', '.join(cards)}, but {'; '.join(lacks)}"
-        yield CheckResult("net.ib", "warning", what, why, fix)
+        yield Finding("net.ib", "warning", what, why, fix)
     else:
-        yield CheckResult("net.ib", "good", f"{', '.join(cards)} can be used")
+        yield Finding("net.ib", "good", f"{', '.join(cards)} can be used")
 
 
 def _set_by(node: Node, variable: str) -> str:

@@ -1,9 +1,9 @@
-"""What the checks of the preflight know about a node, and their results."""
+"""What the checks of the preflight know about a node."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,19 +11,6 @@ from typing import Any
 
 from hpc_amp.distributed.environment import environment_changes
 from hpc_amp.distributed.world import World, resolve
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """The result of a check. docs/doctor.md lists the ids."""
-
-    id: str
-    status: str
-    """`good`, `warning`, `error`, or `unknown` (it cannot be checked here)."""
-    what: str
-    why: str = ""
-    fix: str = ""
-    where: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +84,6 @@ class Node:
         """
         one_a_node = {"HPC_AMP_WORLD_SIZE": str(self.nodes), "HPC_AMP_PPN": "1"}
         return resolve({**self.environ, "HPC_AMP_NNODES": str(self.nodes), **one_a_node})
-
-
-Findings = Iterator[CheckResult]
 
 
 def some(names: Iterable[str]) -> str:

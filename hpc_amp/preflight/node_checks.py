@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpc_amp.distributed.world import WorldError
+from hpc_amp.finding import Finding, Findings
 from hpc_amp.preflight.gpu_checks import check_gpus
 from hpc_amp.preflight.network_checks import (
     check_infiniband,
@@ -26,7 +27,7 @@ from hpc_amp.preflight.network_checks import (
     check_names,
     check_port,
 )
-from hpc_amp.preflight.node import CheckResult, Findings, Node, listed, some
+from hpc_amp.preflight.node import Node, listed, some
 
 _MIB, _GIB = 2**20, 2**30
 
@@ -53,15 +54,15 @@ def check_rank(node: Node) -> Findings:
     if node.nodes * node.ranks > 1 and not node.environ.get("HPC_AMP_WORLD_SIZE"):
         what = "the variables of the script are not visible in the container"
         fix = "remove --cleanenv, --containall and --compat from container.args of job and site"
-        yield CheckResult("rank", "error", what, hidden, fix)
+        yield Finding("rank", "error", what, hidden, fix)
         return
     try:
         world = node.world()
     except WorldError as error:
         fix = "check that the launcher starts one task on each node, and check launch.args"
-        yield CheckResult("rank", "error", f"{error}", hidden, fix)
+        yield Finding("rank", "error", f"{error}", hidden, fix)
         return
-    yield CheckResult("rank", "good", f"one task on each of {world.size} node(s) ({world.source})")
+    yield Finding("rank", "good", f"one task on each of {world.size} node(s) ({world.source})")
 
 
 def check_run_dir(node: Node) -> Findings:
@@ -75,7 +76,7 @@ def check_run_dir(node: Node) -> Findings:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             fix = "free some space, or set runs_dir to another file system"
         what = f"{node.run_dir} is not writable: {error.strerror}"
-        yield CheckResult("fs", "error", what, why, fix)
+        yield Finding("fs", "error", what, why, fix)
         return
     yield _space("fs", node.run_dir, _GIB, why, "free some space before the first checkpoint")
 
@@ -99,9 +100,9 @@ def check_binds(node: Node) -> Findings:
     if missing:
         fix = "check that the file system is mounted on this node, and the permissions"
         what = f"cannot be read{_inside(node)}: {', '.join(missing)}"
-        yield CheckResult("bind", "error", what, "the program may need it", fix)
+        yield Finding("bind", "error", what, "the program may need it", fix)
     else:
-        yield CheckResult("bind", "good", "all binds are visible")
+        yield Finding("bind", "good", "all binds are visible")
 
 
 def check_data(node: Node) -> Findings:
@@ -113,23 +114,23 @@ def check_data(node: Node) -> Findings:
     why = "every rank reads its images from it"
     if root.is_dir():
         if os.access(root, os.R_OK | os.X_OK):
-            yield CheckResult("data", "good", f"{data['root']} can be read")
+            yield Finding("data", "good", f"{data['root']} can be read")
         else:
             what = f"you have no permission to read {data['root']}"
             fix = "check the permissions with ls -ld, also of the folders above it"
-            yield CheckResult("data", "error", what, why, fix)
+            yield Finding("data", "error", what, why, fix)
     elif data["if_missing"] == "synthetic":
         what = f"{data['root']} does not exist: the job will train on SYNTHETIC images"
-        yield CheckResult("data", "good", what)
+        yield Finding("data", "good", what)
     elif data["download"] and data["name"] != "imagefolder":
         what = f"{data['root']} does not exist yet: rank 0 will download the data"
-        yield CheckResult("data", "good", what)
+        yield Finding("data", "good", what)
     else:
         fix = "check train.data.root"
         if node.in_container:
             fix += "; a folder outside the image must be bound (container.bind)"
         what = f"the folder {data['root']} does not exist{_inside(node)}"
-        yield CheckResult("data", "error", what, why, fix)
+        yield Finding("data", "error", what, why, fix)
 
 
 def check_tmp(node: Node) -> Findings:
@@ -143,7 +144,7 @@ def check_tmp(node: Node) -> Findings:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             what = f"{folder} is full"
         fix = "remove old files from it, or bind a larger folder: container.bind=[DIR:/tmp]"
-        yield CheckResult("tmp", "error", what, why, fix)
+        yield Finding("tmp", "error", what, why, fix)
         return
     fix = "bind a larger folder: container.bind=[DIR:/tmp]"
     yield _space("tmp", node.at(folder), _GIB, why, fix, name=folder)
@@ -160,7 +161,7 @@ def check_shm(node: Node) -> Findings:
         _write(node.at("/dev/shm"))
     except OSError as error:
         what = f"/dev/shm is not writable: {error.strerror}"
-        yield CheckResult("shm", "error", what, why, fix)
+        yield Finding("shm", "error", what, why, fix)
         return
     yield _space("shm", node.at("/dev/shm"), node.ranks * 128 * _MIB, why, fix, name="/dev/shm")
 
@@ -172,14 +173,14 @@ def check_usersite(node: Node) -> Findings:
     folder = Path(site.getusersitepackages())
     names = _modules(folder)
     if not names:
-        yield CheckResult("usersite", "good", "there are no packages in the home folder")
+        yield Finding("usersite", "good", "there are no packages in the home folder")
     elif node.program.get("PYTHONNOUSERSITE"):
-        yield CheckResult("usersite", "good", f"Python ignores the packages in {folder}")
+        yield Finding("usersite", "good", f"Python ignores the packages in {folder}")
     else:
         what = f"packages in {folder} replace those of the image: {some(names)}"
         why = "they were installed for another Python or torch"
         fix = "do not set PYTHONNOUSERSITE to an empty value in container.env"
-        yield CheckResult("usersite", "warning", what, why, fix)
+        yield Finding("usersite", "warning", what, why, fix)
 
 
 def check_imports(node: Node) -> Findings:
@@ -202,19 +203,19 @@ def check_imports(node: Node) -> Findings:
     if pollution:
         what = f"PYTHONPATH replaces packages of the image: {some(pollution)}"
         fix = "remove it from container.env, or from the environment of the image"
-        yield CheckResult("py.path", "warning", what, why, fix)
+        yield Finding("py.path", "warning", what, why, fix)
     else:
-        yield CheckResult("py.path", "good", "PYTHONPATH replaces no package of the image")
+        yield Finding("py.path", "good", "PYTHONPATH replaces no package of the image")
     if _find("torch", [*added, *own]) is None:
         what = f"{sys.executable} has no torch"
         if node.job.get("train"):
             fix = "use an image with torch, or set container.python to a Python that has it"
-            yield CheckResult("img.python", "error", what, "the built-in tasks need it", fix)
+            yield Finding("img.python", "error", what, "the built-in tasks need it", fix)
         else:
-            yield CheckResult("img.python", "good", f"{what}; your program may not need it")
+            yield Finding("img.python", "good", f"{what}; your program may not need it")
     else:
         version = ".".join(map(str, sys.version_info[:3]))
-        yield CheckResult("img.python", "good", f"Python {version} with torch, {sys.executable}")
+        yield Finding("img.python", "good", f"Python {version} with torch, {sys.executable}")
 
 
 def check_program(node: Node) -> Findings:
@@ -228,13 +229,13 @@ def check_program(node: Node) -> Findings:
         path = node.program.get("PATH", os.defpath)
         there = os.access(workdir / word, os.X_OK) if "/" in word else shutil.which(word, path=path)
         if there:
-            yield CheckResult("program", "good", f"{word} exists")
+            yield Finding("program", "good", f"{word} exists")
         else:
             what = f"the program {word} does not exist{_inside(node)}"
             fix = "check the name, and PATH in job.setup"
             if node.in_container:
                 fix = "check the name; a program that is not in the image must be bound"
-            yield CheckResult("program", "error", what, why, fix)
+            yield Finding("program", "error", what, why, fix)
         return
     script = next((text for text in run[1:] if not text.startswith("-")), "")
     if not script.endswith(".py") or (len(run) > 1 and run[1] in ("-m", "-c")):
@@ -245,14 +246,14 @@ def check_program(node: Node) -> Findings:
         what = f"the file {script} does not exist{_inside(node)}"
         fix = f"a relative path starts from the working directory, {workdir}"
         fix += "; other folders must be bound (container.bind)" if node.in_container else ""
-        yield CheckResult("program", "error", what, why, fix)
+        yield Finding("program", "error", what, why, fix)
         return
     shadows = sorted(_SHADOWED & _modules(folder))
     if shadows and "-I" not in run:
         what = f"files in {folder} hide libraries of the same name: {', '.join(shadows)}"
         why = "torch would import them, because Python searches the program's folder first"
-        yield CheckResult("py.path", "warning", what, why, "rename them")
-    yield CheckResult("program", "good", f"{' '.join(run[:2])} exists")
+        yield Finding("py.path", "warning", what, why, "rename them")
+    yield Finding("program", "good", f"{' '.join(run[:2])} exists")
 
 
 def check_masked(node: Node) -> Findings:
@@ -266,7 +267,7 @@ def check_masked(node: Node) -> Findings:
     if masked:
         fix = "set them in container.env or in env of the site, which override the image"
         why = "the variables of an image override those of the script"
-        yield CheckResult("env.masked", "warning", "; ".join(masked), why, fix)
+        yield Finding("env.masked", "warning", "; ".join(masked), why, fix)
     set_by_image = [
         f"{name}={node.environ[name]}"
         for name in _NETWORK_VARIABLES
@@ -276,9 +277,9 @@ def check_masked(node: Node) -> Findings:
         what = f"the image itself sets {', '.join(set_by_image)}"
         why = "the value is for the network of another machine and may be wrong here"
         fix = "set the variable in container.env, to the right value or to an empty one"
-        yield CheckResult("env.masked", "warning", what, why, fix)
+        yield Finding("env.masked", "warning", what, why, fix)
     if not masked and not set_by_image:
-        yield CheckResult("env.masked", "good", "the image changes no variable of the script")
+        yield Finding("env.masked", "good", "the image changes no variable of the script")
 
 
 def check_libraries(node: Node) -> Findings:
@@ -290,9 +291,9 @@ def check_libraries(node: Node) -> Findings:
         what = f"LD_LIBRARY_PATH does not have these folders of the image: {', '.join(lost)}"
         why = "torch and CUDA find their libraries in them"
         fix = "add them to LD_LIBRARY_PATH in container.env or --env, which replaced the image's"
-        yield CheckResult("env.libs", "warning", what, why, fix)
+        yield Finding("env.libs", "warning", what, why, fix)
     elif wanted:
-        yield CheckResult("env.libs", "good", "LD_LIBRARY_PATH of the image is kept")
+        yield Finding("env.libs", "good", "LD_LIBRARY_PATH of the image is kept")
 
 
 def check_cores(node: Node) -> Findings:
@@ -307,9 +308,9 @@ def check_cores(node: Node) -> Findings:
         what = f"{have} core(s) are available for {ranks} rank(s) with {each} requested for each"
         why = "threads and loader processes share cores, which can make training ten times slower"
         fix = "check how the launcher binds tasks (launch.args), or reduce job.cpus_per_gpu"
-        yield CheckResult("cpu.affinity", "warning", what, why, fix)
+        yield Finding("cpu.affinity", "warning", what, why, fix)
     else:
-        yield CheckResult("cpu.affinity", "good", f"{have} core(s), {asked} requested")
+        yield Finding("cpu.affinity", "good", f"{have} core(s), {asked} requested")
 
 
 def check_limits(node: Node) -> Findings:
@@ -318,9 +319,9 @@ def check_limits(node: Node) -> Findings:
     if 0 <= soft < 1024:
         what = f"the limit of open files is only {soft} (hard limit {hard})"
         why = "loader processes pass tensors as open files: `Too many open files`"
-        yield CheckResult("limits", "warning", what, why, "add `ulimit -n 4096` to job.setup")
+        yield Finding("limits", "warning", what, why, "add `ulimit -n 4096` to job.setup")
     else:
-        yield CheckResult("limits", "good", f"the limit of open files is {soft}")
+        yield Finding("limits", "good", f"the limit of open files is {soft}")
 
 
 CHECKS: dict[str, Callable[[Node], Findings]] = {
@@ -346,14 +347,14 @@ CHECKS: dict[str, Callable[[Node], Findings]] = {
 """All checks in the order in which they are made. The key is the id of a check's first finding."""
 
 
-def look(node: Node) -> list[CheckResult]:
-    """Make all checks. A check that raises an exception gives a finding of status `unknown`."""
-    found: list[CheckResult] = []
+def look(node: Node) -> list[Finding]:
+    """Make all checks. A check that raises an exception gives a finding of severity `unknown`."""
+    found: list[Finding] = []
     for id, check in CHECKS.items():
         try:
             found += check(node)
         except Exception as error:
-            found.append(CheckResult(id, "unknown", f"the check itself failed: {error!r}"))
+            found.append(Finding(id, "unknown", f"the check itself failed: {error!r}"))
     return found
 
 
@@ -381,7 +382,7 @@ def _write(folder: Path) -> None:
             path.unlink()
 
 
-def _space(id: str, path: Path, wanted: int, why: str, fix: str, name: str = "") -> CheckResult:
+def _space(id: str, path: Path, wanted: int, why: str, fix: str, name: str = "") -> Finding:
     found = os.statvfs(path)
     free = found.f_bavail * found.f_frsize
     # Rounded, so that nodes with about the same free space have the same finding.
@@ -389,11 +390,11 @@ def _space(id: str, path: Path, wanted: int, why: str, fix: str, name: str = "")
     name = name or str(path)
     if free < wanted:
         what = f"{name} has only about {shown} of free space"
-        return CheckResult(id, "warning", what, why, fix)
+        return Finding(id, "warning", what, why, fix)
     if found.f_files and found.f_favail < 1000:
         what = f"{name} has almost no free inodes: only a few more files can be created"
-        return CheckResult(id, "warning", what, why, fix)
-    return CheckResult(id, "good", f"{name} has enough space")
+        return Finding(id, "warning", what, why, fix)
+    return Finding(id, "good", f"{name} has enough space")
 
 
 def _modules(folder: Path) -> set[str]:

@@ -48,6 +48,9 @@ class Arrays(ABC):
     """Whether the command that submits a sweep runs its points itself, as processes of this machine
     (`hpc_amp.campaigns.here`). `task` is then `$HPC_AMP_TASK`."""
 
+    one_by_one: ClassVar[bool] = False
+    """Whether `submit` submits each task as a job of its own, and yields their ids in the order of
+    the tasks."""
     in_turn: ClassVar[bool] = False
     """Whether the tasks run one after the other in the same job."""
 
@@ -117,6 +120,7 @@ class OneByOne(Arrays):
 
     task = "$HPC_AMP_TASK"
     bounds = False
+    one_by_one = True
 
     def submit(self, script: Path, tasks: int) -> Iterator[str]:
         """Submit one job after the other, until the scheduler refuses one."""
@@ -154,6 +158,7 @@ class SingleJobs(OneByOne):
 class InOneJob(SingleJobs):
     """All tasks in one job, one after the other."""
 
+    one_by_one = False
     in_turn = True
 
     def task_id(self, job_ids: Sequence[str], task: int, tasks: int) -> str | None:

@@ -1,6 +1,6 @@
-"""Scaling studies: what their runs measured, what follows from it, and how it is shown.
+"""Scaling studies: plan them, analyse the measurements of their runs, and write reports.
 
-    folder -> timing, runs -> points -> curve (speedup, efficiency) -> fit, caveats -> report
+    plan -> campaign -> runs -> points -> curve (speedup, efficiency), fit -> caveats -> report
 
-Everything is standard library but the page (Jinja2) and the pictures (matplotlib, if it is there).
+Only the HTML page needs Jinja2, and the pictures need matplotlib, which is optional.
 """

@@ -1,24 +1,20 @@
-"""Everything that a report of a study says, before it is text."""
+"""The analysis of a study: everything that its report contains, as values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from hpc_amp.study.caveat import Caveat, merged
-from hpc_amp.study.conditions import differing_conditions
+from hpc_amp.study.caveats import Caveat, caveats_of
 from hpc_amp.study.curve import Curve, make_curve
 from hpc_amp.study.folder import KINDS, Study
-from hpc_amp.study.incomplete import incomplete_points, weak_reference
 from hpc_amp.study.points import measure_point
 from hpc_amp.study.runs import StudyRun, distinct, read_runs
-from hpc_amp.study.suspicious import suspicious_figures
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """A study with what follows from its runs. `curves` has one for each kind with a point."""
+    """A study and the results of its runs. `curves` has a curve for each kind with a point."""
 
     study: Study
     runs: tuple[StudyRun, ...]
@@ -27,21 +23,21 @@ class Analysis:
 
     @property
     def measured(self) -> list[StudyRun]:
-        """Runs with measurements, of some ranks at least."""
+        """Runs with measurements of at least one rank."""
         return [run for run in self.runs if run.ranks]
 
     @property
     def unmeasured(self) -> list[StudyRun]:
-        """Runs that are not measured completely."""
+        """Runs without measurements of all ranks."""
         return [run for run in self.runs if run.state != "measured"]
 
     def values(self, key: str) -> list[str]:
-        """What the ranks say about `device`, `torch`, `precision` or `data`: each value once."""
+        """The different values of `device`, `torch`, `precision` or `data` over all ranks."""
         return distinct(self.measured, key)
 
 
 def analyse(study: Study) -> Analysis:
-    """Read the runs of a study and put them together, however many there are by now."""
+    """Read the runs of a study and analyse them. Some runs may still be missing."""
     runs = read_runs(study)
     curves = []
     for kind in KINDS:
@@ -51,13 +47,4 @@ def analyse(study: Study) -> Analysis:
         measured = [point for point in points if point is not None]
         if measured:
             curves.append(make_curve(measured))
-    return Analysis(study, tuple(runs), tuple(curves), tuple(merged(_caveats(study, runs, curves))))
-
-
-def _caveats(study: Study, runs: Sequence[StudyRun], curves: Sequence[Curve]) -> Iterator[Caveat]:
-    yield from incomplete_points(runs)
-    for curve in curves:
-        yield from weak_reference(study, curve)
-    yield from differing_conditions(runs, [s.point for curve in curves for s in curve.points])
-    for curve in curves:
-        yield from suspicious_figures(curve)
+    return Analysis(study, tuple(runs), tuple(curves), tuple(caveats_of(study, runs, curves)))

@@ -1,4 +1,4 @@
-"""Two studies next to each other: fp32 and fp16, container and bare."""
+"""Compare two studies, such as fp32 and fp16, or with and without a container."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ _CONDITIONS = ("precision", "device", "torch", "data")
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """A point that both studies measured. `ratio` is samples per second of the second study over
-    those of the first, `half_width` half its 95 % interval, None where one has a single run."""
+class ComparedPoint:
+    """A point that both studies have measured."""
 
     kind: Kind
     nodes: int
@@ -26,47 +25,49 @@ class Compared:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the second study is."""
+        """Samples per second of the second study divided by those of the first."""
         return self.second.point.samples_per_second / self.first.point.samples_per_second
 
     @property
     def half_width(self) -> float | None:
-        """Of the ratio: independent relative errors add in squares."""
+        """Half the 95 % interval of the ratio; None if one of the studies has a single run."""
         one, two = self.first.point.half_width, self.second.point.half_width
-        return None if one is None or two is None else self.ratio * math.hypot(one, two)
+        if one is None or two is None:
+            return None
+        return self.ratio * math.hypot(one, two)  # independent relative errors add in squares
 
 
 def labels(first: Analysis, second: Analysis) -> tuple[str, str]:
-    """What to call the two: by their names, where these are the same by precision too, and else by
-    the names of their folders."""
+    """Different labels for two studies: their names; else their names and precisions; else the
+    names of their folders."""
     names = [(one.study.name, joined(one.values("precision"))) for one in (first, second)]
     if names[0][0] != names[1][0]:
         return names[0][0], names[1][0]
     if names[0] != names[1]:
-        told = [f"{name} ({precision or 'nothing measured'})" for name, precision in names]
-        return told[0], told[1]
+        one, two = (f"{name} ({precision or 'nothing measured'})" for name, precision in names)
+        return one, two
     return first.study.id, second.study.id
 
 
-def compare(first: Analysis, second: Analysis) -> list[Compared]:
-    """The points that both measured."""
+def compare(first: Analysis, second: Analysis) -> list[ComparedPoint]:
+    """The points that both studies have measured."""
     found = []
     for kind in KINDS:
         ours, theirs = (
             {s.point.nodes: s for c in one.curves if c.kind == kind for s in c.points}
             for one in (first, second)
         )
-        found += [Compared(kind, n, ours[n], theirs[n]) for n in sorted(ours.keys() & theirs)]
+        found += [ComparedPoint(kind, n, ours[n], theirs[n]) for n in sorted(ours.keys() & theirs)]
     return found
 
 
 def differences(first: Analysis, second: Analysis) -> list[str]:
-    """In what the runs of the two differ, beside what they measured."""
-    told = []
+    """The conditions in which the runs of two studies differ, as text."""
+    found = []
     for key in _CONDITIONS:
         one, two = joined(first.values(key)), joined(second.values(key))
         if one and two and one != two:
-            told.append(f"{key}: {two} against {one}")
+            found.append(f"{key}: {two} against {one}")
     for kind in KINDS:
         batches = [
             (c.first.point.batch_size, c.second.point.batch_size)
@@ -75,12 +76,12 @@ def differences(first: Analysis, second: Analysis) -> list[str]:
         ]
         if batches:
             one_batch, two_batch = batches[0]
-            told.append(f"batch of {kind} scaling: {two_batch:,} against {one_batch:,}")
-    return told
+            found.append(f"batch of {kind} scaling: {two_batch:,} against {one_batch:,}")
+    return found
 
 
 def comparison_table(first: Analysis, second: Analysis) -> Table | None:
-    """One row a point that both measured, or None where there is none."""
+    """A table with a row for each point that both studies have measured; None without any."""
     one, two = labels(first, second)
     columns = (
         "scaling", "nodes", f"{one} samples/s", f"{two} samples/s", "ratio",

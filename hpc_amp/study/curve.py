@@ -1,11 +1,11 @@
 """Speedup and parallel efficiency over the number of nodes.
 
-Both count from the smallest number of nodes that was measured, m = nodes / smallest:
+Both are relative to the smallest measured number of nodes, with m = nodes / smallest:
 
-    speedup     samples per second over those of the smallest point; with the same global batch
-                (strong scaling) this is T(smallest) / T(n)
-    efficiency  speedup / m: for weak scaling, the samples per second and node over those of the
-                smallest point
+    speedup     samples per second divided by those of the smallest point; with the same global
+                batch (strong scaling) this is T(smallest) / T(n)
+    efficiency  speedup / m; for weak scaling, this is the samples per second and node divided by
+                those of the smallest point
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from hpc_amp.study.fit import Fit, fit_amdahl, fit_gustafson
 from hpc_amp.study.folder import Kind
 from hpc_amp.study.points import MeasuredPoint
 
-# What computing centres ask for at least (CSC and others): below it, nodes are wasted.
+# The minimum that computing centres such as CSC ask for.
 EFFICIENCY_FLOOR = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledPoint:
-    """A point against the smallest one.
+    """A point relative to the smallest one.
 
-    `half_width` is half the 95 % interval of the efficiency, in the same unit; None where one of
-    the two points has a single run, and 0 for the smallest point itself.
+    `half_width` is half the 95 % interval of the efficiency, in the same unit. It is None if one of
+    the two points has a single run, and 0 for the smallest point.
     """
 
     point: MeasuredPoint
@@ -40,8 +40,8 @@ class ScaledPoint:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Where efficiency falls under the floor: above it on `last_nodes`, under it on `first_nodes`,
-    the next number measured. `nodes` lies between them, by a straight line over log(nodes)."""
+    """The place where efficiency falls below the floor: above it on `last_nodes`, below it on
+    `first_nodes`, the next measured number. `nodes` is interpolated, linear in log(nodes)."""
 
     last_nodes: int
     first_nodes: int
@@ -50,7 +50,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """All points of one kind, smallest first; at least one."""
+    """The points of one kind of scaling, at least one, sorted by the number of nodes."""
 
     kind: Kind
     points: tuple[ScaledPoint, ...]
@@ -59,12 +59,12 @@ class Curve:
 
     @property
     def reference(self) -> MeasuredPoint:
-        """The point that the others are compared with."""
+        """The point on the smallest number of nodes."""
         return self.points[0].point
 
 
 def make_curve(points: Sequence[MeasuredPoint]) -> Curve:
-    """The curve through at least one point; all of one kind."""
+    """The curve of at least one point; all are of one kind."""
     ordered = sorted(points, key=lambda point: point.nodes)
     scaled = tuple(_scaled(point, ordered[0]) for point in ordered)
     kind = ordered[0].kind
@@ -93,7 +93,7 @@ def _scaled(point: MeasuredPoint, reference: MeasuredPoint) -> ScaledPoint:
 
 
 def _crossing(points: Sequence[ScaledPoint]) -> Crossing | None:
-    """The first one, as nodes grow."""
+    """The first crossing, as the number of nodes grows."""
     for before, after in pairwise(points):
         if after.efficiency < EFFICIENCY_FLOOR <= before.efficiency:
             way = (before.efficiency - EFFICIENCY_FLOOR) / (before.efficiency - after.efficiency)

@@ -1,4 +1,4 @@
-"""A report for programs: JSON and CSV, with times in seconds and shares from 0 to 1."""
+"""A report as JSON and CSV, with times in seconds and shares from 0 to 1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCHEMA = 1
 
 
 def to_plain(analyses: Sequence[Analysis]) -> dict[str, Any]:
-    """One study, or two and what comes out between them, for JSON."""
+    """One study, or two studies and their comparison, as JSON values."""
     plain: dict[str, Any] = {"schema": _SCHEMA, "studies": [_study(one) for one in analyses]}
     if len(analyses) == 2:
         plain["comparison"] = {
@@ -37,7 +37,7 @@ def to_json(analyses: Sequence[Analysis]) -> str:
 
 
 def to_csv(analyses: Sequence[Analysis]) -> str:
-    """One line a point that was measured."""
+    """CSV with a line for each measured point."""
     rows = [
         {"study": one.study.name, "study_id": one.study.id, "kind": curve.kind, **_flat(scaled)}
         for one in analyses

@@ -1,17 +1,17 @@
-"""Amdahl's and Gustafson's laws, fitted to what was measured.
+"""Amdahl's and Gustafson's laws, fitted to measurements.
 
-Both say that a quantity is a straight line, and ask how much of it is the intercept:
+Each law says that a quantity is linear in a variable x:
 
     strong  time of a sample   y(m) = a + b / m    Amdahl, AFIPS 1967
     weak    samples a second   y(m) = a + b m      Gustafson, CACM 31 (1988) 532
 
-m is the number of nodes over the smallest one measured, and s = a / (a + b) is the serial fraction:
-what does not get faster, or does not grow, with more nodes. Under Amdahl's law it is a share of the
-time on the smallest number of nodes, and speedup stays below 1 / s; under Gustafson's efficiency
-stays above 1 - s.
+m is the number of nodes divided by the smallest measured number, and s = a / (a + b) is the serial
+fraction: the part that does not get faster, or does not grow, with more nodes. By Amdahl's law it
+is a share of the time on the smallest number of nodes, and speedup is less than 1 / s. By
+Gustafson's law, efficiency is greater than 1 - s.
 
-The line is found by least squares over all repeats. Timings scatter in proportion to their size, so
-deviations are counted relative to the line (weights 1 / y(m)^2, found in a few rounds).
+The line is fitted by least squares over all repeats. The scatter of times is proportional to their
+size, so deviations are relative to the line: the weights are 1 / y(m)^2, found in a few rounds.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from hpc_amp.campaigns.spread import student_quantile
 
 Law = Literal["Amdahl", "Gustafson"]
 _ROUNDS = 5
-# By this share a point may lie off a law that is said to describe it.
+# The largest relative deviation of a point from a law that describes the points.
 _LARGEST_DEVIATION = 0.1
-# By this share, if its uncertainty is not larger, a serial fraction may lie outside of 0 to 1.
+# A serial fraction may be outside of 0 to 1 by this, or by its uncertainty if that is larger.
 _OUTSIDE = 0.01
 
 
@@ -36,9 +36,9 @@ _OUTSIDE = 0.01
 class Fit:
     """A fitted law.
 
-    `half_width` is half the 95 % interval of the serial fraction, None where there are no more
-    runs than unknowns. `largest_deviation` is that of the median of a point from the line, as a
-    share of the line; with two node counts it says nothing, since a line goes through any two.
+    `half_width` is half the 95 % interval of the serial fraction. It is None for two runs, which
+    determine the line exactly. `largest_deviation` is the largest relative deviation of the median
+    of a point from the line. With two numbers of nodes it is about 0 for any measurements.
     """
 
     law: Law
@@ -53,30 +53,32 @@ class Fit:
 
     @property
     def verifiable(self) -> bool:
-        """Whether there are points enough to see that the law does not hold."""
+        """Whether there are enough points to show that the law does not hold."""
         return self.node_counts > 2
 
     @property
     def describes(self) -> bool:
-        """Whether all points lie near the line."""
+        """Whether all points are near the line."""
         return self.largest_deviation <= _LARGEST_DEVIATION
 
     @property
     def contradiction(self) -> str | None:
-        """What is so where the serial fraction lies outside of 0 to 1, which the law does not know,
-        by more than its uncertainty; None where it does not."""
+        """The meaning of a serial fraction that is outside of 0 to 1 by more than its uncertainty,
+        which the law does not allow; None for any other."""
         margin = max(_OUTSIDE, self.half_width or 0)
         if self.serial_fraction < -margin:
             return "more nodes gain more than is ideal"
-        return "more nodes are slower" if self.serial_fraction > 1 + margin else None
+        if self.serial_fraction > 1 + margin:
+            return "more nodes are slower"
+        return None
 
     @property
     def holds(self) -> bool:
-        """Whether it may be shown as the law of these points, as far as can be seen."""
+        """Whether the law describes the points and nothing contradicts it."""
         return self.describes and self.contradiction is None
 
     def samples_per_second(self, nodes: float) -> float:
-        """What the law says for a number of nodes."""
+        """The samples per second that the law predicts for a number of nodes."""
         times = nodes / self.reference_nodes
         if self.law == "Amdahl":
             return 1 / (self.intercept + self.slope / times)
@@ -84,9 +86,9 @@ class Fit:
 
 
 def fit_amdahl(nodes: Sequence[int], samples_per_second: Sequence[float]) -> Fit | None:
-    """Amdahl's law through runs of strong scaling, one number of each list a run.
+    """Fit Amdahl's law to runs of strong scaling. Each list has one number for each run.
 
-    None where all have the same number of nodes, or no such line stays above zero.
+    Returns None if all runs have the same number of nodes, or if the fitted line is not positive.
     """
     smallest = min(nodes, default=1)
     x = [smallest / n for n in nodes]
@@ -94,7 +96,7 @@ def fit_amdahl(nodes: Sequence[int], samples_per_second: Sequence[float]) -> Fit
 
 
 def fit_gustafson(nodes: Sequence[int], samples_per_second: Sequence[float]) -> Fit | None:
-    """Gustafson's law through runs of weak scaling. None as for `fit_amdahl`."""
+    """Fit Gustafson's law to runs of weak scaling. Returns None as `fit_amdahl` does."""
     smallest = min(nodes, default=1)
     x = [n / smallest for n in nodes]
     return _fit("Gustafson", nodes, x, list(samples_per_second))
@@ -125,7 +127,7 @@ def _fit(law: Law, nodes: Sequence[int], x: list[float], y: list[float]) -> Fit 
 
 
 def _line(x: list[float], y: list[float], weights: list[float]) -> tuple[float, float]:
-    """Intercept and slope with the least weighted sum of squares."""
+    """Intercept and slope of the line with the smallest weighted sum of squares."""
     total = sum(weights)
     x_mean = sum(w * value for w, value in zip(weights, x, strict=True)) / total
     y_mean = sum(w * value for w, value in zip(weights, y, strict=True)) / total
@@ -138,7 +140,8 @@ def _line(x: list[float], y: list[float], weights: list[float]) -> tuple[float, 
 def _half_width(
     x: list[float], y: list[float], line: list[float], intercept: float, slope: float
 ) -> float | None:
-    """Of the serial fraction, from the scatter about the line, to first order in it."""
+    """Half the 95 % interval of the serial fraction, from the scatter around the line, to first
+    order."""
     freedom = len(y) - 2
     if freedom < 1:
         return None
@@ -158,7 +161,7 @@ def _half_width(
 
 
 def _largest_deviation(nodes: Sequence[int], y: list[float], line: list[float]) -> float:
-    """Over the points: how far the median of a point's runs is from the line, relative to it."""
+    """The largest relative deviation of the median of a point's runs from the line."""
     points: dict[int, list[float]] = {}
     for count, value, fitted in zip(nodes, y, line, strict=True):
         points.setdefault(count, []).append(value / fitted)

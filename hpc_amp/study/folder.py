@@ -11,12 +11,13 @@ from hpc_amp.errors import UsageError
 
 Kind = Literal["strong", "weak"]
 KINDS: tuple[Kind, ...] = ("strong", "weak")
+_MOST_NODES = 10**6
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class PlannedRun:
-    """One run of a curve: on how many nodes, and which repeat it is (from 1 on). Where the strong
-    and the weak run on some nodes would be the same, one run of the campaign is both."""
+    """A planned run of a curve. `repeat` counts from 1. If the strong and the weak run on a number
+    of nodes have the same settings, they share one run of the campaign."""
 
     kind: Kind
     nodes: int
@@ -30,8 +31,8 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A study as it was planned. `settings` has, for each kind, the campaign's setting on each
-    number of nodes."""
+    """A study, as it was planned. `settings` has, for each kind, the index of the campaign's
+    setting for each number of nodes."""
 
     campaign: Campaign
     kinds: tuple[Kind, ...]
@@ -50,21 +51,21 @@ class Study:
 
     @property
     def folder(self) -> Path:
-        """That of its campaign."""
+        """The folder of its campaign."""
         return self.campaign.folder
 
     @property
     def created(self) -> str:
-        """When it was started."""
+        """The time at which it was started."""
         return self.campaign.created
 
     @property
     def repeats(self) -> int:
-        """Runs of each point."""
+        """The number of runs of each point."""
         return self.campaign.repeats
 
     def planned_runs(self) -> list[PlannedRun]:
-        """All of them by kind, nodes and repeat."""
+        """All planned runs, sorted by kind, nodes and repeat."""
         return [
             PlannedRun(kind, nodes, repeat)
             for kind in self.kinds
@@ -73,24 +74,25 @@ class Study:
         ]
 
     def point(self, run: PlannedRun) -> int:
-        """The number of the campaign's point that makes a run."""
+        """The index of the campaign's point that makes a run."""
         setting = self.settings[run.kind][self.nodes.index(run.nodes)]
         return setting + (run.repeat - 1) * len(self.campaign.settings)
 
 
 def study_of(campaign: Campaign) -> Study:
-    """The study that a campaign is. Raises UsageError where its description is damaged."""
+    """The study of a campaign. Raises UsageError if its description is damaged."""
     options: Any = campaign.options
     try:
         kinds = tuple(kind for kind in KINDS if kind in options["kinds"])
         nodes = tuple(options["nodes"])
         settings = {kind: tuple(options["settings"][kind]) for kind in kinds}
         known = range(len(campaign.settings))
-        if not kinds or not nodes or not all(_is_count(number) for number in nodes):
-            raise ValueError("kinds or nodes are not what they should be")
+        wrong = [n for n in nodes if type(n) is not int or not 1 <= n <= _MOST_NODES]
+        if not kinds or not nodes or wrong:
+            raise ValueError("kinds or nodes are wrong")
         for numbers in settings.values():
             if len(numbers) != len(nodes) or not all(number in known for number in numbers):
-                raise ValueError("settings are not those of its points")
+                raise ValueError("settings do not fit its points")
     except KeyError as error:
         raise _damaged(campaign, f"{error} is missing") from None
     except (TypeError, ValueError) as error:
@@ -100,7 +102,3 @@ def study_of(campaign: Campaign) -> Study:
 
 def _damaged(campaign: Campaign, why: str) -> UsageError:
     return UsageError(f"{campaign.description} does not describe a study: {why}")
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 1 <= value <= 10**6

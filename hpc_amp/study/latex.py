@@ -1,4 +1,4 @@
-"""The table for a proposal, in LaTeX: needs the package booktabs and nothing else."""
+"""The table for a proposal, in LaTeX. It needs the package booktabs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _COLUMNS = {
     "speedup": "Speedup",
     "efficiency": "Efficiency",
 }
-# A text that could mean something else to TeX, by what prints it. A dash is kept from becoming a
-# longer one together with the next, and `?` and `!` from turning around before a backquote.
+# Characters with a special meaning in TeX, and the text that prints them. `{}` after a hyphen keeps
+# two hyphens from becoming a dash. A plain backquote would change `?` and `!` before it.
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -42,12 +42,12 @@ _SPECIAL = {
 
 
 def escape(text: str) -> str:
-    """A text that LaTeX prints as it is, in text and in a table."""
+    """Escape a text, so that LaTeX prints it unchanged."""
     return "".join(_SPECIAL.get(letter, letter) for letter in text)
 
 
 def to_latex(analysis: Analysis) -> str:
-    """One table for each kind of scaling; a comment where nothing is measured yet."""
+    """A table for each kind of scaling, or a comment if nothing is measured yet."""
     if not analysis.curves:
         return f"% {analysis.study.name}: nothing is measured yet\n"
     return "\n".join(_table(analysis, curve) for curve in analysis.curves)
@@ -86,5 +86,5 @@ def _caption(analysis: Analysis, curve: Curve) -> str:
 
 
 def _label(analysis: Analysis, curve: Curve) -> str:
-    """Letters, digits and dashes only: a label is not printed."""
+    """The label of a table, of letters, digits and hyphens."""
     return re.sub(r"[^A-Za-z0-9]+", "-", f"{analysis.study.name}-{curve.kind}-scaling")

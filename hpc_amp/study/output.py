@@ -1,4 +1,4 @@
-"""The files of a report: table, CSV, JSON, pictures and page, in one folder."""
+"""Write the files of a report: text, CSV, JSON, pictures and HTML, in one folder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from hpc_amp.study.text import to_text
 
 
 def write_report(analyses: Sequence[Analysis], folder: Path) -> Written:
-    """Write every form of the report of one study, or of two, into `folder`, which is made.
+    """Write the report of one study, or of two studies, into `folder`, which is created.
 
-    `report.txt`, `report.csv`, `report.json`, `report.html`, and where matplotlib is installed
-    `strong.png`, `strong.svg`, `weak.png` and `weak.svg`, as far as there is something to draw.
-    Files of an older report are replaced. Raises UsageError where they cannot be written.
+    The files are `report.txt`, `report.csv`, `report.json` and `report.html`. If matplotlib is
+    installed, the pictures `strong.png`, `strong.svg`, `weak.png` and `weak.svg` are written too,
+    for kinds with a measured point. Files of an older report are replaced. Raises UsageError if a
+    file cannot be written.
     """
     remark = why_no_pictures()
     drawn = {} if remark else {kind: draw(kind, analyses) for kind in KINDS}

@@ -1,4 +1,4 @@
-"""A report as one HTML page that opens from a file: no script, no network, everything inside."""
+"""A report as a single HTML file, without scripts and without links to other files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpc_amp.study.curve import Curve
 from hpc_amp.study.folder import Kind
 from hpc_amp.study.tables import allreduce_table, points_table, shares_table, unmeasured_table
 
-# What fills the parts of a bar: told apart without colour, too.
+# The fills of the parts of a bar, which differ without colour too.
 _FILLS = {
     "compute": "#0072b2",
     "communication": "url(#hatched)",
@@ -30,9 +30,9 @@ _FILLS = {
 def to_html(
     analyses: Sequence[Analysis], pictures: Mapping[Kind, bytes], remark: str | None = None
 ) -> str:
-    """The page of one study, or of two and their comparison.
+    """The page of one study, or of two studies and their comparison.
 
-    `pictures` has an SVG for each kind of scaling; `remark` says why there are none.
+    `pictures` has an SVG for each kind of scaling. `remark` says why there are no pictures.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -55,8 +55,8 @@ def to_html(
 
 
 def embedded(svg: bytes, prefix: str) -> str:
-    """An SVG file as an element of a page: without its prologue and metadata, and with identifiers
-    that no other picture of the page has."""
+    """An SVG file as an element of a page: without prologue and metadata, and with `prefix` before
+    all identifiers, so that they differ from those of other pictures."""
     text = svg.decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -103,9 +103,9 @@ def _bars(curve: Curve) -> list[dict[str, Any]]:
             width = 100 * max(value or 0, 0)
             parts.append({"start": f"{start:.2f}", "width": f"{width:.2f}", "fill": _FILLS[name]})
             start += width
-        told = ", ".join(f"{name} {percent(value)}" for name, value in values.items())
         nodes = count(scaled.point.nodes, "node")
-        bars.append({"nodes": nodes, "parts": parts, "text": f"{nodes}: {told}"})
+        text = ", ".join(f"{name} {percent(value)}" for name, value in values.items())
+        bars.append({"nodes": nodes, "parts": parts, "text": f"{nodes}: {text}"})
     return bars
 
 

@@ -1,17 +1,17 @@
-"""The picture of a scaling study: throughput over nodes with the ideal line, efficiency beneath.
+"""The picture of a scaling study: throughput over nodes with the ideal line, and efficiency below.
 
-Needs matplotlib, which is imported when a picture is drawn. Colours are Okabe and Ito's, which
-colour-blind readers tell apart; markers and dashes tell studies apart in grey print.
+Needs matplotlib, which is imported when a picture is drawn. Colour-blind readers can distinguish
+the colours (Okabe and Ito). Studies also differ in their markers, for grey prints.
 """
 
 from __future__ import annotations
 
-import io
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpc_amp.campaigns.figure import make_picture
 from hpc_amp.campaigns.words import percent, percent_between
 from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.compare import labels
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# What is drawn for a number of samples per second on a number of nodes.
+# From samples per second and a number of nodes to the value that is drawn.
 _Value = Callable[[float, float], float]
 
 _COLOURS = ("#0072B2", "#D55E00")
@@ -34,54 +34,40 @@ _FLOOR: Any = (0, (1, 1.5))
 # As wide as a column of a proposal, and readable on a phone.
 _WIDTH, _HEIGHT, _LINE = 4.6, 5.0, 0.18
 _TITLE_LETTERS = 72
-# Up to this ratio of its ends a logarithmic axis would have two numbers at most of 1, 2, 5, 10, ...
+# With a smaller ratio of its ends, a logarithmic axis would have at most two of 1, 2, 5, 10, ...
 _FEW_TICKS = 8
-_DOTS_PER_INCH = 200
 _TICKS = 8
-# The same study gives the same bytes.
-_SETTINGS: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "hpc-amp",
-    "text.parse_math": False,
-}
 
 
 def draw(kind: Kind, analyses: Sequence[Analysis]) -> dict[str, bytes]:
-    """The picture of one kind of scaling, of one study or of two, as `png` and `svg`.
+    """The picture of one kind of scaling, of one study or of two studies, as `png` and `svg`.
 
-    Empty where no study has a point of that kind.
+    Empty if no study has a point of this kind.
     """
     curves = [[c for c in analysis.curves if c.kind == kind] for analysis in analyses]
     if not any(curves):
         return {}
-    from matplotlib import rc_context, rcdefaults
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     names = labels(*analyses) if len(analyses) == 2 else (analyses[0].study.name,)
-    with rc_context():
-        rcdefaults()
-        with rc_context(_SETTINGS):
-            figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
-            FigureCanvasAgg(figure)
-            above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-            for style, (name, found) in enumerate(zip(names, curves, strict=True)):
-                for curve in found:
-                    _draw_curve(above, curve, name, style, _throughput)
-                    _draw_curve(below, curve, name, style, _efficiency(curve))
-            drawn = [curve for found in curves for curve in found]
-            _finish(above, below, drawn)
-            _explain(figure, above, drawn)
-            _entitle(above, drawn, analyses)
-            return {"png": _bytes(figure, "png"), "svg": _bytes(figure, "svg")}
+
+    def draw_curves(figure: Figure) -> None:
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+        for style, (name, found) in enumerate(zip(names, curves, strict=True)):
+            for curve in found:
+                _draw_curve(above, curve, name, style, _throughput)
+                _draw_curve(below, curve, name, style, _efficiency(curve))
+        drawn = [curve for found in curves for curve in found]
+        _finish(above, below, drawn)
+        _explain(figure, above, drawn)
+        _entitle(above, drawn, analyses)
+
+    return make_picture(_WIDTH, _HEIGHT, draw_curves)
 
 
 def _entitle(axes: Axes, curves: Sequence[Curve], analyses: Sequence[Analysis]) -> None:
-    """What was measured, on what, and whether the data were real: a picture is passed on alone."""
-    told = dict.fromkeys(filter(None, map(conditions, analyses)))
-    lines = [line for one in told for line in textwrap.wrap(one, _TITLE_LETTERS)]
+    """The title: the kind, the conditions, and whether the data were real. Pictures are often shown
+    without their report."""
+    sentences = dict.fromkeys(filter(None, map(conditions, analyses)))
+    lines = [line for one in sentences for line in textwrap.wrap(one, _TITLE_LETTERS)]
     title = " / ".join(dict.fromkeys(map(heading, curves)))
     axes.set_title(title, fontsize=9, pad=6 + 9 * len(lines))
     axes.annotate(
@@ -90,27 +76,20 @@ def _entitle(axes: Axes, curves: Sequence[Curve], analyses: Sequence[Analysis]) 
     )  # fmt: skip
 
 
-def _bytes(figure: Figure, suffix: str) -> bytes:
-    out = io.BytesIO()
-    nothing = {"Software": None} if suffix == "png" else {"Date": None, "Creator": None}
-    figure.savefig(out, format=suffix, dpi=_DOTS_PER_INCH, metadata=nothing)
-    return out.getvalue()
-
-
 def _throughput(samples_per_second: float, nodes: float) -> float:
     return samples_per_second
 
 
 def _efficiency(curve: Curve) -> _Value:
-    """Throughput as efficiency against the reference of a curve, in percent."""
+    """From throughput to efficiency relative to the reference of a curve, in percent."""
     reference = curve.reference
     one = reference.samples_per_second / reference.nodes
     return lambda samples_per_second, nodes: 100 * samples_per_second / nodes / one
 
 
 def _draw_curve(axes: Axes, curve: Curve, label: str, style: int, value: _Value) -> None:
-    """Markers with the quartiles as bars, hollow ones where runs are missing; the fitted law, or a
-    line from point to point where none describes them; and the ideal."""
+    """Draw markers with the quartiles as bars, hollow markers if runs are missing, the fitted law
+    (or lines between the points if no law describes them), and the ideal line."""
     colour, marker = _COLOURS[style], _MARKERS[style]
     law = curve.fit if curve.fit is not None and curve.fit.holds else None
     points = [scaled.point for scaled in curve.points]
@@ -118,7 +97,7 @@ def _draw_curve(axes: Axes, curve: Curve, label: str, style: int, value: _Value)
     middle = [value(point.samples_per_second, point.nodes) for point in points]
     low = [value(point.batch_size / point.step_spread[1], point.nodes) for point in points]
     high = [value(point.batch_size / point.step_spread[0], point.nodes) for point in points]
-    # A median of medians may lie outside the quartiles over all steps.
+    # A median of medians may be outside the quartiles over all steps.
     below = [max(at - to, 0) for at, to in zip(middle, low, strict=True)]
     above = [max(to - at, 0) for at, to in zip(middle, high, strict=True)]
     axes.errorbar(
@@ -132,8 +111,8 @@ def _draw_curve(axes: Axes, curve: Curve, label: str, style: int, value: _Value)
     if law is not None:
         steps = [nodes[0] * (nodes[-1] / nodes[0]) ** (i / 60) for i in range(61)]
         fitted = [value(law.samples_per_second(n), n) for n in steps]
-        told = percent_between(law.serial_fraction, law.half_width)
-        name = f"{label}: {law.law}, serial fraction {told}"
+        fraction = percent_between(law.serial_fraction, law.half_width)
+        name = f"{label}: {law.law}, serial fraction {fraction}"
         axes.plot(steps, fitted, color=colour, lw=1.2, label=name)
     first = curve.reference.samples_per_second / curve.reference.nodes
     ideal = [value(first * n, n) for n in (nodes[0], nodes[-1])]
@@ -178,7 +157,7 @@ def _finish(above: Axes, below: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _explain(figure: Figure, above: Axes, curves: Sequence[Curve]) -> None:
-    """What lines and markers mean: beneath, where it hides nothing."""
+    """Add a legend below the axes."""
     from matplotlib.lines import Line2D
 
     handles, labels = above.get_legend_handles_labels()
@@ -199,7 +178,7 @@ def _explain(figure: Figure, above: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _ticks(nodes: Iterable[int]) -> list[int]:
-    """Those of the numbers that are far enough from each other on a logarithmic axis."""
+    """The numbers that are far enough from each other on a logarithmic axis."""
     ordered = sorted(nodes)
     gap = math.log(ordered[-1] / ordered[0]) / _TICKS
     kept = ordered[:1]

@@ -1,4 +1,4 @@
-"""From a job file to the runs of a scaling study."""
+"""Plan the runs of a scaling study from a job file."""
 
 from __future__ import annotations
 
@@ -42,19 +42,20 @@ class StudyPlan:
     plan: CampaignPlan
     options: StudyOptions
     settings: dict[Kind, tuple[int, ...]]
-    """For each kind, the number of the setting on each number of nodes."""
+    """For each kind, the index of the setting for each number of nodes."""
     batches: dict[Kind, str]
-    """In words, what stays the same on all numbers of nodes."""
+    """For each kind, the batch that is the same for all numbers of nodes, as text."""
 
     @property
     def submitting(self) -> Submitting:
-        """How the runs are submitted. A machine without a queue would start all jobs at once."""
+        """How the runs are submitted. Without a queue they are one job, because single jobs would
+        run at the same time."""
         if self.options.in_allocation or self.plan.plan.scheduler.one_machine:
             return "one job"
         return "arrays" if self.options.arrays else "jobs"
 
     def facts(self) -> dict[str, Any]:
-        """What the campaign notes of it."""
+        """The options that the campaign records."""
         measuring = self.options.measuring
         return {
             "kinds": self.options.kinds,
@@ -66,12 +67,14 @@ class StudyPlan:
         }
 
     def describe(self) -> str:
-        """What the study measures, for people."""
+        """The runs of the study and their measurements, as text."""
         options, measuring, plan = self.options, self.options.measuring, self.plan.plan
         nodes = joined([f"{number:,}" for number in options.nodes])
         kinds = joined(list(options.kinds))
-        measured = f"about {measuring.seconds:g} s" if measuring.steps is None else ""
-        measured = measured or count(measuring.steps or 0, "step")
+        if measuring.steps is None:
+            measured = f"about {measuring.seconds:g} s"
+        else:
+            measured = count(measuring.steps, "step")
         evaluates = "no evaluation" if measuring.evaluate == "never" else "evaluations"
         saves = "checkpoints as the job says" if measuring.checkpoints else "no checkpoint"
         lines = [
@@ -79,8 +82,8 @@ class StudyPlan:
             f"{'' if options.nodes == (1,) else 's'}, {count(options.repeats, 'repeat')}, "
             f"site {plan.site.name}, {plan.launcher.name}",
             "; ".join(f"{kind}: {batch}" for kind, batch in self.batches.items()),
-            f"{count(measuring.warmup, 'step')} of warm-up, then {measured} measured; "
-            f"{evaluates} and {saves} meanwhile",
+            f"{count(measuring.warmup, 'step')} of warm-up, then {measured} measured, with "
+            f"{evaluates} and {saves}",
         ]
         shared = [
             number
@@ -95,10 +98,10 @@ class StudyPlan:
 def plan_study(
     config: Path, overrides: Sequence[str], parent: Path, options: StudyOptions
 ) -> StudyPlan:
-    """Check every point of a study. Touches nothing on disk.
+    """Plan a study, and check every point. Writes nothing to disk.
 
-    Raises ConfigError for what is wrong with one of them, for a batch that the nodes cannot share,
-    and for a job without a built-in task.
+    Raises ConfigError if a point is wrong, if the ranks cannot divide the batch, or if the job has
+    no built-in task.
     """
     source = read_job(config, overrides)
     site = site_of(source)
@@ -138,14 +141,15 @@ def plan_study(
 
 
 def batch_size(kind: Kind, nodes: int, job: Job, train: Train) -> int:
-    """Global batch of a run: the job's, or where it is weak scaling, as many samples a rank."""
+    """The global batch of a run: that of the job, or for weak scaling the same number of samples
+    for each rank."""
     if kind == "strong":
         return train.batch_size
     return train.batch_size // job.world_size * job.ranks_per_node * nodes
 
 
 def _check_batches(loaded: LoadedJob, train: Train, options: StudyOptions) -> None:
-    """With strong scaling one batch is divided among every number of ranks."""
+    """Refuse a batch for strong scaling that one of the numbers of ranks does not divide."""
     if "strong" not in options.kinds:
         return
     batch = train.batch_size
@@ -159,10 +163,10 @@ def _check_batches(loaded: LoadedJob, train: Train, options: StudyOptions) -> No
     ranks = f"{parts[unfit[0]] // train.accumulate} ranks"
     if train.accumulate > 1:
         ranks += f" x {train.accumulate} parts"
-    told = joined([str(nodes) for nodes in sorted(parts)])
+    numbers = joined([str(nodes) for nodes in sorted(parts)])
     raise loaded.error(
         "train.batch_size",
-        f"strong scaling divides it, and {batch} does not divide by the {ranks} of "
-        f"{count(unfit[0], 'node')}",
-        f"use {sizes}, which {told} nodes divide, or --kind weak",
+        f"strong scaling divides the batch among the ranks, and {batch} is not divisible by the "
+        f"{ranks} of {count(unfit[0], 'node')}",
+        f"use {sizes}, which is divisible on {numbers} nodes, or --kind weak",
     )

@@ -1,4 +1,4 @@
-"""A point of a scaling curve: all runs on one number of nodes, put together."""
+"""A point of a scaling curve: the combined measurements of all runs on one number of nodes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hpc_amp.study.runs import StudyRun
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """The rank that holds up the others most. `excess` is how much longer it takes than the median
-    rank of its run, as a share: 0.1 is 10 % longer."""
+    """The slowest rank. `excess` is its additional time relative to the median rank of its run: 0.1
+    is 10 % longer."""
 
     rank: int
     host: str
@@ -26,9 +26,9 @@ class SlowRank:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Parts of the time of all steps; together they are 1.
+    """The parts of the time of all steps. Their sum is 1.
 
-    `communication` is None where it was not measured: it is in `compute` then.
+    `communication` is None if it was not measured; `compute` then includes it.
     """
 
     compute: float
@@ -38,9 +38,9 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """An all-reduce of the gradients' size, alone. `bus_bandwidth` (bytes/s) is what each rank
-    sends and receives in a ring: bytes * 2 (p - 1) / p over the time, None for one rank
-    (NVIDIA nccl-tests, doc/PERFORMANCE.md)."""
+    """An all-reduce of the size of the gradients, alone. `bus_bandwidth` in bytes/s is what each
+    of p ranks sends and receives in a ring, bytes * 2 (p - 1) / p divided by the time (NVIDIA
+    nccl-tests, doc/PERFORMANCE.md). It is None for one rank."""
 
     bytes: int
     seconds: float
@@ -50,11 +50,11 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPoint:
-    """What was measured on one number of nodes.
+    """The measurements on one number of nodes.
 
     `step_seconds` is the median over runs of the median over a run's steps and ranks.
     `step_spread` has the quartiles over all steps, ranks and runs. `half_width` is half the 95 %
-    interval of `step_seconds`, as a share of it, from how much the runs differ; None for one run.
+    interval of `step_seconds`, relative to it, from the scatter of the runs; None for one run.
     """
 
     kind: Kind
@@ -72,28 +72,28 @@ class MeasuredPoint:
 
     @property
     def complete(self) -> bool:
-        """Whether all its runs are measured, on all ranks."""
+        """Whether all planned runs are measured on all ranks."""
         measured = sum(run.state == "measured" for run in self.runs)
         return measured == self.planned
 
     @property
     def first(self) -> RankTiming:
-        """A rank of it, for what all ranks of all runs should have in common."""
+        """One of its ranks, for values that should be the same for all ranks and runs."""
         return self.runs[0].ranks[0]
 
     @property
     def world_size(self) -> int:
-        """Ranks of its runs."""
+        """The number of ranks."""
         return self.first.world_size
 
     @property
     def batch_size(self) -> int:
-        """Global batch of its runs."""
+        """The global batch."""
         return self.first.batch_size
 
     @property
     def samples_per_second(self) -> float:
-        """Of all ranks together."""
+        """The throughput of all ranks together."""
         return self.batch_size / self.step_seconds
 
     @property
@@ -106,7 +106,8 @@ class MeasuredPoint:
 
 
 def measure_point(runs: Sequence[StudyRun]) -> MeasuredPoint | None:
-    """The point that `runs`, all repeats on one number of nodes, measured. None where none did."""
+    """The point of `runs`, which are all repeats on one number of nodes. None if none has
+    measurements."""
     measured = tuple(run for run in runs if run.ranks)
     if not measured:
         return None
@@ -139,7 +140,7 @@ def _shares(ranks: Sequence[RankTiming]) -> Shares:
 
 
 def _communication(rank: RankTiming) -> list[tuple[float, float]]:
-    """Duration and communication of each step in which it was measured."""
+    """(duration, communication) of each step in which communication was measured."""
     if rank.communication is None:
         return []
     pairs = zip(rank.steps, rank.communication, strict=True)
@@ -147,9 +148,9 @@ def _communication(rank: RankTiming) -> list[tuple[float, float]]:
 
 
 def _slowest(runs: Sequence[StudyRun]) -> SlowRank | None:
-    """Ranks wait for each other, so all steps of a run take the same time: it is the time outside
-    communication that tells which rank the others wait for. None with one rank, with
-    ranks that are all alike, and where communication was not measured on every rank."""
+    """The slowest rank of all runs, by the time outside of communication. The time of whole steps
+    is no measure, because ranks wait for each other in the communication. None for one rank, for
+    equal ranks, and if communication was not measured on every rank."""
     found = []
     for run in runs:
         pairs = [_communication(rank) for rank in run.ranks]
@@ -168,7 +169,7 @@ def _slowest(runs: Sequence[StudyRun]) -> SlowRank | None:
 
 
 def _allreduce(measured: Sequence[AllReduceTiming]) -> AllReduce | None:
-    """Of the runs that carried as much as the first one did."""
+    """The all-reduce of the runs with the same size as in the first run."""
     if not measured:
         return None
     first = measured[0]

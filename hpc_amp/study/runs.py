@@ -1,4 +1,4 @@
-"""The runs of a study as they stand: measured, or why not."""
+"""The runs of a study, with their measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpc_amp.study.view import SCALE
 
 @dataclass(frozen=True, slots=True)
 class StudyRun:
-    """One run of a curve. `state` and `reason` are those of its point. `damaged` has a line for
+    """A run of a curve. `state` and `reason` are those of its point. `damaged` has a line for
     every file that cannot be used."""
 
     planned: PlannedRun
@@ -26,7 +26,7 @@ class StudyRun:
 
 
 def read_runs(study: Study) -> list[StudyRun]:
-    """All runs of a study. The scheduler is asked once, for those that have not ended."""
+    """Read all runs of a study. The scheduler is queried once, for runs that have not ended."""
     statuses = SCALE.statuses(study.campaign)
     runs = []
     for planned in study.planned_runs():

@@ -1,4 +1,4 @@
-"""What a report says in sentences."""
+"""The sentences of a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CONDITIONS = ("device", "torch", "precision", "data")
 
 
 def plan(analysis: Analysis) -> str:
-    """What the study set out to measure, and how far it is."""
+    """The plan of the study, and how many of its runs are measured."""
     study = analysis.study
     made = {study.point(run.planned) for run in analysis.runs}
     measured = {study.point(run.planned) for run in analysis.runs if run.state == "measured"}
@@ -22,7 +22,7 @@ def plan(analysis: Analysis) -> str:
 
 
 def conditions(analysis: Analysis) -> str | None:
-    """What the runs ran on, or None where nothing ran yet."""
+    """Device, torch, precision and data of the runs; None if nothing is measured yet."""
     if not analysis.measured:
         return None
     device, torch, precision, data = (joined(analysis.values(key)) for key in _CONDITIONS)
@@ -38,50 +38,46 @@ def heading(curve: Curve) -> str:
 
 
 def conclusions(curve: Curve) -> list[str]:
-    """The fit, and where efficiency falls under the floor."""
+    """The fitted law, and where efficiency falls below the floor."""
     fitted = fit_sentence(curve.fit) if curve.fit else _no_fit(curve)
     return [fitted, efficiency_sentence(curve)]
 
 
 def fit_sentence(fit: Fit) -> str:
-    """The serial fraction, what it means, and how far it can be trusted."""
+    """The serial fraction, its meaning and its uncertainty."""
     start = f"{fit.law}: serial fraction {percent_between(fit.serial_fraction, fit.half_width)}"
     start += " (95 % interval)" if fit.half_width is not None else " (uncertainty not known)"
     if not fit.describes:
         off = percent(fit.largest_deviation)
-        return f"{start}, but this law does not describe these points: one lies {off} off it."
+        return f"{start}, but the law does not describe these points: one deviates by {off}."
     if fit.contradiction:
-        return f"{start}, which this law does not know: {fit.contradiction}."
+        return f"{start}, which the law does not allow: {fit.contradiction}."
     base = count(fit.reference_nodes, "node")
     if round(fit.serial_fraction, 3) <= 0:
-        meaning = "no part that does not scale was found"
+        meaning = "all of the work scales"
     elif round(fit.serial_fraction, 3) >= 1:
-        meaning = "no part that scales was found"
+        meaning = "nothing of the work scales"
     elif fit.law == "Amdahl":
-        meaning = f"by this law speedup over {base} stays below {1 / fit.serial_fraction:,.3g}"
+        meaning = f"by this law, speedup over {base} stays below {1 / fit.serial_fraction:,.3g}"
     else:
         least = percent(1 - fit.serial_fraction)
-        meaning = f"by this law efficiency against {base} stays above {least}"
+        meaning = f"by this law, efficiency relative to {base} stays above {least}"
     if not fit.verifiable:
-        return (
-            f"{start}; {meaning}. From two numbers of nodes only: nothing shows if the law holds."
-        )
-    return (
-        f"{start}; {meaning}. No point lies more than {percent(fit.largest_deviation, 1)} off it."
-    )
+        return f"{start}; {meaning}. Two numbers of nodes cannot show whether the law holds."
+    return f"{start}; {meaning}. Points deviate by at most {percent(fit.largest_deviation, 1)}."
 
 
 def efficiency_sentence(curve: Curve) -> str:
-    """Where efficiency falls under the floor, as far as it was measured."""
+    """The numbers of nodes between which efficiency falls below the floor."""
     floor = percent(EFFICIENCY_FLOOR)
     crossing = curve.crossing
     if crossing is None:
         largest = curve.points[-1].point.nodes
         if len(curve.points) == 1:
             return f"Efficiency: only {count(largest, 'node')} measured so far."
-        return f"Efficiency is {floor} or more up to {count(largest, 'node')}, the most measured."
+        return f"Efficiency is {floor} or more on all measured numbers of nodes, up to {largest:,}."
     return (
-        f"Efficiency falls under {floor} between {crossing.last_nodes} and "
+        f"Efficiency falls below {floor} between {crossing.last_nodes} and "
         f"{count(crossing.first_nodes, 'node')}, at about {crossing.nodes:.3g} by interpolation."
     )
 
@@ -89,5 +85,5 @@ def efficiency_sentence(curve: Curve) -> str:
 def _no_fit(curve: Curve) -> str:
     law = "Amdahl" if curve.kind == "strong" else "Gustafson"
     if len(curve.points) == 1:
-        return f"{law}: no fit to a single number of nodes."
-    return f"{law}: no such law fits these points."
+        return f"{law}: a fit needs more than one number of nodes."
+    return f"{law}: the law does not fit these points."

@@ -20,7 +20,7 @@ from hpc_amp.study.folder import Kind
 
 
 def points_table(analysis: Analysis, kind: Kind) -> Table:
-    """What was measured on each number of nodes; also those on which nothing was."""
+    """The measurements on each planned number of nodes."""
     planned = Counter(run.planned.nodes for run in analysis.runs if run.planned.kind == kind)
     curves = [curve for curve in analysis.curves if curve.kind == kind]
     measured = {s.point.nodes: s for curve in curves for s in curve.points}
@@ -53,7 +53,7 @@ def _point_row(scaled: ScaledPoint, planned: int) -> tuple[str, ...]:
 
 
 def shares_table(curve: Curve) -> Table:
-    """Where the time of a step goes, and which rank the others wait for."""
+    """The parts of the time of a step, and the slowest rank."""
     rows = []
     for scaled in curve.points:
         shares, slow = scaled.point.shares, scaled.point.slowest
@@ -73,7 +73,7 @@ def shares_table(curve: Curve) -> Table:
 
 
 def allreduce_table(curve: Curve) -> Table | None:
-    """The all-reduces next to the points, or None where there are none."""
+    """The all-reduces of the points; None if there are none."""
     rows = []
     for scaled in curve.points:
         point, measured = scaled.point, scaled.point.allreduce
@@ -96,7 +96,7 @@ def allreduce_table(curve: Curve) -> Table | None:
 
 
 def unmeasured_table(analysis: Analysis) -> Table | None:
-    """The runs that are not measured, or only in part, or None where all are."""
+    """The runs that are not measured on all ranks; None if all are."""
     rows = [
         (
             run.planned.label,

@@ -1,4 +1,4 @@
-"""A report for a terminal."""
+"""A report as text for a terminal."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.compare import comparison_table, differences, labels
 from hpc_amp.study.tables import allreduce_table, points_table, shares_table, unmeasured_table
 
-# A terminal that claims less is not believed.
+# Lines are at least this wide, also if the terminal reports less.
 _NARROWEST = 40
-# A blank at which no line is broken: a number keeps its unit.
+# No line is broken at this blank, so that a number keeps its unit.
 _KEPT = "\N{NO-BREAK SPACE}"
 
 
 def to_text(analyses: Sequence[Analysis], width: int | None = None) -> str:
-    """One study, or two and their comparison. Sentences are broken into lines of `width` letters,
-    if it is given; tables are not."""
+    """The report of one study, or of two studies and their comparison. If `width` is given,
+    sentences are broken into lines of this number of characters."""
     parts = [part for analysis in analyses for part in _study(analysis, width)]
     if len(analyses) == 2:
         first, second = analyses
@@ -50,8 +50,8 @@ def _study(analysis: Analysis, width: int | None) -> list[str]:
     if unmeasured is not None:
         parts.append(_section("not measured", unmeasured))
     if analysis.caveats:
-        told = [f"{caveat.topic}: {caveat.text}" for caveat in analysis.caveats]
-        lines = [line for one in told for line in _broken(one, width)]
+        warnings = [f"{caveat.topic}: {caveat.text}" for caveat in analysis.caveats]
+        lines = [line for one in warnings for line in _broken(one, width)]
         parts.append("\n".join(["warnings", *lines]))
     return parts
 
@@ -61,7 +61,7 @@ def _comparison(first: Analysis, second: Analysis, width: int | None) -> str:
     table = comparison_table(first, second)
     title = f"{two} against {one}"
     if table is None:
-        return f"{title}: no point is measured in both"
+        return f"{title}: no point is measured in both studies"
     return _section(title, table, differences(first, second), width)
 
 
@@ -74,7 +74,7 @@ def _section(
 
 
 def _broken(sentence: str, width: int | None, indent: str = "  ") -> list[str]:
-    """A sentence as lines; those that go on stand further right."""
+    """A sentence as lines. All lines but the first are indented further."""
     if width is None:
         return [indent + sentence]
     lines = textwrap.wrap(

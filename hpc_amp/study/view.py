@@ -9,7 +9,7 @@ from hpc_amp.study.folder import study_of
 
 
 class ScaleView(MeasuringView):
-    """Numbers of nodes that are compared by the samples per second."""
+    """Compares numbers of nodes by their samples per second."""
 
     name = "scale"
     noun = "study"
@@ -17,7 +17,7 @@ class ScaleView(MeasuringView):
     ask_above = 100.0
 
     def labels(self, campaign: Campaign) -> dict[str, dict[int, str]]:
-        """Which kind of scaling each run counts for."""
+        """The kinds of scaling that each run belongs to."""
         study = study_of(campaign)
         kinds: dict[int, list[str]] = {}
         for planned in study.planned_runs():

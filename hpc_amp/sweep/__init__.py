@@ -1,1 +1,1 @@
-"""Sweeps: one job file, many points, each an ordinary run. Submit side."""
+"""Sweeps: runs of one job file with many settings, ranked by a metric."""

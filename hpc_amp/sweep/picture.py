@@ -1,17 +1,17 @@
-"""The picture of a sweep: the metric against each parameter, one panel a parameter.
+"""The picture of a sweep: the metric against each parameter, with a panel for each parameter.
 
-Needs matplotlib, which is imported when a picture is drawn. A parameter whose values are numbers
-has an axis of numbers, logarithmic where they span decades; any other has a place for each value.
+Needs matplotlib, which is imported when a picture is drawn. If all values of a parameter are
+numbers, its axis is numeric, and logarithmic if they span decades. Otherwise each value has a tick.
 """
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hpc_amp.campaigns.figure import make_picture
 from hpc_amp.campaigns.points import SEED, Point, short_names
 from hpc_amp.sweep.ranking import Ranking
 
@@ -20,58 +20,40 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind readers tell apart.
+# Colour-blind readers can distinguish these colours (Okabe and Ito).
 _POINT, _BEST, _LINE = "#0072B2", "#D55E00", "#555555"
 _DECADES = 100.0
-"""A ratio of largest to smallest value from which an axis is logarithmic."""
+"""An axis is logarithmic if its largest value divided by its smallest one is at least this."""
 _WIDTH, _HEIGHT, _COLUMNS = 3.2, 2.8, 3
 _LONGEST_LABEL = 16
 _MOST_LABELS = 12
-# The same sweep gives the same bytes.
-_SETTINGS: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 8,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "hpc-amp",
-    "text.parse_math": False,
-}
 
 
 def draw(ranking: Ranking) -> dict[str, bytes]:
-    """The picture as `png` and `svg`; nothing where no point is ranked, or nothing varies."""
+    """The picture as `png` and `svg`. Empty if no point is ranked or nothing varies."""
     names = short_names(ranking.sweep.keys)
-    # Seeds tell nothing but how far points scatter, which every panel shows.
+    # The seed only gets a panel if nothing else varies: every panel shows the scatter.
     shown = [at for at, key in enumerate(ranking.sweep.keys) if key != SEED] or [0][: len(names)]
     if not ranking.ranked or not shown:
         return {}
-    from matplotlib import rc_context, rcdefaults
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     columns = min(_COLUMNS, len(shown))
     lines = -(-len(shown) // columns)
-    with rc_context():
-        rcdefaults()
-        with rc_context(_SETTINGS):
-            size = (_WIDTH * columns, _HEIGHT * lines)
-            figure = Figure(figsize=size, layout="constrained")
-            FigureCanvasAgg(figure)
-            panels = figure.subplots(lines, columns, squeeze=False, sharey=True).flat
-            for place, (index, axes) in enumerate(zip(shown, panels, strict=False)):
-                _draw_panel(axes, ranking, index, names[index])
-                if place % _COLUMNS == 0:
-                    axes.set_ylabel(ranking.metric)
-                if place == 0:
-                    axes.legend(fontsize=7, frameon=False)
-            for axes in list(panels)[len(shown) :]:
-                axes.set_visible(False)
-            figure.suptitle(_title(ranking), fontsize=9)
-            return {"png": _bytes(figure, "png"), "svg": _bytes(figure, "svg")}
 
+    def draw_panels(figure: Figure) -> None:
+        panels = list(figure.subplots(lines, columns, squeeze=False, sharey=True).flat)
+        for place, (index, axes) in enumerate(zip(shown, panels, strict=False)):
+            _draw_panel(axes, ranking, index, names[index])
+            if place % _COLUMNS == 0:
+                axes.set_ylabel(ranking.metric)
+            if place == 0:
+                axes.legend(fontsize=7, frameon=False)
+        for axes in panels[len(shown) :]:
+            axes.set_visible(False)
+        note = ", SYNTHETIC data" if ranking.synthetic else ""
+        title = f"{ranking.sweep.name}: {len(ranking.ranked)} points{note}"
+        figure.suptitle(title, fontsize=9)
 
-def _title(ranking: Ranking) -> str:
-    note = ", SYNTHETIC data" if ranking.synthetic else ""
-    return f"{ranking.sweep.name}: {len(ranking.ranked)} points{note}"
+    return make_picture(_WIDTH * columns, _HEIGHT * lines, draw_panels, font_size=8)
 
 
 def _draw_panel(axes: Axes, ranking: Ranking, index: int, name: str) -> None:
@@ -91,7 +73,7 @@ def _draw_panel(axes: Axes, ranking: Ranking, index: int, name: str) -> None:
         names = list(dict.fromkeys(_text(point, index) for point in ranking.sweep.points))
         places = [float(names.index(text)) for text in texts]
         labels = [text if len(text) <= _LONGEST_LABEL else f"{text[:15]}…" for text in names]
-        each = -(-len(names) // _MOST_LABELS)  # more would lie upon each other
+        each = -(-len(names) // _MOST_LABELS)  # more labels would overlap
         shown = range(0, len(names), each)
         axes.set_xticks(shown, labels[::each], rotation=30 if len(names) > 3 else 0)
         axes.set_xlim(-0.5, len(names) - 0.5)
@@ -111,7 +93,7 @@ def _draw_panel(axes: Axes, ranking: Ranking, index: int, name: str) -> None:
 
 
 def _plain_numbers(axis: Axis) -> None:
-    """`0.01` instead of a power of ten, which would need typesetting."""
+    """Label an axis with numbers such as `0.01` instead of powers of ten."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -119,13 +101,13 @@ def _plain_numbers(axis: Axis) -> None:
 
 
 def _text(point: Point, index: int) -> str:
-    """The value of a parameter; a point may leave it as the job file has it."""
+    """The value of a parameter as text. A point may use the value of the job file."""
     value = point.values[index]
     return "as in the job" if value is None else value
 
 
 def axis_numbers(texts: Sequence[str]) -> list[float] | None:
-    """The values of a parameter as numbers, where all of them are."""
+    """The values of a parameter as numbers; None if one of them is no number."""
     try:
         numbers = [float(text) for text in texts]
     except ValueError:
@@ -134,21 +116,14 @@ def axis_numbers(texts: Sequence[str]) -> list[float] | None:
 
 
 def spans_decades(values: Sequence[float]) -> bool:
-    """Whether an axis of the values is better logarithmic."""
+    """Whether the values span decades, so that their axis should be logarithmic."""
     return min(values) > 0 and max(values) / min(values) >= _DECADES
 
 
 def _medians(places: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The middle of all points that share a value."""
+    """The different places in order, and the median of the values at each place."""
     at: dict[float, list[float]] = {}
     for place, value in zip(places, values, strict=True):
         at.setdefault(place, []).append(value)
     ordered = sorted(at)
     return ordered, [median(at[place]) for place in ordered]
-
-
-def _bytes(figure: Figure, suffix: str) -> bytes:
-    out = io.BytesIO()
-    nothing = {"Software": None} if suffix == "png" else {"Date": None, "Creator": None}
-    figure.savefig(out, format=suffix, dpi=150, metadata=nothing)
-    return out.getvalue()

@@ -1,4 +1,4 @@
-"""The points of a sweep by what came out: best first."""
+"""Rank the points of a sweep by a metric."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from hpc_amp.campaigns.status import PointStatus
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.summary import read_summary
 
-_LOWER_IS_BETTER = re.compile(r"loss|error|perplexity|seconds|time")
-# A metric is written by the task (`eval/accuracy`); people say `accuracy`.
+_LOWER_IS_BETTER = re.compile(
+    r"loss|error|perplexity|seconds|time|(?<![a-z])(l1|frechet|fid|kid|lpips)(?![a-z])"
+)
+# The task writes `eval/accuracy`; users also call it `accuracy`.
 _PREFIXES = ("", "eval/", "train/")
 
 
@@ -37,35 +39,35 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The finished points that differ in their seed alone."""
+    """The finished points that only differ in their seed."""
 
     values: tuple[str | None, ...]
-    """What they set, without the seed."""
+    """Their values, without the seed."""
     points: tuple[Ranked, ...]
     planned: int
-    """How many such points the sweep has."""
+    """The number of points of the sweep with these values."""
 
     @property
     def mean(self) -> float:
-        """Of the metric over the points."""
+        """The mean of the metric over the points."""
         return fmean(point.value for point in self.points)
 
     @property
     def half_width(self) -> float | None:
-        """Half the 95 % interval of the mean; None for one point, of which nothing is known."""
+        """Half the 95 % interval of the mean; None for a single point."""
         return mean_half_width([point.value for point in self.points])
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """All points of a sweep: those that can be ranked, best first, and the others."""
+    """The points of a sweep: the ranked ones, best first, and the others."""
 
     sweep: Campaign
     metric: str
     highest_first: bool
     ranked: tuple[Ranked, ...]
     others: tuple[PointStatus, ...]
-    """Not finished, or without the metric: then the reason says so."""
+    """Points that have not finished, or have no such metric; then the reason says so."""
 
     @property
     def synthetic(self) -> bool:
@@ -74,11 +76,11 @@ class Ranking:
 
     @property
     def has_repeats(self) -> bool:
-        """Whether its points have several seeds."""
+        """Whether the seed varies."""
         return SEED in self.sweep.keys
 
     def settings(self) -> list[Setting]:
-        """The ranked points, those that differ in their seed alone together; best mean first."""
+        """The ranked points, grouped by their values without the seed; best mean first."""
         together: dict[tuple[str | None, ...], list[Ranked]] = {}
         for point in self.ranked:
             together.setdefault(self._without_seed(point.status.point), []).append(point)
@@ -99,10 +101,12 @@ def rank(
     metric: str | None = None,
     highest_first: bool | None = None,
 ) -> Ranking:
-    """Rank the finished points. Without `metric`, by the one that their task names. Without
-    `highest_first`, the task decides for that metric; for another one its name does: losses, errors
-    and times are better where they are lower. Raises UsageError where points have finished and none
-    has the metric."""
+    """Rank the finished points by `metric`, or by the best metric of their task.
+
+    `highest_first` says whether the highest value is best. By default, the task decides this for
+    its best metric, and the name decides it for others: lower losses, errors and times are better.
+    Raises UsageError if points have finished, but none has the metric.
+    """
     best = _best_of_task(statuses)
     if metric is None:
         metric = str(best.get("metric", "accuracy"))
@@ -121,19 +125,19 @@ def rank(
         summary = read_summary(run_dir)
         value = _value(metric, summary, run_dir / "metrics.jsonl", known)
         if value is None:
-            reason = f"it has no {metric}, or none that is a number"
+            reason = f"it has no metric {metric}, or its value is not a number"
             others.append(replace(status, reason=reason))
         else:
             ranked.append(Ranked(status, run_dir, value, summary.get("synthetic") is True))
     if not ranked and any(status.state == "finished" for status in others):
-        hint = f"there are {', '.join(sorted(known))}" if known else None
-        raise UsageError(f"no point that has finished has a metric {metric!r}", hint=hint)
+        hint = f"its metrics are {', '.join(sorted(known))}" if known else None
+        raise UsageError(f"no finished point has a metric {metric!r}", hint=hint)
     ranked.sort(key=lambda point: -point.value if highest_first else point.value)
     return Ranking(sweep, metric, highest_first, tuple(ranked), tuple(others))
 
 
 def _best_of_task(statuses: Sequence[PointStatus]) -> dict[str, Any]:
-    """`best` of the first summary that has it: the task's metric and its direction."""
+    """`best` of the first summary that has it: the best metric of the task, and its direction."""
     for status in statuses:
         if status.state == "finished" and status.run is not None:
             best = read_summary(Path(status.run.run_dir)).get("best")
@@ -143,8 +147,8 @@ def _best_of_task(statuses: Sequence[PointStatus]) -> dict[str, Any]:
 
 
 def _value(metric: str, summary: dict[str, Any], lines: Path, known: set[str]) -> float | None:
-    """The metric of one run: of its summary, or the last one in `metrics.jsonl`. Adds the names of
-    all numbers that it comes across to `known`."""
+    """The metric of a run, from its summary, else the newest value in `metrics.jsonl` (`lines`).
+    Adds the names of all metrics that it reads to `known`."""
     metrics = summary.get("metrics")
     if isinstance(metrics, dict):
         summary = {**summary, **metrics}

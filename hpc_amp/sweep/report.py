@@ -1,4 +1,4 @@
-"""The report of a sweep: text, CSV, JSON and the files of all of them."""
+"""The report of a sweep: text, CSV, JSON and files."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SCHEMA = 1
 
 
 def to_text(ranking: Ranking, top: int | None = None) -> str:
-    """The report for a terminal, with no more than the `top` best."""
+    """The report as text for a terminal, with at most the `top` best points."""
     sweep = ranking.sweep
     statuses = [point.status for point in ranking.ranked] + list(ranking.others)
     order = "highest" if ranking.highest_first else "lowest"
     parts = [f"{sweep.name}  {sweep.id}  {in_words(statuses)}"]
     if ranking.synthetic:
-        parts.append("SYNTHETIC data: the numbers say nothing about real data")
+        parts.append("SYNTHETIC data: the metrics are not those of real data")
     if ranking.ranked and ranking.has_repeats:
         parts += _settings_in_words(ranking, top)
     elif ranking.ranked:
@@ -55,7 +55,7 @@ def to_text(ranking: Ranking, top: int | None = None) -> str:
 
 
 def _settings_in_words(ranking: Ranking, top: int | None) -> list[str]:
-    """Settings by the mean over their seeds, and which of them cannot be told from the best."""
+    """A table of the settings by their means over seeds, and remarks on their intervals."""
     settings = ranking.settings()
     names = short_names([key for key in ranking.sweep.keys if key != SEED])
     rows = []
@@ -95,7 +95,8 @@ def _settings_in_words(ranking: Ranking, top: int | None) -> list[str]:
 
 
 def _overlap(one: Setting, best: Setting) -> bool:
-    """Whether their intervals have a value in common; that of a single run is not known."""
+    """Whether the intervals of two settings overlap. A setting with a single run has no
+    interval."""
     if one.half_width is None or best.half_width is None:
         return False
     return abs(one.mean - best.mean) <= one.half_width + best.half_width
@@ -106,7 +107,7 @@ def _section(title: str, lines: Sequence[str]) -> str:
 
 
 def to_plain(ranking: Ranking) -> dict[str, Any]:
-    """The report for programs."""
+    """The report as JSON values."""
     sweep = ranking.sweep
     return {
         "schema": SCHEMA,
@@ -148,7 +149,7 @@ def to_json(ranking: Ranking) -> str:
 
 
 def to_csv(ranking: Ranking) -> str:
-    """One line a point, the ranked ones first."""
+    """CSV with a line for each point, ranked points first."""
     keys = ranking.sweep.keys
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -167,8 +168,9 @@ def _csv_row(place: str, status: PointStatus, value: str) -> list[str]:
 
 
 def write_report(ranking: Ranking, folder: Path) -> Written:
-    """Write `report.txt`, `report.csv`, `report.json`, and where matplotlib is installed and points
-    are ranked `sweep.png` and `sweep.svg`, into `folder`, which is made. Raises UsageError."""
+    """Write `report.txt`, `report.csv` and `report.json` into `folder`, which is created. If
+    matplotlib is installed and a point is ranked, also write `sweep.png` and `sweep.svg`. Raises
+    UsageError if a file cannot be written."""
     remark = why_no_pictures()
     pictures = {} if remark else draw(ranking)
     files = {

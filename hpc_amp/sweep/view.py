@@ -6,7 +6,7 @@ from hpc_amp.campaigns.view import View
 
 
 class SweepView(View):
-    """Points that are compared by what comes out of their runs."""
+    """Ranks points by a metric of their runs."""
 
     name = "sweep"
     noun = "sweep"

@@ -117,8 +117,8 @@ class Task(ABC):
 
     The engine makes a task on every rank, with the same settings, and calls its methods in this
     order: `prepare_data`, `build_networks`, `first_weights`, `phases`; then `losses` for each phase
-    and micro-batch, and `evaluation_batches`, `evaluate`, `pictures` and `summarize` for each
-    evaluation.
+    and micro-batch, and `forward_pass`, `evaluation_batches`, `evaluate`, `pictures` and
+    `summarize` for each evaluation; `concerns` after reports and evaluations.
     """
 
     name: ClassVar[str] = ""
@@ -137,6 +137,8 @@ class Task(ABC):
             cls.name = cls.__name__
 
     def __init__(self, train: Train, world: World, device: torch.device) -> None:
+        """Raises KeyProblem if keys of `train` do not fit together."""
+        train.check_keys()
         self.train = train
         self.world = world
         self.device = device
@@ -187,6 +189,13 @@ class Task(ABC):
         copying them.
         """
 
+    def forward_pass(self, batch: Any, networks: Networks) -> bool:
+        """Pass a micro-batch of the training data through the networks as an evaluation does, and
+        return True. The statistics of batch norms of the average are estimated from such passes.
+        Called without gradients and under autocast. By default, there is no such pass, and the
+        running statistics are averaged like the weights."""
+        return False
+
     @abstractmethod
     def evaluation_batches(self) -> Iterator[Any]:
         """This rank's share of the test data, on the device. The shares of two ranks may differ in
@@ -207,6 +216,15 @@ class Task(ABC):
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """Compute metrics, such as `accuracy` and `loss`, from the sums of an evaluation. Called on
         every rank."""
+
+    def concerns(self, step: int, losses: Mapping[str, float]) -> Mapping[str, str]:
+        """What shows that the training has gone wrong: by the name of a cause, a line for the log,
+        with what to try. Each cause is logged once in a run.
+
+        Called on every rank after each report, with the means of the losses since the last one, and
+        after each evaluation, with none. By default, nothing is wrong.
+        """
+        return {}
 
     def protocol(self) -> dict[str, Any]:
         """How the metrics of the last evaluation were measured, where their names do not say it,

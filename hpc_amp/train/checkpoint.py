@@ -246,6 +246,11 @@ class CheckpointStore:
                 return step
         return None
 
+    def verify(self, step: int) -> None:
+        """Check the files of a checkpoint. Raises DamagedCheckpoint, and OSError if the disk cannot
+        be read."""
+        self._verify(self.path(step))
+
     def pass_over(self, step: int, error: Exception | str) -> None:
         """Warn that the checkpoint of `step` is not used, and do not offer it again."""
         self._warn(f"checkpoint {self.path(step)} is not used: {error}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -29,6 +30,7 @@ from hpc_amp.models.weights import load_weights
 from hpc_amp.tasks.base import Task
 from hpc_amp.train import randomness, state
 from hpc_amp.train.agreement import Agreement
+from hpc_amp.train.batch_norm import BatchNormEstimate
 from hpc_amp.train.checkpoint import CheckpointStore, Retention
 from hpc_amp.train.ema import WeightAverage
 from hpc_amp.train.errors import Superseded, TrainingError
@@ -40,6 +42,7 @@ from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.saver import CheckpointSaver
 from hpc_amp.train.schedule import RateFactor, decay_after, rate_factor
 from hpc_amp.train.sentry import Sentry
+from hpc_amp.train.start import start_networks
 from hpc_amp.train.stopping import StopReason, StopWatch
 from hpc_amp.train.timing import StepTimer
 from hpc_amp.train.tracking import Tracking
@@ -119,7 +122,10 @@ class Engine:
         # Networks: equal on all ranks. Afterwards each rank has random numbers of its own.
         randomness.seed_everything(train.seed)
         built = task.build_networks()
+        started: list[str] = []
         if chosen is None:
+            if train.start_from is not None:
+                started = start_networks(built, train.start_from, world)
             for name, file in task.first_weights().items():
                 load_weights(built[name], file, name)
         self.networks = {name: self._place(network) for name, network in built.items()}
@@ -153,6 +159,7 @@ class Engine:
         self.evaluated_step = -1
         self.metrics: dict[str, float] = {}
         self.best_value: float | None = None
+        self.warnings: dict[str, str] = {}
         self.seconds_before = 0.0
         self.started = time.monotonic()
         self._has_reserved = False
@@ -176,7 +183,7 @@ class Engine:
         )
         self.pace = Pace(device)
         self.report = ProgressReport(self)
-        for line in resumed:
+        for line in [*started, *resumed]:
             self.tracker.say(line)
         # Last: if the engine cannot be made, no function of torch stays patched.
         self.precision.open()
@@ -271,6 +278,8 @@ class Engine:
                 observer.end(self)
             if self.timer is not None:
                 self.timer.write(self, self.run.timing, hurry=bool(reason))
+            if not reason and self.evaluated_step != self.step and self.timer is None:
+                self._estimate_statistics()
             self._moved("saving")
             self.save()
             return reason
@@ -429,6 +438,7 @@ class Engine:
         networks = self._evaluation_networks()
         for network in networks.values():
             network.eval()
+        self._estimate_statistics()
         sums, reason = self._evaluation_sums(networks)
         if not reason and self.world.is_main:
             with self.policy.autocast():
@@ -444,6 +454,29 @@ class Engine:
             self.report.evaluation()
         self.resume_clocks()
         return reason
+
+    @torch.no_grad()
+    def _estimate_statistics(self) -> None:
+        """Estimate the statistics of the batch norms of the average from the first training
+        batches, which are the same in every evaluation. They depend on nothing but the averaged
+        weights, so an evaluation that is repeated after a resume gives the same ones. A collective
+        call."""
+        count = min(self.train.ema_batch_norm, self.data.steps_per_epoch)
+        if self.average is None or count == 0:
+            return
+        networks = self.average.networks
+        estimate = BatchNormEstimate(networks.values(), self.world)
+        if not estimate.layers:
+            return
+        for network in networks.values():
+            network.eval()
+        generators = randomness.own_state(self.device)
+        with estimate, self.policy.autocast():
+            for micro_batches in itertools.islice(self.data.epoch(0), count):
+                if not all(self.task.forward_pass(batch, networks) for batch in micro_batches):
+                    break
+                self._moved("evaluation")
+        randomness.set_own_state(generators, self.device)
 
     def _evaluation_sums(
         self, networks: dict[str, nn.Module]
@@ -539,7 +572,8 @@ class Engine:
             self.store.pass_over(step, problems[0])
             step = self._choose_checkpoint()
         # Networks were built without their first weights, because there was a checkpoint.
-        if chosen is not None and self.task.first_weights():
+        first_weights = self.train.start_from is not None or bool(self.task.first_weights())
+        if chosen is not None and first_weights:
             raise TrainingError(
                 "no checkpoint of the run can be read any more, and this attempt did not load its "
                 "first weights"

@@ -5,7 +5,7 @@ From Python:
 
     from hpc_amp.train.generate import load_generator
     generator = load_generator("runs/spade/latest")
-    images = generator.networks["generator"](...)
+    generator.make("maps", "images")
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +26,13 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from hpc_amp.config.schema import Job
     from hpc_amp.distributed.world import World
     from hpc_amp.gan.generation import Request
     from hpc_amp.gan.task import ConditionalGan
+
+REPORT_SECONDS = 10.0
+"""Time between two lines about the progress."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,51 @@ class LoadedGenerator:
     step: int
     weights: str
     """`average` or `networks`."""
+
+    def images(self, request: Request) -> Iterator[tuple[Path, Tensor]]:
+        """Each file of `request` with the image [3, H, W] from -1 to 1 that is made from it, in the
+        precision of the training. Raises InputError."""
+        import torch
+
+        from hpc_amp.amp.precision import PrecisionError, PrecisionPolicy
+        from hpc_amp.config.schema import Precision
+        from hpc_amp.gan.inputs import check_options
+
+        task = self.task
+        check_options(task.train, request.options)
+        try:
+            policy = PrecisionPolicy.create(task.train.precision, task.device)
+        except PrecisionError:  # such as tf32, on a machine without a GPU
+            policy = PrecisionPolicy.create(Precision(mode="fp32"), task.device)
+        making = task.generate(request, self.networks)
+        while True:
+            # Not around `yield`: the caller's own computations are none of this.
+            with torch.no_grad(), policy.autocast():
+                made = next(making, None)
+            if made is None:
+                return
+            yield made
+
+    def make(
+        self,
+        inputs: str | os.PathLike[str],
+        output: str | os.PathLike[str],
+        *,
+        style: str | os.PathLike[str] | None = None,
+        instances: str | os.PathLike[str] | None = None,
+        direction: str | None = None,
+        seed: int = 0,
+        batch_size: int = 8,
+    ) -> int:
+        """What `hpc-amp generate` does, in this process: write an image for each one in the folder
+        `inputs`, or for that file, to the folder `output`. The arguments are the options of the
+        command. Returns the number of images. Raises InputError."""
+        from hpc_amp.distributed.world import World
+
+        request = make_request(
+            World(), Path(inputs), Path(output), style, instances, direction, seed, batch_size
+        )
+        return write_images(self, request, Path(output), lambda made: None)
 
 
 def load_generator(
@@ -50,48 +102,68 @@ def load_generator(
     """The networks of a run, in evaluation mode, without gradients.
 
     `checkpoint` is `newest`, `best` (by the metric of the task) or a step; `weights` are the moving
-    `average`, the `networks` themselves, or `auto`: the average where the run has one. Raises
-    DataError where there is no such run or checkpoint.
+    `average`, the `networks` themselves, or `auto`: the average where the run has one. With `world`
+    a collective call: rank 0 chooses the checkpoint, because a run that still trains saves further
+    ones. Raises DataError where there is no such run or checkpoint.
     """
     import torch
 
     from hpc_amp.data.errors import DataError
+    from hpc_amp.data.together import from_main, together
     from hpc_amp.distributed.world import World
     from hpc_amp.gan.task import ConditionalGan
-    from hpc_amp.models.weights import load_weights
     from hpc_amp.tasks.build import build_task
-    from hpc_amp.tasks.registry import job_from_plain
 
-    folder = Path(run)
-    try:
-        plain = json.loads((folder / "job.json").read_text())["job"]
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{folder} is not the directory of a run: {error}") from None
-    code = folder / "code" if plain.get("code") is not None else None
-    train = job_from_plain(plain, code).train
+    folder, world = Path(run), world or World()
+    train = _read_job(folder).train
     if train is None:
         raise DataError(f"{folder} is not a run of a task")
-    task = build_task(train, world or World(), torch.device(device))
+    task = build_task(train, world, torch.device(device))
     if not isinstance(task, ConditionalGan):
         raise DataError(f"the task {task.name} makes no images from files")
-    best = task.best
-    lowest = best is not None and best.direction == "lowest"
-    step = _choose(folder / "checkpoints", checkpoint, lowest=lowest)
-    stem = weights
-    path = folder / "checkpoints" / f"step-{step:08d}"
-    if weights == "auto":
-        stem = "average" if (path / "average.pt").is_file() else "networks"
-    if not (path / f"{stem}.pt").is_file():
-        raise DataError(f"{path} has no {stem}.pt: was the run trained with train.ema?")
+    lowest = task.best is not None and task.best.direction == "lowest"
+    step, stem = from_main(
+        world, lambda: _choose(folder / "checkpoints", checkpoint, weights, lowest=lowest)
+    )
     networks = task.generation_networks()
-    for name, network in networks.items():
-        load_weights(network, str(path / f"{stem}.pt"), name)
+    place = folder / "checkpoints" / f"step-{step:08d}"
+    together(world, lambda: _load(networks, place, stem))
+    for network in networks.values():
         network.to(device).eval().requires_grad_(False)
     return LoadedGenerator(task, networks, step, stem)
 
 
-def _choose(folder: Path, wanted: str, *, lowest: bool) -> int:
-    """The step of the checkpoint `newest`, `best` or of a step that is named."""
+def _read_job(folder: Path) -> Job:
+    """The job of a run. Raises DataError where `folder` is not the directory of a run."""
+    from hpc_amp.data.errors import DataError
+    from hpc_amp.tasks.registry import job_from_plain
+
+    try:
+        plain = json.loads((folder / "job.json").read_text())["job"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder} is not the directory of a run: {error}") from None
+    code = folder / "code" if plain.get("code") is not None else None
+    if code is not None and str(code) not in sys.path:
+        sys.path.insert(0, str(code))  # for the class of the task, too
+    return job_from_plain(plain, code)
+
+
+def _choose(folder: Path, wanted: str, weights: str, *, lowest: bool) -> tuple[int, str]:
+    """The step of the checkpoint `newest`, `best` or of a step that is named; and `average` or
+    `networks`, which file of it is meant by `weights`."""
+    from hpc_amp.data.errors import DataError
+
+    step = _choose_step(folder, wanted, lowest=lowest)
+    path = folder / f"step-{step:08d}"
+    stem = weights
+    if weights == "auto":
+        stem = "average" if (path / "average.pt").is_file() else "networks"
+    elif path.is_dir() and not (path / f"{stem}.pt").is_file():
+        raise DataError(f"{path} has no {stem}.pt: was the run trained with train.ema?")
+    return step, stem
+
+
+def _choose_step(folder: Path, wanted: str, *, lowest: bool) -> int:
     from hpc_amp.data.errors import DataError
     from hpc_amp.train.checkpoint import CheckpointStore, Retention
     from hpc_amp.train.manifest import DamagedCheckpoint, read_manifest
@@ -113,7 +185,7 @@ def _choose(folder: Path, wanted: str, *, lowest: bool) -> int:
     for step in store.steps():
         try:
             metric = read_manifest(store.path(step)).get("metric")
-        except DamagedCheckpoint as error:
+        except (DamagedCheckpoint, FileNotFoundError) as error:
             store.pass_over(step, error)
             continue
         if metric is not None:
@@ -124,66 +196,73 @@ def _choose(folder: Path, wanted: str, *, lowest: bool) -> int:
     return choose(metrics, key=lambda step: metrics[step])
 
 
-def main() -> int:
-    """Run this rank."""
-    arguments = _parser().parse_args()
-    from hpc_amp.distributed.world import resolve
+def _load(networks: dict[str, nn.Module], place: Path, stem: str) -> None:
+    """Load the weights of the checkpoint in `place`. Raises DataError where it was removed."""
+    from hpc_amp.data.errors import DataError
+    from hpc_amp.models.weights import load_weights
+    from hpc_amp.tasks.base import ModelError
 
-    world = resolve(os.environ)
-    from hpc_amp.distributed.setup import choose_device
-    from hpc_amp.gan.generation import Request, check_outputs, images_below
+    for name, network in networks.items():
+        try:
+            load_weights(network, str(place / f"{stem}.pt"), name)
+        except ModelError:
+            if place.is_dir():
+                raise
+            raise DataError(
+                f"{place} was removed while it was loaded: the run still trains, and "
+                "train.checkpoint says which checkpoints it keeps. Start again, or name a newer one"
+            ) from None
 
-    files = images_below(arguments.input)
-    folder = arguments.input if arguments.input.is_dir() else arguments.input.parent
-    check_outputs(files, folder, arguments.output)
-    device = choose_device(arguments.device, world)
-    loaded = load_generator(
-        arguments.run,
-        checkpoint=arguments.checkpoint,
-        weights=arguments.weights,
-        device=device,
-        world=world,
+
+def make_request(
+    world: World,
+    inputs: Path,
+    output: Path,
+    style: str | os.PathLike[str] | None,
+    instances: str | os.PathLike[str] | None,
+    direction: str | None,
+    seed: int,
+    batch_size: int,
+) -> Request:
+    """The request of this rank. Rank 0 finds the files, because a shared file system may show other
+    ones on another node. A collective call. Raises InputError."""
+    from hpc_amp.data.together import from_main
+    from hpc_amp.gan.generation import Request
+    from hpc_amp.gan.inputs import check_outputs, folder_of, images_below
+
+    def find() -> tuple[list[Path], tuple[Path, ...]]:
+        files = images_below(inputs)
+        check_outputs(files, folder_of(inputs), output)
+        return files, tuple(images_below(Path(style))) if style else ()
+
+    files, styles = from_main(world, find)
+    return Request(
+        folder=folder_of(inputs),
+        files=files,
+        style=styles,
+        instances=Path(instances) if instances else None,
+        direction=direction,
+        seed=seed,
+        batch_size=batch_size,
+        rank=world.rank,
+        ranks=world.size,
     )
-    request = Request(
-        folder=folder,
-        files=files[world.rank :: world.size],
-        style=tuple(images_below(arguments.style)) if arguments.style else (),
-        instances=arguments.instances,
-        direction=arguments.direction,
-        seed=arguments.seed,
-        batch_size=arguments.batch_size,
-    )
-    made = _write_all(loaded, request, arguments.output, device)
-    print(
-        f"rank {world.rank}: {made} images in {arguments.output}, from step {loaded.step} "
-        f"({loaded.weights})",
-        flush=True,
-    )
-    return 0
 
 
-def _write_all(
-    loaded: LoadedGenerator, request: Request, output: Path, device: torch.device
+def write_images(
+    loaded: LoadedGenerator, request: Request, output: Path, tell: Callable[[int], object]
 ) -> int:
-    """Write each image under the name of its input, as PNG. Returns how many."""
-    import torch
+    """Write each image under the name of its input, as PNG, and `tell` how many there are after
+    each. Returns how many."""
+    from hpc_amp.gan.inputs import output_of
 
-    from hpc_amp.amp.precision import PrecisionError, PrecisionPolicy
-    from hpc_amp.config.schema import Precision
-    from hpc_amp.gan.generation import output_of
-
-    task = loaded.task
-    try:
-        policy = PrecisionPolicy.create(task.train.precision, device)
-    except PrecisionError:  # such as tf32, on a machine without a GPU
-        policy = PrecisionPolicy.create(Precision(mode="fp32"), device)
     made = 0
-    with torch.no_grad(), policy.autocast():
-        for file, image in task.generate(request, loaded.networks):
-            place = output_of(file, request.folder, output)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _write_png(place, image)
-            made += 1
+    for file, image in loaded.images(request):
+        place = output_of(file, request.folder, output)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _write_png(place, image)
+        made += 1
+        tell(made)
     return made
 
 
@@ -193,8 +272,63 @@ def _write_png(path: Path, image: Tensor) -> None:
 
     pixels = image.float().cpu().div(2).add(0.5).clamp(0, 1).mul(255).round().byte()
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy()).save(partial, "PNG")
-    os.replace(partial, path)
+    try:
+        Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy()).save(partial, "PNG")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+class _Progress:
+    """Prints now and then how many images of a rank are made."""
+
+    def __init__(self, world: World, request: Request) -> None:
+        self.total = sum(map(len, request.batches()))
+        self.of = f" of rank {world.rank}" if world.size > 1 else ""
+        self.quiet_until = time.monotonic() + REPORT_SECONDS
+
+    def __call__(self, made: int) -> None:
+        if time.monotonic() >= self.quiet_until:
+            print(f"{made:,} of {self.total:,} images{self.of}", flush=True)
+            self.quiet_until = time.monotonic() + REPORT_SECONDS
+
+
+def main() -> int:
+    """Run this rank."""
+    arguments = _parser().parse_args()
+    from hpc_amp.distributed.world import resolve
+
+    world = resolve(os.environ)
+    from hpc_amp.config.units import parse_duration
+    from hpc_amp.distributed import setup
+
+    job = _read_job(arguments.run)
+    device = setup.choose_device(arguments.device, world)
+    # Ranks only agree on what is to be done, and then work on their own.
+    setup.join(world, device, parse_duration(job.launch.timeout))
+    request = make_request(
+        world, arguments.input, arguments.output, arguments.style, arguments.instances,
+        arguments.direction, arguments.seed, arguments.batch_size,
+    )  # fmt: skip
+    loaded = load_generator(
+        arguments.run,
+        checkpoint=arguments.checkpoint,
+        weights=arguments.weights,
+        device=device,
+        world=world,
+    )
+    setup.leave()
+    if world.is_main:
+        ranks = f", {world.size} ranks" if world.size > 1 else ""
+        print(
+            f"{len(request.files):,} images to make with the weights of step {loaded.step} "
+            f"({loaded.weights}), {device.type}{ranks}",
+            flush=True,
+        )
+    made = write_images(loaded, request, arguments.output, _Progress(world, request))
+    rank = f"rank {world.rank}: " if world.size > 1 else ""
+    print(f"{rank}{made:,} images in {arguments.output}", flush=True)
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -47,6 +47,8 @@ class Training(Protocol):
     evaluated_step: int
     """The step of the last evaluation; -1 before the first."""
     best_value: float | None
+    warnings: dict[str, str]
+    """What `Task.concerns` has said so far in the run, by its cause."""
     seconds_before: float
     """Seconds of training in earlier attempts."""
     tracker: Tracking

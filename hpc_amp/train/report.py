@@ -44,6 +44,7 @@ class ProgressReport:
                 values |= {f"train/loss_scale_{name}": s.value for name, s in scalers.items()}
         engine.tracker.scalars(engine.step, values)
         self._say_progress(means, rates, rate)
+        self._warn(engine.task.concerns(engine.step, means))
         for observer in engine.observers:
             observer.reported(engine, values)
         if not engine.policy.scales_loss:
@@ -127,11 +128,20 @@ class ProgressReport:
         engine.tracker.scalars(engine.step, values)
         text = "  ".join(f"{name} {value:.4f}" for name, value in engine.metrics.items())
         engine.tracker.say(f"evaluation at step {engine.step}: {text}")
+        self._warn(engine.task.concerns(engine.step, {}))
         protocol = engine.task.protocol()
         if protocol:
             engine.tracker.protocol(step=engine.step, metrics=engine.metrics, protocol=protocol)
         for observer in engine.observers:
             observer.evaluated(engine)
+
+    def _warn(self, concerns: Mapping[str, str]) -> None:
+        """Log each cause of concern, once in a run."""
+        engine = self._engine
+        for cause, text in concerns.items():
+            if cause not in engine.warnings:
+                engine.warnings[cause] = text
+                engine.tracker.say(f"WARNING: {text}")
 
     def loss_scale(self) -> float | None:
         """The smallest loss scale of the present phases, or None if losses are not scaled."""
@@ -175,6 +185,7 @@ class ProgressReport:
             "precision": engine.policy.mode,
             "loss_scale": self.loss_scale(),
             "skipped_steps": self.skipped_steps(),
+            "warnings": list(engine.warnings.values()),
             "steps": engine.step,
             "total_steps": engine.total_steps,
             "seconds": round(engine.seconds, 2),

@@ -76,6 +76,7 @@ def _trainer(engine: Training) -> dict[str, Any]:
         "metrics": engine.metrics,
         "best_value": engine.best_value,
         "evaluated_step": engine.evaluated_step,
+        "warnings": engine.warnings,
         "seconds": engine.seconds,
         "data": engine.task.data_name,
     }
@@ -132,6 +133,7 @@ def restore(engine: Training, checkpoint: Checkpoint) -> list[str]:
     engine.metrics = trainer["metrics"]
     engine.best_value = trainer.get("best_value", trainer.get("best_accuracy"))
     engine.evaluated_step = trainer["evaluated_step"]
+    engine.warnings = dict(trainer.get("warnings", {}))
     engine.seconds_before = trainer["seconds"]
     line = f"resumed from {engine.store.path(checkpoint.step)} at step {engine.step}"
     if trainer["world_size"] == engine.world.size:

@@ -57,7 +57,7 @@ class Desk:
         order = ["error", "warning", "unknown", "good"]
         for finding in json.loads(shown.stdout):
             before = worst.get(finding["id"])
-            if before is None or order.index(finding["status"]) < order.index(before["status"]):
+            if before is None or order.index(finding["severity"]) < order.index(before["severity"]):
                 worst[finding["id"]] = finding
         return worst
 
@@ -99,7 +99,7 @@ class Desk:
         files = [folder / "preflight.json", *sorted(folder.glob("preflight-*.json"))]
         for path in files:
             for finding in json.loads(path.read_text())["findings"] if path.exists() else []:
-                if (finding["id"], finding["status"]) == (id, status):
+                if (finding["id"], finding["severity"]) == (id, status):
                     return dict(finding)
         pytest.fail(f"no {status} {id} in {[path.read_text() for path in files if path.exists()]}")
 
@@ -131,9 +131,9 @@ def test_all_is_well(desk: Desk) -> None:
     found = desk.doctor_job(status=0)
     log, ended = desk.submit()
 
-    assert {f["id"] for f in found.values() if f["status"] == "error"} == set()
+    assert {f["id"] for f in found.values() if f["severity"] == "error"} == set()
     assert found["rt.found"]["what"].startswith("apptainer version")
-    assert found["img.arch"]["status"] == "good"
+    assert found["img.arch"]["severity"] == "good"
     assert found["img.meta"]["what"].startswith("torch ")
     assert found["gpu.alloc"]["status"] == "unknown"  # rather than good
     assert found["net.name"]["status"] == "unknown"
@@ -141,7 +141,7 @@ def test_all_is_well(desk: Desk) -> None:
     assert len(desk.ranks) == RANKS
     report = json.loads((Path(ended["run_dir"]) / "attempts" / "1" / "preflight.json").read_text())
     assert (report["failed"], len(report["nodes"])) == ("", 2)
-    good = {finding["id"] for finding in report["findings"] if finding["status"] == "good"}
+    good = {finding["id"] for finding in report["findings"] if finding["severity"] == "good"}
     assert {"rank", "net.name", "net.port", "net.reach", "clock", "code", "bind", "tmp"} <= good
 
 
@@ -226,7 +226,7 @@ def test_an_unreadable_image(desk: Desk) -> None:
 
     assert shown.returncode == 1, shown.stdout + shown.stderr
     (finding,) = [entry for entry in json.loads(shown.stdout) if entry["id"] == "img.local"]
-    assert finding["status"] == "error"
+    assert finding["severity"] == "error"
     assert str(image) in finding["what"] and "cannot be read" in finding["what"]
 
 
@@ -263,7 +263,7 @@ def test_an_image_for_another_architecture(desk: Desk) -> None:
     found = desk.doctor_job(f"container.image={image}", status=1)
     finding = desk.is_stopped("img.arch", f"container.image={image}")
 
-    assert found["img.arch"]["status"] == "error"
+    assert found["img.arch"]["severity"] == "error"
     assert "arm64" in found["img.arch"]["what"] and "amd64" in found["img.arch"]["what"]
     assert "arm64" in finding["what"]
 
@@ -293,7 +293,7 @@ def test_a_full_tmp(desk: Desk, full_folder: Path) -> None:
 def test_a_full_tmp_of_the_login_node(full_folder: Path) -> None:
     (finding,) = check_tmp(full_folder)
 
-    assert finding.status == "error"
+    assert finding.severity == "error"
     assert "is not writable: No space left on device" in finding.what
 
 

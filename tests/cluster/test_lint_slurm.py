@@ -117,7 +117,7 @@ def test_more_tasks_than_the_nodes_take_are_refused(cluster: Cluster, tmp_path: 
 
     cluster.run("scancel", result.stdout.strip() or "0", cwd=tmp_path, check=False)
     assert "configuration is not available" in result.stderr
-    assert [one.rule for one in header_errors(text, GRAMMAR)] == ["conflicting-options"]
+    assert [one.id for one in header_errors(text, GRAMMAR)] == ["conflicting-options"]
 
 
 @pytest.mark.parametrize(

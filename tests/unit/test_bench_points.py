@@ -107,7 +107,7 @@ def test_points_come_from_a_table(host: StubHost) -> None:
 def test_a_precision_that_is_given_is_the_only_one(host: StubHost, key: str) -> None:
     plan = planned(host, f"{key}=bf16", "train.batch_size=32,64", precisions=None, repeats=1)
     assert [job["train"]["precision"]["mode"] for job in jobs(plan)] == ["bf16", "bf16"]
-    with pytest.raises(UsageError, match=f"--precisions sets {MODE}, and {key} is given"):
+    with pytest.raises(UsageError, match=f"--precisions sets {MODE}, and {key} is also given"):
         planned(host, f"{key}=bf16")
 
 
@@ -148,10 +148,24 @@ def test_what_is_wrong_is_said_before_anything_is_made(
     assert not (host.work / "benches").exists()
 
 
-def test_runs_of_one_job_ask_the_same_of_a_node(host: StubHost) -> None:
-    plan = planned(host, "job.gpus_per_node=1,2")
-    with pytest.raises(UsageError, match="not in what they ask of a node"):
+@pytest.mark.parametrize(
+    ("axis", "different"),
+    [
+        ("job.gpus_per_node=1,2", "job.gpus_per_node"),
+        ("launch.method=srun,torchrun", "their launchers start 1 and 4 processes on a node"),
+    ],
+)
+def test_runs_of_one_job_ask_the_same_of_a_node(host: StubHost, axis: str, different: str) -> None:
+    plan = planned(host, axis, config={**JOB, "job": {**JOB["job"], "ranks_per_node": 4}})
+    with pytest.raises(UsageError) as refused:
         describe(BENCH, plan, submitting="one job", options={})
+    assert f"not in what they ask of a node: {different}" in refused.value.message
+
+
+def test_runs_of_one_job_may_have_launchers_that_start_the_same(host: StubHost) -> None:
+    plan = planned(host, "launch.method=srun,torchrun", "job.nodes=1,2")
+    assert len(plan.groups) == 4
+    describe(BENCH, plan, submitting="one job", options={})
 
 
 # -- the script --------------------------------------------------------------------------------

@@ -138,9 +138,9 @@ def test_a_finished_run_without_all_of_its_files_is_damaged(tmp_path: Path) -> N
     statuses = BENCH.statuses(bench)
     assert [status.state for status in statuses] == ["silent", "partial", "partial"]
     assert [status.reason for status in statuses] == [
-        "it measured nothing",
-        "3 of 4 ranks left their times",
-        "3 of 4 ranks left their times",
+        "it wrote no measurements",
+        "3 of 4 ranks wrote their times",
+        "3 of 4 ranks wrote their times",
     ]
 
 
@@ -154,7 +154,7 @@ def test_the_table_says_what_it_was_measured_with(tmp_path: Path) -> None:
         measure(bench, "fp16", repeat, 0.1, tf32={"matmul": True, "convolution": True})
     text = to_text(compared(bench))
     assert "classification: resnet50 on synthetic, batch of 512 on 4 ranks" in text
-    assert "20 steps of warm-up, 30 steps measured, 3 repeats in turn" in text
+    assert "20 steps of warm-up, 30 steps measured, 3 repeats" in text
     assert "NVIDIA A100-SXM4-40GB, host n1" in text
     assert "torch 2.6.0, CUDA 12.4, cuDNN 90100, Python 3.11.7" in text
     assert "channels-last (NHWC); TF32 off in fp32, on in fp16" in text
@@ -186,8 +186,8 @@ def test_doubtful_figures_are_doubted(tmp_path: Path) -> None:
             device="another", channels_last=False)  # fmt: skip
     text = to_text(compared(bench))
     assert "not the same hardware in all runs: NVIDIA A100-SXM4-40GB and another" in text
-    assert "memory order not the same in all runs" in text
-    assert "only 1 repeat: how much runs differ is hardly known" in text
+    assert "memory order differs between runs" in text
+    assert "only 1 repeat, so the scatter of runs is not well known" in text
     assert "steps wait for data (50 % in fp32)" in text
     assert "synthetic data" in text
     assert "1 run with fewer measured steps than planned" in text
@@ -275,7 +275,7 @@ def test_a_job_is_measured_here_in_each_precision(host: StubHost, warm_python: P
     ("words", "said"),
     [
         (["bench", "report", "none"], "there is no benchmark 'none'"),
-        (["bench", "job.yaml", "--precisions", "fp32,"], "--precisions wants names"),
+        (["bench", "job.yaml", "--precisions", "fp32,"], "--precisions needs names"),
         (["bench", "job.yaml", "--precisions", "fp61"], "'fp61' is not one of"),
         (["bench", "other.yaml"], "other.yaml: there is no such job file"),
     ],
@@ -308,7 +308,7 @@ def test_ctrl_c_ends_it_and_shows_what_is_measured(host: StubHost, warm_python: 
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
-    assert "ending the run that is under way" in err
+    assert "ending the current run" in err
     assert re.search(r"^fp32 +[1-4]/5 ", out, re.MULTILINE)
     before = json.loads(host.hpc_amp("bench", "status", "x", "--json").stdout)["points"]
     measured = [point["run_dir"] for point in before if point["state"] == "measured"]

@@ -109,8 +109,8 @@ def test_it_is_found_with_its_version(tmp_path: Path, monkeypatch: pytest.Monkey
     (found,) = CHARLIECLOUD.check_here(needed=True, which=lambda name: str(program))
     (missing,) = CHARLIECLOUD.check_here(needed=True, which=lambda name: None)
 
-    assert (found.status, found.what) == ("good", f"Charliecloud 0.45.2, {program}")
-    assert missing.status == "error"
+    assert (found.severity, found.what) == ("good", f"Charliecloud 0.45.2, {program}")
+    assert missing.severity == "error"
 
 
 def test_what_it_says_is_told_without_its_own_places() -> None:
@@ -125,7 +125,7 @@ def test_what_it_says_is_told_without_its_own_places() -> None:
 
 def test_options_that_hide_the_launcher_s_variables() -> None:
     def statuses(*options: str, ranks: int = 4) -> list[str]:
-        return [found.status for found in CHARLIECLOUD.check_options(options, ranks=ranks)]
+        return [found.severity for found in CHARLIECLOUD.check_options(options, ranks=ranks)]
 
     assert statuses("--unset-env=SLURM*") == ["warning"]
     assert statuses("--unset-env=SLURM*", ranks=1) == ["good"]

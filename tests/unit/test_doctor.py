@@ -82,10 +82,10 @@ def test_no_runtime() -> None:
     def found(**how: Any) -> Finding:
         return one(AUTO.check_here(which=lambda name: None, **how), "rt.found")
 
-    assert found(needed=True).status == "error"
-    assert found(needed=False).status == "warning"
+    assert found(needed=True).severity == "error"
+    assert found(needed=False).severity == "warning"
     elsewhere = found(needed=True, elsewhere="the job's setup may load it on the nodes")
-    assert (elsewhere.status, elsewhere.what) == (
+    assert (elsewhere.severity, elsewhere.what) == (
         "unknown",
         "no apptainer or singularity on this machine's PATH, but the job's setup may load it on "
         "the nodes",
@@ -101,22 +101,22 @@ def test_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return one(AUTO.check_here(needed=True, which=which, root=root), "rt.found")
 
     good = found(user__max_user_namespaces="1000")
-    assert good.status == "good" and "apptainer version 1.4.5, user namespaces" in good.what
+    assert good.severity == "good" and "apptainer version 1.4.5, user namespaces" in good.what
     off = found(user__max_user_namespaces="0")
-    assert off.status == "error" and "user.max_user_namespaces is 0" in off.what
-    assert found(kernel__unprivileged_userns_clone="0").status == "error"
+    assert off.severity == "error" and "user.max_user_namespaces is 0" in off.what
+    assert found(kernel__unprivileged_userns_clone="0").severity == "error"
     starter = tmp_path / "libexec" / "apptainer" / "bin" / "starter-suid"
     starter.parent.mkdir(parents=True)
     starter.touch()
     starter.chmod(0o4755)
     setuid = found(user__max_user_namespaces="0")
-    assert setuid.status == "good" and "setuid" in setuid.what
+    assert setuid.severity == "good" and "setuid" in setuid.what
 
 
 def test_no_fuse(tmp_path: Path) -> None:
     which = program(tmp_path, "apptainer version 1.4.5")
     found = one(AUTO.check_here(needed=True, which=which, root=tmp_path), "rt.found")
-    assert found.status == "warning" and "/dev/fuse cannot be used" in found.what
+    assert found.severity == "warning" and "/dev/fuse cannot be used" in found.what
 
 
 def test_cache(tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ def test_cache(tmp_path: Path) -> None:
     assert "in your home folder" in one(AUTO.check_places(environ), "cache").what
     environ["APPTAINER_CACHEDIR"] = "/no/such/folder"
     found = one(AUTO.check_places(environ), "cache")
-    assert found.status == "warning" and "not a folder with write permission" in found.what
+    assert found.severity == "warning" and "not a folder with write permission" in found.what
     environ["APPTAINER_CACHEDIR"] = str(tmp_path)
-    assert one(AUTO.check_places(environ), "cache").status == "good"
+    assert one(AUTO.check_places(environ), "cache").severity == "good"
     if job.file_system(Path("/dev/shm")) == "tmpfs":
         environ = {"HOME": str(home), "SINGULARITY_TMPDIR": "/dev/shm"}
         assert "SINGULARITY_TMPDIR=/dev/shm is in memory" in (
@@ -138,7 +138,7 @@ def test_cache(tmp_path: Path) -> None:
 
 def test_tmp(tmp_path: Path) -> None:
     found = one(machine.check_tmp(tmp_path / "absent"), "tmp")
-    assert found.status == "error" and "is not writable" in found.what
+    assert found.severity == "error" and "is not writable" in found.what
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_tmp(tmp_path: Path) -> None:
 )
 def test_env_leak(environ: dict[str, str], status: str, text: str) -> None:
     found = one(machine.check_leaks(AUTO, environ), "env.leak")
-    assert found.status == status and text in found.what
+    assert found.severity == status and text in found.what
 
 
 # ---- the image -----------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_img_local(tmp_path: Path, image: str, text: str) -> None:
     (tmp_path / "text.sif").write_text("hello")
     with working_directory(tmp_path):
         found = one(job.check_image(request(tmp_path, {"container": image})), "img.local")
-    assert found.status == "error" and text in found.what
+    assert found.severity == "error" and text in found.what
 
 
 def test_an_image_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,12 +182,12 @@ def test_an_image_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(job, "file_system", lambda path, kind=kind: kind)
         found = one(job.check_image(request(tmp_path, {"container": str(image)})), "img.local")
         # Below /tmp, where tests are.
-        assert found.status == status, found
+        assert found.severity == status, found
     monkeypatch.setattr(Path, "is_relative_to", lambda self, other: False)
     for kind, status in (("tmpfs", "error"), ("ext4", "unknown"), ("lustre", "good")):
         monkeypatch.setattr(job, "file_system", lambda path, kind=kind: kind)
         found = one(job.check_image(request(tmp_path, {"container": str(image)})), "img.local")
-        assert found.status == status, found
+        assert found.severity == status, found
 
 
 def slurm_with(monkeypatch: pytest.MonkeyPatch, output: str) -> None:
@@ -219,7 +219,7 @@ def test_img_arch(
 ) -> None:  # fmt: skip
     slurm_with(monkeypatch, nodes)
     wanted = request(tmp_path, {"job": {"queue": "gpu"}})
-    assert one(job.check_architecture(wanted, architecture), "img.arch").status == status
+    assert one(job.check_architecture(wanted, architecture), "img.arch").severity == status
 
 
 # ---- the container's options ---------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_rt_flags(tmp_path: Path, args: list[str], status: str, text: str) -> No
 
     found = one(AUTO.check_options(wanted.options, ranks=2, which=which), "rt.flags")
 
-    assert found.status == status and text in found.what
+    assert found.severity == status and text in found.what
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_env_value(tmp_path: Path, args: list[str], status: str) -> None:
     wanted = request(tmp_path, {"container": container})
     which = program(tmp_path, "apptainer version 1.4.5")
     found = one(AUTO.check_options(wanted.options, ranks=1, which=which), "env.value")
-    assert found.status == status
+    assert found.severity == status
 
 
 # ---- folders -------------------------------------------------------------------------------------
@@ -277,29 +277,29 @@ def test_bind(tmp_path: Path) -> None:
             tmp_path, {"container": {"image": image, **config}}, {"scheduler": "slurm", **site}
         )
         with working_directory(tmp_path):
-            assert one(job.check_folders(wanted), "bind").status == status
+            assert one(job.check_folders(wanted), "bind").severity == status
 
 
 def test_cwd(tmp_path: Path) -> None:
     container = {"image": str(sif(tmp_path / "i.sif")), "args": ["--no-home"]}
     wanted = request(tmp_path, {"container": container, "runs_dir": str(tmp_path)})
     with working_directory(tmp_path):
-        assert one(job.check_folders(wanted), "cwd").status == "good"
+        assert one(job.check_folders(wanted), "cwd").severity == "good"
         at_home = job.CheckedRequest(wanted.loaded, wanted.site, {"HOME": str(tmp_path)})
-        assert one(job.check_folders(at_home), "cwd").status == "warning"
+        assert one(job.check_folders(at_home), "cwd").severity == "warning"
     with working_directory(Path("/opt")):
-        assert one(job.check_folders(wanted), "cwd").status == "error"
+        assert one(job.check_folders(wanted), "cwd").severity == "error"
 
 
 def test_fs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local = request(tmp_path, {"runs_dir": str(tmp_path / "runs")}, {"scheduler": "local"})
-    assert one(job.check_run_folder(local), "fs").status in ("good", "warning")
+    assert one(job.check_run_folder(local), "fs").severity in ("good", "warning")
     far = request(tmp_path, {"runs_dir": str(tmp_path / "runs")})
     monkeypatch.setattr(job, "file_system", lambda path: "tmpfs")
-    assert one(job.check_run_folder(far), "fs").status == "error"
+    assert one(job.check_run_folder(far), "fs").severity == "error"
     (tmp_path / "file").touch()
     nowhere = request(tmp_path, {"runs_dir": str(tmp_path / "file")})
-    assert one(job.check_run_folder(nowhere), "fs").status == "error"
+    assert one(job.check_run_folder(nowhere), "fs").severity == "error"
 
 
 def test_a_log_folder_that_pbs_cannot_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,15 +309,15 @@ def test_a_log_folder_that_pbs_cannot_open(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(job, "IN_MEMORY", ())
     runs = {"runs_dir": "/opt/runs"}
     found = one(job.check_run_folder(request(tmp_path, runs, site)), "fs")
-    assert found.status == "unknown"
+    assert found.severity == "unknown"
     assert "holds the job if it cannot" in found.why
-    assert one(job.check_run_folder(request(tmp_path, runs)), "fs").status != "unknown"
+    assert one(job.check_run_folder(request(tmp_path, runs)), "fs").severity != "unknown"
     monkeypatch.setattr(job, "file_system", lambda path: "nfs")
-    assert one(job.check_run_folder(request(tmp_path, runs, site)), "fs").status != "unknown"
+    assert one(job.check_run_folder(request(tmp_path, runs, site)), "fs").severity != "unknown"
 
     absent = {"job": {"directives": [f"-j oe -o {tmp_path}/absent/job.log"]}}
     found = one(job.check_log_folders(request(tmp_path, absent, site)), "fs")
-    assert found.status == "error"
+    assert found.severity == "error"
     assert found.what == f"-o {tmp_path}/absent/job.log: {tmp_path}/absent is not writable"
     for line in (f"-o {tmp_path}/job.log", f"-o {tmp_path}", "-o job.log"):
         there = {"job": {"directives": [line]}}
@@ -425,7 +425,9 @@ def test_data(
         wanted = request(tmp_path, config, {"scheduler": scheduler})
         with working_directory(tmp_path):
             found = one(data.check_data(wanted), "data")
-        assert (found.status, found.what.startswith(text.format(tmp_path))) == (status, True), found
+        assert (found.severity, found.what.startswith(text.format(tmp_path))) == (status, True), (
+            found
+        )
 
 
 def test_data_that_other_machines_do_not_see(
@@ -434,9 +436,9 @@ def test_data_that_other_machines_do_not_see(
     (tmp_path / "sets" / "cifar-10-batches-py").mkdir(parents=True)
     config = {"run": None, "train": {"data": {"root": str(tmp_path / "sets")}}}
     monkeypatch.setattr(data, "file_system", lambda path: "tmpfs")
-    assert one(data.check_data(request(tmp_path, config)), "data").status == "error"
+    assert one(data.check_data(request(tmp_path, config)), "data").severity == "error"
     local = request(tmp_path, config, {"scheduler": "local"})
-    assert one(data.check_data(local), "data").status == "good"
+    assert one(data.check_data(local), "data").severity == "good"
 
 
 def test_data_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,7 +446,7 @@ def test_data_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     config = {"run": None, "train": {"data": {"root": str(tmp_path)}}}
     local = request(tmp_path, config, {"scheduler": "local"})
     found = one(data.check_data(local), "data")
-    assert (found.status, found.what) == ("error", f"you have no permission to read {tmp_path}")
+    assert (found.severity, found.what) == ("error", f"you have no permission to read {tmp_path}")
 
 
 def test_a_program_of_ones_own_has_no_data_set(tmp_path: Path) -> None:
@@ -491,20 +493,20 @@ def test_sched(
 
     found = one(job.check_scheduler(wanted, lambda name: f"/bin/{name}"), "sched")
 
-    assert found.status == status and text in found.what
+    assert found.severity == status and text in found.what
 
 
 def test_a_scheduler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = request(tmp_path, {})
     absent = one(job.check_scheduler(wanted, lambda name: None), "sched")
-    assert absent.status == "error" and "sbatch is not on this machine's PATH" in absent.what
+    assert absent.severity == "error" and "sbatch is not on this machine's PATH" in absent.what
 
     def silent(*_: Any, **__: Any) -> None:
         raise SchedulerError("`squeue` did not answer within 60 s")
 
     monkeypatch.setattr("hpc_amp.schedulers.slurm.squeue.run_command", silent)
     found = one(job.check_scheduler(wanted, lambda name: f"/bin/{name}"), "sched")
-    assert found.status == "error" and "did not answer" in found.what
+    assert found.severity == "error" and "did not answer" in found.what
 
 
 def test_a_margin_that_is_too_short_for_a_checkpoint(
@@ -514,7 +516,7 @@ def test_a_margin_that_is_too_short_for_a_checkpoint(
     monkeypatch.setattr("hpc_amp.schedulers.slurm.squeue.run_command", limits.run_command)
     wanted = request(tmp_path, {"run": None, "train": {}, "job": {"stop_margin": "10s"}})
     found = one(job.check_scheduler(wanted, lambda name: f"/bin/{name}"), "sched")
-    assert found.status == "warning" and "stop_margin" in found.what
+    assert found.severity == "warning" and "stop_margin" in found.what
 
 
 # ---- secrets -------------------------------------------------------------------------------------
@@ -538,7 +540,7 @@ TOKEN = "hf_" + "a1B2c3D4e5" * 3
 def test_secrets(tmp_path: Path, config: dict[str, Any], place: str | None) -> None:
     found = one(job.check_secrets(request(tmp_path, config)), "secrets")
 
-    assert found.status == ("warning" if place else "good")
+    assert found.severity == ("warning" if place else "good")
     assert place is None or found.what.startswith(f"{place} looks ")
     for secret in ("x1y2", "0123abcd", TOKEN):
         assert secret not in json.dumps(found.to_plain())
@@ -551,7 +553,7 @@ def test_what_only_nodes_can_tell_is_said(tmp_path: Path) -> None:
     on = list(job.check_elsewhere(request(tmp_path, {}), {"bind"}))
     off = list(job.check_elsewhere(request(tmp_path, {"launch": {"preflight": False}}), set()))
 
-    assert {finding.status for finding in [*on, *off]} == {"unknown"}
+    assert {finding.severity for finding in [*on, *off]} == {"unknown"}
     assert "net.name" in {f.id for f in on} and "bind" not in {f.id for f in on}
     assert any(
         "not checked: only the nodes can do it, and launch.preflight is false" in finding.what
@@ -566,7 +568,7 @@ def test_errors_of_the_configuration_have_their_check() -> None:
         ("launch.method: no", "config"),
     ):
         found = job.from_config_error(ConfigError(message, where="job.yaml:3", hint="do this"))
-        assert (found.id, found.status, found.fix) == (id, "error", "do this")
+        assert (found.id, found.severity, found.fix) == (id, "error", "do this")
         assert found.what.startswith("job.yaml:3: ")
 
 
@@ -598,7 +600,7 @@ def inside(
 
 def test_an_image_in_order() -> None:
     found = inside()
-    assert {finding.status for finding in found.values()} == {"good"}
+    assert {finding.severity for finding in found.values()} == {"good"}
     assert {finding.where for finding in found.values()} == {"image"}
     assert found["img.meta"].what == "torch 2.4.0a0+07cecf4168, CUDA 12.4.1, Python 3.10.12"
 
@@ -618,12 +620,12 @@ def test_an_image_in_order() -> None:
 )
 def test_img_python(facts: dict[str, Any], text: str) -> None:
     found = inside(facts)["img.python"]
-    assert found.status == "error" and text in found.what
+    assert found.severity == "error" and text in found.what
 
 
 def test_no_gpu_here() -> None:
     found = inside(driver=None)
-    assert {found[id].status for id in ("gpu.count", "gpu.driver", "gpu.alloc")} == {"unknown"}
+    assert {found[id].severity for id in ("gpu.count", "gpu.driver", "gpu.alloc")} == {"unknown"}
 
 
 @pytest.mark.parametrize(
@@ -639,30 +641,30 @@ def test_no_gpu_here() -> None:
 )
 def test_gpu_driver(driver: str, environ: dict[str, str], status: str) -> None:
     found = inside({"environ": {**FACTS["environ"], **environ}}, driver=driver)["gpu.driver"]
-    assert found.status == status, found
+    assert found.severity == status, found
 
 
 def test_gpus_inside() -> None:
-    assert inside(more={"count": 0})["gpu.count"].status == "error"
-    assert inside(gpus=4)["gpu.count"].status == "unknown"
+    assert inside(more={"count": 0})["gpu.count"].severity == "error"
+    assert inside(gpus=4)["gpu.count"].severity == "unknown"
     broken = inside(more={"devices": [{"name": "H100", "error": "no kernel image is available"}]})
-    assert broken["gpu.alloc"].status == "error"
+    assert broken["gpu.alloc"].severity == "error"
 
 
 def test_env_masked() -> None:
     environ = {**FACTS["environ"], "NCCL_SOCKET_IFNAME": "eth0"}
     brought = inside({"environ": environ})["env.masked"]
-    assert brought.status == "warning" and "NCCL_SOCKET_IFNAME=eth0" in brought.what
+    assert brought.severity == "warning" and "NCCL_SOCKET_IFNAME=eth0" in brought.what
     won = inside({"environ": environ}, env={"NCCL_SOCKET_IFNAME": "hsn0"})["env.masked"]
-    assert won.status == "good" and "values of the job are used" in won.what
+    assert won.severity == "good" and "values of the job are used" in won.what
 
 
 def test_usersite_and_py_path(tmp_path: Path) -> None:
     more = {"user_folder": str(tmp_path)}
     assert "Python ignores" in inside(more=more)["usersite"].what
-    assert inside(more=more, env={"PYTHONNOUSERSITE": ""})["usersite"].status == "warning"
+    assert inside(more=more, env={"PYTHONNOUSERSITE": ""})["usersite"].severity == "warning"
     foreign = inside({"torch_file": "/home/me/.local/lib/python3.10/site-packages/torch/x.py"})
-    assert foreign["py.path"].status == "warning"
+    assert foreign["py.path"].severity == "warning"
 
 
 # ---- the network ---------------------------------------------------------------------------------
@@ -713,18 +715,18 @@ def measured(
 
 def test_net_nccl(tmp_path: Path) -> None:
     good = measured(tmp_path, IB)
-    assert (good.finding.status, good.finding.what) == ("good", "NCCL uses IB")
+    assert (good.finding.severity, good.finding.what) == ("good", "NCCL uses IB")
     assert good.rows[1]["bus_gigabytes_per_second"] == 15.0  # 10 GB/s times 2 * 3 / 4
     assert "15.000 GB/s" in good.to_text()
     slow = measured(tmp_path, SOCKET).finding
-    assert slow.status == "warning" and "NET/Socket" in slow.what
+    assert slow.severity == "warning" and "NET/Socket" in slow.what
     silent = measured(tmp_path, SOCKET + "/sys/class/infiniband/mlx5_0\n").finding
     assert "although the nodes have a faster network" in silent.what
-    assert measured(tmp_path, "", device="cpu", backend="gloo").finding.status == "good"
-    assert measured(tmp_path, SOCKET, nodes=1).finding.status == "good"
+    assert measured(tmp_path, "", device="cpu", backend="gloo").finding.severity == "good"
+    assert measured(tmp_path, SOCKET, nodes=1).finding.severity == "good"
     (tmp_path / "bandwidth.json").unlink()
     failed = measured(tmp_path, "", state="failed").finding
-    assert failed.status == "error" and "failed (why)" in failed.what
+    assert failed.severity == "error" and "failed (why)" in failed.what
 
 
 # ---- the command ---------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def test_the_last_lines_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     log = tmp_path / "logs" / "job.log"
     log.parent.mkdir()
     log.write_text("first\n")
-    states = iter(["pending", "running", "finished"])
+    states = iter(["pending", "pending", "running", "finished"])
 
     def statuses(folders: Sequence[Path]) -> list[RunStatus]:
         assert list(folders) == [tmp_path]
@@ -96,11 +96,11 @@ def test_the_last_lines_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     pieces: list[str] = []
     waited: list[str] = []
 
-    status = follow.follow(tmp_path, pieces.append, on_wait=lambda one: waited.append(one.state))
+    status = follow.follow(tmp_path, pieces.append, on_wait=waited.append)
 
     assert status.state == "finished"
-    assert "".join(pieces) == "first\n" + 3 * "later\n"
-    assert waited == ["pending", "running"]
+    assert "".join(pieces) == "first\n" + 4 * "later\n"
+    assert waited == [f"job {RUNNING.job_id} is pending"]
 
 
 def test_slurm_is_not_asked_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +121,6 @@ def test_slurm_is_not_asked_all_the_time(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(follow, "run_statuses", statuses)
     monkeypatch.setattr("time.sleep", sleep)
 
-    follow.follow(tmp_path, lambda text: None, on_wait=lambda status: None)
+    follow.follow(tmp_path, lambda text: None, on_wait=lambda text: None)
 
     assert asked == 2

@@ -15,7 +15,7 @@ from support.stubs import StubHost
 from hpc_amp.config.schema import Train
 from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.world import World
-from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch
+from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch, condition
 from hpc_amp.gan.data.config import ClassData, PairedData, UnpairedData
 from hpc_amp.gan.data.training import (
     Prepared,
@@ -95,7 +95,9 @@ def ade20k(root: Path) -> None:
         for number in range(first, first + 2):
             write_image(root / f"images/{split}/ADE_{number:08}.png", (number * 50, 0, 0))
             write_map(root / f"annotations/{split}/ADE_{number:08}.png", number)
-            write_map(root / f"annotations_instance/{split}/ADE_{number:08}.png", number + 10)
+            # Red is a category, green the number of an object.
+            place = root / f"annotations_instance/{split}/ADE_{number:08}.png"
+            write_image(place, (number + 10, 0, 0))
 
 
 @pytest.mark.parametrize("layout", [spade, pix2pix_hd, cityscapes, ade20k])
@@ -119,6 +121,31 @@ def test_pairs_with_labels(layout: Callable[[Path], None], instances: bool, tmp_
             else:
                 assert batch.instances is None
         assert found == numbers
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_each_colour_of_an_instance_map_is_an_object(mode: str, tmp_path: Path) -> None:
+    colours = [(7, 1, 0), (7, 2, 0), (255, 255, 255), (0, 0, 0)]
+    maps = Image.new(mode, (12, 8))
+    for column in range(12):
+        for row in range(8):
+            maps.putpixel(
+                (column, row), (*colours[column // 3], *([200] if mode == "RGBA" else []))
+            )
+    for split in ("train", "test"):
+        write_image(tmp_path / f"{split}_img/a.png", (0, 0, 0))
+        write_map(tmp_path / f"{split}_label/a.png", 0)
+        (tmp_path / f"{split}_inst").mkdir()
+        maps.save(tmp_path / f"{split}_inst/a.png")
+    (batch,) = pairs(tmp_path, instances=True).evaluation()
+    expected = [red + 256 * green + 65536 * blue for red, green, blue in colours]
+    assert batch.instances[0, 0, ::3].tolist() == expected
+    assert condition(batch, PairedData(instances=True))[0, -1, 0].tolist() == [
+        0,
+        0,
+        *[1, 1, 0] * 3,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -224,6 +251,12 @@ def test_what_is_wrong_in_a_file_shows_before_the_training(tmp_path: Path) -> No
     assert "a.png has the label id 300" in error(pairs, tmp_path)
     write_image(tmp_path / "train_label/a.png", (1, 2, 3))
     assert error(pairs, tmp_path).startswith("the map ROOT/train_label/a.png is of the mode RGB: ")
+    write_map(tmp_path / "train_label/a.png", 0)
+    for split, name in (("train", "a"), ("test", "b")):
+        Image.new("LA", (12, 8)).save(tmp_path / f"{split}_img/{name}.inst.png")
+        (tmp_path / f"{split}_inst").mkdir()
+        (tmp_path / f"{split}_img/{name}.inst.png").rename(tmp_path / f"{split}_inst/{name}.png")
+    assert "_inst/a.png is of the mode LA: " in error(pairs, tmp_path, instances=True)
     (tmp_path / "train_label/a.png").write_bytes(b"damaged")
     assert error(pairs, tmp_path).startswith("the map ROOT/train_label/a.png cannot be read: ")
     write_map(tmp_path / "train_label/a.png", 0, size=(8, 12))
@@ -413,5 +446,5 @@ def test_validate_and_doctor_look_at_the_folder(host: StubHost, site: str) -> No
     )
     result = host.hpc_amp("doctor", "job.yaml", "--json")
     (found,) = [each for each in json.loads(result.stdout) if each["id"] == "data"]
-    assert found["status"] == ("error" if site == "local" else "warning")
+    assert found["severity"] == ("error" if site == "local" else "warning")
     assert f"train.pairs: 1 of 2 files in {root}/train_img" in found["what"]

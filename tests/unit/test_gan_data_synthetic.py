@@ -1,6 +1,7 @@
 """Synthetic sets of conditional generators: the truth that is known about them, and equal bits in
 every process."""
 
+import dataclasses
 import hashlib
 import subprocess
 import sys
@@ -26,7 +27,9 @@ from hpc_amp.gan.data.synthetic import (
     CLASSES,
     NOISE,
     DrawnClasses,
-    draw_domains,
+    DrawnDomains,
+    DrawnPairs,
+    chunk_size,
     draw_pairs,
 )
 from hpc_amp.gan.data.training import prepare_classes, prepare_paired, prepare_unpaired
@@ -110,10 +113,11 @@ def test_an_image_of_a_domain_shows_the_truth_of_the_other_one() -> None:
 
 
 def test_domains_do_not_share_their_contents() -> None:
-    drawn = draw_domains((16, 16), SyntheticDomains(), 40, "train")
-    other = draw_domains((16, 16), SyntheticDomains(), 40, "test")
-    assert not torch.equal(drawn.a, other.a)
-    differences = (drawn.b_in_a[:, 0].int() - drawn.a.permute(0, 3, 1, 2).int()).abs()
+    drawn = DrawnDomains((16, 16), SyntheticDomains(), 40, "train")
+    other = DrawnDomains((16, 16), SyntheticDomains(), 40, "test")
+    assert not torch.equal(torch.stack([*drawn.a]), torch.stack([*other.a]))
+    b_in_a = torch.cat([drawn.b_in_a(number) for number in range(40)])
+    differences = (b_in_a.int() - torch.stack([*drawn.a]).permute(0, 3, 1, 2).int()).abs()
     assert (differences.flatten(1).amax(1) > 2 * NOISE).sum() >= 39
 
 
@@ -156,10 +160,11 @@ def test_classes_are_different_combinations() -> None:
 
 def digest() -> str:
     pairs = draw_pairs(20, 6, (24, 32), 1, "train")
-    domains = draw_domains((16, 16), SyntheticDomains(styles=2), 20, "train")
+    domains = DrawnDomains((16, 16), SyntheticDomains(styles=2), 20, "train")
     classes = ClassData(synthetic=SyntheticClasses(train=4, test=4))
     batch = batches(prepare_classes(classes, Train(batch_size=16), World(), CPU))[0]
-    tensors = (pairs.images, pairs.labels, domains.a, domains.b, batch.content, batch.truth)
+    a, b = torch.stack([*domains.a]), torch.stack([*domains.b])
+    tensors = (pairs.images, pairs.labels, a, b, batch.content, batch.truth)
     found = hashlib.sha256()
     for tensor in tensors:
         found.update(tensor.contiguous().numpy().tobytes())
@@ -190,3 +195,79 @@ def test_sizes_that_do_not_fit_are_one_line() -> None:
     )
     assert message(unseen=23).startswith("unseen: of 24 synthetic classes, 23 held out leave less")
     assert message(references=40) == "references: 40 is more than the images of a class"
+
+
+KNOWN: list[tuple[Any, str]] = [
+    (
+        PairedData(
+            instances=True,
+            image_size=[24, 32],
+            synthetic=SyntheticSamples(train=10, test=5, seed=3),
+        ),
+        "f92c511bf2f5d80b",
+    ),
+    (
+        PairedData(inputs="images", image_size=[16], synthetic=SyntheticSamples(train=10, test=5)),
+        "10c36fa5bdc5a7f0",
+    ),
+    # So large that two pairs follow each other in the stream of shapes, and then their noise.
+    (
+        PairedData(
+            labels=8,
+            ignore_label=2,
+            image_size=[512, 1024],
+            synthetic=SyntheticSamples(train=5, test=3),
+        ),
+        "c3ec4308916d8d78",
+    ),
+    (
+        UnpairedData(
+            image_size=[16, 24], synthetic=SyntheticDomains(train=9, test=7, styles=3, seed=1)
+        ),
+        "26f472844ad38929",
+    ),
+    (
+        ClassData(
+            image_size=[24, 16],
+            references=2,
+            unseen=3,
+            synthetic=SyntheticClasses(classes=9, train=5, test=4, seed=2),
+        ),
+        "f07408f89788eb1f",
+    ),
+]
+"""Sets with the digests of their batches in version 0.1, which drew whole sets at once."""
+
+
+@pytest.mark.parametrize(("data", "expected"), KNOWN)
+def test_sets_are_those_of_earlier_versions(data: Any, expected: str) -> None:
+    """Published results are about them."""
+    prepare = {
+        PairedData: prepare_paired,
+        UnpairedData: prepare_unpaired,
+        ClassData: prepare_classes,
+    }[type(data)]
+    prepared = prepare(data, Train(batch_size=4, channels_last=False), World(), CPU)
+    training = (batch for step in prepared.training.epoch(1) for batch in step)
+    found = hashlib.sha256()
+    for batch in (*training, *prepared.evaluation()):
+        for field in dataclasses.fields(batch):
+            value = getattr(batch, field.name)
+            if value is not None:
+                found.update(f"{field.name}{tuple(value.shape)}".encode())
+                found.update(value.contiguous().numpy().tobytes())
+    assert found.hexdigest()[:16] == expected
+
+
+def test_images_are_drawn_when_they_are_asked_for_in_any_order() -> None:
+    size = (512, 1024)
+    assert chunk_size(size) == 2
+    pairs = DrawnPairs(5, 6, size, 0, "train")
+    last = pairs[4].image
+    assert list(pairs._kept) == [4]
+    whole = draw_pairs(5, 6, size, 0, "train")
+    assert torch.equal(last, whole.images[4]) and torch.equal(pairs[0].image, whole.images[0])
+    domains, again = (DrawnDomains((16, 16), SyntheticDomains(), 4, "train") for _ in range(2))
+    backwards = [domains.b[number] for number in (3, 2, 1, 0)]
+    assert not domains.a._kept
+    assert torch.equal(torch.stack(backwards[::-1]), torch.stack([*again.b]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,25 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from support.environment import REPOSITORY
+from support.funit import plain_train as plain_few_shot
 from support.paired import paired, plain_train
 from support.unpaired import plain_train as plain_unpaired
+from support.unpaired import unpaired
 
-from hpc_amp.config.schema import Job, to_plain
+from hpc_amp.config.schema import Job, from_plain, to_plain
 from hpc_amp.data.errors import DataError
-from hpc_amp.errors import UsageError
+from hpc_amp.distributed.world import World
+from hpc_amp.errors import InputError, UsageError
 from hpc_amp.gan.data.synthetic import draw_pairs
-from hpc_amp.jobs.generation import write_job_file
+from hpc_amp.gan.generation import Request, read_images
+from hpc_amp.jobs.generation import check_request, write_job_file
+from hpc_amp.tasks.build import build_task
+from hpc_amp.tasks.registry import config_class
 from hpc_amp.train import generate
 from hpc_amp.train.generate import load_generator
 
+CPU = torch.device("cpu")
 SETTINGS: dict[str, Any] = {"epochs": 2, "ema": 0.9}
 
 
@@ -35,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def write_job_json(folder: Path, train: dict[str, Any], **job: Any) -> None:
+def write_job_json(folder: Path, train: dict[str, Any] | None, **job: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     plain = {**to_plain(Job(name="spade")), "train": train, **job}
     (folder / "job.json").write_text(json.dumps({"job": plain, "site": "local"}))
@@ -54,12 +63,9 @@ def maps(tmp_path: Path) -> Path:
 
 
 def generated(
-    monkeypatch: pytest.MonkeyPatch, output: Path, *words: str | Path, rank: int = 0, size: int = 1
+    monkeypatch: pytest.MonkeyPatch, output: Path, *words: str | Path
 ) -> dict[str, bytes]:
-    """The files that ranks make, by their names."""
-    environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-    for name, value in environment.items():
-        monkeypatch.setenv(name, str(value))
+    """The files that one rank makes, by their names."""
     monkeypatch.setattr("sys.argv", ["generate", *map(str, words), "--output", str(output)])
     assert generate.main() == 0
     files = sorted(output.rglob("*.png"))
@@ -69,13 +75,14 @@ def generated(
 def test_each_map_becomes_an_image_of_the_same_name(
     run: Path, maps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same bytes from one rank and from two, and for the same seed."""
+    """The same bytes for the same seed, and from Python."""
     words = (run, "--input", maps, "--instances", maps.parent / "instances", "--device", "cpu")
     one = generated(monkeypatch, tmp_path / "one", *words)
     assert list(one) == ["0.png", "1.png", "more/2.png"]
-    for rank in (0, 1):
-        two = generated(monkeypatch, tmp_path / "two", *words, rank=rank, size=2)
-    assert two == one
+    assert generated(monkeypatch, tmp_path / "one", *words) == one, "existing files are replaced"
+    made = load_generator(run).make(maps, tmp_path / "python", instances=maps.parent / "instances")
+    assert made == 3
+    assert {name: (tmp_path / "python" / name).read_bytes() for name in one} == one
     other = generated(monkeypatch, tmp_path / "other", *words, "--seed", "1")
     assert all(other[name] != one[name] for name in one), "another style"
     styled = generated(monkeypatch, tmp_path / "style", *words, "--style", tmp_path / "one/0.png")
@@ -133,16 +140,16 @@ def test_what_is_wrong_is_said(
     with pytest.raises(DataError, match="no valid checkpoint"):
         load_generator(tmp_path / "new")
     words = (run, "--input", maps, "--device", "cpu")
-    with pytest.raises(DataError, match="instance maps"):
+    with pytest.raises(InputError, match=r"trained with instance maps: .* in --instances"):
         generated(monkeypatch, tmp_path / "out", *words)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="there is no image in"):
+    with pytest.raises(InputError, match="there is no image in"):
         generated(monkeypatch, tmp_path / "out", run, "--input", tmp_path / "empty")
     for output in (maps, maps / "made"):
-        with pytest.raises(DataError, match="is in the folder of the inputs"):
+        with pytest.raises(InputError, match="is in the folder of the inputs"):
             generated(monkeypatch, output, *words)
     (maps / "0.jpg").touch()
-    with pytest.raises(DataError, match="would both become"):
+    with pytest.raises(InputError, match="would both become"):
         generated(monkeypatch, tmp_path / "out", *words)
     with pytest.raises(DataError, match="it is newest, best or a step"):
         load_generator(run, checkpoint="lates")
@@ -163,8 +170,8 @@ def test_the_job_binds_its_folders_and_is_one_of_the_run(tmp_path: Path) -> None
     out.mkdir()
     style = maps / "one.png"
     style.touch()
-    options: dict[str, Any] = {"--input": maps, "--output": out, "--style": style, "--seed": "3"}
-    file = write_job_file(run, {**options, "--direction": None})
+    options: dict[str, Any] = {"input": maps, "output": out, "style": style, "seed": "3"}
+    file = write_job_file(run, {**options, "direction": None})
     made = yaml.safe_load(file.read_text())
     assert made["job"] == {"nodes": 1, "gpus_per_node": 2, "chain": 0}
     assert made["container"]["bind"] == sorted(["/scratch", str(run), str(maps), str(out)])
@@ -174,8 +181,152 @@ def test_the_job_binds_its_folders_and_is_one_of_the_run(tmp_path: Path) -> None
         *("--style", str(style), "--seed", "3"),
     ]
     assert (made["name"], made["runs_dir"]) == ("spade-generate", str(tmp_path / "runs"))
+
+
+def request(folder: Path, **options: Any) -> dict[str, Any]:
+    inputs, output = folder / "maps", folder / "out"
+    inputs.mkdir(exist_ok=True)
+    (inputs / "0.png").touch()
+    return {"input": inputs, "output": output, "checkpoint": "newest", **options}
+
+
+@pytest.mark.parametrize(
+    ("train", "options", "message"),
+    [
+        (plain_train("spade"), {}, "trained with instance maps: name their folder in --instances"),
+        (plain_unpaired("unit"), {}, "needs a direction: --direction a2b or --direction b2a"),
+        (
+            plain_unpaired("unit"),
+            {"direction": "a2b", "style": Path("s.png")},
+            "this unit does not use --style; leave it out",
+        ),
+        (plain_few_shot("funit"), {}, "needs images of the class to draw"),
+        (
+            plain_few_shot("funit"),
+            {"style": Path("s.png"), "direction": "a2b"},
+            "this funit does not use --direction",
+        ),
+        ({"task": "classification"}, {}, "the task classification makes no images from files"),
+        (None, {}, "trains no task of hpc-amp"),
+        (
+            plain_unpaired("munit"),
+            {"direction": "a2b", "style": Path("nothing")},
+            "there is no folder nothing",
+        ),
+    ],
+)
+def test_options_that_the_run_cannot_use_are_refused_before_a_job_starts(
+    train: dict[str, Any] | None, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    write_job_json(run, train)
+    (run / "checkpoints" / "step-00000003").mkdir(parents=True)
+    with pytest.raises((UsageError, InputError)) as error:
+        check_request(run, request(tmp_path, **options))
+    assert message in str(error.value)
+    assert error.value.exit_code == 2
+
+
+def test_checkpoints_and_folders_are_checked_before_a_job_starts(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_job_json(run, plain_unpaired("munit"))
+    good = request(tmp_path, direction="a2b")
+    with pytest.raises(UsageError, match="has no checkpoint yet"):
+        check_request(run, good)
+    for step in (3, 12):
+        (run / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+    check_request(run, good)
+    check_request(run, {**good, "checkpoint": "12"})
+    with pytest.raises(UsageError, match="no checkpoint of step 4; it has those of 3, 12"):
+        check_request(run, {**good, "checkpoint": "4"})
+    with pytest.raises(UsageError, match="it is newest, best or a step"):
+        check_request(run, {**good, "checkpoint": "lates"})
+    good["output"].touch()
+    with pytest.raises(InputError, match="is a file: name a folder"):
+        check_request(run, good)
+    (good["input"] / "0.png").unlink()
+    with pytest.raises(InputError, match="there is no image in"):
+        check_request(run, good)
+
+
+def test_a_relative_image_of_the_run_is_found_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, elsewhere = tmp_path / "runs" / "spade" / "one", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    write_job_json(
+        run, plain_unpaired("unit"), site="own.yaml", container={"image": "images/a.sif"}
+    )
     resolved = json.loads((run / "job.json").read_text())
-    resolved["job"] |= {"train": None, "run": ["true"]}
-    (run / "job.json").write_text(json.dumps(resolved))
-    with pytest.raises(UsageError, match="trains no task"):
-        write_job_file(run, options)
+    (run / "job.json").write_text(json.dumps({**resolved, "submitted_from": str(tmp_path)}))
+    for name in ("own.yaml", "images/a.sif"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(elsewhere)
+    made = yaml.safe_load(write_job_file(run, request(tmp_path)).read_text())
+    assert made["site"] == str(tmp_path / "own.yaml")
+    assert made["container"]["image"] == str(tmp_path / "images" / "a.sif")
+
+
+def test_batches_do_not_depend_on_the_number_of_ranks(tmp_path: Path) -> None:
+    """Kernels differ for other sizes of batches, and the images with them."""
+    files = [tmp_path / f"{number}.png" for number in range(11)]
+    whole = [*Request(tmp_path, files, batch_size=2).batches()]
+    parts = [
+        [*Request(tmp_path, files, batch_size=2, rank=rank, ranks=4).batches()] for rank in range(4)
+    ]
+    assert sorted(batch for part in parts for batch in part) == sorted(whole)
+    assert [len(part) for part in parts] == [2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["funit", "coco_funit"])
+def test_references_are_encoded_once(name: str, tmp_path: Path) -> None:
+    """For any number of batches, with the images of `Generator.translate`."""
+    train = from_plain(config_class(name), plain_few_shot(name))
+    task = build_task(train, World(), CPU)
+    networks = task.generation_networks()
+    (generator,) = networks.values()
+    generator.eval()
+    drawn = draw_pairs(9, 4, (16, 16), 0, "files").images
+    files = [tmp_path / f"{number}.png" for number in range(9)]
+    for file, pixels in zip(files, drawn, strict=True):
+        Image.fromarray(pixels.numpy()).save(file)
+    seen: list[int] = []
+    generator.style.encoder.register_forward_hook(lambda *call: seen.append(len(call[1][0])))
+    request = Request(tmp_path, files[:6], style=tuple(files[6:]), batch_size=2)
+    with torch.no_grad():
+        made = dict(task.generate(request, networks))
+        assert seen == [2, 1], "three references, two at a time"
+        content, style = (read_images(some, train.images, CPU) for some in (files[:6], files[6:]))
+        expected = generator.translate(content, style.expand(6, *style.shape))
+    assert list(made) == files[:6]
+    torch.testing.assert_close(torch.stack([*made.values()]), expected)
+
+
+def test_the_page_loads_generators_in_three_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the directories of runs alone, in another folder than theirs."""
+    page = (REPOSITORY / "docs" / "gan-generate.md").read_text()
+    to_files, to_tensors = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    for name, make, plain in (
+        ("spade", paired, plain_train("spade", epochs=1, images={"instances": False})),
+        ("munit", unpaired, plain_unpaired("munit", epochs=1)),
+    ):
+        folder = tmp_path / "runs" / name / "latest"
+        engine = make(folder, name, epochs=1, images=plain["images"])
+        engine.fit()
+        engine.tracker.close()
+        write_job_json(folder, plain)
+    (tmp_path / "maps").mkdir()
+    Image.fromarray(draw_pairs(1, 4, (16, 16), 0, "maps").labels[0].numpy()).save(
+        tmp_path / "maps" / "a.png"
+    )
+    monkeypatch.chdir(tmp_path)
+    exec(to_files, {})
+    with Image.open(tmp_path / "images" / "a.png") as image:
+        assert image.size == (16, 16)
+    names: dict[str, Any] = {}
+    exec(to_tensors, names)
+    dogs = names["dogs"]
+    assert dogs.shape == (4, 3, 32, 32) and not torch.equal(dogs[0], dogs[1])

@@ -288,7 +288,7 @@ def test_what_cannot_be_written_is_refused(value: str) -> None:
 def test_lint_says_what_qsub_refuses_or_misreads(line: str, rule: str) -> None:
     found = lint(f"#!/bin/bash\n#$ -N a\n#$ {line}\n./a.out\n".encode(), "job.sh")
 
-    assert (3, rule) in {(finding.line, finding.rule) for finding in found}
+    assert (3, rule) in {(finding.line, finding.id) for finding in found}
 
 
 @pytest.mark.parametrize(

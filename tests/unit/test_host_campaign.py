@@ -94,6 +94,35 @@ def test_after_a_failure_no_other_run_of_its_group_is_made(runs: Path) -> None:
     )
 
 
+def failed(run_dir: Path, array: int, reason: str = "exit status 3") -> None:
+    """What the scripts record of a run that fails in this job."""
+    submitted = f'{{"time": 1, "state": "submitted", "array": {array}, "scheduler": "own"}}'
+    queued = '{"time": 1, "state": "queued", "job_id": "1"}'
+    end = f'{{"time": 2, "state": "failed", "attempt": 1, "job_id": "1", "reason": "{reason}"}}'
+    with (run_dir / "state.jsonl").open("a") as out:
+        out.write(f"{submitted}\n{queued}\n{end}\n")
+
+
+def test_a_job_that_is_started_again_repeats_no_failed_run(runs: Path) -> None:
+    failed(runs / "points" / "0000", array=1)
+    failed(runs / "points" / "0002", array=1, reason="not tried: 9 s of the job were left")
+
+    ended = campaign(runs, "run one 1 0000 $l\nrun one 1 0001 $l\nrun two 2 0002 $l")
+
+    assert ended.returncode == 1
+    assert ran(runs) == ["0002 2"]
+    # Nor is another run with the settings of the failed one made.
+    assert "not tried" in (runs / "points" / "0001" / "state.jsonl").read_text()
+
+
+def test_a_run_that_failed_in_an_earlier_job_is_made_again(runs: Path) -> None:
+    failed(runs / "points" / "0000", array=12)
+
+    assert campaign(runs, "run one 1 0000 $l").returncode == 0
+
+    assert ran(runs) == ["0000 1"]
+
+
 def test_no_run_begins_where_less_time_is_left_than_the_longest_took(runs: Path) -> None:
     """SECONDS may be set: it goes on from there."""
     settings = SETTINGS.replace("limit]=none", "limit]=1000")

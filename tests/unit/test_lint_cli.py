@@ -69,9 +69,11 @@ def test_json() -> None:
     assert json.loads(lint("--json", "clean").output) == []
     (finding,) = json.loads(lint("--json", "error").output)
 
-    assert set(finding) == {"file", "line", "severity", "rule", "message", "fix"}
+    assert set(finding) == {
+        "id", "severity", "what", "why", "fix", "where", "file", "line", "column", "cell",
+    }  # fmt: skip
     assert (finding["file"], finding["line"]) == ("error", 2)
-    assert (finding["severity"], finding["rule"]) == ("error", "stray-word")
+    assert (finding["severity"], finding["id"]) == ("error", "stray-word")
 
 
 def test_standard_input() -> None:

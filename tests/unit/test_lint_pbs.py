@@ -14,7 +14,7 @@ def script(lines: str) -> bytes:
 
 
 def errors(text: bytes) -> list[str]:
-    return [found.rule for found in lint(text, "job.sh") if found.severity == "error"]
+    return [found.id for found in lint(text, "job.sh") if found.severity == "error"]
 
 
 @pytest.mark.parametrize("lines", headers(REFUSED))

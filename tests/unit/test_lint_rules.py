@@ -857,10 +857,10 @@ GOOD = [(rule, text) for rule, (_, good) in EXAMPLES.items() for text in good]
 def test_a_fault_is_found_at_its_line_and_nothing_else(rule: str, text: str, line: int) -> None:
     found = lint(text.encode(), "x.sh")
 
-    assert {one.rule for one in found} == {rule}, [str(one) for one in found]
+    assert {one.id for one in found} == {rule}, [str(one) for one in found]
     assert found[0].line == line
     assert found[0].severity == RULES[rule]
-    assert found[0].message and found[0].fix
+    assert found[0].what and found[0].fix
 
 
 @pytest.mark.parametrize(("rule", "text"), GOOD, ids=[rule for rule, _ in GOOD])
@@ -892,4 +892,4 @@ def test_header_errors_are_those_of_one_scheduler() -> None:
     assert [one.line for one in header_errors(text, grammar["slurm"])] == [2]
     assert [one.line for one in header_errors(text.encode(), grammar["pbs"])] == [3]
     assert header_errors("#!/bin/bash\n#SBATCH -N 1\n#SBATCH -N 2\n", grammar["slurm"]) == []
-    assert [one.rule for one in header_errors("#PBS -t 1-3\n", grammar["pbs"])] == ["torque-option"]
+    assert [one.id for one in header_errors("#PBS -t 1-3\n", grammar["pbs"])] == ["torque-option"]

@@ -229,7 +229,7 @@ NEAR_MISSES: dict[str, str] = {
 
 
 def found(text: str) -> set[str]:
-    return {one.rule for one in lint(text.encode(), "x.sh")} & RULES
+    return {one.id for one in lint(text.encode(), "x.sh")} & RULES
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -253,6 +253,6 @@ def test_near_misses_are_silent(name: str) -> None:
     ],
 )
 def test_the_advice_is_that_of_the_scheduler(script: str, start: str) -> None:
-    (finding,) = [one for one in lint(script.encode(), "x.sh") if one.rule == "first-node-only"]
+    (finding,) = [one for one in lint(script.encode(), "x.sh") if one.id == "first-node-only"]
 
     assert start in finding.fix

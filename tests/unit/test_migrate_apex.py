@@ -14,7 +14,7 @@ from hpc_amp.migrate.scan import Target, scan
 
 def found(text: str, rule: str, target: Target = "drop-in") -> list[MigrationFinding]:
     findings, _ = scan(text, "x.py", target, (2, 4))
-    return [finding for finding in findings if finding.rule == rule]
+    return [finding for finding in findings if finding.id == rule]
 
 
 def test_the_drop_in_has_every_name_that_is_changed() -> None:
@@ -47,8 +47,8 @@ def test_optimizers_have_twins_with_traps(call: str, instead: str) -> None:
     (finding,) = found(f"from apex.optimizers import *\nimport apex.optimizers as ao\nao.{call}\n",
                        "apex-optimizer")  # fmt: skip
 
-    assert instead in finding.instead
-    assert finding.instead.endswith("the state in checkpoints is not compatible")
+    assert instead in finding.fix
+    assert finding.fix.endswith("the state in checkpoints is not compatible")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_fp16_utils_by_name(name: str, instead: str) -> None:
         "apex-fp16-utils",
     )
 
-    assert instead in finding.instead and not finding.mechanical
+    assert instead in finding.fix and not finding.mechanical
 
 
 def test_what_is_called_on_an_fp16_optimizer() -> None:
@@ -80,8 +80,8 @@ def test_what_is_called_on_an_fp16_optimizer() -> None:
     )
 
     assert [finding.line for finding in findings] == [2, 3, 4]
-    assert "amp.scale_loss(loss, opt)" in findings[1].instead
-    assert "amp.master_params(opt)" in findings[2].instead
+    assert "amp.scale_loss(loss, opt)" in findings[1].fix
+    assert "amp.master_params(opt)" in findings[2].fix
 
 
 def test_a_fused_adam_that_clips_nothing_loses_nothing() -> None:
@@ -91,13 +91,13 @@ def test_a_fused_adam_that_clips_nothing_loses_nothing() -> None:
         "apex-optimizer",
     )
 
-    assert finding.instead.startswith("torch.optim.AdamW(..., weight_decay=0.0); fused=True")
+    assert finding.fix.startswith("torch.optim.AdamW(..., weight_decay=0.0); fused=True")
 
 
 def test_a_lamb_clips_by_itself() -> None:
     (finding,) = found("import apex\napex.optimizers.FusedLAMB(p)\n", "apex-optimizer")
 
-    assert "clips all gradients together at max_grad_norm, which is 1.0" in finding.message
+    assert "clips all gradients together at max_grad_norm, which is 1.0" in finding.what
 
 
 # By the history of NVIDIA/apex.
@@ -144,7 +144,7 @@ HISTORY = {
 def test_what_apex_still_has(state: str, name: str) -> None:
     findings, _ = scan(f"import apex\napex.{name}(x)\n", "x.py", "drop-in", (2, 4))
 
-    assert state in findings[0].message.replace("was removed", "removed")
+    assert state in findings[0].what.replace("was removed", "removed")
 
 
 def test_every_part_says_what_apex_has_of_it() -> None:
@@ -172,15 +172,15 @@ def test_every_part_says_what_apex_has_of_it() -> None:
 def test_the_rest_of_apex(code: str, instead: str) -> None:
     (finding,) = found(f"import apex\n{code}\n", "apex-other")
 
-    assert instead in finding.instead
+    assert instead in finding.fix
 
 
 def test_an_unused_import_of_what_is_gone_says_that_it_fails() -> None:
     (gone,) = found("from apex.parallel import LARC\n", "apex-unused")
     (there,) = found("from apex.optimizers import FusedAdam\n", "apex-unused")
 
-    assert gone.message.endswith("it was removed from apex in May 2025: the import fails")
-    assert there.message.endswith("this file does not use it")
+    assert gone.what.endswith("it was removed from apex in May 2025: the import fails")
+    assert there.what.endswith("this file does not use it")
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_an_unused_import_of_what_is_gone_says_that_it_fails() -> None:
 def test_compiled_parts_of_apex_are_told(text: str) -> None:
     (finding,) = found(text, "apex-extension")
 
-    assert "apex still has it" in finding.message and "torch._" in finding.instead
+    assert "apex still has it" in finding.what and "torch._" in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_compiled_parts_of_apex_are_told(text: str) -> None:
 def test_what_is_inside_of_apex_amp_has_an_answer(code: str, instead: str, target: Target) -> None:
     (finding,) = found(code + "\n", "apex-amp-name", target)
 
-    assert finding.line == 2 and instead in finding.instead
+    assert finding.line == 2 and instead in finding.fix
 
 
 def test_what_sets_a_scale_is_what_the_advice_says() -> None:
@@ -255,10 +255,10 @@ def test_native_explains_every_use_and_changes_none(package: str) -> None:
     findings, new = scan(text, "x.py", "native", (2, 4))
 
     assert new == text
-    assert [(f.line, f.rule) for f in findings] == [
+    assert [(f.line, f.id) for f in findings] == [
         (line, "apex-to-native") for line in (1, 2, 3, 5, 6, 7)
     ]
-    says = [finding.instead for finding in findings]
+    says = [finding.fix for finding in findings]
     assert 'scaler = torch.amp.GradScaler("cuda")' in says[1] and "torch.autocast" in says[1]
     assert "scaler.scale(loss).backward()" in says[2] and "scaler.update()" in says[2]
     assert "scaler.unscale_(optimizer)" in says[3]
@@ -276,7 +276,7 @@ def test_native_explains_every_use_and_changes_none(package: str) -> None:
 def test_native_says_what_a_level_means(level: str, says: str) -> None:
     text = WHOLE.format(package="apex", level=level)
 
-    assert says in found(text, "apex-to-native", "native")[1].instead
+    assert says in found(text, "apex-to-native", "native")[1].fix
 
 
 def test_native_still_changes_what_is_the_same_there() -> None:
@@ -295,7 +295,7 @@ def test_native_reports_inner_parts_and_the_oldest_api_too() -> None:
     text = "from apex import amp\nhandle = amp.init()\namp._amp_state.verbosity\n"
     findings, _ = scan(text, "x.py", "native", (2, 4))
 
-    assert [finding.rule for finding in findings] == [
+    assert [finding.id for finding in findings] == [
         "apex-to-native",
         "apex-old-api",
         "apex-amp-name",

@@ -68,11 +68,12 @@ def test_nothing_is_changed_without_write() -> None:
 
 def test_a_finding_says_where_what_and_what_to_write() -> None:
     assert migrate("clean.py", "both.py").output.splitlines() == [
-        "both.py:2:10: old-grad-scaler `torch.cuda.amp.GradScaler()`: deprecated since torch 2.4; "
-        "torch.amp has it since torch 2.3",
+        "both.py:2:10: warning [old-grad-scaler] `torch.cuda.amp.GradScaler()`: deprecated since "
+        "torch 2.4; torch.amp has it since torch 2.3",
         '    write: torch.amp.GradScaler("cuda")  [--write]',
-        "both.py:3:8: old-autocast `torch.cuda.amp.autocast`: deprecated since torch 2.4; the "
-        "device is the first argument of torch.amp, so positional arguments must become keywords",
+        "both.py:3:8: warning [old-autocast] `torch.cuda.amp.autocast`: deprecated since torch "
+        "2.4; the device is the first argument of torch.amp, so positional arguments must become "
+        "keywords",
         "    write: torch.amp.autocast; not changed: `torch.cuda.amp.autocast` is used without "
         "being called",
         "2 places in 1 file: 1 for --write, 1 for you",
@@ -85,7 +86,7 @@ def test_write_changes_the_file_and_tells_what_is_left() -> None:
 
     assert Path("both.py").read_text() == NEW + "make = torch.cuda.amp.autocast\n"
     assert "old-grad-scaler" not in result.output
-    assert "both.py:3:8: old-autocast" in result.output
+    assert "both.py:3:8: warning [old-autocast]" in result.output
     assert result.output.endswith("2 places in 1 file: 1 changed, 1 for you\n")
     assert {path.name for path in Path().iterdir()} == {
         "clean.py",
@@ -154,8 +155,8 @@ def test_json() -> None:
     first, second = json.loads(migrate("--json", "both.py").output)
 
     assert set(first) == {
-        "file", "cell", "line", "column", "rule", "message", "instead", "mechanical",
-        "note",
+        "id", "severity", "what", "why", "fix", "where", "file", "line", "column", "cell",
+        "mechanical", "written", "note",
     }  # fmt: skip
     assert (first["file"], first["cell"], first["line"], first["column"]) == (
         "both.py",
@@ -163,8 +164,8 @@ def test_json() -> None:
         2,
         10,
     )
-    assert (first["rule"], first["mechanical"]) == ("old-grad-scaler", True)
-    assert (second["rule"], second["mechanical"]) == ("old-autocast", False)
+    assert (first["id"], first["mechanical"]) == ("old-grad-scaler", True)
+    assert (second["id"], second["mechanical"]) == ("old-autocast", False)
 
 
 @pytest.mark.parametrize(
@@ -379,7 +380,7 @@ def test_a_notebook_is_reported_by_cell_and_never_changed() -> None:
     result = migrate("--write", "nb.ipynb")
 
     assert result.exit_code == 1
-    assert result.output.startswith("nb.ipynb:cell 3:4:10: old-grad-scaler")
+    assert result.output.startswith("nb.ipynb:cell 3:4:10: warning [old-grad-scaler]")
     assert result.output.endswith("1 place in 1 file: 0 changed, 1 for you\n")
     assert Path("nb.ipynb").read_text() == text
     (finding,) = json.loads(migrate("--json", "nb.ipynb").output)
@@ -471,7 +472,7 @@ def test_a_bad_cell_hides_no_other() -> None:
     assert result.exit_code == 2
     told = [line.partition(": not valid")[0] for line in result.stderr.splitlines()]
     assert told == ["hpc-amp: nb.ipynb:cell 2:1:1", "hpc-amp: nb.ipynb:cell 3:1:7"]
-    assert result.stdout.startswith("nb.ipynb:cell 4:1:5: old-grad-scaler")
+    assert result.stdout.startswith("nb.ipynb:cell 4:1:5: warning [old-grad-scaler]")
 
 
 def test_without_libcst_one_line_says_how_to_install_it() -> None:

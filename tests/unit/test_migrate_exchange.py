@@ -405,13 +405,13 @@ LEFT = {
 
 @pytest.mark.parametrize(("text", "reason"), LEFT.values(), ids=LEFT)
 def test_what_is_not_certain_is_left_alone(text: str, reason: str) -> None:
-    assert any(f"not changed: {reason}" in finding.instead for finding in left(text))
+    assert any(f"not changed: {reason}" in finding.fix for finding in left(text))
 
 
 def test_a_use_says_that_its_import_stays() -> None:
     text = "from torch.cuda.amp import autocast\nautocast(True)\nmake = autocast\n"
 
-    assert [(f.line, f.instead) for f in left(text) if f.line == 2] == [
+    assert [(f.line, f.fix) for f in left(text) if f.line == 2] == [
         (
             2,
             'write: autocast("cuda", enabled=True); not changed: the import in line 1 is not '
@@ -428,10 +428,9 @@ def test_an_older_torch_has_fewer_new_names(oldest: tuple[int, int], code: str) 
     custom = "import torch\n@torch.cuda.amp.custom_fwd\ndef f(ctx): ...\n"
 
     assert changed(text, oldest) != text
-    assert "it needs torch 2.4" in left(custom, oldest)[0].instead
+    assert "it needs torch 2.4" in left(custom, oldest)[0].fix
     assert (
-        "it needs torch 2.3"
-        in left("import torch\ntorch.cuda.amp.GradScaler()\n", (2, 2))[0].instead
+        "it needs torch 2.3" in left("import torch\ntorch.cuda.amp.GradScaler()\n", (2, 2))[0].fix
     )
 
 

@@ -271,7 +271,7 @@ GOOD = [(rule, text) for rule, (_, good) in EXAMPLES.items() for text in good]
 
 def rules_in(text: str) -> list[tuple[int, str]]:
     findings, _ = scan(text, "x.py", "drop-in", (2, 4))
-    return [(finding.line, finding.rule) for finding in findings]
+    return [(finding.line, finding.id) for finding in findings]
 
 
 @pytest.mark.parametrize(("rule", "line", "text"), BAD)
@@ -295,8 +295,8 @@ def test_every_rule_has_examples_of_both_kinds() -> None:
 def test_texts_are_filled() -> None:
     for rule, _, text in BAD:
         for finding in scan(text, "x.py", "drop-in", (2, 4))[0]:
-            assert "{" not in finding.message + finding.instead, rule
-            assert finding.message and finding.instead
+            assert "{" not in finding.what + finding.fix, rule
+            assert finding.what and finding.fix
 
 
 def test_the_document_has_the_rules() -> None:
@@ -349,18 +349,18 @@ def test_import_star_names_what_the_file_uses() -> None:
     def star(text: str) -> MigrationFinding:
         findings, new = scan(text, "x.py", "drop-in", (2, 4))
         assert new == text
-        (found,) = (one for one in findings if one.rule == "star-import")
+        (found,) = (one for one in findings if one.id == "star-import")
         return found
 
     utils = "from apex.fp16_utils import *\n"
     used = star(utils + "m = network_to_half(m)\nprint(to_python_float(l))\nprint(mine(l))\n")
-    assert "this file uses network_to_half, to_python_float from it" in used.message
-    assert "removed from apex in May 2025: the import fails" in used.message
+    assert "this file uses network_to_half, to_python_float from it" in used.what
+    assert "removed from apex in May 2025: the import fails" in used.what
     unused = star(utils + "from mine import network_to_half\nm = network_to_half(m)\n")
-    assert "this file uses none of its names" in unused.message
-    assert unused.instead == "delete it"
+    assert "this file uses none of its names" in unused.what
+    assert unused.fix == "delete it"
     torch_own = star("from torch.cuda.amp import *\ns = GradScaler()\n")
-    assert torch_own.instead == "from torch.cuda.amp import GradScaler"
+    assert torch_own.fix == "from torch.cuda.amp import GradScaler"
 
 
 def test_what_comes_from_import_star_is_told_but_not_changed() -> None:
@@ -372,12 +372,12 @@ def test_what_comes_from_import_star_is_told_but_not_changed() -> None:
     findings, new = scan(text, "x.py", "drop-in", (2, 4))
 
     assert new == text
-    assert [(one.line, one.rule) for one in findings if one.line > 3] == [
+    assert [(one.line, one.id) for one in findings if one.line > 3] == [
         (4, "old-autocast"),
         (5, "apex-fp16-utils"),
         (6, "apex-amp"),
     ]
-    assert "not changed: it comes from the `import *` of line 2" in findings[3].instead
+    assert "not changed: it comes from the `import *` of line 2" in findings[3].fix
 
 
 def test_the_names_of_import_star_are_those_of_torch() -> None:

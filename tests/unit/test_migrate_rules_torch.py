@@ -341,7 +341,7 @@ GOOD = [(rule, text) for rule, (_, good) in EXAMPLES.items() for text in good]
 
 def rules_in(text: str) -> list[tuple[int, str]]:
     findings, _ = scan(text, "x.py", "drop-in", (2, 4))
-    return [(finding.line, finding.rule) for finding in findings]
+    return [(finding.line, finding.id) for finding in findings]
 
 
 @pytest.mark.parametrize(("rule", "line", "text"), BAD)
@@ -363,5 +363,5 @@ def test_every_rule_has_examples_of_both_kinds() -> None:
 def test_texts_are_filled() -> None:
     for rule, _, text in BAD:
         for finding in scan(text, "x.py", "drop-in", (2, 4))[0]:
-            assert "{" not in finding.message + finding.instead, rule
-            assert finding.message and finding.instead
+            assert "{" not in finding.what + finding.fix, rule
+            assert finding.what and finding.fix

@@ -103,7 +103,7 @@ def test_options(tmp_path: Path) -> None:
 
     def said(*options: str, ranks: int = 4) -> tuple[str, str]:
         (found,) = PODMAN.check_options(options, ranks=ranks, which=lambda name: str(program))
-        return found.status, found.what
+        return found.severity, found.what
 
     assert said("--gpu", "--volume=/a:/b")[0] == "good"
     assert said("--gpus") == ("error", f"{program} run has no --gpus")
@@ -121,4 +121,4 @@ def test_the_options_of_every_job_are_podman_s() -> None:
     assert {"--env-host", "--log-driver", "--tty"} < own
     for option in sorted(own):
         (found,) = PODMAN.check_options([f"{option}=host"], ranks=4)
-        assert found.status == "good", found.what
+        assert found.severity == "good", found.what

@@ -23,11 +23,12 @@ from support.stubs import StubHost, events
 
 from hpc_amp.config.schema import Data, Job, Resources, to_plain
 from hpc_amp.doctor.catalogue import CATALOGUE
+from hpc_amp.finding import Finding, Findings
 from hpc_amp.jobs.code import MAIN
 from hpc_amp.jobs.events import read_events
 from hpc_amp.preflight import gpu_checks, meeting, network_checks, node_checks
 from hpc_amp.preflight.meeting import Meeting, snapshot
-from hpc_amp.preflight.node import CheckResult, Findings, Node
+from hpc_amp.preflight.node import Node
 from hpc_amp.tasks.classification.config import ClassificationConfig
 
 SCRIPT = REPOSITORY / "hpc_amp" / "host" / "preflight.sh"
@@ -78,7 +79,7 @@ class Place:
             root=self.root,
         )  # fmt: skip
 
-    def found(self, check: Check) -> dict[str, CheckResult]:
+    def found(self, check: Check) -> dict[str, Finding]:
         return {finding.id: finding for finding in check(self.node())}
 
 
@@ -109,7 +110,7 @@ def test_a_node_in_order(place: Place) -> None:
         for finding in check(place.node()):
             # The range of ports is not in the folder; this machine may be full or bound.
             if finding.id not in ("net.port", "net.name", "tmp", "shm", "fs", "cpu.affinity"):
-                assert finding.status == "good", finding
+                assert finding.severity == "good", finding
 
 
 @pytest.mark.parametrize(
@@ -121,32 +122,32 @@ def test_a_node_in_order(place: Place) -> None:
     ],
 )
 def test_rank(place: Place, environ: dict[str, str]) -> None:
-    assert place.found(node_checks.check_rank)["rank"].status == "good"
+    assert place.found(node_checks.check_rank)["rank"].severity == "good"
     place.environ |= environ
-    assert place.found(node_checks.check_rank)["rank"].status == "error"
+    assert place.found(node_checks.check_rank)["rank"].severity == "error"
 
 
 def test_fs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", short_of(2**29))
     (found,) = node_checks.check_run_dir(place.node())
-    assert (found.id, found.status) == (
+    assert (found.id, found.severity) == (
         "fs",
         "warning",
     ) and "only about 500 MiB of free" in found.what
 
     monkeypatch.setattr(node_checks, "_write", full)
     (found,) = node_checks.check_run_dir(place.node())
-    assert found.status == "error" and found.what.endswith("No space left on device")
+    assert found.severity == "error" and found.what.endswith("No space left on device")
 
 
 def test_bind(place: Place) -> None:
     place.write("data/file")
     place.binds = ["/somewhere:/data", "/data/file"]
-    assert place.found(node_checks.check_binds)["bind"].status == "good"
+    assert place.found(node_checks.check_binds)["bind"].severity == "good"
 
     place.binds = ["/somewhere:/data", "/data/other:/data/none:ro"]
     found = place.found(node_checks.check_binds)["bind"]
-    assert found.status == "error" and "/data/none (No such file" in found.what
+    assert found.severity == "error" and "/data/none (No such file" in found.what
 
 
 def test_a_working_directory_that_is_not_inside(place: Place) -> None:
@@ -154,7 +155,7 @@ def test_a_working_directory_that_is_not_inside(place: Place) -> None:
 
     found = place.found(node_checks.check_binds)["bind"]
 
-    assert found.status == "error" and "the working directory /work" in found.what
+    assert found.severity == "error" and "the working directory /work" in found.what
 
 
 def test_data(place: Place) -> None:
@@ -169,23 +170,23 @@ def test_data(place: Place) -> None:
         node = place.node()
         node.job["train"]["data"] = {**plain["data"], "root": "/images", **changes}
         (found,) = node_checks.check_data(node)
-        assert found.status == status, found
+        assert found.severity == status, found
     place.write("images/one")
     node = place.node()
     node.job["train"]["data"] = {**plain["data"], "root": "/images", "name": "imagefolder"}
     (found,) = node_checks.check_data(node)
-    assert found.status == "good"
+    assert found.severity == "good"
 
 
 @pytest.mark.parametrize("check", [node_checks.check_tmp, node_checks.check_shm])
 def test_tmp_and_shm(place: Place, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", short_of(2**20))
     (found,) = check(place.node())
-    assert found.status == "warning" and "has only about 1 MiB of free" in found.what
+    assert found.severity == "warning" and "has only about 1 MiB of free" in found.what
 
     monkeypatch.setattr(node_checks, "_write", full)
     (found,) = check(place.node())
-    assert found.status == "error"
+    assert found.severity == "error"
     assert found.what == "/tmp is full" or found.what.startswith("/dev/shm is not writable")
 
 
@@ -201,25 +202,25 @@ def test_usersite(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "Python ignores" in place.found(node_checks.check_usersite)["usersite"].what
     place.env = {"PYTHONNOUSERSITE": ""}
     found = place.found(node_checks.check_usersite)["usersite"]
-    assert found.status == "warning" and found.what.endswith("replace those of the image: torch")
+    assert found.severity == "warning" and found.what.endswith("replace those of the image: torch")
 
 
 def test_py_path(place: Place, tmp_path: Path) -> None:
     folder = tmp_path / "torch"
     folder.mkdir()
     place.env = {"PYTHONPATH": str(tmp_path)}
-    assert place.found(node_checks.check_imports)["py.path"].status == "good"  # a mere folder
+    assert place.found(node_checks.check_imports)["py.path"].severity == "good"  # a mere folder
     (folder / "__init__.py").touch()
     found = place.found(node_checks.check_imports)["py.path"]
-    assert found.status == "warning" and f"torch ({tmp_path})" in found.what
+    assert found.severity == "warning" and f"torch ({tmp_path})" in found.what
 
 
 def test_img_python(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_checks, "_find", lambda name, folders: None)
-    assert place.found(node_checks.check_imports)["img.python"].status == "good"
+    assert place.found(node_checks.check_imports)["img.python"].severity == "good"
     place.more = {"train": ClassificationConfig()}
     found = place.found(node_checks.check_imports)["img.python"]
-    assert found.status == "error" and found.what.endswith("has no torch")
+    assert found.severity == "error" and found.what.endswith("has no torch")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def test_program(place: Place, run: list[str], status: str) -> None:
     place.more = {"run": run}
     place.environ["PATH"] = os.defpath
 
-    assert place.found(node_checks.check_program)["program"].status == status
+    assert place.found(node_checks.check_program)["program"].severity == status
 
 
 def test_a_program_beside_a_file_that_is_taken_for_a_library(place: Place) -> None:
@@ -252,7 +253,7 @@ def test_a_program_beside_a_file_that_is_taken_for_a_library(place: Place) -> No
 
     found = place.found(node_checks.check_program)
 
-    assert found["py.path"].status == "warning"
+    assert found["py.path"].severity == "warning"
     assert found["py.path"].what.endswith("hide libraries of the same name: random")
 
 
@@ -267,7 +268,7 @@ def test_env_masked(place: Place) -> None:
 
     found = place.found(node_checks.check_masked)["env.masked"]
 
-    assert found.status == "warning"
+    assert found.severity == "warning"
     assert found.what == "NCCL_IB_HCA is mlx5 outside and mlx4 in the container"
 
 
@@ -276,7 +277,7 @@ def test_an_image_that_chooses_a_network(place: Place) -> None:
     found = place.found(node_checks.check_masked)["env.masked"]
     assert found.what == "the image itself sets NCCL_SOCKET_IFNAME=eth0"
     place.env = {"NCCL_SOCKET_IFNAME": "ib0"}
-    assert place.found(node_checks.check_masked)["env.masked"].status == "good"
+    assert place.found(node_checks.check_masked)["env.masked"].severity == "good"
 
 
 @pytest.mark.parametrize(
@@ -294,25 +295,25 @@ def test_env_libs(place: Place, line: str) -> None:
     place.write("opt/a/lib/libtorch.so")
     place.environ["LD_LIBRARY_PATH"] = "/host:/opt/b/lib64"
     found = place.found(node_checks.check_libraries)["env.libs"]
-    assert found.status == "warning" and found.what.endswith("folders of the image: /opt/a/lib")
+    assert found.severity == "warning" and found.what.endswith("folders of the image: /opt/a/lib")
     place.environ["LD_LIBRARY_PATH"] = "/host:/opt/a/lib:/opt/b/lib64"
-    assert place.found(node_checks.check_libraries)["env.libs"].status == "good"
+    assert place.found(node_checks.check_libraries)["env.libs"].severity == "good"
 
 
 def test_cpu_affinity(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
     found = place.found(node_checks.check_cores)["cpu.affinity"]
-    assert (found.status, found.what) == (
+    assert (found.severity, found.what) == (
         "warning",
         "1 core(s) are available for 2 rank(s) with 1 requested for each",
     )
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
-    assert place.found(node_checks.check_cores)["cpu.affinity"].status == "good"
+    assert place.found(node_checks.check_cores)["cpu.affinity"].severity == "good"
 
 
 def test_limits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 512))
-    assert place.found(node_checks.check_limits)["limits"].status == "warning"
+    assert place.found(node_checks.check_limits)["limits"].severity == "warning"
 
 
 # ---- GPUs ----------------------------------------------------------------------------------------
@@ -331,7 +332,7 @@ def gpu_place(place: Place) -> Place:
     return place
 
 
-def judged(place: Place, **facts: Any) -> dict[str, CheckResult]:
+def judged(place: Place, **facts: Any) -> dict[str, Finding]:
     facts = {"init": 0, "cuda": 12040, "devices": [H100, {**H100, "index": 1}], **facts}
     return {finding.id: finding for finding in gpu_checks.judge_gpus(place.node(), facts)}
 
@@ -339,7 +340,7 @@ def judged(place: Place, **facts: Any) -> dict[str, CheckResult]:
 def test_gpus_in_order(gpu_place: Place) -> None:
     found = judged(gpu_place)
 
-    assert {f.id: f.status for f in found.values()} == {
+    assert {f.id: f.severity for f in found.values()} == {
         "gpu.count": "good", "gpu.alloc": "good", "gpu.driver": "good",
     }  # fmt: skip
     assert "by minor-version compatibility" in found["gpu.driver"].what
@@ -362,7 +363,7 @@ def test_only_with_a_container_something_has_to_be_bound(
 ) -> None:
     place.more = more
     found = place.found(check)[id]
-    assert found.status == "error"
+    assert found.severity == "error"
     assert "bound" not in found.fix
     assert "in the container" not in found.what + found.fix
 
@@ -382,11 +383,13 @@ def test_gpus_that_are_only_counted(gpu_place: Place) -> None:
     )
 
     found = {one.id: one for one in gpu_checks.judge_gpus(shared, facts)}["gpu.count"]
-    assert (found.status, found.what) == (
+    assert (found.severity, found.what) == (
         "warning", "4 GPUs are visible, but only 2 were requested",
     )  # fmt: skip
     assert "may use the same GPUs" in found.why
-    assert {one.id: one for one in gpu_checks.judge_gpus(own, facts)}["gpu.count"].status == "good"
+    assert {one.id: one for one in gpu_checks.judge_gpus(own, facts)}[
+        "gpu.count"
+    ].severity == "good"
 
 
 def test_a_small_job_on_a_large_gpu_is_at_work_too(gpu_place: Place) -> None:
@@ -395,49 +398,49 @@ def test_a_small_job_on_a_large_gpu_is_at_work_too(gpu_place: Place) -> None:
 
     found = judged(gpu_place, devices=devices)["gpu.alloc"]
 
-    assert (found.status, found.what) == (
+    assert (found.severity, found.what) == (
         "warning", "GPU 0: other processes use 3.0 GiB of its memory",
     )  # fmt: skip
     idle = [{**H100, "free": H100["total"] - 2**29}, {**H100, "index": 1}]
-    assert judged(gpu_place, devices=idle)["gpu.alloc"].status == "good"
+    assert judged(gpu_place, devices=idle)["gpu.alloc"].severity == "good"
 
 
 def test_no_gpu_at_all(gpu_place: Place) -> None:
     (gpu_place.root / "dev" / "nvidiactl").unlink()
-    assert gpu_place.found(gpu_checks.check_gpus)["gpu.count"].status == "warning"
+    assert gpu_place.found(gpu_checks.check_gpus)["gpu.count"].severity == "warning"
     gpu_place.more = {"train": ClassificationConfig(device="cuda")}
-    assert gpu_place.found(gpu_checks.check_gpus)["gpu.count"].status == "error"
+    assert gpu_place.found(gpu_checks.check_gpus)["gpu.count"].severity == "error"
     gpu_place.more = {"train": ClassificationConfig(device="cpu")}
     assert gpu_place.found(gpu_checks.check_gpus) == {}
     gpu_place.more = {}
     gpu_place.write("dev/kfd")
-    assert gpu_place.found(gpu_checks.check_gpus)["gpu.count"].status == "unknown"
+    assert gpu_place.found(gpu_checks.check_gpus)["gpu.count"].severity == "unknown"
 
 
 def test_no_uvm(gpu_place: Place) -> None:
     (gpu_place.root / "dev" / "nvidia-uvm").unlink()
     found = gpu_place.found(gpu_checks.check_gpus)["gpu.count"]
-    assert found.status == "error" and "nvidia-modprobe" in found.fix
+    assert found.severity == "error" and "nvidia-modprobe" in found.fix
 
 
 def test_too_few_gpus(gpu_place: Place) -> None:
     found = judged(gpu_place, devices=[H100])["gpu.count"]
-    assert found.status == "error" and "1 of the 2 requested GPUs" in found.what
+    assert found.severity == "error" and "1 of the 2 requested GPUs" in found.what
     node = gpu_place.node()
     node.job["launch"]["args"] = ["--gpus-per-task=1"]
     facts = {"init": 0, "cuda": 12040, "devices": [H100]}
-    statuses = {f.id: f.status for f in gpu_checks.judge_gpus(node, facts)}
+    statuses = {f.id: f.severity for f in gpu_checks.judge_gpus(node, facts)}
     assert statuses["gpu.count"] == "unknown"
-    assert judged(gpu_place, devices=[])["gpu.count"].status == "error"
+    assert judged(gpu_place, devices=[])["gpu.count"].severity == "error"
 
 
 def test_gpus_that_are_taken_or_broken(gpu_place: Place) -> None:
     busy = judged(gpu_place, devices=[H100, {**H100, "index": 1, "free": 2**30}])["gpu.alloc"]
-    assert (busy.status, busy.what) == (
+    assert (busy.severity, busy.what) == (
         "warning", "GPU 1: other processes use 79.0 GiB of its memory",
     )  # fmt: skip
     broken = judged(gpu_place, devices=[H100, {"index": 1, "name": "x", "code": 46}])["gpu.alloc"]
-    assert broken.status == "error" and "another process has exclusive use" in broken.what
+    assert broken.severity == "error" and "another process has exclusive use" in broken.what
 
 
 @pytest.mark.parametrize(
@@ -454,7 +457,7 @@ def test_gpus_that_are_taken_or_broken(gpu_place: Place) -> None:
 )
 def test_a_driver_that_fails(gpu_place: Place, facts: dict[str, Any], id: str, text: str) -> None:
     found = judged(gpu_place, **facts)[id]
-    assert found.status == "error" and text in found.what
+    assert found.severity == "error" and text in found.what
 
 
 @pytest.mark.parametrize(
@@ -475,7 +478,7 @@ def test_gpu_driver(gpu_place: Place, driver: str, cuda: str, works: bool, statu
 
     found = judged(gpu_place, init=0 if works else 100)["gpu.driver"]
 
-    assert found.status == status, found
+    assert found.severity == status, found
 
 
 def test_the_compatibility_libraries_are_named(gpu_place: Place) -> None:
@@ -495,22 +498,22 @@ def test_the_driver_is_really_asked(gpu_place: Place) -> None:
 
 def test_net_name(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     found = place.found(network_checks.check_names)["net.name"]
-    assert found.status == "error" and "127.0.0.1, which is this node itself" in found.what
+    assert found.severity == "error" and "127.0.0.1, which is this node itself" in found.what
     place.environ["HPC_AMP_MASTER_ADDR"] = "10.1.2.3"
-    assert place.found(network_checks.check_names)["net.name"].status == "good"
+    assert place.found(network_checks.check_names)["net.name"].severity == "good"
     place.environ["HPC_AMP_MASTER_ADDR"] = "no-such-node.invalid"
     found = place.found(network_checks.check_names)["net.name"]
-    assert found.status == "error" and "cannot be resolved in the container" in found.what
+    assert found.severity == "error" and "cannot be resolved in the container" in found.what
     place.resources["nodes"] = 1
     assert place.found(network_checks.check_names) == {}
 
 
 def test_net_port(place: Place) -> None:
-    assert place.found(network_checks.check_port)["net.port"].status == "unknown"
+    assert place.found(network_checks.check_port)["net.port"].severity == "unknown"
     place.write("proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n")
-    assert place.found(network_checks.check_port)["net.port"].status == "good"
+    assert place.found(network_checks.check_port)["net.port"].severity == "good"
     place.write("proc/sys/net/ipv4/ip_local_port_range", "1024\t65535\n")
-    assert place.found(network_checks.check_port)["net.port"].status == "warning"
+    assert place.found(network_checks.check_port)["net.port"].severity == "warning"
 
 
 @pytest.mark.parametrize(
@@ -533,18 +536,18 @@ def test_interface_names(value: str, exact: bool, meant: list[str]) -> None:
 
 
 def test_net_if(gpu_place: Place) -> None:
-    def found(**environ: str) -> CheckResult:
+    def found(**environ: str) -> Finding:
         gpu_place.environ |= environ
         (finding,) = network_checks.check_interfaces(gpu_place.node(), ["lo", "eth0"])
         del gpu_place.environ[next(iter(environ))]
         return finding
 
-    assert found(NCCL_SOCKET_IFNAME="eth").status == "good"
+    assert found(NCCL_SOCKET_IFNAME="eth").severity == "good"
     wrong = found(NCCL_SOCKET_IFNAME="ib0")
-    assert wrong.status == "error" and "(from the image)" in wrong.what
-    assert found(GLOO_SOCKET_IFNAME="eth").status == "error"
+    assert wrong.severity == "error" and "(from the image)" in wrong.what
+    assert found(GLOO_SOCKET_IFNAME="eth").severity == "error"
     (gpu_place.root / "dev" / "nvidiactl").unlink()
-    assert found(NCCL_SOCKET_IFNAME="ib0").status == "warning"  # nobody will use NCCL
+    assert found(NCCL_SOCKET_IFNAME="ib0").severity == "warning"  # nobody will use NCCL
 
 
 def test_net_ib(gpu_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -552,7 +555,7 @@ def test_net_ib(gpu_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     (gpu_place.root / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (65536, 65536))
     found = gpu_place.found(network_checks.check_infiniband)["net.ib"]
-    assert found.status == "warning"
+    assert found.severity == "warning"
     for lack in (
         "/dev/infiniband is not in the container",
         "no libibverbs",
@@ -562,7 +565,7 @@ def test_net_ib(gpu_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu_place.write("dev/infiniband/uverbs0")
     gpu_place.write("usr/lib/x86_64-linux-gnu/libibverbs.so.1")
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
-    assert gpu_place.found(network_checks.check_infiniband)["net.ib"].status == "good"
+    assert gpu_place.found(network_checks.check_infiniband)["net.ib"].severity == "good"
 
 
 def test_a_check_that_fails_itself_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -571,7 +574,7 @@ def test_a_check_that_fails_itself_says_so(place: Place, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(node_checks, "CHECKS", {"tmp": check_tmp})
     (found,) = node_checks.look(place.node())
-    assert (found.id, found.status) == ("tmp", "unknown") and "oops" in found.what
+    assert (found.id, found.severity) == ("tmp", "unknown") and "oops" in found.what
 
 
 def test_every_id_is_in_the_catalogue() -> None:
@@ -581,7 +584,7 @@ def test_every_id_is_in_the_catalogue() -> None:
     used = set()
     for module in (node_checks, network_checks, gpu_checks, meeting):
         text = Path(str(module.__file__)).read_text()
-        used |= set(re.findall(r'(?:CheckResult|_space)\(\s*"([\w.]+)"', text))
+        used |= set(re.findall(r'(?:Finding|_space)\(\s*"([\w.]+)"', text))
     used |= set(re.findall(r"finding ([a-z.]+) ", SCRIPT.read_text()))
     assert len(used) > 20
     assert used <= known
@@ -617,8 +620,8 @@ class Nodes:
         return content
 
 
-GOOD = CheckResult("bind", "good", "all binds are visible")
-FULL = CheckResult("tmp", "error", "/tmp is full", "why", "fix")
+GOOD = Finding("bind", "good", "all binds are visible")
+FULL = Finding("tmp", "error", "/tmp is full", "why", "fix")
 
 
 def test_each_finding_is_said_once(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -635,7 +638,7 @@ def test_each_finding_is_said_once(place: Place, capsys: pytest.CaptureFixture[s
     assert report["failed"] == "tmp: /tmp is full on n2, n3"
     where = {finding["id"]: finding["where"] for finding in report["findings"]}
     assert (where["tmp"], where["bind"]) == ("n2, n3", "n1, n2, n4")
-    statuses = {finding["id"]: finding["status"] for finding in report["findings"]}
+    statuses = {finding["id"]: finding["severity"] for finding in report["findings"]}
     assert {statuses[id] for id in ("net.reach", "code", "clock")} == {"good"}
     said = capsys.readouterr()
     assert said.err == "hpc-amp: preflight: tmp: /tmp is full on n2, n3: why; fix\n"
@@ -654,7 +657,7 @@ def test_a_node_that_is_silent(place: Place) -> None:
 
 def test_a_node_whose_container_did_not_start(place: Place) -> None:
     nodes = Nodes(place, 2)
-    finding = {"id": "bind", "status": "error", "what": "/x does not exist", "why": "", "fix": ""}
+    finding = {"id": "bind", "severity": "error", "what": "/x does not exist", "why": "", "fix": ""}
     report = {"node": "n2", "failed": "bind", "findings": [{**finding, "where": "n2"}]}
     (nodes.folder / "preflight-n2.json").write_text(json.dumps(report))
 
@@ -721,8 +724,8 @@ def test_other_code_and_another_time(place: Place, monkeypatch: pytest.MonkeyPat
 
     found = {finding.id: finding for finding in meeting._compare(others)}
 
-    assert found["code"].status == "error"
-    assert (found["clock"].status, found["clock"].what) == (
+    assert found["code"].severity == "error"
+    assert (found["clock"].severity, found["clock"].what) == (
         "warning", "clocks differ from that of the first node: n2 by -3600 s",
     )  # fmt: skip
 

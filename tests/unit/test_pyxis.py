@@ -287,7 +287,7 @@ def test_doctor(pyxis: StubHost) -> None:
         (["--container-mount-home", "--no-container-mount-home"], "error"),
     ):
         (found,) = PYXIS.check_options(options, ranks=2)
-        assert (found.id, found.status) == ("rt.flags", status)
+        assert (found.id, found.severity) == ("rt.flags", status)
     path = pyxis.write_job({"name": "a", "site": "slurm", **job(pyxis)})
 
     ended = pyxis.hpc_amp("doctor", str(path))

@@ -222,9 +222,18 @@ def test_a_job_that_is_started_again_does_the_rest(host: StubHost, ranks: Path) 
     study = submit(host, "--nodes=1,2", "--repeats=1")
     run(host, study)
     (ranks / "fail-2").unlink()
-    first = run_dirs(study)["strong-n0001-r01"]
-    (first / "rank-0").unlink()
+    first, second = (run_dirs(study)[f"strong-n000{nodes}-r01"] for nodes in (1, 2))
+    for run_dir in (first, second):
+        (run_dir / "rank-0").unlink()
 
+    # `continue` makes a failed run again; a restart of the job does not.
+    assert run(host, study).status == 1
+    assert not (second / "rank-0").exists()
+
+    # A run that ended with its node is made again.
+    lines = (second / "state.jsonl").read_text().splitlines(keepends=True)
+    assert '"state": "failed"' in lines[-1]
+    (second / "state.jsonl").write_text("".join(lines[:-1]))
     assert run(host, study).status == 0
 
     assert not (first / "rank-0").exists()

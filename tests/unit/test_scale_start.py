@@ -218,8 +218,8 @@ def test_what_is_expensive_needs_a_yes(host: StubHost) -> None:
     # The figure of the estimate above it.
     assert "1.50 node-hours at most (each" in refused.stdout
     assert refused.stderr == (
-        "hpc-amp: 1.50 node-hours at most are above --ask-above 1.4, and nobody can be asked; "
-        "give --yes\n"
+        "hpc-amp: 1.50 node-hours at most are above --ask-above 1.4, and there is no terminal to "
+        "ask; confirm with --yes\n"
     )
     assert accepted.returncode == 0
     assert len(host.calls("sbatch")) == 3
@@ -267,12 +267,12 @@ def test_what_is_left_is_estimated_by_what_is_measured(host: StubHost) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["job.yaml", "--nodes", "1,3"], "512 does not divide by the 12 ranks of 3 nodes"),
-        (["job.yaml", "--nodes", "1,3"], "use 504 or 516, which 1 and 3 nodes divide"),
+        (["job.yaml", "--nodes", "1,3"], "512 is not divisible by the 12 ranks of 3 nodes"),
+        (["job.yaml", "--nodes", "1,3"], "use 504 or 516, which is divisible on 1 and 3 nodes"),
         (["job.yaml", "--nodes", "0"], "is not a list of numbers of nodes"),
         (["job.yaml", "--nodes", "1,,2"], "is not a list of numbers of nodes"),
         (["job.yaml", "--steps=5", "--seconds=5"], "Give either --steps or --seconds."),
-        (["job.yaml", "--in-allocation", "--max-queued=1"], "leave --max-queued out"),
+        (["job.yaml", "--in-allocation", "--max-queued=1"], "jobs of their own: leave it out"),
         (["job.yaml", "train.batch=1"], "did you mean train.batch_size?"),
         (["other.yaml"], "other.yaml: there is no such job file"),
         (["own.yaml"], "scale measures a built-in task"),

@@ -130,7 +130,8 @@ def stalls(study: Path) -> None:
         (
             lambda s: rewrite(s, "strong-n0004-r01", host="n1"),
             "layout",
-            "strong, 4 nodes: all ranks were on 1 machine; this says nothing about more nodes",
+            "strong, 4 nodes: all ranks were on 1 machine, so the figures are not those of more "
+            "nodes",
         ),
         (
             four_steps,
@@ -140,12 +141,12 @@ def stalls(study: Path) -> None:
         (
             lambda s: rewrite(s, "strong-n0004-r01", warmup_steps=0),
             "warm-up",
-            "strong, 4 nodes: the first steps of a run count as measured",
+            "strong, 4 nodes: the first steps of a run are measured, without warm-up",
         ),
         (
             lambda s: [rewrite(s, f"strong-n0004-r0{r}", data_wait=[0.03] * 30) for r in (1, 2, 3)],
             "shares",
-            "strong, 4 nodes: data wait and communication add to more than the step",
+            "strong, 4 nodes: data wait and communication together are longer than the step",
         ),
         (
             slow_rank,
@@ -156,7 +157,7 @@ def stalls(study: Path) -> None:
         (
             lambda s: rewrite(s, "strong-n0004-r03", steps=[0.04] * 30),
             "noisy",
-            "strong, 4 nodes: of the median step, the middle half of all steps spreads over 51 %, "
+            "strong, 4 nodes: of the median step, the middle half of all steps spans 51 %, "
             "its runs differ by 51 % and the mean step is 17 % longer, so some steps take much "
             "longer than most",
         ),
@@ -239,9 +240,9 @@ def test_a_missing_reference_and_single_runs(tmp_path: Path) -> None:
         ("incomplete", "strong, 1 node: 0 of 1 run measured (1 missing)"),
         (
             "reference",
-            "strong: 1 node not measured yet, so speedup and efficiency count from 2 nodes",
+            "strong: 1 node not measured yet, so speedup and efficiency are relative to 2 nodes",
         ),
-        ("repeats", "strong: one run on 2 and 4 nodes: how much runs differ is not known"),
+        ("repeats", "strong: one run on 2 and 4 nodes, so the scatter of runs is unknown"),
     ]
 
 
@@ -251,7 +252,7 @@ def test_a_law_that_does_not_fit(tmp_path: Path) -> None:
         for repeat in (1, 2):
             measure(study, "strong", nodes, repeat, seconds * (1 + 0.001 * repeat))
     (text,) = [text for topic, text in caveats(study) if topic == "fit"]
-    assert text.startswith("strong: Amdahl's law does not describe these points: one lies ")
+    assert text.startswith("strong: Amdahl's law does not describe these points: one deviates by ")
 
 
 def test_what_is_the_same_of_several_points_is_told_once(tmp_path: Path) -> None:
@@ -265,7 +266,7 @@ def test_what_is_the_same_of_several_points_is_told_once(tmp_path: Path) -> None
     share(study, 1)
     told = [text for topic, text in caveats(study) if topic in ("layout", "warm-up")]
     assert told == [
-        "strong, 2 and 4 nodes; weak, 2 nodes: all ranks were on 1 machine; this says nothing "
-        "about more nodes",
-        "strong and weak, 1 node: the first steps of a run count as measured",
+        "strong, 2 and 4 nodes; weak, 2 nodes: all ranks were on 1 machine, so the figures are not "
+        "those of more nodes",
+        "strong and weak, 1 node: the first steps of a run are measured, without warm-up",
     ]

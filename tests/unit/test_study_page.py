@@ -16,7 +16,7 @@ from support.environment import require_program
 from support.studies import make_study, measure, rank_file, read_study, submit_run, write_timing
 
 from hpc_amp.study.analysis import Analysis, analyse
-from hpc_amp.study.caveat import Caveat
+from hpc_amp.study.caveats import Caveat
 from hpc_amp.study.folder import KINDS
 from hpc_amp.study.page import to_html
 from hpc_amp.study.picture import draw

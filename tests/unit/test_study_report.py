@@ -42,8 +42,8 @@ strong scaling, global batch 512
       1      4   2/2      100      100-100      5,120     1.00       100.0 %
       2      8   2/2     60.0    60.0-60.0      8,533     1.67  83.3 ± 0.5 %
       4     16   1/2     40.0    40.0-40.0     12,800     2.50        62.5 %
-  Amdahl: serial fraction 20.0 ± 0.1 % (95 % interval); by this law speedup over 1 node stays below 5. No point lies more than 0.0 % off it.
-  Efficiency falls under 75 % between 2 and 4 nodes, at about 2.64 by interpolation.
+  Amdahl: serial fraction 20.0 ± 0.1 % (95 % interval); by this law, speedup over 1 node stays below 5. Points deviate by at most 0.0 %.
+  Efficiency falls below 75 % between 2 and 4 nodes, at about 2.64 by interpolation.
 
 where a step's time goes, strong
   nodes  compute  communication  data wait  slowest rank
@@ -60,8 +60,8 @@ weak scaling, batch 128 a node
       1      4   2/2      100      100-100      1,280     1.00     100.0 %
       2      8   2/2      105      105-105      2,438     1.90      95.2 %
       4      -   0/2        -            -          -        -           -
-  Gustafson: serial fraction 9.5 ± 0.0 % (95 % interval); by this law efficiency against 1 node stays above 90 %. From two numbers of nodes only: nothing shows if the law holds.
-  Efficiency is 75 % or more up to 2 nodes, the most measured.
+  Gustafson: serial fraction 9.5 ± 0.0 % (95 % interval); by this law, efficiency relative to 1 node stays above 90 %. Two numbers of nodes cannot show whether the law holds.
+  Efficiency is 75 % or more on all measured numbers of nodes, up to 2.
 
 where a step's time goes, weak
   nodes  compute  communication  data wait  slowest rank
@@ -106,7 +106,7 @@ def test_the_table_is_the_golden_one(study: Path) -> None:
         "warnings\n"
         "  incomplete: strong, 4 nodes: 1 of 2 runs measured (1 failed)\n"
         "  incomplete: weak, 4 nodes: 0 of 2 runs measured (2 missing)\n"
-        "  repeats: strong: one run on 4 nodes: how much runs differ is not known"
+        "  repeats: strong: one run on 4 nodes, so the scatter of runs is unknown"
     )
 
 
@@ -263,7 +263,7 @@ def test_hostile_names_are_text_in_latex(tmp_path: Path) -> None:
         (["scale", "report"], "Missing argument 'STUDY'."),
         (["scale", "report", "nope"], "there is no study 'nope'"),
         (["scale", "report", "STUDY", "--compare", "nope"], "there is no study 'nope'"),
-        (["scale", "report", "STUDY", "--compare", "STUDY"], "is the study"),
+        (["scale", "report", "STUDY", "--compare", "STUDY"], "are the same study"),
         (["scale", "report", "STUDY", "--latex", "--json"], "Give either --latex or --json."),
         (["scale", "report", "STUDY", "--out", "/dev/null"], "/dev/null/report.txt cannot be"),
         (["scale", "report", "STUDY", "--csv", "/proc/x.csv"], "/proc/x.csv cannot be written"),
@@ -310,8 +310,8 @@ def test_a_terminal_gets_sentences_as_wide_as_it_is(host: StubHost, study: Path)
     with Terminal(command, cwd=host.work, environ=host.environ(), columns=76) as terminal:
         assert terminal.end() == 0
     lines = terminal.seen.splitlines()
-    assert "  Amdahl: serial fraction 20.0 ± 0.1 % (95 % interval); by this law speedup" in lines
-    assert "    over 1 node stays below 5. No point lies more than 0.0 % off it." in lines
+    assert "  Amdahl: serial fraction 20.0 ± 0.1 % (95 % interval); by this law, speedup" in lines
+    assert "    over 1 node stays below 5. Points deviate by at most 0.0 %." in lines
     # Nothing is lost or changed, and tables are whole.
     printed = to_text([analyse(read_study(study))])
     assert " ".join(terminal.seen.split()).startswith(" ".join(printed.split()))

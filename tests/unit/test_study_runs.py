@@ -45,9 +45,9 @@ def test_every_state_of_a_run(tmp_path: Path) -> None:
     assert {name: (run.state, run.reason) for name, run in runs.items()} == {
         "strong-n0001-r01": ("measured", ""),
         "strong-n0001-r02": ("failed", "out of memory"),
-        "strong-n0001-r03": ("silent", "it measured nothing"),
+        "strong-n0001-r03": ("silent", "it wrote no measurements"),
         "strong-n0001-r04": ("missing", "it was not submitted"),
-        "strong-n0002-r01": ("partial", "3 of 8 ranks left their times"),
+        "strong-n0002-r01": ("partial", "3 of 8 ranks wrote their times"),
         "strong-n0002-r02": ("cancelled", ""),
         "strong-n0002-r03": ("missing", "it was not submitted"),
         "strong-n0002-r04": ("missing", "it was not submitted"),
@@ -116,7 +116,7 @@ def test_damage_in_a_newer_attempt_is_told(tmp_path: Path, ranks: int) -> None:
 
     assert len(analysis.runs[0].ranks) == ranks
     (told,) = [caveat.text for caveat in analysis.caveats if caveat.topic == "damaged"]
-    assert told == f"1 file cannot be used; first: {damaged}: it is not JSON"
+    assert told == f"1 file cannot be used; the first one: {damaged}: it is not JSON"
 
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -136,25 +136,25 @@ def changed(**changes: Any) -> str:
         ("[]", "it is not a JSON object"),
         ("{}", "steps is not a list with durations"),
         (changed(steps=[]), "steps is not a list with durations"),
-        (changed(steps=[0.1, 0.0]), "steps holds something that is not a duration above 0"),
-        (changed(steps=[0.1, -1]), "steps holds something that is not a duration above 0"),
-        (changed(steps=[0.1, NAN]), "steps holds something that is not a duration above 0"),
-        (changed(steps=[0.1, INFINITY]), "steps holds something that is not a duration above 0"),
-        (changed(steps=[0.1, True]), "steps holds something that is not a duration above 0"),
-        (changed(steps=[0.1, 10**400]), "steps holds something that is not a duration above 0"),
-        (changed(steps=[0.1, 1e-320]), "steps holds something that is not a duration above 0"),
+        (changed(steps=[0.1, 0.0]), "steps contains a value that is not a duration above 0"),
+        (changed(steps=[0.1, -1]), "steps contains a value that is not a duration above 0"),
+        (changed(steps=[0.1, NAN]), "steps contains a value that is not a duration above 0"),
+        (changed(steps=[0.1, INFINITY]), "steps contains a value that is not a duration above 0"),
+        (changed(steps=[0.1, True]), "steps contains a value that is not a duration above 0"),
+        (changed(steps=[0.1, 10**400]), "steps contains a value that is not a duration above 0"),
+        (changed(steps=[0.1, 1e-320]), "steps contains a value that is not a duration above 0"),
         (changed(data_wait=[0.1]), "data_wait is not a list with one number for each of 2 steps"),
-        (changed(data_wait=[0, None]), "data_wait holds something that is not a duration"),
+        (changed(data_wait=[0, None]), "data_wait contains a value that is not a duration"),
         (
             changed(communication=[0]),
             "communication is not a list with one number for each of 2 steps",
         ),
-        (changed(communication=["a", 0]), "communication holds something that is not a duration"),
-        (changed(rank=True), "rank is not a whole number from 0 on"),
-        (changed(rank=1), "rank 1 is none of 1 ranks"),
-        (changed(batch_size=0), "batch_size is not a whole number from 1 on"),
-        (changed(batch_size=10**400), "batch_size is too large to be true"),
-        (changed(gpus_per_node=1.5), "gpus_per_node is not a whole number from 0 on"),
+        (changed(communication=["a", 0]), "communication contains a value that is not a duration"),
+        (changed(rank=True), "rank is not a whole number of at least 0"),
+        (changed(rank=1), "rank 1 does not exist in a run of 1 ranks"),
+        (changed(batch_size=0), "batch_size is not a whole number of at least 1"),
+        (changed(batch_size=10**400), "batch_size is too large"),
+        (changed(gpus_per_node=1.5), "gpus_per_node is not a whole number of at least 0"),
         (changed(host="a\nb"), "host is not a printable text"),
         (changed(device="\x1b[31m"), "device is not a printable text"),
         (changed(torch=2.6), "torch is not a printable text"),
@@ -216,7 +216,7 @@ def test_no_damage_to_a_file_ends_a_report(
     if len(run.ranks) == 4:
         assert run.state == "measured"
     else:
-        assert (run.state, run.reason) == ("partial", "3 of 4 ranks left their times")
+        assert (run.state, run.reason) == ("partial", "3 of 4 ranks wrote their times")
         assert len(run.damaged) == 1
         assert {caveat.topic for caveat in analysis.caveats} >= {"incomplete", "damaged"}
 
@@ -227,10 +227,10 @@ def test_ranks_that_contradict_each_other(tmp_path: Path) -> None:
     (timing / "rank-00001.json").write_text(json.dumps(rank_file(1, 2, [0.1] * 30)))
     (timing / "rank-00003.json").write_text(json.dumps(rank_file(2, 1, [0.1] * 30)))
     (run,) = runs_of(study).values()
-    assert (run.state, run.reason) == ("partial", "2 of 4 ranks left their times")
+    assert (run.state, run.reason) == ("partial", "2 of 4 ranks wrote their times")
     assert run.damaged == (
         f"{timing / 'rank-00001.json'}: world_size is 8, and rank 0 says 4",
-        f"{timing / 'rank-00003.json'}: it says that it is of rank 2",
+        f"{timing / 'rank-00003.json'}: it is the file of rank 2",
     )
 
 
@@ -249,14 +249,14 @@ def test_a_study_is_found_by_folder_and_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kinds": ["odd"]}, "kinds or nodes are not what they should be"),
+        ({"kinds": ["odd"]}, "kinds or nodes are wrong"),
         ({"kinds": 1}, "not iterable"),
-        ({"nodes": [0]}, "kinds or nodes are not what they should be"),
-        ({"nodes": []}, "kinds or nodes are not what they should be"),
+        ({"nodes": [0]}, "kinds or nodes are wrong"),
+        ({"nodes": []}, "kinds or nodes are wrong"),
         ({"nodes": 4}, "not iterable"),
         ({"settings": {}}, "'strong' is missing"),
-        ({"settings": {"strong": [0]}}, "settings are not those of its points"),
-        ({"settings": {"strong": [0, 9]}}, "settings are not those of its points"),
+        ({"settings": {"strong": [0]}}, "settings do not fit its points"),
+        ({"settings": {"strong": [0, 9]}}, "settings do not fit its points"),
     ],
 )
 def test_a_damaged_study_says_why(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -15,7 +15,7 @@ import yaml
 from support import commands
 from support.campaigns import find_sweep, group, make_campaign
 from support.environment import clean_environ
-from support.waiting import wait_for_file
+from support.waiting import wait_for_file, wait_until
 
 from hpc_amp.campaigns.folder import Campaign
 from hpc_amp.campaigns.here import Slot, slots_here
@@ -221,6 +221,23 @@ def test_a_second_command_does_not_start_what_runs(machine: Machine) -> None:
     (machine.folder / "go").touch()
     process.communicate(timeout=300)
     assert process.returncode == 0
+
+
+def test_a_second_command_runs_nothing_beside_the_first(machine: Machine) -> None:
+    """Both would give their points the same GPUs."""
+    machine.write('touch "at-$A"; [ "$A" != 0 ] || exit 3; while [ ! -e go ]; do sleep 0.1; done')
+    process = machine.start("job.yaml", "container.env.A=0,1", "--max-parallel=2")
+    machine.wait_for("at-1")
+    wait_until(lambda: machine.states()[0] == "failed", "the end of the first point")
+
+    refused = machine.run("continue", "test")
+
+    assert refused.returncode == 2
+    assert "1 point is under way" in refused.stderr
+    (machine.folder / "go").touch()
+    process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert machine.states() == ["failed", "finished"]
 
 
 def test_gpus_are_divided_among_points(machine: Machine) -> None:

@@ -104,7 +104,7 @@ def test_a_table_is_a_point_a_line_and_an_empty_cell_leaves_the_key_alone(tmp_pa
         (["train.seed=1"], "nothing varies"),
         ([], "nothing varies"),
         (["train.seed=1,,2"], "an empty value"),
-        (["train.seed=1,2,1"], "'1' stands there twice"),
+        (["train.seed=1,2,1"], "the value '1' is given twice"),
         (["train.seed=1,2", "train.seed=3,4"], "train.seed is given twice"),
         (["train.seed=1,2", "train.seed=3"], "train.seed is given twice"),
         (["name=a,b"], "name is the same for all points"),
@@ -127,10 +127,10 @@ def test_what_is_no_sweep_is_refused(overrides: list[str], said: str) -> None:
     [
         ("", "is empty"),
         ("train.seed\n", "no points"),
-        ("train.seed,train.seed\n1,2\n", ":1: the key 'train.seed' stands there twice"),
+        ("train.seed,train.seed\n1,2\n", ":1: the key 'train.seed' is given twice"),
         ("train.seed,\n1,2\n", ":1: a column has no title"),
         ("train.seed,train.ema\n1\n", ":2: 1 values for 2 keys"),
-        ("train.seed\n1\n2\n1\n", ":4: this is point 0 once more"),
+        ("train.seed\n1\n2\n1\n", ":4: this point is equal to point 0"),
         ('train.seed\n"1\n', "is not a CSV file"),
         ("site\nslurm\n", "site is the same for all points"),
     ],
@@ -162,7 +162,7 @@ def test_a_grid_too_large_is_refused_before_it_is_made() -> None:
     with pytest.raises(UsageError) as caught:
         read_space(overrides)
 
-    assert f"the most is {MOST_POINTS:,}" in str(caught.value)
+    assert f"at most {MOST_POINTS:,} are allowed" in str(caught.value)
 
 
 @given(st.sets(st.integers(0, 9999), min_size=1))

@@ -126,13 +126,15 @@ def test_finished_points_are_ranked_and_the_others_listed(tmp_path: Path) -> Non
         ("loss", None, [0, 1]),
         ("loss", True, [1, 0]),
         ("seconds", None, [0, 1]),
+        ("truth_l1_b", None, [0, 1]),
+        ("confidence", None, [1, 0]),
     ],
 )
 def test_what_is_better(tmp_path: Path, metric: str, asked: bool | None, order: list[int]) -> None:
     sweep = sweep_in(tmp_path)
     statuses = [
-        ended(sweep, 0, accuracy=0.1, seconds=1),
-        ended(sweep, 1, accuracy=0.2, seconds=2),
+        ended(sweep, 0, accuracy=0.1, seconds=1, truth_l1_b=0.3, confidence=0.5),
+        ended(sweep, 1, accuracy=0.2, seconds=2, truth_l1_b=0.4, confidence=0.6),
     ]
     for index, loss in enumerate((3.0, 5.0)):
         lines = [{"step": 1, "train/loss": 9.0}, {"step": 2, "train/loss": loss}, {"step": 2}]
@@ -151,7 +153,7 @@ def test_a_value_that_is_no_number_is_not_ranked(tmp_path: Path) -> None:
     ranking = rank(sweep, statuses)
 
     assert [one.status.index for one in ranking.ranked] == [1]
-    assert ranking.others[0].reason == "it has no accuracy, or none that is a number"
+    assert ranking.others[0].reason == "it has no metric accuracy, or its value is not a number"
 
 
 def test_a_metric_that_nobody_wrote(tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ def test_a_metric_that_nobody_wrote(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         rank(sweep, statuses, "accurracy")
 
-    assert str(caught.value).endswith("there are accuracy, steps")
+    assert str(caught.value).endswith("its metrics are accuracy, steps")
 
 
 def test_nothing_has_finished_yet(tmp_path: Path) -> None:
@@ -179,7 +181,7 @@ def test_the_text(tmp_path: Path) -> None:
     assert lines == [
         f"test  {tmp_path.name}  4 points: 2 finished, 1 failed, 1 missing",
         "",
-        "SYNTHETIC data: the numbers say nothing about real data",
+        "SYNTHETIC data: the metrics are not those of real data",
         "",
         "accuracy, highest first",
         "  rank  accuracy  lr     mode  point",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,8 +14,9 @@ from typing import Any
 
 import pytest
 import yaml
+from support import commands
 from support.campaigns import planned_sweep
-from support.environment import working_directory
+from support.environment import clean_environ, working_directory
 from support.stubs import events
 
 from hpc_amp.campaigns import interrupted
@@ -21,15 +24,18 @@ from hpc_amp.campaigns.control import cancel
 from hpc_amp.campaigns.folder import Campaign
 from hpc_amp.campaigns.interrupted import settle
 from hpc_amp.campaigns.overview import nothing_to_continue
+from hpc_amp.campaigns.parts import render_part
 from hpc_amp.campaigns.record import (
     read_submitted,
+    record_accepted,
     record_cancelled,
     record_queued,
     record_submitted,
 )
 from hpc_amp.campaigns.status import PointStatus, point_statuses
 from hpc_amp.campaigns.submit import describe, parts_of, write
-from hpc_amp.jobs.events import record_event
+from hpc_amp.errors import UsageError
+from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.sweep.view import SWEEP
 
@@ -164,7 +170,7 @@ def test_a_submission_without_an_end_is_not_known(tmp_path: Path, squeue: Queue)
     (first, _) = point_statuses(sweep)
 
     assert first.state == "unknown"
-    assert "look for it in the queue" in first.reason
+    assert "looks for its job in the queue" in first.reason
 
 
 _FOUND = [
@@ -264,6 +270,90 @@ def test_a_submission_that_never_was_is_made_again(
     assert SWEEP.unfinished(point_statuses(sweep)) == [0, 1]
 
 
+_COBALT = {
+    # Accepts the number of a point at a time, and kills the command at the point in `dies`.
+    "qsub": """cd {state}
+number=${{2#HPC_AMP_TASK=}}
+[ "$number $when" != "$(cat dies) before" ] || {{ kill -9 $PPID; exit 1; }}
+id=$((41 + $(wc -l <jobs)))
+echo "$id ${{*: -1}}" >>jobs
+[ "$number $when" != "$(cat dies) after" ] || kill -9 $PPID
+echo "$id"
+""",
+    # Job 41 has ended and left the queue.
+    "qstat": """cd {state}
+[ "$*" != "--header JobID:Command" ] || {{ printf 'JobID Command\\n====\\n'; sed 1d jobs; exit; }}
+printf 'JobID State\\n====\\n'; sed 1d jobs | while read -r id script; do echo "$id queued"; done
+""",
+}
+
+
+@pytest.mark.parametrize(("when", "accepted"), [("before", 2), ("after", 3)])
+def test_a_killed_command_left_jobs_for_some_of_the_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, accepted: int
+) -> None:
+    """On a scheduler without arrays, the command is killed at the third of four points."""
+    sweep_of(tmp_path, 4, "cobalt")  # writes the job file
+    (tmp_path / "jobs").touch()
+    (tmp_path / "dies").write_text("2")
+    for name, text in _COBALT.items():
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/bash\nwhen={when}\n" + text.format(state=tmp_path))
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+
+    def sweep_command(*words: str) -> subprocess.CompletedProcess[str]:
+        environ = clean_environ(PATH=os.environ["PATH"])
+        return commands.hpc_amp("sweep", *words, cwd=tmp_path, environ=environ)
+
+    assert sweep_command("job.yaml", "train.seed=0,1,2,3").returncode == -signal.SIGKILL
+    sweep = SWEEP.find("test", tmp_path / "sweeps")
+    jobs = (tmp_path / "jobs").read_text().splitlines()
+    assert len(jobs) == accepted
+    # The jobs of the first two points are on record. Nobody knows of the third one yet.
+    before = states(point_statuses(sweep))
+    assert before == ["missing", "pending", "unknown", "unknown"]
+
+    (tmp_path / "dies").write_text("none")
+    age = [{**event, "time": event["time"] - 1000} for event in read_events(sweep.folder)]
+    (sweep.folder / "state.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in age))
+    again = sweep_command("continue", "test")
+
+    assert again.returncode == 0, again.stderr
+    first, second = read_submitted(sweep)
+    assert first.job_ids == tuple(str(41 + index) for index in range(accepted))
+    assert second.points == (0, *range(accepted, 4))
+    assert [status.job_id for status in point_statuses(sweep)][1] == "42"
+    assert states(point_statuses(sweep)) == ["pending"] * 4
+
+
+def test_a_job_that_was_on_its_way_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs of other points of the same submission do not settle it."""
+    qstat = queue(tmp_path, monkeypatch, "qstat")
+    sweep = sweep_of(tmp_path, 3, "cobalt")
+    (part,) = parts_of(sweep, range(3), None)
+    record_submitted(sweep, part)
+    record_accepted(sweep, part, "41")
+    script = sweep.folder / "array-1.sh"
+    qstat.say(f"JobID Command\n====\n41 {script}\n")
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            qstat.say(f"JobID Command\n====\n41 {script}\n42 {script}\n")
+
+    monkeypatch.setattr(interrupted, "time", SimpleNamespace(sleep=sleep, time=time.time))
+
+    settle(sweep, lambda: None)
+
+    assert len(waits) == 3
+    assert [(one.job_ids, one.has_ended) for one in read_submitted(sweep)] == [(("41", "42"), True)]
+
+
 @pytest.mark.parametrize(
     ("others", "state"), [("41_1|PENDING|Priority\n", "pending"), ("", "missing")]
 )
@@ -303,6 +393,26 @@ def test_a_point_that_is_submitted_again_waits(tmp_path: Path, squeue: Queue) ->
     assert [status.job_id for status in statuses] == ["41_0", "77_0", "41_2"]
     start(sweep, 1, "77_0", "finished", array=2)
     assert states(point_statuses(sweep)) == ["finished", "finished", "failed"]
+
+
+def test_continue_keeps_the_bound_of_the_campaign(tmp_path: Path, squeue: Queue) -> None:
+    sweep = sweep_of(tmp_path, 3)
+    (part,) = parts_of(sweep, range(3), 2)
+    record_submitted(sweep, part)
+    record_queued(sweep, part, ["41"])
+    start(sweep, 0, "41_0", "failed")
+    squeue.say("41_1|RUNNING|\n41_2|RUNNING|\n")
+
+    # The array has two tasks left, and may run both.
+    statuses = point_statuses(sweep)
+    with pytest.raises(UsageError, match="earlier arrays may run 2"):
+        parts_of(sweep, SWEEP.unfinished(statuses), 2, statuses)
+
+    start(sweep, 1, "41_1", "failed")
+    statuses = point_statuses(sweep)
+    (part,) = parts_of(sweep, SWEEP.unfinished(statuses), 2, statuses)
+
+    assert "#SBATCH --array=0-1%1" in render_part(sweep, part).splitlines()
 
 
 def test_there_may_be_nothing_to_continue(tmp_path: Path, squeue: Queue) -> None:

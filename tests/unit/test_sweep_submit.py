@@ -276,6 +276,17 @@ def test_together_they_stay_within_the_bound() -> None:
         cut(made, range(9), largest=3, first_number=1, at_once=2)
 
 
+def test_what_earlier_arrays_may_run_counts_too() -> None:
+    made = campaign(group(*range(9)))
+    parts = cut(made, range(9), largest=5, first_number=3, at_once=7, in_use=4)
+
+    assert [part.at_once for part in parts] == [2, 1]
+    with pytest.raises(UsageError) as refused:
+        cut(made, range(9), largest=5, first_number=3, at_once=5, in_use=4)
+    assert "2 arrays, and earlier arrays may run 4: 5 points at once is less" in str(refused.value)
+    assert "give --max-parallel 6 or more" in str(refused.value)
+
+
 def test_jobs_of_their_own_come_in_the_order_of_the_points() -> None:
     small, large = group(0, 2), group(1, 3, nodes=4)
     made = campaign(small, large, submitting="jobs")
@@ -536,7 +547,7 @@ def test_cobalt_cannot_be_told_how_many_run_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         scripts(tmp_path, "cobalt", "train.seed=0,1", at_once=1)
 
-    assert "cobalt has no arrays to bound here" in str(caught.value)
+    assert "--max-parallel needs arrays, and cobalt has none here" in str(caught.value)
 
 
 # ---- what interrupts it --------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from support.unpaired import LOSSES, METRICS, NAMES, unpaired
 from torch import Tensor
 
 from hpc_amp.data.errors import DataError
+from hpc_amp.errors import KeyProblem
 from hpc_amp.gan.data.batches import UnpairedBatch
 from hpc_amp.gan.data.config import UnpairedData
 from hpc_amp.gan.features import PerceptualLoss, RandomFeatures
@@ -145,17 +146,9 @@ def test_real_and_generated_images_are_judged_together_and_alike(spectral: Any) 
     assert all(p.grad is not None for n, p in discriminators.named_parameters() if "bias" not in n)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_images_that_the_networks_cannot_take_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"18 x 18 pixels: both sides .* multiples of 4"):
-        unpaired(tmp_path / "1", name, images={"image_size": [18]}, **{name: {"downs": 2}})
-    with pytest.raises(ModelError, match="need sides of at least 32 pixels"):
-        unpaired(tmp_path / "2", name, **{name: {"discriminator_layers": 5}})
-
-
 def test_a_style_encoder_that_nothing_trains_is_refused(tmp_path: Path) -> None:
     off = {"image_recon": 0.0, "style_recon": 0.0, "cycle": 0.0}
-    with pytest.raises(ModelError, match="nothing trains the style encoders"):
+    with pytest.raises(KeyProblem, match="nothing trains the style encoders"):
         unpaired(tmp_path, "munit", munit=off)
 
 
@@ -317,7 +310,7 @@ def test_files_are_translated(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a2b or b2a"):
         generate(files, direction=None)
     if name == "unit":
-        with pytest.raises(DataError, match="unit has no styles"):
+        with pytest.raises(ModelError, match="UNIT has no styles"):
             generate(files, style=(files[0],))
     else:
         styled = [generate(files, style=(files[0],), seed=seed)[files[1]] for seed in (0, 1)]

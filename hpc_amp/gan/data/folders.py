@@ -120,7 +120,7 @@ def _cityscapes(split: str) -> _Layout:
 
 
 def _ade20k(split: str) -> _Layout:
-    # Its instance maps are colours, which are refused when they are read.
+    # Its maps of instances have colours: red is the category, green the number of the object.
     return _Layout(f"images/{split}", f"annotations/{split}", f"annotations_instance/{split}")
 
 

@@ -8,7 +8,7 @@ threads that read.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -136,17 +136,18 @@ class ImageFiles(ImageSource):
 
 
 class DrawnImages(ImageSource):
-    """Images in memory: uint8 [N, H, W, 3]."""
+    """`count` images that `draw` draws, by number: uint8 [H, W, 3]."""
 
-    def __init__(self, pixels: Tensor) -> None:
-        self.pixels = pixels
+    def __init__(self, count: int, draw: Callable[[int], Tensor]) -> None:
+        self.count = count
+        self.draw = draw
 
     def __len__(self) -> int:
-        return len(self.pixels)
+        return self.count
 
     def open(self, number: int) -> Image.Image:
         """An image as RGB."""
-        return Image.fromarray(self.pixels[number].numpy())
+        return Image.fromarray(self.draw(number).numpy())
 
     def name(self, number: int) -> str:
         """Its number."""
@@ -182,10 +183,12 @@ class MapSource(ABC):
 
 
 class MapFiles(MapSource):
-    """Image files whose pixels are numbers of 8 or 16 bits, or numbers of a palette."""
+    """Image files whose pixels are numbers of 8 or 16 bits, or numbers of a palette. With
+    `colours`, pixels may have colours, too: each stands for a number."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], *, colours: bool = False) -> None:
         self.paths = paths
+        self.colours = colours
 
     def open(self, number: int) -> Image.Image:
         """A map. Raises DataError where it cannot be read, or has colours instead of numbers."""
@@ -198,6 +201,8 @@ class MapFiles(MapSource):
                     return Image.frombytes("L", image.size, image.tobytes())
                 if image.mode.startswith("I"):
                     return image.convert("I")
+                if self.colours and image.mode in ("RGB", "RGBA"):
+                    return _number_colours(image)
                 raise DataError(
                     f"the map {path} is of the mode {image.mode}: each pixel has to be a number of "
                     "8 or 16 bits, or the number of a colour in a palette"
@@ -210,15 +215,22 @@ class MapFiles(MapSource):
         return self.paths[number]
 
 
-class DrawnMaps(MapSource):
-    """Maps in memory: uint8 [N, H, W]."""
+def _number_colours(image: Image.Image) -> Image.Image:
+    """The colours of an image as numbers: red, plus 256 times green, plus 65536 times blue."""
+    bands = image.convert("RGB")
+    bands.putalpha(0)
+    return Image.frombytes("I", image.size, bands.tobytes(), "raw", "I;32")  # little-endian
 
-    def __init__(self, numbers: Tensor) -> None:
-        self.numbers = numbers
+
+class DrawnMaps(MapSource):
+    """Maps that `draw` draws, by number: uint8 [H, W]."""
+
+    def __init__(self, draw: Callable[[int], Tensor]) -> None:
+        self.draw = draw
 
     def open(self, number: int) -> Image.Image:
         """A map."""
-        return Image.fromarray(self.numbers[number].numpy())
+        return Image.fromarray(self.draw(number).numpy())
 
     def name(self, number: int) -> str:
         """Its number."""

@@ -179,7 +179,7 @@ class UnpairedSet(SampleSet[UnpairedBatch]):
         a: ImageSource,
         b: ImageSource,
         data: UnpairedData,
-        truth: tuple[Tensor, Tensor] | None = None,
+        truth: tuple[Callable[[int], Tensor], Callable[[int], Tensor]] | None = None,
     ) -> None:
         super().__init__(len(a), len(b))
         self.a, self.b = a, b
@@ -194,7 +194,7 @@ class UnpairedSet(SampleSet[UnpairedBatch]):
             sample[name] = images.read(number, view)
         if self.truth is not None and not training:
             a_in_b, b_in_a = self.truth
-            sample["a_in_b"], sample["b_in_a"] = a_in_b[members[0]], b_in_a[members[1]]
+            sample["a_in_b"], sample["b_in_a"] = a_in_b(members[0]), b_in_a(members[1])
         return sample
 
     def batch(self, members: Members, seeds: Tensor) -> UnpairedBatch:

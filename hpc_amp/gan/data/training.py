@@ -34,8 +34,8 @@ from hpc_amp.gan.data.synthetic import (
     CLASSES,
     COLOURS,
     DrawnClasses,
-    draw_domains,
-    draw_pairs,
+    DrawnDomains,
+    DrawnPairs,
     labels_of,
 )
 
@@ -92,16 +92,20 @@ def prepare_paired(
 def _drawn_parts(data: PairedData, split: str) -> PairedParts:
     config = data.synthetic
     count = config.train if split == "train" else config.test
-    pairs = draw_pairs(count, min(data.labels, len(COLOURS)), data.size, config.seed, split)
+    pairs = DrawnPairs(count, min(data.labels, len(COLOURS)), data.size, config.seed, split)
     from_labels = data.inputs == "labels"
-    ids = pairs.labels
-    if data.ignore_label is not None:
-        ids += ids >= data.ignore_label  # as in files: no pixel has that id
+
+    def ids(number: int) -> Tensor:
+        labels = pairs[number].labels
+        if data.ignore_label is None:
+            return labels
+        return labels + (labels >= data.ignore_label)  # as in files: no pixel has that id
+
     return PairedParts(
-        DrawnImages(pairs.images),
+        DrawnImages(count, lambda number: pairs[number].image),
         labels=DrawnMaps(ids) if from_labels else None,
-        instances=DrawnMaps(pairs.instances) if data.instances else None,
-        inputs=None if from_labels else DrawnImages(pairs.pictures),
+        instances=DrawnMaps(lambda number: pairs[number].instances) if data.instances else None,
+        inputs=None if from_labels else DrawnImages(count, pairs.picture),
     )
 
 
@@ -110,7 +114,7 @@ def _parts(files: PairedFiles) -> PairedParts:
     return PairedParts(
         ImageFiles(files.images, halves[0]),
         labels=None if files.labels is None else MapFiles(files.labels),
-        instances=None if files.instances is None else MapFiles(files.instances),
+        instances=None if files.instances is None else MapFiles(files.instances, colours=True),
         inputs=None if files.inputs is None else ImageFiles(files.inputs, halves[1]),
     )
 
@@ -123,16 +127,21 @@ def prepare_unpaired(
     place = Place(train, world, device)
     if data.name == "synthetic":
         drawn, held_out = (
-            draw_domains(data.size, data.synthetic, count, split)
+            DrawnDomains(data.size, data.synthetic, count, split)
             for count, split in ((data.synthetic.train, "train"), (data.synthetic.test, "test"))
         )
-        training = UnpairedSet(DrawnImages(drawn.a), DrawnImages(drawn.b), data)
+        training = UnpairedSet(*_drawn_images(drawn), data)
         truth = held_out.a_in_b, held_out.b_in_a
-        test = UnpairedSet(DrawnImages(held_out.a), DrawnImages(held_out.b), data, truth)
+        test = UnpairedSet(*_drawn_images(held_out), data, truth)
         return _prepare("SYNTHETIC domains", training, test, Readers(0), place, synthetic=True)
     files = _scan(world, data.scan)
     training, test = (UnpairedSet(ImageFiles(each.a), ImageFiles(each.b), data) for each in files)
     return _prepare(data.folder.name, training, test, _readers(data, world), place)
+
+
+def _drawn_images(domains: DrawnDomains) -> tuple[DrawnImages, DrawnImages]:
+    a, b = domains.a, domains.b
+    return DrawnImages(len(a), a.__getitem__), DrawnImages(len(b), b.__getitem__)
 
 
 def prepare_classes(
@@ -171,9 +180,13 @@ def _drawn_classes(data: ClassData, place: Place) -> Prepared[ClassBatch]:
         raise DataError("synthetic.test: a class that is held out needs two images at least")
     drawn = DrawnClasses(data.size, config, data.unseen)
     names = tuple(f"class {number}" for number in range(config.classes))
+    first = drawn.training
     content, held_out = (
-        Classes(DrawnImages(drawn.pixels[part]), drawn.labels[part])
-        for part in (slice(drawn.training), slice(drawn.training, None))
+        Classes(DrawnImages(len(labels), draw), labels)
+        for labels, draw in (
+            (drawn.labels[:first], drawn.images.__getitem__),
+            (drawn.labels[first:], lambda number: drawn.images[first + number]),
+        )
     )
     return _prepare(
         "SYNTHETIC classes",

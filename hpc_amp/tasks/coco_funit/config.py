@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Count
-from hpc_amp.gan.config import GanTrain
+from hpc_amp.gan.config import GanTrain, Halvings
 from hpc_amp.gan.data.config import ClassData
 from hpc_amp.tasks.funit.config import FunitAdversarial, FunitNetworks
 
@@ -30,3 +31,11 @@ class CocoFunitConfig(GanTrain):
     coco_funit: CocoFunitNetworks = field(default_factory=CocoFunitNetworks)
     """The networks, and the weights of the generator's losses."""
     adversarial: FunitAdversarial = field(default_factory=FunitAdversarial)
+
+    def halvings(self) -> Iterator[Halvings]:
+        """Those of all networks."""
+        return self.coco_funit.halvings("coco_funit")
+
+    def generation_options(self) -> Mapping[str, bool] | None:
+        """Images of the class to draw."""
+        return {"style": True}

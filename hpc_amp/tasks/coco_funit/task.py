@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import nn
-
 from hpc_amp.tasks.coco_funit.config import CocoFunitConfig, CocoFunitNetworks
 from hpc_amp.tasks.coco_funit.networks import ContentConditionedStyle
+from hpc_amp.tasks.funit.networks import StyleEncoder
 from hpc_amp.tasks.funit.task import Funit
 
 
@@ -23,6 +22,6 @@ class CocoFunit(Funit):
         """The networks, and the weights of losses."""
         return self.train.coco_funit
 
-    def style_network(self) -> nn.Module:
+    def style_network(self) -> StyleEncoder:
         """What computes style codes from content images and references."""
         return ContentConditionedStyle(self.config)

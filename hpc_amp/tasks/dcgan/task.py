@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from hpc_amp.config.schema import Optimizer
 from hpc_amp.data.prepare import PreparedData
+from hpc_amp.gan.collapse import CollapseWatch
 from hpc_amp.gan.distance import SetDistances
 from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task, TrainingData
 from hpc_amp.tasks.dcgan.config import DcganConfig
@@ -60,6 +62,8 @@ class Dcgan(Task):
             fid=self.train.evaluation.fid,
             size=size,
         )
+        chance = math.log(2)
+        self._watch = CollapseWatch({"d_real": chance, "d_fake": chance}, ("g",))
         return GanTraining(self.data.training, self.normalization, self.train, self.world)
 
     def build_networks(self) -> dict[str, nn.Module]:
@@ -110,6 +114,11 @@ class Dcgan(Task):
         else:
             yield self._loss("g", discriminator(generator(latents)), 1.0)
 
+    def forward_pass(self, batch: Batch, networks: Networks) -> bool:
+        """Generate images from the latent vectors."""
+        networks["generator"](batch[1])
+        return True
+
     def evaluation_batches(self) -> Iterator[tuple[str, Tensor]]:
         """This rank's share of the test images, then of the latent vectors of generated images."""
         self._distances.begin()
@@ -138,6 +147,12 @@ class Dcgan(Task):
         """`frechet_random`, the distance of the generated images from the test images, as measured
         in `hpc_amp.gan.frechet`, and FID and KID, if they are wanted. A collective call."""
         return self._distances.distances()
+
+    def concerns(self, step: int, losses: Mapping[str, float]) -> Mapping[str, str]:
+        """Signs of a collapse (`hpc_amp.gan.collapse`)."""
+        if losses:
+            return self._watch.report(step, losses)
+        return self._watch.evaluation(step, self._distances.spreads())
 
     def protocol(self) -> dict[str, Any]:
         """Of FID and KID."""

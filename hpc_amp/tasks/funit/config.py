@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative
-from hpc_amp.gan.config import Adversarial, GanTrain, SpectralName
+from hpc_amp.gan.config import Adversarial, GanTrain, Halvings, SpectralName
 from hpc_amp.gan.data.config import ClassData
 
 
@@ -58,6 +59,13 @@ class FunitNetworks:
         """Channels of what the content encoder makes of an image."""
         return int(self.width * 2**self.content_halvings)
 
+    def halvings(self, key: str) -> Iterator[Halvings]:
+        """Those of all networks. `key` is the place of this section below `train`."""
+        # The last convolutions mirror the border, for which one pixel is not enough.
+        yield Halvings(f"{key}.content_halvings", self.content_halvings, least=2, whole=True)
+        yield Halvings(f"{key}.style_halvings", self.style_halvings)
+        yield Halvings(f"{key}.discriminator_halvings", self.discriminator_halvings)
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class FunitConfig(GanTrain):
@@ -70,3 +78,11 @@ class FunitConfig(GanTrain):
     funit: FunitNetworks = field(default_factory=FunitNetworks)
     """The networks, and the weights of the generator's losses."""
     adversarial: FunitAdversarial = field(default_factory=FunitAdversarial)
+
+    def halvings(self) -> Iterator[Halvings]:
+        """Those of all networks."""
+        return self.funit.halvings("funit")
+
+    def generation_options(self) -> Mapping[str, bool] | None:
+        """Images of the class to draw."""
+        return {"style": True}

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from hpc_amp.gan.layers import ConvBlock, LinearBlock, ReflectConv2d, ResidualBlock, Upsample
+from hpc_amp.gan.layers import (
+    ConvBlock,
+    LinearBlock,
+    ReflectConv2d,
+    ResidualBlock,
+    Upsample,
+    pixel_mean,
+)
 from hpc_amp.gan.norms import AdaptiveInstanceNorm
 from hpc_amp.tasks.funit.config import FunitNetworks
 
@@ -47,22 +54,23 @@ class PooledEncoder(nn.Module):
         return vectors
 
 
-def pixel_mean(x: Tensor) -> Tensor:
-    """[B, C, H, W] to [B, C], in the type of `x`; the sum is fp32."""
-    return x.float().mean((2, 3)).to(x.dtype)
-
-
 class StyleEncoder(nn.Module):
-    """The style code of references, whatever the content image."""
+    """The style code of references, whatever the content image. A style that depends on the content
+    image has another `adapt`."""
 
     def __init__(self, config: FunitNetworks) -> None:
         super().__init__()
         self.encoder = PooledEncoder(config, config.style_size)
 
     def forward(self, layout: Tensor, references: Sequence[Tensor]) -> list[Tensor]:
-        """For each of `references`, which are [B, K, 3, H, W] with any K each, the mean code of its
-        K images: [B, `style_size`]. The layout of the content image is not used here."""
-        return mean_codes(self.encoder, references)
+        """For each of `references`, which are [B, K, 3, H, W] with any K each, the style code of
+        its K images for the content image with `layout` [B, C, h, w]: [B, `style_size`]."""
+        return [self.adapt(layout, code) for code in mean_codes(self.encoder, references)]
+
+    def adapt(self, layout: Tensor, code: Tensor) -> Tensor:
+        """The style code [B, `style_size`] for the content image with `layout` [B, C, h, w] of
+        references with the mean code `code` [B, `style_size`]. Here it is the code itself."""
+        return code
 
 
 def mean_codes(encoder: nn.Module, references: Sequence[Tensor]) -> list[Tensor]:
@@ -70,7 +78,7 @@ def mean_codes(encoder: nn.Module, references: Sequence[Tensor]) -> list[Tensor]
     codes = encoder(torch.cat([each.flatten(0, 1) for each in references]))
     parts = codes.split([each.shape[0] * each.shape[1] for each in references])
     return [
-        part.unflatten(0, each.shape[:2]).mean(1)
+        part.unflatten(0, each.shape[:2]).float().mean(1).to(part.dtype)
         for part, each in zip(parts, references, strict=True)
     ]
 
@@ -143,11 +151,10 @@ class Decoder(nn.Module):
 class Generator(nn.Module):
     """Draws the content of an image in the style of others.
 
-    `style` is a module as `StyleEncoder`: the layout of content images and a list of references to
-    one code for each set of references.
+    `style` computes the style codes of references.
     """
 
-    def __init__(self, config: FunitNetworks, style: nn.Module) -> None:
+    def __init__(self, config: FunitNetworks, style: StyleEncoder) -> None:
         super().__init__()
         self.content = ContentEncoder(config)
         self.style = style
@@ -171,3 +178,18 @@ class Generator(nn.Module):
         any K: [B, 3, H, W] from -1 to 1."""
         translation: Tensor = self(content, style, reconstruct=False)["translation"]
         return translation
+
+    def reference_codes(self, references: Tensor) -> Tensor:
+        """The codes of references [K, 3, H, W], before the content image is known: [K, S]. Their
+        mean is the `code` of `translate_to`."""
+        codes: Tensor = self.style.encoder(references)
+        return codes
+
+    def translate_to(self, content: Tensor, code: Tensor) -> Tensor:
+        """The content images [B, 3, H, W] in the style of references with the mean code `code`
+        [1, S] or [B, S]: [B, 3, H, W] from -1 to 1."""
+        layout = self.content(content)
+        images: Tensor = self.decoder(
+            layout, self.style.adapt(layout, code.expand(len(content), -1))
+        )
+        return images

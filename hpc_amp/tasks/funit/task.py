@@ -20,7 +20,7 @@ from hpc_amp.gan.layers import initialize
 from hpc_amp.gan.losses import discriminator_loss, generator_loss, l1
 from hpc_amp.gan.penalties import r1_penalty
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR, ConditionalGan
-from hpc_amp.tasks.base import DataError, Losses, Networks, TrainingData
+from hpc_amp.tasks.base import Losses, Networks, TrainingData
 from hpc_amp.tasks.funit.config import FunitConfig, FunitNetworks
 from hpc_amp.tasks.funit.metrics import NearestClass
 from hpc_amp.tasks.funit.networks import Generator, StyleEncoder
@@ -41,7 +41,6 @@ class Funit(ConditionalGan):
 
     def prepare_data(self) -> TrainingData:
         """Find or draw the images."""
-        self._check_size()
         self.data = prepare_classes(self.train.images, self.train, self.world, self.device)
         self.data_name = self.data.name
         self.synthetic = self.data.synthetic
@@ -54,29 +53,7 @@ class Funit(ConditionalGan):
         self._shown: dict[int, ClassBatch] = {}
         return self.data.training
 
-    def _check_size(self) -> None:
-        """Raise DataError where the networks would halve the images to less than 2 pixels before
-        their last convolution."""
-        config = self.config
-        least = {
-            "content_halvings": 2 ** (config.content_halvings + 1),
-            "style_halvings": 2**config.style_halvings,
-            "discriminator_halvings": 2**config.discriminator_halvings,
-        }
-        for side in self.train.images.size:
-            for key, size in least.items():
-                if side < size:
-                    raise DataError(
-                        f"images.image_size: {side} pixels are too few for {self.name}.{key}: it "
-                        f"needs {size}"
-                    )
-            if side % 2**config.content_halvings:
-                raise DataError(
-                    f"images.image_size: {side} pixels cannot be halved {config.content_halvings} "
-                    f"times ({self.name}.content_halvings)"
-                )
-
-    def style_network(self) -> nn.Module:
+    def style_network(self) -> StyleEncoder:
         """What computes style codes from content images and references."""
         return StyleEncoder(self.config)
 
@@ -187,6 +164,10 @@ class Funit(ConditionalGan):
             metrics["truth_l1"] = sums["truth_l1"] / sums["images"]
         return metrics
 
+    def spreads(self) -> Mapping[str, float]:
+        """That of all classes together: a class may have a single image."""
+        return {"images": self._distances.spread()}
+
     def protocol(self) -> dict[str, Any]:
         """Of FID and KID."""
         return self._distances.protocol()
@@ -194,15 +175,17 @@ class Funit(ConditionalGan):
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
         """Each image drawn as the class that the style images of `request` show, all of which
         count."""
-        if not request.style:
-            raise DataError(f"{self.name} needs images of a class: name them, or their folder")
         generator = networks[GENERATOR]
         assert isinstance(generator, Generator)
-        style = read_images(request.style, self.train.images, self.device)
+        codes = []
+        for first in range(0, len(request.style), request.batch_size):
+            some = request.style[first : first + request.batch_size]
+            references = read_images(some, self.train.images, self.device)
+            codes.append(generator.reference_codes(references))
+        code = torch.cat(codes).mean(0, keepdim=True)
         for files in request.batches():
             content = read_images(files, self.train.images, self.device)
-            made = generator.translate(content, style.expand(len(files), *style.shape))
-            yield from zip(files, made, strict=True)
+            yield from zip(files, generator.translate_to(content, code), strict=True)
 
     def picture_rows(self, networks: Networks) -> Tensor:
         """A row for each of the first unseen classes of the evaluation before: content, first

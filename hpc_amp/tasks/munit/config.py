@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Count, Natural, NonNegative, at_least
-from hpc_amp.gan.config import Evaluation, PerceptualDistance
+from hpc_amp.errors import KeyProblem
+from hpc_amp.gan.config import Evaluation, Halvings, PerceptualDistance
 from hpc_amp.gan.unpaired_config import Translation, UnpairedTrain
 
 
@@ -30,6 +32,11 @@ class MunitNetworks(Translation):
     """Weight of the L1 distance of an image to its translation there and back, in its own
     style. 0 saves the computation."""
 
+    def halvings(self, key: str) -> Iterator[Halvings]:
+        """Those of all networks."""
+        yield from Translation.halvings(self, key)
+        yield Halvings(f"{key}.style_downs", self.style_downs)
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class MunitEvaluation(Evaluation):
@@ -50,3 +57,20 @@ class MunitConfig(UnpairedTrain):
     munit: MunitNetworks = field(default_factory=MunitNetworks)
     """The networks, and the weights of the losses."""
     evaluation: MunitEvaluation = field(default_factory=MunitEvaluation)
+
+    def halvings(self) -> Iterator[Halvings]:
+        """Those of all networks."""
+        return self.munit.halvings("munit")
+
+    def check_keys(self) -> None:
+        """Also that a loss trains the style encoders."""
+        UnpairedTrain.check_keys(self)
+        if not (self.munit.image_recon or self.munit.style_recon or self.munit.cycle):
+            raise KeyProblem(
+                "munit.image_recon",
+                "image_recon, style_recon and cycle are all 0: nothing trains the style encoders",
+            )
+
+    def generation_options(self) -> Mapping[str, bool] | None:
+        """The direction, and an image of a style."""
+        return {"direction": True, "style": False}

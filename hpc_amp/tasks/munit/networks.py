@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from hpc_amp.gan.data.batches import normal
-from hpc_amp.gan.layers import ConvBlock, LinearBlock, ReflectConv2d, initialize
+from hpc_amp.gan.layers import ConvBlock, LinearBlock, PixelMean, ReflectConv2d, initialize
 from hpc_amp.gan.norms import AdaptiveInstanceNorm
 from hpc_amp.gan.translation import Direction, Domain, Downsampling, Translator, Upsampling
-from hpc_amp.tasks.base import ModelError
 from hpc_amp.tasks.munit.config import MunitNetworks
 
 
@@ -133,7 +132,7 @@ class StyleEncoder(nn.Sequential):
             after = 2 * channels if level < 2 else channels
             layers.append(ConvBlock(channels, after, 4, 2))
             channels = after
-        layers += [nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, config.style, 1), nn.Flatten()]
+        layers += [PixelMean(), nn.Conv2d(channels, config.style, 1), nn.Flatten()]
         super().__init__(*layers)
 
 
@@ -172,11 +171,3 @@ class StyledBlock(nn.Module):
         hidden = self.norms[0](self.convs[0](x), style).relu()
         out: Tensor = x + self.norms[1](self.convs[1](hidden), style)
         return out
-
-
-def check_losses(config: MunitNetworks) -> None:
-    """Raise ModelError where no loss trains the style encoders."""
-    if not (config.image_recon or config.style_recon or config.cycle):
-        raise ModelError(
-            "image_recon, style_recon and cycle are all 0: nothing trains the style encoders"
-        )

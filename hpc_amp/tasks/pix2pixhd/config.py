@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Count, Fixed, Natural, NonNegative, averaging
-from hpc_amp.gan.config import Adversarial, SpectralName
-from hpc_amp.gan.paired_config import PairedLosses, PairedTrain, PatchJudges
+from hpc_amp.errors import KeyProblem
+from hpc_amp.gan.config import Adversarial, Halvings, SpectralName
+from hpc_amp.gan.paired_config import (
+    PairedLosses,
+    PairedTrain,
+    PatchJudges,
+    perceptual_halvings,
+)
 
 _PHASES = Fixed("the checkpoints hold the state of the optimizers of these phases")
 
@@ -90,3 +97,38 @@ class Pix2pixHdConfig(PairedTrain):
     pix2pixhd: Pix2pixHdNetworks = field(default_factory=Pix2pixHdNetworks)
     """The networks, and the weights of the losses."""
     adversarial: Pix2pixHdAdversarial = field(default_factory=Pix2pixHdAdversarial)
+
+    def halvings(self) -> Iterator[Halvings]:
+        """Those of all networks. With an enhancer, some see images of half the size."""
+        networks = self.pix2pixhd
+        judges, before = networks.discriminator, int(networks.enhancer is not None)
+        # The residual blocks mirror the border, for which one pixel is not enough.
+        yield Halvings(
+            "pix2pixhd.downsamplings", before + networks.downsamplings, least=2, whole=True
+        )
+        # With an enhancer, there is a discriminator of images of half the size, too.
+        yield judges.halvings("pix2pixhd.discriminator", scales=max(judges.scales, 1 + before))
+        if networks.instance_features is not None:
+            times = networks.instance_features.downsamplings
+            key = "pix2pixhd.instance_features.downsamplings"
+            yield Halvings(key, times, least=2, whole=True)
+        yield from perceptual_halvings("pix2pixhd.losses", networks.losses, before)
+
+    def check_keys(self) -> None:
+        """Also that there is what instance features need."""
+        PairedTrain.check_keys(self)
+        if self.pix2pixhd.instance_features is None:
+            return
+        key = "pix2pixhd.instance_features"
+        if self.images.inputs != "labels" or not self.images.instances:
+            raise KeyProblem(
+                key,
+                "it needs label maps with instance maps",
+                "set train.images.inputs to labels and train.images.instances to true",
+            )
+        if self.evaluate_every == 0:
+            raise KeyProblem(
+                key,
+                "it needs evaluations, which find the clusters of features",
+                "set train.evaluate_every",
+            )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hpc_amp.data.errors import DataError
 from hpc_amp.distributed.collect import gather
 from hpc_amp.gan.data.batches import PairedBatch, condition
 from hpc_amp.gan.generation import Request
@@ -17,7 +18,7 @@ from hpc_amp.gan.layers import initialize, upsample
 from hpc_amp.gan.paired import Made, PairedGan, half_size
 from hpc_amp.gan.paired_config import PairedLosses
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR
-from hpc_amp.tasks.base import DataError, Losses, Networks, Phase, TrainingData
+from hpc_amp.tasks.base import Losses, Networks, Phase
 from hpc_amp.tasks.pix2pixhd.config import Pix2pixHdConfig
 from hpc_amp.tasks.pix2pixhd.networks import (
     GlobalGenerator,
@@ -53,30 +54,6 @@ class Pix2pixHd(PairedGan):
     def paired_losses(self) -> PairedLosses:
         """Weights of the losses."""
         return self.train.pix2pixhd.losses
-
-    def prepare_data(self) -> TrainingData:
-        """Find or draw the images. Raises DataError where the generator cannot have their size, and
-        where instance features lack instance maps."""
-        networks = self.train.pix2pixhd
-        halvings = networks.downsamplings + (networks.enhancer is not None)
-        if any(side % 2**halvings for side in self.train.images.size):
-            raise DataError(
-                f"train.images.image_size: {list(self.train.images.size)} must divide by "
-                f"{2**halvings}: the generator halves images {halvings} times"
-            )
-        labelled = self.train.images.inputs == "labels" and self.train.images.instances
-        if networks.instance_features is not None and not labelled:
-            raise DataError(
-                "train.pix2pixhd.instance_features needs label maps with instance maps: set "
-                "train.images.instances"
-            )
-        if networks.instance_features is not None and self.train.evaluate_every == 0:
-            raise DataError(
-                "train.pix2pixhd.instance_features needs evaluations, which find the clusters of "
-                "features: set train.evaluate_every"
-            )
-        self.check_discriminator(networks.discriminator)
-        return super().prepare_data()
 
     def build_networks(self) -> dict[str, nn.Module]:
         """Generator and discriminator, and those that the job asks for besides."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Count, NonNegative
-from hpc_amp.gan.config import SpectralName
-from hpc_amp.gan.paired_config import PairedLosses, PairedTrain, PatchJudges
+from hpc_amp.gan.config import Halvings, SpectralName
+from hpc_amp.gan.paired_config import (
+    PairedLosses,
+    PairedTrain,
+    PatchJudges,
+    perceptual_halvings,
+)
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -57,3 +63,14 @@ class SpadeConfig(PairedTrain):
     task: TaskName = "spade"
     spade: SpadeNetworks = field(default_factory=SpadeNetworks)
     """The networks, and the weights of the losses."""
+
+    def halvings(self) -> Iterator[Halvings]:
+        """Those of all networks."""
+        yield Halvings("spade.stages", self.spade.stages, whole=True)
+        yield self.spade.discriminator.halvings("spade.discriminator")
+        yield from perceptual_halvings("spade.losses", self.spade.losses)
+
+    def generation_options(self) -> Mapping[str, bool] | None:
+        """Maps of instances, and with an encoder of styles an image of a style."""
+        styles = {"style": False} if self.spade.style_encoder else {}
+        return {**(PairedTrain.generation_options(self) or {}), **styles}

@@ -14,7 +14,7 @@ from hpc_amp.gan.layers import initialize
 from hpc_amp.gan.paired import Made, PairedGan, read_inputs
 from hpc_amp.gan.paired_config import PairedLosses
 from hpc_amp.gan.task import DISCRIMINATOR, GENERATOR
-from hpc_amp.tasks.base import DataError, Networks, TrainingData
+from hpc_amp.tasks.base import Networks
 from hpc_amp.tasks.spade.config import SpadeConfig
 from hpc_amp.tasks.spade.networks import SpadeGenerator
 
@@ -33,17 +33,6 @@ class Spade(PairedGan):
         """Those of pairs, and `kl` with a style encoder."""
         kl = self.train.spade.losses.kl if self.train.spade.style_encoder else 0.0
         return {**super().loss_weights(), "kl": kl}
-
-    def prepare_data(self) -> TrainingData:
-        """Find or draw the images. Raises DataError where the generator cannot have their size."""
-        factor = 2**self.train.spade.stages
-        if any(side % factor for side in self.train.images.size):
-            raise DataError(
-                f"train.images.image_size: {list(self.train.images.size)} must divide by {factor}, "
-                f"which is 2^{self.train.spade.stages} for train.spade.stages"
-            )
-        self.check_discriminator(self.train.spade.discriminator)
-        return super().prepare_data()
 
     def build_networks(self) -> dict[str, nn.Module]:
         """The generator, with the style encoder in it, and the discriminator."""
@@ -75,8 +64,6 @@ class Spade(PairedGan):
         if not request.style:
             yield from super().generate(request, networks)
             return
-        if not self.train.spade.style_encoder:
-            raise DataError("this SPADE has no style encoder (train.spade.style_encoder)")
         styled = read_images(request.style[:1], self.train.images, self.device)
         for files in request.batches():
             batch = read_inputs(files, request, self.train.images, self.device)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from hpc_amp.config.schema import TaskName
 from hpc_amp.config.values import NETWORK, Natural, NonNegative
+from hpc_amp.errors import KeyProblem
+from hpc_amp.gan.config import Halvings
 from hpc_amp.gan.unpaired_config import Translation, UnpairedTrain
 
 
@@ -33,3 +36,15 @@ class UnitConfig(UnpairedTrain):
     task: TaskName = "unit"
     unit: UnitNetworks = field(default_factory=UnitNetworks)
     """The networks, and the weights of the losses."""
+
+    def halvings(self) -> Iterator[Halvings]:
+        """Those of all networks."""
+        return self.unit.halvings("unit")
+
+    def check_keys(self) -> None:
+        """Also that there are blocks to share."""
+        UnpairedTrain.check_keys(self)
+        if self.unit.shared > self.unit.blocks:
+            raise KeyProblem(
+                "unit.shared", f"{self.unit.shared} is more than blocks, {self.unit.blocks}"
+            )

@@ -1,0 +1,83 @@
+"""What a trained generator is given: the options that its model uses, the files of a folder, and
+the names of the images that are made of them.
+
+Standard library only: `hpc-amp generate` checks a request before it submits a job, too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from hpc_amp.config.schema import Train
+from hpc_amp.errors import InputError
+from hpc_amp.gan.data.folders import SUFFIXES
+
+_MISSING = {
+    "direction": "a translation needs a direction: --direction a2b or --direction b2a",
+    "style": "the model needs images of the class to draw: name one, or their folder, in --style",
+    "instances": "the model was trained with instance maps: name their folder in --instances",
+}
+"""What is said where a model needs an option that was not given."""
+
+
+def check_options(train: Train, given: Collection[str]) -> None:
+    """Raise InputError where `given`, names of options without `--`, are not those that the task of
+    `train` uses, or lack one that it needs."""
+    used = train.generation_options()
+    if used is None:
+        raise InputError(f"the task {train.task} makes no images from files")
+    for name, message in _MISSING.items():
+        if used.get(name) and name not in given:
+            raise InputError(message)
+        if name in given and name not in used:
+            raise InputError(f"this {train.task} does not use --{name}", hint="leave it out")
+
+
+def images_below(folder: Path) -> list[Path]:
+    """The image files in `folder` and the folders in it, sorted; or the file itself. Raises
+    InputError where there is none."""
+    if folder.is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    found = [
+        Path(place, name)
+        for place, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if name[0] != "." and os.path.splitext(name)[1].lower() in SUFFIXES
+    ]
+    if not found:
+        endings = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
+        raise InputError(f"there is no image in {folder}", hint=f"files end with {endings}")
+    return sorted(found)
+
+
+def folder_of(inputs: Path) -> Path:
+    """The folder of inputs that are a folder, or a file in one."""
+    return inputs if inputs.is_dir() else inputs.parent
+
+
+def output_of(file: Path, folder: Path, output: Path) -> Path:
+    """Where the image made from `file`, which is below `folder`, is written."""
+    return (output / file.relative_to(folder)).with_suffix(".png")
+
+
+def check_outputs(files: Sequence[Path], folder: Path, output: Path) -> None:
+    """Raise InputError where images would be written among the inputs, which could replace them and
+    change their list while ranks read it, and where two would have one name."""
+    if output.exists() and not output.is_dir():
+        raise InputError(f"--output {output} is a file: name a folder")
+    if len(files) > 1 and output.resolve().is_relative_to(folder.resolve()):
+        raise InputError(
+            f"--output {output} is in the folder of the inputs, {folder}", hint="name another one"
+        )
+    seen: dict[Path, Path] = {}
+    for file in files:
+        place = output_of(file, folder, output)
+        if place in seen:
+            raise InputError(f"{seen[place]} and {file} would both become {place}")
+        seen[place] = file
+    if len(files) == 1 and output_of(files[0], folder, output).resolve() == files[0].resolve():
+        raise InputError(f"the image made from {files[0]} would replace it: name another --output")
