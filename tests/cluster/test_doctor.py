@@ -135,8 +135,8 @@ def test_all_is_well(desk: Desk) -> None:
     assert found["rt.found"]["what"].startswith("apptainer version")
     assert found["img.arch"]["severity"] == "good"
     assert found["img.meta"]["what"].startswith("torch ")
-    assert found["gpu.alloc"]["status"] == "unknown"  # rather than good
-    assert found["net.name"]["status"] == "unknown"
+    assert found["gpu.alloc"]["severity"] == "unknown"  # rather than good
+    assert found["net.name"]["severity"] == "unknown"
     assert ended["state"] == "finished", log
     assert len(desk.ranks) == RANKS
     report = json.loads((Path(ended["run_dir"]) / "attempts" / "1" / "preflight.json").read_text())
@@ -172,7 +172,7 @@ def test_it_can_be_switched_off(desk: Desk) -> None:
 def test_a_wrong_bind(desk: Desk) -> None:
     found = desk.doctor_job(desk.binds("/no/such/folder"), status=1)
 
-    assert found["bind"]["status"] == "error"
+    assert found["bind"]["severity"] == "error"
     assert "/no/such/folder" in found["bind"]["what"]
 
 
@@ -235,7 +235,7 @@ def test_a_uri_as_image(desk: Desk) -> None:
 
     found = desk.doctor_job(f"container.image={uri}", status=1)
 
-    assert found["img.local"]["status"] == "error"
+    assert found["img.local"]["severity"] == "error"
     assert f"{uri} is a URI" in found["img.local"]["what"]
     assert "pull" in found["img.local"]["fix"]
 
@@ -406,7 +406,7 @@ def test_the_network_between_two_nodes(desk: Desk) -> None:
 
     result = json.loads(shown.stdout)
     assert (result["ranks"], result["nodes"], result["backend"]) == (2, 2, "gloo")
-    assert result["finding"]["status"] == "good"
+    assert result["finding"]["severity"] == "good"
     sizes = [row["bytes"] for row in result["sizes"]]
     assert sizes == sorted(sizes) and sizes[-1] == 2**24
     assert all(row["microseconds"] > 0 for row in result["sizes"])
