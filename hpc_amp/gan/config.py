@@ -158,7 +158,8 @@ class Evaluation(SetEvaluation):
     """What an evaluation measures and shows."""
 
     pictures: Natural = 6
-    """Rows of the picture that is written after each evaluation. 0: none."""
+    """Rows of the picture that is written after each evaluation, at most the samples of rank 0's
+    first evaluation batch. 0: none."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

@@ -37,7 +37,7 @@ class TrainedDistances:
 
     On every rank, call `begin` before an evaluation, `add` for each batch, and `distances` once at
     its end. A rank may have no images. The features of all images of the rank are kept in the
-    memory of the CPU until then: 8 KB for each image with Inception.
+    memory of the CPU until the next `begin`: 8 KB for each image with Inception.
     """
 
     def __init__(

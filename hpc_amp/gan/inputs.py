@@ -64,18 +64,33 @@ def output_of(file: Path, folder: Path, output: Path) -> Path:
     return (output / file.relative_to(folder)).with_suffix(".png")
 
 
-def check_outputs(files: Sequence[Path], folder: Path, output: Path) -> None:
+def check_outputs(
+    files: Sequence[Path], folder: Path, output: Path, others: Sequence[Path] = ()
+) -> None:
     """Raise InputError where images would be written among the inputs, which could replace them and
-    change their list while ranks read it, and where two would have one name."""
+    change their list while ranks read it, or among the `others` that are read, and where two would
+    have one name."""
     if output.exists() and not output.is_dir():
         raise InputError(f"--output {output} is a file: name a folder")
     if len(files) > 1 and output.resolve().is_relative_to(folder.resolve()):
         raise InputError(
             f"--output {output} is in the folder of the inputs, {folder}", hint="name another one"
         )
+    for other in others:
+        read = other if other.is_dir() else other.parent
+        if output.resolve() == read.resolve() or (
+            other.is_dir() and output.resolve().is_relative_to(read.resolve())
+        ):
+            raise InputError(
+                f"--output {output} is the folder of {other}, which is read",
+                hint="name another one",
+            )
     seen: dict[Path, Path] = {}
+    inputs = {file.resolve() for file in files} if len(files) > 1 else set()
     for file in files:
         place = output_of(file, folder, output)
+        if place.resolve() in inputs:
+            raise InputError(f"the image made from {file} would replace the input {place}")
         if place in seen:
             raise InputError(f"{seen[place]} and {file} would both become {place}")
         seen[place] = file

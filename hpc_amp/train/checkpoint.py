@@ -14,7 +14,6 @@ import errno
 import json
 import math
 import os
-import pickle
 import re
 import shutil
 import uuid
@@ -26,6 +25,7 @@ from typing import Any
 
 import torch
 
+from hpc_amp.models.weights import UnreadableError, read_tensors
 from hpc_amp.train.durable import digest_of, sync_folder, write_durably
 from hpc_amp.train.manifest import (
     MANIFEST,
@@ -297,16 +297,9 @@ class CheckpointStore:
 def _load(path: Path) -> Any:
     """Load tensors, numbers and containers of them. Never runs code from the file."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        # Report only what was found: the rest of torch's message explains how to load it anyway.
-        found = re.search(r"\bGLOBAL:? ([\w.]+)", str(error))
-        named = f": {found[1]}" if found else ""
-        raise DamagedCheckpoint(f"{path.name} holds other objects than tensors{named}") from None
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:  # torch may raise anything if a file is not its own
-        raise DamagedCheckpoint(f"{path.name} cannot be read ({error!r})") from error
+        return read_tensors(path)
+    except UnreadableError as error:
+        raise DamagedCheckpoint(f"{path.name} {error}") from error
 
 
 def _remove(path: Path) -> None:

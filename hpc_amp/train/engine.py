@@ -458,8 +458,8 @@ class Engine:
     @torch.no_grad()
     def _estimate_statistics(self) -> None:
         """Estimate the statistics of the batch norms of the average from the first training
-        batches, which are the same in every evaluation. They depend on nothing but the averaged
-        weights, so an evaluation that is repeated after a resume gives the same ones. A collective
+        batches, which are the same in every evaluation, so one that is repeated after a resume
+        gives the same ones. With `accumulate`, they depend on the number of ranks. A collective
         call."""
         count = min(self.train.ema_batch_norm, self.data.steps_per_epoch)
         if self.average is None or count == 0:

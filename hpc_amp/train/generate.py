@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -47,7 +48,8 @@ class LoadedGenerator:
 
     def images(self, request: Request) -> Iterator[tuple[Path, Tensor]]:
         """Each file of `request` with the image [3, H, W] from -1 to 1 that is made from it, in the
-        precision of the training. Raises InputError."""
+        precision of the training (fp32 for O2 and O3). Sets torch's switches of TF32 as a training
+        does. Raises InputError."""
         import torch
 
         from hpc_amp.amp.precision import PrecisionError, PrecisionPolicy
@@ -60,6 +62,7 @@ class LoadedGenerator:
             policy = PrecisionPolicy.create(task.train.precision, task.device)
         except PrecisionError:  # such as tf32, on a machine without a GPU
             policy = PrecisionPolicy.create(Precision(mode="fp32"), task.device)
+        policy.configure_backends()
         making = task.generate(request, self.networks)
         while True:
             # Not around `yield`: the caller's own computations are none of this.
@@ -169,6 +172,15 @@ def _choose_step(folder: Path, wanted: str, *, lowest: bool) -> int:
     from hpc_amp.train.manifest import DamagedCheckpoint, read_manifest
 
     store = CheckpointStore(folder, run=folder.parent.name, retention=Retention(), warn=print)
+
+    def valid(step: int) -> bool:
+        try:
+            store.verify(step)
+        except (DamagedCheckpoint, OSError) as error:
+            store.pass_over(step, error)
+            return False
+        return True
+
     if wanted == "newest":
         newest = store.newest()
         if newest is None:
@@ -178,6 +190,8 @@ def _choose_step(folder: Path, wanted: str, *, lowest: bool) -> int:
         if int(wanted) not in store.steps():
             steps = ", ".join(map(str, store.steps())) or "none"
             raise DataError(f"there is no checkpoint of step {wanted} in {folder}: it has {steps}")
+        if not valid(int(wanted)):
+            raise DataError(f"the checkpoint of step {wanted} in {folder} is damaged")
         return int(wanted)
     if wanted != "best":
         raise DataError(f"--checkpoint {wanted}: it is newest, best or a step")
@@ -188,12 +202,12 @@ def _choose_step(folder: Path, wanted: str, *, lowest: bool) -> int:
         except (DamagedCheckpoint, FileNotFoundError) as error:
             store.pass_over(step, error)
             continue
-        if metric is not None:
+        if metric is not None and math.isfinite(metric):
             metrics[step] = metric
-    if not metrics:
-        raise DataError(f"no checkpoint in {folder} was evaluated: take the newest one")
-    choose = min if lowest else max
-    return choose(metrics, key=lambda step: metrics[step])
+    for step in sorted(metrics, key=lambda step: metrics[step], reverse=not lowest):
+        if valid(step):
+            return step
+    raise DataError(f"no valid checkpoint in {folder} was evaluated: take the newest one")
 
 
 def _load(networks: dict[str, nn.Module], place: Path, stem: str) -> None:
@@ -227,12 +241,16 @@ def make_request(
     """The request of this rank. Rank 0 finds the files, because a shared file system may show other
     ones on another node. A collective call. Raises InputError."""
     from hpc_amp.data.together import from_main
+    from hpc_amp.errors import InputError
     from hpc_amp.gan.generation import Request
     from hpc_amp.gan.inputs import check_outputs, folder_of, images_below
 
+    if batch_size < 1:
+        raise InputError(f"the batch size {batch_size} is not positive")
+
     def find() -> tuple[list[Path], tuple[Path, ...]]:
         files = images_below(inputs)
-        check_outputs(files, folder_of(inputs), output)
+        check_outputs(files, folder_of(inputs), output, [Path(o) for o in (style, instances) if o])
         return files, tuple(images_below(Path(style))) if style else ()
 
     files, styles = from_main(world, find)

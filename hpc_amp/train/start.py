@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from hpc_amp.config.schema import StartFrom
 from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.world import World
+from hpc_amp.models.weights import UnreadableError, read_tensors
 from hpc_amp.tasks.base import ModelError
 from hpc_amp.train.checkpoint import CheckpointStore, Retention
 from hpc_amp.train.manifest import MANIFEST, DamagedCheckpoint
@@ -101,6 +100,8 @@ def _load(
                 "train.start_from.names"
             )
         count, problems = _load_network(networks[name], given, partial=start.partial)
+        if count == 0:
+            raise ModelError(f"nothing in {file} fits {name}: {'; '.join(problems)}")
         if problems and not start.partial:
             raise ModelError(f"the weights in {file} do not fit {name}: {'; '.join(problems)}")
         loaded.append(f"{name} ({count} tensors)")
@@ -119,6 +120,8 @@ def _load_network(
     """Load the tensors that fit, if all do or `partial` allows others. Returns their number, and
     what does not fit."""
     own: dict[str, Tensor] = network.state_dict()
+    if own and all(key.startswith("module.") for key in own):  # not a prefix of DDP
+        given = {key if key in own else f"module.{key}": value for key, value in given.items()}
     missing = [key for key in own if key not in given and not key.endswith(_COUNTER)]
     unexpected = [key for key in given if key not in own]
     other = [key for key in own if key in given and own[key].shape != given[key].shape]
@@ -139,15 +142,9 @@ def _load_network(
 def _read(file: str) -> dict[Any, Any]:
     """The dictionary in a file of `torch.save`. Runs no code from it. Raises ModelError."""
     try:
-        state: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        # Only what was found: torch's message goes on with how to run the code in the file.
-        found = re.search(r"\bGLOBAL:? ([\w.]+)", str(error))
-        what = f"it holds other objects than tensors{f': {found[1]}' if found else ''}"
-        raise ModelError(f"the weights in {file} cannot be read: {what}") from error
-    except (OSError, RuntimeError, EOFError) as error:
-        text = " ".join(str(error).split())[:300]
-        raise ModelError(f"the weights in {file} cannot be read: {text}") from error
+        state = read_tensors(file)
+    except (OSError, UnreadableError) as error:
+        raise ModelError(f"the weights in {file} cannot be read: it {error}") from error
     if not isinstance(state, dict):
         raise ModelError(f"{file} holds a {type(state).__name__} instead of weights")
     return state

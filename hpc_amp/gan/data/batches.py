@@ -94,10 +94,11 @@ Batch = TypeVar("Batch", PairedBatch, UnpairedBatch, ClassBatch)
 
 
 def part_of(batch: Batch, samples: slice) -> Batch:
-    """Some samples of a batch."""
+    """A copy of some samples of a batch, which keeps no memory of the others."""
     values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     return dataclasses.replace(
-        batch, **{name: value[samples] for name, value in values.items() if value is not None}
+        batch,
+        **{name: value[samples].clone() for name, value in values.items() if value is not None},
     )
 
 

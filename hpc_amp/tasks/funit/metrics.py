@@ -45,7 +45,8 @@ class NearestClass:
         centres = sums[:, 1:] / sums[:, :1]
         hits = torch.zeros(2, dtype=torch.float64, device=sums.device)
         for made, wanted in zip(self._made, self._wanted, strict=True):
-            nearest = torch.cdist(made, centres).argmin(1)
+            distances = torch.cdist(made, centres)
+            nearest = torch.where(distances.isfinite().all(1), distances.argmin(1), -1)
             hits += torch.stack([(nearest == wanted).sum(), torch.tensor(len(wanted)).to(nearest)])
         hit, total = add_over_ranks(hits, self.world).tolist()
         return float(hit / total)

@@ -111,12 +111,22 @@ class InstanceEncoder(nn.Module):
     @torch.no_grad()
     def set_clusters(self, looks: Tensor, labels: Tensor) -> None:
         """Cluster the features `looks` [N, channels] of objects with `labels` int64 [N], both on
-        the CPU."""
+        the CPU. Features that are not finite are left out; without others, all stays as it is."""
+        finite = looks.isfinite().all(1)
+        looks, labels = looks[finite], labels[finite]
+        if len(looks) == 0:
+            return
         self.centres.zero_()
         for label in range(len(self.found)):
             centres = cluster(looks[labels == label], self.centres.shape[1], label)
             self.centres[label, : len(centres)] = centres.to(self.centres)
             self.found[label] = len(centres)
+
+    @torch.no_grad()
+    def take_clusters(self, other: InstanceEncoder) -> None:
+        """Have the clusters of another encoder of the same shape."""
+        self.centres.copy_(other.centres)
+        self.found.copy_(other.found)
 
     def drawn(self, instances: Tensor, labels: Tensor, seeds: Tensor) -> Tensor:
         """Features [B, channels, H, W] without an image: each object gets one of the clusters of

@@ -156,6 +156,7 @@ class Pix2pixHd(PairedGan):
         """This rank's share of the test pairs, then, with instance features, of training pairs
         whose features are clustered."""
         self._looks: list[tuple[Tensor, Tensor]] = []
+        self._evaluated: Networks | None = None
         yield from super().evaluation_batches()
         if self.train.pix2pixhd.instance_features is not None:
             for batch in self.data.training.unchanged(CLUSTERED):
@@ -177,11 +178,15 @@ class Pix2pixHd(PairedGan):
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """The metrics of the class. Networks that are evaluated, and those that are trained, get
         the clusters, which are the same for any number of ranks. A collective call."""
-        if self._looks:
+        if self.train.pix2pixhd.instance_features is not None:
+            # Some ranks may have no objects, and all take part.
             parts = [part for rank in gather(self.world, self._looks) for part in rank]
+            self._looks = []
             looks, labels = (torch.cat(values) for values in zip(*parts, strict=True))
-            for networks in (self._evaluated, self.trained):
-                _encoder(networks).set_clusters(looks, labels)
+            trained = _encoder(self.trained)
+            trained.set_clusters(looks, labels)
+            if self._evaluated is not None and self._evaluated is not self.trained:
+                _encoder(self._evaluated).take_clusters(trained)
         return super().summarize(sums)
 
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:

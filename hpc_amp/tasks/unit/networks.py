@@ -38,10 +38,6 @@ class UnitGenerator(Translator):
         )
         initialize(self, "kaiming")
 
-    def latent_shape(self, height: int, width: int) -> tuple[int, int, int]:
-        """Shape of the latent vector of an image."""
-        return self.channels, height // self.multiple, width // self.multiple
-
     def translate(
         self, images: Tensor, direction: Direction, style: Tensor | None = None
     ) -> Tensor:
