@@ -85,7 +85,8 @@ def read_space(
     if must_vary and not axes and table is None:
         raise UsageError(
             "nothing varies",
-            hint="give a key several values: train.optimizer.lr=0.1,0.2 (one job: hpc-amp submit)",
+            hint="give a key several values: train.optimizer.lr=0.1,0.2, or an argument of a "
+            "program: -- --lr=0.1,0.2 (one job: hpc-amp submit)",
         )
     combinations = _zip(axes) if zipped else _grid(axes, len(rows))
     settings = [

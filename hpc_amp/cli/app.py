@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 import sys
@@ -46,9 +47,9 @@ def app() -> None:
     `hpc-amp init` writes a job file. `hpc-amp render job.yaml` prints the launch script, and
     `hpc-amp submit job.yaml` submits it.
 
-    CONFIG is a job file, a program, or a run directory, whose job runs again. KEY=VALUE replaces
-    one value. RUN is a run directory, a job id, or
-    the name of a job (its newest run).
+    CONFIG is a job file. submit, run, sweep, render, validate and config also take a program, or a
+    run directory, whose job runs again. KEY=VALUE replaces one value. RUN is a run directory, a job
+    id, or the name of a job (its newest run).
     """
 
 
@@ -109,9 +110,10 @@ def write_new(path: Path, text: str) -> None:
     """Write a file that does not exist yet. Raises UsageError."""
     from hpc_amp.errors import UsageError
 
+    content = text.encode()
     try:
-        with path.open("x") as out:
-            out.write(text)
+        with path.open("xb") as out:
+            out.write(content)
     except FileExistsError:
         raise UsageError(f"{path} already exists", hint="choose another file name") from None
     except OSError as error:
@@ -136,7 +138,7 @@ def completion(shell_name: str) -> None:
 
 
 @app.command(cls=JobCommand)
-@takes_job
+@functools.partial(takes_job, anywhere=False)
 @json_option
 def validate(config: Path | JobText, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check a job file (CONFIG) without submitting it."""
@@ -178,7 +180,7 @@ def validate(config: Path | JobText, overrides: tuple[str, ...], as_json: bool) 
 
 
 @app.command(cls=JobCommand)
-@takes_job
+@functools.partial(takes_job, anywhere=False)
 @click.option("--origin", is_flag=True, help="Say where each value is from.")
 def config(config: Path | JobText, overrides: tuple[str, ...], origin: bool) -> None:
     """Print all keys of a job (CONFIG) with their values.
@@ -266,19 +268,16 @@ def submit(
     The last one runs a run's job again, as a new run with the same settings and the same code.
     KEY=VALUE replaces a value of the job file. Words after -- are arguments of the program.
     """
-    if save is not None:
-        from hpc_amp.config.load import read_job
-        from hpc_amp.config.write import tree_text
-
-        write_new(save, tree_text(read_job(config, overrides).tree))
     if dry_run:
         _print_script(config, overrides, run_id)
+        _save_job(save, config, overrides)
         return
     from hpc_amp.jobs.submit import prepare
     from hpc_amp.jobs.submit import submit as submit_plan
 
     plan, loaded = prepare(config, overrides, run_id=run_id)
     _say_remarks(plan)
+    _save_job(save, config, overrides)
     submit_plan(
         plan,
         loaded.text,
@@ -288,6 +287,19 @@ def submit(
     )
     if follow:
         _follow_until_interrupted(plan.run_dir, as_json=as_json)
+
+
+def _save_job(path: Path | None, config: Path | JobText, overrides: tuple[str, ...]) -> None:
+    """Write a job that was found to be valid as a job file, if that is wanted."""
+    if path is None:
+        return
+    from hpc_amp.config.load import read_job
+    from hpc_amp.config.write import tree_text
+    from hpc_amp.errors import UsageError
+
+    if not isinstance(config, Path) and config.folder not in (None, Path.cwd()):
+        raise UsageError(f"the paths in {config} start in {config.folder}: change to that folder")
+    write_new(path, tree_text(read_job(config, overrides).tree))
 
 
 def _say_remarks(plan: Plan) -> None:

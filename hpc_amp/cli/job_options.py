@@ -55,12 +55,13 @@ def metavar_of(varies: bool) -> str:
     return f"[KEY={values}]... [-- ARGUMENT...]"
 
 
-def takes_job(command: F, *, varies: bool = False, without: str = "") -> F:
+def takes_job(command: F, *, varies: bool = False, anywhere: bool = True) -> F:
     """Give a command the arguments CONFIG and KEY=VALUE, and short forms of the usual keys. The
     command, a `JobCommand`, gets `config`, a path or a `JobText`, and `overrides`, a tuple.
 
-    `varies`: arguments of a program may have several values, `--lr=0.1,0.2`. `without`: the key
-    that has no short form, because the command has an option of that name.
+    `varies`: arguments of a program may have several values, `--lr=0.1,0.2`. `anywhere`: the job of
+    a run may be given in another folder than that of its submission, because the command changes
+    to it (`hpc_amp.jobs.submit.prepare`).
     """
 
     @functools.wraps(command)
@@ -70,13 +71,15 @@ def takes_job(command: F, *, varies: bool = False, without: str = "") -> F:
         meta = click.get_current_context().meta
         arguments, several = varied(meta[_ARGUMENTS]) if varies else (meta[_ARGUMENTS], [])
         job: Path | JobText = job_or_program(config, arguments)
+        if not anywhere and not isinstance(job, Path) and job.folder not in (None, Path.cwd()):
+            raise click.UsageError(
+                f"{config} was submitted in {job.folder}: change to that folder."
+            )
         # A key that is written out counts more than a short form.
         given = (*meta.get(_OVERRIDES, ()), *overrides, *several)
         return command(config=job, overrides=given, **others)
 
     for names, metavar, key in reversed(_SHORT_FORMS):
-        if key == without:
-            continue
         with_job = click.option(
             *names, metavar=metavar, help=f"Short for {key}={metavar}.", callback=_sets(key),
             expose_value=False,

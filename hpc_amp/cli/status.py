@@ -144,7 +144,8 @@ def _chosen(
 def _overview(statuses: list[RunStatus]) -> str:
     rows = [("NAME", "STATE", "AGE", "STEP", "ATTEMPT", "JOB", "RUN DIRECTORY")]
     for entry in statuses:
-        step = "-" if entry.step is None else f"{entry.step}/{entry.total_steps}"
+        total = f"/{entry.total_steps}" if entry.total_steps else ""
+        step = "-" if entry.step is None else f"{entry.step}{total}"
         where = Path(entry.run_dir)
         here = where.relative_to(Path.cwd()) if where.is_relative_to(Path.cwd()) else where
         rows.append(
@@ -184,6 +185,8 @@ def _details(found: RunDetails) -> str:
         if found.seconds_to_go is not None:
             text += f", about {_duration(found.seconds_to_go)} left"
         rows.append(("progress", text))
+    elif entry.step is not None:
+        rows.append(("progress", f"step {entry.step}"))
     if found.time_left is not None:
         rows.append(("time left", f"{_duration(found.time_left)} until the job's time limit"))
     if (beat := found.heartbeat) is not None:

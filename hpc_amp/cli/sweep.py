@@ -51,7 +51,7 @@ def _view() -> View:
 
 
 @sweep.command(cls=JobCommand)
-@functools.partial(takes_job, varies=True)
+@functools.partial(takes_job, varies=True, anywhere=False)
 @click.option(
     "--zip",
     "zipped",

@@ -56,6 +56,9 @@ class JobText:
     folder: Path | None = None
     """The folder that its paths are relative to. None: the present one."""
 
+    def __str__(self) -> str:
+        return str(self.path)
+
 
 @dataclass(frozen=True, slots=True)
 class JobSource:
@@ -214,7 +217,7 @@ def _with_values(loaded: LoadedJob) -> list[str] | None:
         used.add(name)
         return values[name]
 
-    words = [re.sub(r"\{(\w+)\}", value, word) for word in run or ()]
+    words = [re.sub(r"(?<!\$)\{(\w+)\}", value, word) for word in run or ()]
     unused = next((name for name in values if name not in used), None)
     if unused is not None:
         raise loaded.error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import yaml
@@ -28,9 +29,9 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_str)
 
 
-def to_text(value: dict[str, Any]) -> str:
+def to_text(value: dict[str, Any], width: float = 100) -> str:
     """The YAML text of mappings, lists and scalars, in the order of the keys."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width)
 
 
 def job_text(loaded: LoadedJob, *, origins: bool = False) -> str:
@@ -68,7 +69,9 @@ def _add_lines(
             _add_lines(value, f"{path}.", tree, lines)
             continue
         where = tree.place(path) if tree.has(path) else "default"
-        text = to_text({name: list(value) if isinstance(value, tuple) else value}).rstrip("\n")
+        # Without folding, so that a comment can follow the first line.
+        plain = {name: list(value) if isinstance(value, tuple) else value}
+        text = to_text(plain, math.inf).rstrip("\n")
         first, *further = text.split("\n")
         lines.append((indent + first, where))
         lines += [(indent + line, "") for line in further]

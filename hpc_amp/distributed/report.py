@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import time
 from pathlib import Path
@@ -19,8 +20,11 @@ def report(
     shows. Only rank 0 writes; outside of a job nothing happens. Tensors with one element are
     numbers, too.
 
-    Raises TypeError or ValueError for what is not a number.
+    Raises TypeError or ValueError for what is not a number, and for the name `time`.
     """
+    step = None if step is None else operator.index(step)
+    if "time" in values:
+        raise ValueError("report: time is the time of the report; choose another name")
     numbers = {name: float(value) for name, value in values.items()}
     run_dir, rank = os.environ.get("HPC_AMP_RUN_DIR"), os.environ.get("RANK", "0")
     if not run_dir or rank != "0":

@@ -70,11 +70,17 @@ def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
 def varied(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Arguments of which some have several values, `--lr=0.1,0.2`: the arguments with a name in
     place of the values, `--lr={lr}`, and the overrides that give the name its values."""
-    words, overrides = [], []
+    words: list[str] = []
+    overrides: list[str] = []
+    names: set[str] = set()
     for word in arguments:
         option, equals, text = word.partition("=")
-        name = re.sub(r"\W", "_", option.lstrip("-"))
-        if option.startswith("-") and equals and name and len(split_values(text)) > 1:
+        if option.startswith("-") and equals and len(split_values(text)) > 1:
+            name = re.sub(r"\W", "_", option.lstrip("-"), flags=re.ASCII) or "_"
+            name = f"_{name}" if name[0].isdigit() else name
+            while name in names:
+                name += "_"
+            names.add(name)
             overrides.append(f"values.{name}={text}")
             word = f"{option}={{{name}}}"
         words.append(word)
@@ -112,11 +118,15 @@ def as_name(text: str) -> str:
 
 def _command(program: Path) -> list[str] | None:
     """The words that start a program; None if it is not one."""
+    path = str(program)
+    if path.startswith("-"):
+        path = f"./{path}"
     if program.suffix == ".py":
-        return ["python", str(program)]
-    if os.access(program, os.X_OK):
+        return ["python", path]
+    # On some file systems every file is executable.
+    if os.access(program, os.X_OK) and _head(program).startswith((b"#!", b"\x7fELF")):
         return [os.path.abspath(program)]
-    return ["bash", str(program)] if program.suffix == ".sh" else None
+    return ["bash", path] if program.suffix == ".sh" else None
 
 
 def _head(path: Path) -> bytes:

@@ -4,6 +4,7 @@ command. What cannot be taken over is listed as comments."""
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,12 +46,13 @@ _NAMES = {"job-name", "N", "jobname"}
 _GENERATED = {
     *("nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres"),
     *("cpus-per-task", "output", "error", "outputprefix", "requeue", "signal", "open-mode"),
-    *("l select", "o", "e", "j", "S", "cwd", "pe"),
+    *("l select", "o", "e", "j", "S", "cwd"),
 }
 """Options that hpc-amp generates itself."""
 _AGENTS = re.compile(r"(torchrun|accelerate|deepspeed)$|torch\.distributed\.(run|launch)$")
 
 
+_EXPANDED = re.compile(r"\$\(|`|\$\{[^}]*\}|\$[\w@*#?]+")
 _PROGRAM = re.compile(
     r"(^|/)(python[\d.]*|bash|sh|singularity|apptainer|torchrun|accelerate|deepspeed)$|\.(py|sh)$"
 )
@@ -84,6 +86,7 @@ def draft_from_script(path: Path) -> str:
         )
     _read_resources(job, main, draft)
     _read_setup(job, main, draft)
+    _remark_on_command(job, main, draft)
     _read_command(main, draft)
     findings = [
         f"line {one.line}: {one.severity}: {one.what}; {one.fix}" for one in checked.findings
@@ -92,8 +95,15 @@ def draft_from_script(path: Path) -> str:
     for title, lines in (("To be looked at:", draft.remarks), ("lint found in it:", findings)):
         if lines:
             head += ["", title, *(f"- {line}" for line in lines)]
-    comments = "".join(f"# {line}".rstrip() + "\n" for line in head)
-    return comments + "\n" + to_text({name: value for name, value in draft.keys.items() if value})
+    comments = "".join(f"# {_printable(line)}".rstrip() + "\n" for line in head)
+    keys = to_text({name: value for name, value in draft.keys.items() if value})
+    # Bytes that are not UTF-8 are surrogates here.
+    return (comments + "\n" + keys).encode("utf-8", "replace").decode()
+
+
+def _printable(text: str) -> str:
+    """`text` in one line."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 @dataclass(frozen=True)
@@ -156,6 +166,8 @@ def _read_resources(job: LintedJob, main: _Main, draft: Draft) -> None:
             elif name == "cpus-per-task" and value.isdecimal():
                 of_rank = int(value) // (ranks or 1) if agent else int(value)
                 resources["cpus_per_gpu"] = max(1, of_rank)
+            elif name == "pe" or name == "hetjob":
+                draft.remarks.append(f"line {option.line}: not taken over: {shown}")
             elif name not in _GENERATED and key is None:
                 further.append(shown)
     if further:
@@ -184,31 +196,69 @@ def _read_key(job: LintedJob, key: str, value: str, place: str, draft: Draft) ->
 
 
 def _read_setup(job: LintedJob, main: _Main, draft: Draft) -> None:
-    """The lines before the program that prepare the shell."""
-    lines, others = [], []
-    compound = _compound_lines(job.script.lines)
+    """The lines before the program that prepare the shell, and remarks on all others."""
+    by_line: dict[int, list[Command]] = {}
     for command in job.commands:
-        program = command.program
-        if command.depth or command.line == main.command.line:
+        if not command.depth:
+            by_line.setdefault(command.line, []).append(command)
+    compound = _compound_lines(job.script.lines)
+    lines: list[str] = []
+    for number, commands in by_line.items():
+        text = _source_line(job, number)
+        if number == main.command.line:
+            if len(commands) > 1:
+                draft.remarks.append(
+                    f"line {number}: only one of its commands is taken over: {text}"
+                )
             continue
-        names = {name for name, _ in command.assignments}
-        text = _source_line(job, command.line)
-        if program and program[0].text == "cd" and "DIR" in text and "$" in text:
+        names = {name for command in commands for name, _ in command.assignments}
+        first = [command.program[0].text if command.program else "" for command in commands]
+        if names & _SET_BY_US and len(commands) == 1:
+            draft.remarks.append(f"line {number}: left out, hpc-amp sets it: {text}")
+        elif len(commands) == 1 and first[0] == "cd" and "DIR" in text and "$" in text:
             continue  # to where the job was submitted: it starts there
-        if names & _SET_BY_US:
-            draft.remarks.append(f"line {command.line}: left out, hpc-amp sets it: {text}")
         elif (
-            command.line < main.command.line
-            and command.line not in compound
-            and (not program or program[0].text in _SETS_UP)
+            number < main.command.line
+            and number not in compound
+            and not names & _SET_BY_US
+            and all(name in ("", *_SETS_UP) for name in first)
+            and not any(command.function or command.heredocs for command in commands)
+            and not text.startswith(("(", "{"))
+            and _is_whole(text)
         ):
             if text not in lines:
                 lines.append(text)
-        elif program and program[0].text not in ("echo", "date", "hostname", "exit"):
-            others.append(f"line {command.line}: not taken over: {text}")
-    draft.remarks += dict.fromkeys(others)
+        elif any(name not in ("", "echo", "date", "hostname", "exit") for name in first) or names:
+            draft.remarks.append(f"line {number}: not taken over: {text}")
     if lines:
         draft.section("job")["setup"] = "\n".join(lines) + "\n"
+
+
+def _is_whole(text: str) -> bool:
+    """Whether quotes in a line of shell are closed in it."""
+    try:
+        shlex.split(text, comments=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _remark_on_command(job: LintedJob, main: _Main, draft: Draft) -> None:
+    """What the program's command has besides words."""
+    command, lost = main.command, []
+    names = [word.text for _, word in command.assignments]
+    if names:
+        lost.append(f"the variables {' '.join(names)}: write them in container.env")
+    if command.redirects:
+        lost.append("its redirections: the output is in the log of the run")
+    if command.heredocs:
+        lost.append("the text that it reads")
+    if main.launch is not None and "=" in (main.launch.options.get("export") or ""):
+        lost.append(f"--export={main.launch.options['export']}: write it in container.env")
+    if job.is_heterogeneous or ":" in main.words:
+        lost.append("further components of a heterogeneous job")
+    for one in lost:
+        draft.remarks.append(f"line {command.line}: not taken over: {one}")
 
 
 def _compound_lines(lines: Sequence[str]) -> set[int]:
@@ -250,7 +300,7 @@ def _read_command(main: _Main, draft: Draft) -> None:
     if words and re.fullmatch(r"python[\d.]*", Path(words[0]).name):
         words[0] = "python"
     draft.keys["run"] = words
-    variables = sorted({name for word in words for name in re.findall(r"\$\{?\w+\}?", word)})
+    variables = sorted({name for word in words for name in _EXPANDED.findall(word)})
     if variables:
         draft.remarks.append(
             f"run: no shell replaces {', '.join(variables)}: write the values, or read the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,13 @@ from hpc_amp.jobs.summary import read_summary
 
 _ENVIRONMENT = ("hpc_amp", "site", "scheduler", "launcher", "python")
 _RESULTS = ("samples_per_second", "steps", "seconds", "skipped_steps", "loss_scale")
+
+
+@dataclass(frozen=True, slots=True)
+class _Secret:
+    """A value that may be a password. It is compared, and never shown."""
+
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,10 @@ class Compared:
         parts = {
             "settings": self.settings, "environment": self.environment, "results": self.results
         }  # fmt: skip
-        rows = {name: {row.key: list(row.values) for row in part} for name, part in parts.items()}
+        rows = {
+            name: {row.key: [_plain(value) for value in row.values] for row in part}
+            for name, part in parts.items()
+        }
         return {"runs": [str(run_dir) for run_dir in self.run_dirs], **rows}
 
 
@@ -56,7 +67,7 @@ def compare_runs(run_dirs: Sequence[Path]) -> Compared:
     for status in run_statuses(run_dirs):
         summary = read_summary(Path(status.run_dir))
         kept = {name: summary[name] for name in _RESULTS if summary.get(name) is not None}
-        results.append({"state": status.state, **(summary.get("metrics") or {}), **kept})
+        results.append({**(summary.get("metrics") or {}), **kept, "state": status.state})
     return Compared(
         tuple(run_dirs),
         tuple(row for row in _rows(settings) if row.differs),
@@ -73,7 +84,9 @@ def _rows(columns: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The keys of nested mappings, joined by dots."""
     for name, value in values.items():
-        if isinstance(value, dict) and value:
+        if prefix == "container.env.":
+            yield f"{prefix}{name}", _Secret(value)
+        elif isinstance(value, dict) and value:
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
@@ -98,7 +111,15 @@ def as_text(compared: Compared) -> str:
     )
 
 
+def _plain(value: Any) -> Any:
+    if isinstance(value, _Secret):
+        return "(not shown)"
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _shown(value: Any) -> str:
+    if isinstance(value, _Secret):
+        return "(not shown)"
     if value is None:
         return "-"
     if isinstance(value, float):

@@ -13,7 +13,10 @@ from pathlib import Path
 
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
+from hpc_amp.jobs.attempts import find_orphan
+from hpc_amp.jobs.links import read_chain
 from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
+from hpc_amp.schedulers import get_scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +30,17 @@ class Removable:
 
 def removable(run_dirs: Sequence[Path]) -> list[Removable]:
     """The given runs. Raises UsageError for one that has not ended, or is a point of a campaign."""
-    for run_dir in run_dirs:
-        campaign = next((one for one in run_dir.parents if (one / "campaign.json").is_file()), None)
-        if campaign is not None:
-            raise UsageError(f"{run_dir} is a point of {campaign}", hint="remove the whole folder")
     found = []
     for status in run_statuses(run_dirs):
+        run_dir = Path(status.run_dir)
+        campaign = _campaign_of(run_dir)
+        if campaign is not None:
+            raise UsageError(f"{run_dir} is a point of {campaign}", hint="remove the whole folder")
         if status.state not in FINAL:
-            raise UsageError(
-                f"{status.run_dir} is {status.state}", hint=f"hpc-amp cancel {status.run_dir}"
-            )
+            raise UsageError(f"{run_dir} is {status.state}", hint=f"hpc-amp cancel {run_dir}")
+        left = _what_is_left(status)
+        if left is not None:
+            raise UsageError(f"{run_dir}: {left}", hint="try again when it has ended")
         found.append(_removable(status))
     return found
 
@@ -45,19 +49,45 @@ def old_runs(
     runs_dir: Path, *, keep: int, older_than: int, names: Sequence[str] = ()
 ) -> list[Removable]:
     """The runs in `runs_dir` that have ended, except the newest `keep` of each name and those that
-    changed within the last `older_than` seconds. `names`: only jobs of these names."""
+    changed within the last `older_than` seconds. `names`: only jobs of these names. Raises
+    UsageError for a name of which there is no run."""
     by_name: dict[str, list[Path]] = defaultdict(list)
     for run_dir in rundir.all_runs(runs_dir):
-        if not names or run_dir.parent.name in names:
-            by_name[run_dir.parent.name].append(run_dir)
+        by_name[run_dir.parent.name].append(run_dir)
+    unknown = next((name for name in names if name not in by_name), None)
+    if unknown is not None:
+        raise UsageError(f"there is no run of {unknown} in {runs_dir}")
     now = time.time()
     chosen = [
         run_dir
-        for runs in by_name.values()
-        for run_dir in runs[: len(runs) - keep]
-        if now - _changed(run_dir) >= older_than
+        for name, runs in by_name.items()
+        for run_dir in runs[: max(0, len(runs) - keep)]
+        if (not names or name in names)
+        and now - _changed(run_dir) >= older_than
+        and _campaign_of(run_dir) is None
     ]
-    return [_removable(status) for status in run_statuses(chosen) if status.state in FINAL]
+    return [
+        _removable(status)
+        for status in run_statuses(chosen)
+        if status.state in FINAL and _what_is_left(status) is None
+    ]
+
+
+def _campaign_of(run_dir: Path) -> Path | None:
+    """The campaign that a run is a point of."""
+    return next((one for one in run_dir.parents if (one / "campaign.json").is_file()), None)
+
+
+def _what_is_left(status: RunStatus) -> str | None:
+    """What of a run that has ended is still there: its job, another one of its chain, or its
+    ranks."""
+    run_dir = Path(status.run_dir)
+    jobs = [*([status.job_id] if status.job_id else []), *read_chain(run_dir)]
+    there = get_scheduler(status.scheduler).unended(jobs) if jobs else {}
+    if there:
+        return f"job {next(iter(there))} is still ending"
+    orphan = find_orphan(run_dir, status.scheduler)
+    return None if orphan is None else str(orphan)
 
 
 def remove(runs: Sequence[Removable]) -> None:
@@ -67,18 +97,20 @@ def remove(runs: Sequence[Removable]) -> None:
         folder = run.run_dir
         latest = folder.parent / "latest"
         was_latest = rundir.same_folder(latest, folder)
+        doomed = folder.with_name(f".removed-{folder.name}")
         try:
-            # First the file that makes it a run: what is left after an error is no half of a run.
-            (folder / "job.json").unlink()
-            shutil.rmtree(folder)
+            # Under another name first: what is left after an error is no half of a run.
+            folder.rename(doomed)
+            shutil.rmtree(doomed)
         except OSError as error:
-            raise UsageError(f"{folder} cannot be removed: {error}") from None
+            left = doomed if doomed.exists() else folder
+            raise UsageError(f"{left} cannot be removed: {error}") from None
         if not was_latest:
             continue
-        left = sorted(path.parent for path in folder.parent.glob("[0-9]*/job.json"))
+        others = sorted(path.parent for path in folder.parent.glob("[0-9]*/job.json"))
         with contextlib.suppress(OSError):
-            if left:
-                rundir.point_latest(left[-1])
+            if others:
+                rundir.point_latest(others[-1])
             else:
                 latest.unlink()
                 folder.parent.rmdir()

@@ -276,5 +276,5 @@ def newest_run(runs_dir: Path) -> Path:
 
 def all_runs(runs_dir: Path) -> list[Path]:
     """Every run directory below `runs_dir`, oldest first."""
-    found = [path.parent.resolve() for path in runs_dir.glob("*/[0-9]*/job.json")]
+    found = {path.parent.resolve() for path in runs_dir.glob("*/[0-9]*/job.json")}
     return sorted(found, key=lambda path: (path.name, path.parent.name))

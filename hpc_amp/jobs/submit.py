@@ -10,6 +10,7 @@ from typing import Any
 
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import JobText, LoadedJob
+from hpc_amp.config.paths import literal
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.errors import HpcAmpError, UnclearError, UsageError
 from hpc_amp.jobs import change, rundir
@@ -51,7 +52,8 @@ def again(run_dir: Path) -> JobText:
     resolved = rundir.read_resolved(run_dir)
     overrides = change.given_at_submission(run_dir, resolved)
     if resolved["job"].get("code") is not None:
-        overrides = [*overrides, f"code={run_dir.resolve() / 'code'}"]
+        code = literal(str(run_dir.resolve() / "code")).replace("'", "''")
+        overrides = [*overrides, f"code='{code}'"]
     path = run_dir / "config.yaml"
     try:
         text = path.read_text()

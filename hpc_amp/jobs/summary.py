@@ -18,6 +18,8 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     """Read `summary.json` of a run, with the numbers that a program of the user's reported last.
     Empty if the run has not written it."""
     summary = read_json(run_dir / "summary.json")
+    if not isinstance(summary.get("metrics"), dict | None):
+        summary["metrics"] = None
     if summary and summary.get("metrics") is None:
         summary["metrics"] = _reported(run_dir / "metrics.jsonl")
     return summary

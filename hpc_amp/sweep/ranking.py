@@ -109,7 +109,7 @@ def rank(
     """
     best = _best_of_task(statuses)
     if metric is None:
-        metric = str(best.get("metric", "accuracy"))
+        metric = str(best.get("metric") or _only_metric(statuses) or "accuracy")
     if highest_first is None:
         highest_first = not _LOWER_IS_BETTER.search(metric)
         if best.get("metric") == metric:
@@ -134,6 +134,15 @@ def rank(
         raise UsageError(f"no finished point has a metric {metric!r}", hint=hint)
     ranked.sort(key=lambda point: -point.value if highest_first else point.value)
     return Ranking(sweep, metric, highest_first, tuple(ranked), tuple(others))
+
+
+def _only_metric(statuses: Sequence[PointStatus]) -> str | None:
+    """The metric of a program that reports a single one."""
+    for status in statuses:
+        if status.state == "finished" and status.run is not None:
+            metrics = read_summary(Path(status.run.run_dir)).get("metrics") or {}
+            return next(iter(metrics)) if len(metrics) == 1 else None
+    return None
 
 
 def _best_of_task(statuses: Sequence[PointStatus]) -> dict[str, Any]:

@@ -925,8 +925,8 @@ def test_runs_are_compared(host: StubHost) -> None:
         ["job.nodes", "1", "2"],
         ["environment", "that", "differs:", "none"],
         ["results:"],
-        ["state", "finished", "finished"],
         ["loss", "0.5", "0.25"],
+        ["state", "finished", "finished"],
     ]
     plain = json.loads(host.hpc_amp("compare", *(f"runs/test/{i}" for i in ids), "--json").stdout)
     assert plain["settings"] == {"job.nodes": [1, 2]} and plain["results"]["loss"] == [0.5, 0.25]

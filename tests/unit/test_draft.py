@@ -12,6 +12,7 @@ from support.stubs import StubHost
 from hpc_amp.config.load import JobText, load_job, read_job
 from hpc_amp.config.tree import Items, MappingNode, Node, Scalar
 from hpc_amp.config.write import job_text, tree_text
+from hpc_amp.draft.program import varied
 from hpc_amp.draft.script import draft_from_script
 from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.schedulers import grammars
@@ -410,3 +411,127 @@ def test_a_run_that_does_not_record_its_submission_is_not_run_again(host: StubHo
     (run / "job.json").write_text('{"job": {}, "schema": 1}')
     result = host.hpc_amp("submit", "run")
     assert result.returncode == 2 and result.stderr.count("\n") == 1
+
+
+# ---- what a hostile reading found ----------------------------------------------------------------
+def test_a_run_is_named_where_its_paths_start(host: StubHost) -> None:
+    """Only what changes to the folder of its submission takes a run from another folder."""
+    folder = host.work / "d$HOME 'x'"
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "say.py").write_text(PROGRAM)
+    (folder / "job.yaml").write_text(
+        "name: a\nsite: local\ncode: src\nrun: [python, say.py]\njob: {gpus_per_node: 0}\n"
+    )
+    assert host.hpc_amp("run", "job.yaml", cwd=folder).returncode == 0
+    run = str(folder / "runs" / "a" / "latest")
+    again = host.hpc_amp("run", run)
+    assert again.returncode == 0 and 'said ["1"]' in again.stdout, again.stdout + again.stderr
+    for words in (["sweep", run, "job.walltime=1h,2h"], ["config", run], ["validate", run]):
+        result = host.hpc_amp(*words)
+        assert result.returncode == 2 and "was submitted in" in result.stderr
+    saved = host.hpc_amp("submit", run, "--save", "s.yaml", "--dry-run")
+    assert saved.returncode == 2 and not (host.work / "s.yaml").exists()
+    inside = host.hpc_amp("validate", run, cwd=folder)
+    assert inside.stdout.startswith(f"{Path(run).parent.resolve()}") or "is valid" in inside.stdout
+    assert "JobText" not in inside.stdout
+
+
+def test_a_refused_job_is_not_saved(host: StubHost) -> None:
+    (host.work / "train.py").write_text("")
+    result = host.hpc_amp("submit", "train.py", "job.nodes=x", "--save", "out.yaml")
+    assert result.returncode == 2 and not (host.work / "out.yaml").exists()
+
+
+def test_programs_with_odd_names(host: StubHost) -> None:
+    (host.work / "-dash.py").write_text(PROGRAM)
+    shown = host.hpc_amp("run", "./-dash.py", "--gpus", "0", "site=local", "--", "a")
+    assert 'said ["1", "a"]' in shown.stdout, shown.stdout + shown.stderr
+    job = host.work / "job"
+    job.write_text("name: a\nsite: slurm\nrun: [x]\njob: {gpus_per_node: 0}\n")
+    job.chmod(0o755)  # as every file on some file systems
+    assert "job is valid: a," in host.hpc_amp("validate", "job").stdout
+
+
+@pytest.mark.parametrize("origins", [False, True])
+def test_long_and_odd_values_survive_config(origins: bool) -> None:
+    words = ["a" * 60 + ": " + "b" * 80 + " c # d", "x\ny", "", "'", " lead"]
+    text = f"name: a\nrun: {json.dumps(words)}\njob: {{setup: {json.dumps('a # b' + chr(10) + 'c')}}}\n"
+    loaded = read_job(JobText(Path("x"), text)).validate()
+    again = read_job(JobText(Path("x"), job_text(loaded, origins=origins))).validate()
+    assert again.job == loaded.job
+
+
+def test_arguments_with_odd_names_vary() -> None:
+    words, overrides = varied(["--2d=1,2", "--é=1,2", "--a-b=1,2", "--a_b=3,4", "x=1,2", "--n=1"])
+    assert words == ["--2d={_2d}", "--é={_}", "--a-b={a_b}", "--a_b={a_b_}", "x=1,2", "--n=1"]
+    assert overrides == ["values._2d=1,2", "values._=1,2", "values.a_b=1,2", "values.a_b_=3,4"]
+
+
+def test_variables_of_a_shell_are_not_values() -> None:
+    text = 'name: a\nrun: [sh, -c, "echo ${lr} {lr}"]\nvalues: {lr: 1}\n'
+    assert read_job(JobText(Path("x"), text)).validate().job.run == ["sh", "-c", "echo ${lr} 1"]
+
+
+ODD = b"""#!/bin/bash
+#SBATCH -N 2 --gpus-per-node=4
+export FOO="a
+ b"
+setup() { module load never; }
+( module load sub )
+export MASTER_PORT=1; module load cuda
+cd $SLURM_SUBMIT_DIR && module load foo
+make caf\xe9
+X=1 srun --export=ALL,Y=2 python a.py $(cat x) "${Z:-1}" < in.txt > out.txt && srun python b.py
+"""
+
+
+def test_what_is_not_taken_over_from_a_script_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "a\nrun: [rm].sbatch"
+    path.write_bytes(ODD)
+    text = draft_from_script(path)
+    text.encode()  # no surrogates
+    job = load_job_text(text)
+    assert job["setup"] == "" and job["nodes"] == 2
+    remarks = [line for line in text.splitlines() if line.startswith("# - ")]
+    for part in (
+        'line 3: not taken over: export FOO="a',
+        "line 5: not taken over",
+        "line 6: not taken over: ( module load sub )",
+        "line 7: not taken over: export MASTER_PORT=1; module load cuda",
+        "line 8: not taken over: cd $SLURM_SUBMIT_DIR && module load foo",
+        "line 10: only one of its commands is taken over",
+    ):
+        assert any(part in remark for remark in remarks), (part, remarks)
+
+
+def test_what_belongs_to_the_command_of_a_script_is_said(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH -N 2\nX=1 srun --export=ALL,Y=2 python a.py $(cat x) < i > o\n"
+    _, text = drafted(tmp_path, script)
+    for part in ("X=1", "--export=ALL,Y=2", "its redirections", "no shell replaces $("):
+        assert part in text
+    _, text = drafted(tmp_path, "#!/bin/bash\n#SBATCH -N 2\nsrun python - <<EOF\nx\nEOF\n")
+    assert "the text that it reads" in text
+
+
+def test_reports_keep_what_hpc_amp_writes(host: StubHost) -> None:
+    program = (
+        "from hpc_amp import report\nimport math\n"
+        "try:\n    report(1, time=5)\nexcept ValueError as error:\n    print('refused', error)\n"
+        "try:\n    report(1.5)\nexcept TypeError as error:\n    print('refused too')\n"
+        "report(6, state=3.0, loss=math.nan)\n"
+    )
+    (host.work / "fit.py").write_text(program)
+    options = ["--gpus", "0", "site=local", "container.env={TOKEN: secret}"]
+    first = host.hpc_amp("run", "fit.py", *options)
+    assert "refused report: time" in first.stdout and "refused too" in first.stdout, first.stdout
+    host.hpc_amp("run", "fit.py", *options[:3], "container.env={TOKEN: other}")
+    runs = sorted(str(path) for path in (host.work / "runs" / "fit").glob("2*"))
+    assert "  6  " in host.hpc_amp("status").stdout
+    assert "step 6\n" in host.hpc_amp("status", runs[0]).stdout
+    shown = host.hpc_amp("compare", *runs)
+    assert "secret" not in shown.stdout and "container.env.TOKEN" in shown.stdout
+    plain = json.loads(host.hpc_amp("compare", *runs, "--json").stdout, parse_constant=pytest.fail)
+    assert plain["results"]["state"] == ["finished", "finished"]
+    assert plain["results"]["loss"] == [None, None]
+    (Path(runs[0]) / "summary.json").write_text('{"metrics": [1]}')
+    assert host.hpc_amp("compare", *runs).returncode == 0

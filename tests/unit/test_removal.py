@@ -23,6 +23,9 @@ def submitted(host: StubHost, name: str, day: int, state: str | None = "finished
     run_dir = host.work / "runs" / name / run_id
     if state is not None:
         record_event(run_dir, state)
+        rows = (host.state / "queue").read_text().splitlines(keepends=True)
+        ended = f"{rows[-1].partition('|')[0]}|COMPLETED|None\n"
+        (host.state / "queue").write_text("".join([*rows[:-1], ended]))
     return run_dir
 
 
@@ -72,6 +75,34 @@ def test_prune_keeps_the_newest_of_each_name_and_what_is_young(host: StubHost) -
     result = host.hpc_amp("prune", "a", "--keep", "1", "--older", "30d", "--yes")
     assert result.stdout == "removed 1 run\n", result.stderr
     assert not runs[1].exists() and runs[2].exists() and runs[3].exists() and other.exists()
+    assert host.hpc_amp("prune", "--keep", "9", "--yes").stdout == "there is nothing to remove\n"
+    assert host.hpc_amp("prune", "--yes").stdout == "there is nothing to remove\n"
+    assert "no run of none in runs" in refused(host.hpc_amp("prune", "none", "--yes"))
     assert host.hpc_amp("prune", "--keep", "0", "--yes").stdout == "removed 3 runs\n"
     assert [path.name for path in (host.work / "runs").iterdir()] == ["c"]
     assert "is not a duration" in refused(host.hpc_amp("prune", "--older", "5"))
+
+
+def test_a_run_that_is_found_twice_is_counted_once(host: StubHost) -> None:
+    first, second = submitted(host, "a", 1), submitted(host, "a", 2)
+    (host.work / "runs" / "b").symlink_to("a")
+    assert host.hpc_amp("prune", "--keep", "2", "--yes").stdout == "there is nothing to remove\n"
+    assert host.hpc_amp("prune", "--keep", "1", "--yes").stdout == "removed 1 run\n"
+    assert not first.exists() and second.exists()
+
+
+def test_points_of_a_sweep_are_not_pruned(host: StubHost) -> None:
+    run_dir = submitted(host, "a", 1)
+    (host.work / "runs" / "campaign.json").write_text("{}")
+    assert host.hpc_amp("prune", "--keep", "0", "--yes").stdout == "there is nothing to remove\n"
+    assert run_dir.exists()
+
+
+def test_a_cancelled_run_whose_job_is_still_there_is_kept(host: StubHost) -> None:
+    """`cancel` records the end before the scheduler has ended the job."""
+    run_dir = submitted(host, "a", 1, state=None)
+    record_event(run_dir, "cancelled")
+    message = refused(host.hpc_amp("rm", "a", "--yes"))
+    assert "is still ending; try again when it has ended" in message
+    assert host.hpc_amp("prune", "--keep", "0", "--yes").stdout == "there is nothing to remove\n"
+    assert run_dir.exists()
