@@ -455,7 +455,8 @@ def test_programs_with_odd_names(host: StubHost) -> None:
 @pytest.mark.parametrize("origins", [False, True])
 def test_long_and_odd_values_survive_config(origins: bool) -> None:
     words = ["a" * 60 + ": " + "b" * 80 + " c # d", "x\ny", "", "'", " lead"]
-    text = f"name: a\nrun: {json.dumps(words)}\njob: {{setup: {json.dumps('a # b' + chr(10) + 'c')}}}\n"
+    setup = json.dumps("a # b\nc")
+    text = f"name: a\nrun: {json.dumps(words)}\njob: {{setup: {setup}}}\n"
     loaded = read_job(JobText(Path("x"), text)).validate()
     again = read_job(JobText(Path("x"), job_text(loaded, origins=origins))).validate()
     assert again.job == loaded.job
