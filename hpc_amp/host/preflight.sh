@@ -25,7 +25,7 @@ first=
 finding() {
   echo "hpc-amp: preflight: $1: $2 on $node; $4" >&2
   findings+="${findings:+,}
-  {\"id\": \"$1\", \"status\": \"error\", \"what\": \"$(json "$2")\", \"why\": \"$(json "$3")\", \"fix\": \"$(json "$4")\", \"where\": \"$(json "$node")\"}"
+  {\"id\": \"$1\", \"severity\": \"error\", \"what\": \"$(json "$2")\", \"why\": \"$(json "$3")\", \"fix\": \"$(json "$4")\", \"where\": \"$(json "$node")\"}"
   [ -n "$first" ] || first="$1: $2 on $node"
 }
 

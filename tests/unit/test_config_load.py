@@ -183,7 +183,7 @@ def test_the_site_is_known_before_the_job_is_validated():
     )
 
 
-TOP_KEYS = "name, site, runs_dir, code, job, container, launch, restarts, train, run"
+TOP_KEYS = "name, site, runs_dir, code, job, container, launch, restarts, train, values, run"
 CASES = {
     # unknown keys
     TRAIN + "  batchsize: 3": "job.yaml:3: unknown key train.batchsize; did you mean "

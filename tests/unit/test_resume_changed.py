@@ -224,6 +224,8 @@ FIXED = {
     "train.data.synthetic.image_size", "train.data.synthetic.channels",
     "train.optimizer.name", "train.optimizer.decay_norm_and_bias",
     "train.precision.mode", "train.precision.init_scale",
+    "train.start_from.path", "train.start_from.weights", "train.start_from.networks",
+    "train.start_from.names", "train.start_from.partial",
 }  # fmt: skip
 """All other keys may change. A new key has to be thought of here."""
 
