@@ -74,6 +74,25 @@ def _cluster_where_marked(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
+def one_thread() -> Iterator[None]:
+    """On a busy machine, the threads of a small network wait for each other most of the time."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def seed_zero() -> None:
+    """Random numbers of torch begin anew."""
+    import torch
+
+    torch.manual_seed(0)
+
+
+@pytest.fixture
 def host(tmp_path: Path) -> StubHost:
     """A machine whose schedulers and containers are stubs."""
     return StubHost(tmp_path / "host")

@@ -15,6 +15,7 @@ from hpc_amp.cli.campaigns import (
     parent_option,
     points_option,
     start_campaign,
+    warmup_option,
 )
 from hpc_amp.cli.options import DefaultGroup, json_option
 
@@ -65,14 +66,7 @@ def _view() -> BenchView:
     show_default=True,
     help="Steps to measure.",
 )
-@click.option(
-    "--warmup",
-    type=click.IntRange(min=0),
-    metavar="N",
-    default=20,
-    show_default=True,
-    help="Steps before the first measured step.",
-)
+@warmup_option
 @click.option(
     "--submit",
     "submitted",

@@ -34,6 +34,14 @@ points_option = click.option(
     type=click.Path(path_type=Path),
     help="Read points from a CSV file: the first line names the keys, each other line is a point.",
 )
+warmup_option = click.option(
+    "--warmup",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="Steps before the first measured step.",
+)
 in_allocation_option = click.option(
     "--in-allocation",
     is_flag=True,

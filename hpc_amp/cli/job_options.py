@@ -49,12 +49,6 @@ _SHORT_FORMS = (
 )
 
 
-def metavar_of(varies: bool) -> str:
-    """How the help shows what follows CONFIG."""
-    values = "VALUE[,VALUE]..." if varies else "VALUE"
-    return f"[KEY={values}]... [-- ARGUMENT...]"
-
-
 def takes_job(command: F, *, varies: bool = False, anywhere: bool = True) -> F:
     """Give a command the arguments CONFIG and KEY=VALUE, and short forms of the usual keys. The
     command, a `JobCommand`, gets `config`, a path or a `JobText`, and `overrides`, a tuple.
@@ -84,5 +78,7 @@ def takes_job(command: F, *, varies: bool = False, anywhere: bool = True) -> F:
             *names, metavar=metavar, help=f"Short for {key}={metavar}.", callback=_sets(key),
             expose_value=False,
         )(with_job)  # fmt: skip
-    with_job = click.argument("overrides", nargs=-1, metavar=metavar_of(varies))(with_job)
+    values = "VALUE[,VALUE]..." if varies else "VALUE"
+    follows = f"[KEY={values}]... [-- ARGUMENT...]"
+    with_job = click.argument("overrides", nargs=-1, metavar=follows)(with_job)
     return click.argument("config", type=click.Path(path_type=Path))(with_job)  # type: ignore[return-value]

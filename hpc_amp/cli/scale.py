@@ -19,6 +19,7 @@ from hpc_amp.cli.campaigns import (
     max_queued_option,
     parent_option,
     start_campaign,
+    warmup_option,
 )
 from hpc_amp.cli.options import DefaultGroup, json_option
 
@@ -83,14 +84,7 @@ def _node_counts(ctx: click.Context, param: click.Parameter, value: str) -> tupl
     metavar="S",
     help="Measure for about S seconds instead.",
 )
-@click.option(
-    "--warmup",
-    type=click.IntRange(min=0),
-    metavar="N",
-    default=20,
-    show_default=True,
-    help="Steps before the first measured step.",
-)
+@warmup_option
 @click.option(
     "--evaluate", is_flag=True, help="Evaluate as the job says. Default: do not evaluate."
 )

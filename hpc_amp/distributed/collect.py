@@ -1,11 +1,13 @@
-"""Exchanges of small Python objects between all ranks. All functions that take a value are
-collective calls."""
+"""Exchanges of small Python objects, and of rows of a tensor, between all ranks. All functions that
+take a value or rows are collective calls."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from hpc_amp.distributed.world import World
 
@@ -24,6 +26,19 @@ def gather(world: World, value: T) -> list[T]:
     if not is_alone(world):
         dist.all_gather_object(values, value)
     return values
+
+
+def gather_rows(rows: Tensor, world: World) -> Tensor:
+    """The rows [n, d] of all ranks, by rank, on every rank. Ranks may have different n, also 0. A
+    collective call."""
+    if is_alone(world):
+        return rows
+    counts = gather(world, len(rows))
+    padded = rows.new_zeros(max(1, *counts), rows.shape[1])
+    padded[: len(rows)] = rows
+    parts = [torch.empty_like(padded) for _ in counts]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
 
 def gather_on_main(world: World, value: T) -> list[T] | None:

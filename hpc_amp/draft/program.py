@@ -11,7 +11,6 @@ from hpc_amp.campaigns.points import split_values
 from hpc_amp.config.load import JobText
 from hpc_amp.config.write import to_text
 from hpc_amp.errors import UsageError
-from hpc_amp.jobs.submit import again
 
 _IMAGES = (".sif", ".simg", ".sqsh", ".squashfs")
 _JOB_FILES = (".yaml", ".yml", ".json")
@@ -39,6 +38,8 @@ def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
     """`given` itself if it is a job file, else the job of the run `given`, or the job that runs the
     program `given` with `arguments`. Raises UsageError for anything else, with what to type."""
     if (given / "job.json").is_file() and not arguments:
+        from hpc_amp.jobs.submit import again  # only for a run: it takes half of this module's time
+
         return again(given)
     if given.is_dir():
         raise UsageError(f"{given} is a folder", hint="name a job file or a program in it")

@@ -162,11 +162,15 @@ def _read_resources(job: LintedJob, main: _Main, draft: Draft) -> None:
             if name in _NAMES and value:
                 draft.keys["name"] = as_name(value)
             elif key is not None and value:
-                _read_key(job, key, value, f"line {option.line}: {shown}", draft)
+                found = _as_key(job, key, value)
+                if found is None:
+                    draft.remarks.append(f"line {option.line}: {shown}: write it as {key}")
+                elif key != "job.nodes":  # which is read with other options
+                    resources[key.removeprefix("job.")] = found
             elif name == "cpus-per-task" and value.isdecimal():
                 of_rank = int(value) // (ranks or 1) if agent else int(value)
                 resources["cpus_per_gpu"] = max(1, of_rank)
-            elif name == "pe" or name == "hetjob":
+            elif name in ("pe", "hetjob"):
                 draft.remarks.append(f"line {option.line}: not taken over: {shown}")
             elif name not in _GENERATED and key is None:
                 further.append(shown)
@@ -174,25 +178,15 @@ def _read_resources(job: LintedJob, main: _Main, draft: Draft) -> None:
         resources["directives"] = further
 
 
-def _read_key(job: LintedJob, key: str, value: str, place: str, draft: Draft) -> None:
-    """A directive that has a key of its own. `place` is for a remark."""
-    name = key.removeprefix("job.")
-    if name == "walltime":
+def _as_key(job: LintedJob, key: str, value: str) -> str | None:
+    """The value of a directive as its key in a job file has it; None if it is not understood."""
+    if key == "job.walltime":
         seconds = job.grammar.seconds(value)
-        if seconds is not None:
-            draft.section("job")["walltime"] = format_duration(seconds)
-            return
-    elif name == "memory":
+        return None if seconds is None else format_duration(seconds)
+    if key == "job.memory":
         match = re.fullmatch(r"(\d+)([KMGT])B?", value, re.IGNORECASE)
-        if match:
-            draft.section("job")["memory"] = f"{match[1]}{match[2].upper()}iB"
-            return
-    elif name != "nodes":
-        draft.section("job")[name] = value
-        return
-    else:
-        return
-    draft.remarks.append(f"{place}: write it as {key}")
+        return f"{match[1]}{match[2].upper()}iB" if match else None
+    return value
 
 
 def _read_setup(job: LintedJob, main: _Main, draft: Draft) -> None:

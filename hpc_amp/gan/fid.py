@@ -17,12 +17,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from hpc_amp.data.order import generator
 from hpc_amp.data.together import from_main
-from hpc_amp.distributed.collect import gather, is_alone
+from hpc_amp.distributed.collect import gather_rows
 from hpc_amp.distributed.world import World
 from hpc_amp.gan.config import INCEPTION, FeatureDistance
 from hpc_amp.models.weights import load_weights, one_line, read_weights, sha256_of
@@ -230,19 +229,6 @@ def full_precision(device: torch.device) -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(product)
         torch.backends.cudnn.allow_tf32 = convolution
-
-
-def gather_rows(rows: Tensor, world: World) -> Tensor:
-    """The rows [n, d] of all ranks, by rank, on every rank. Ranks may have different n, also 0. A
-    collective call."""
-    if is_alone(world):
-        return rows
-    counts = gather(world, len(rows))
-    padded = rows.new_zeros(max(1, *counts), rows.shape[1])
-    padded[: len(rows)] = rows
-    parts = [torch.empty_like(padded) for _ in counts]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
 
 def fid(real: Tensor, made: Tensor) -> float:

@@ -104,6 +104,11 @@ class CheckpointStore:
         self._foreign: set[int] = set()
         self._swept = False
 
+    @classmethod
+    def of_run(cls, folder: Path) -> CheckpointStore:
+        """The store of a run that is only read: `folder` is the run's `checkpoints`."""
+        return cls(folder, run=folder.parent.name, retention=Retention(), warn=print)
+
     def steps(self) -> list[int]:
         """The steps that have a published checkpoint, ascending. They are not verified."""
         if not self.folder.is_dir():
@@ -292,6 +297,14 @@ class CheckpointStore:
             if digest_of(path / name) != files[name]["sha256"]:
                 raise DamagedCheckpoint(f"{name} differs from what was written (sha256)")
         return manifest
+
+
+def weights_of(folder: Path, wanted: str) -> str:
+    """Which file of the checkpoint `folder` is wanted, without `.pt`. `auto` is the `average` of
+    the weights where there is one, else the `networks`."""
+    if wanted != "auto":
+        return wanted
+    return "average" if (folder / "average.pt").is_file() else "networks"
 
 
 def _load(path: Path) -> Any:

@@ -155,23 +155,22 @@ def _choose(folder: Path, wanted: str, weights: str, *, lowest: bool) -> tuple[i
     """The step of the checkpoint `newest`, `best` or of a step that is named; and `average` or
     `networks`, which file of it is meant by `weights`."""
     from hpc_amp.data.errors import DataError
+    from hpc_amp.train.checkpoint import weights_of
 
     step = _choose_step(folder, wanted, lowest=lowest)
     path = folder / f"step-{step:08d}"
-    stem = weights
-    if weights == "auto":
-        stem = "average" if (path / "average.pt").is_file() else "networks"
-    elif path.is_dir() and not (path / f"{stem}.pt").is_file():
+    stem = weights_of(path, weights)
+    if weights != "auto" and path.is_dir() and not (path / f"{stem}.pt").is_file():
         raise DataError(f"{path} has no {stem}.pt: was the run trained with train.ema?")
     return step, stem
 
 
 def _choose_step(folder: Path, wanted: str, *, lowest: bool) -> int:
     from hpc_amp.data.errors import DataError
-    from hpc_amp.train.checkpoint import CheckpointStore, Retention
+    from hpc_amp.train.checkpoint import CheckpointStore
     from hpc_amp.train.manifest import DamagedCheckpoint, read_manifest
 
-    store = CheckpointStore(folder, run=folder.parent.name, retention=Retention(), warn=print)
+    store = CheckpointStore.of_run(folder)
 
     def valid(step: int) -> bool:
         try:

@@ -14,7 +14,7 @@ from hpc_amp.data.together import from_main, together
 from hpc_amp.distributed.world import World
 from hpc_amp.models.weights import UnreadableError, read_tensors
 from hpc_amp.tasks.base import ModelError
-from hpc_amp.train.checkpoint import CheckpointStore, Retention
+from hpc_amp.train.checkpoint import CheckpointStore, weights_of
 from hpc_amp.train.manifest import MANIFEST, DamagedCheckpoint
 
 _SHOWN = 3
@@ -47,7 +47,7 @@ def _find(start: StartFrom) -> str:
     if path.is_file():
         return str(path)
     folder = path if (path / MANIFEST).is_file() else _newest(path)
-    store = _store(folder.parent)
+    store = CheckpointStore.of_run(folder.parent)
     step = next((step for step in store.steps() if store.path(step) == folder), None)
     if step is None:
         raise ModelError(f"train.start_from: {folder} is not named as a checkpoint is")
@@ -55,9 +55,7 @@ def _find(start: StartFrom) -> str:
         store.verify(step)
     except (DamagedCheckpoint, OSError) as error:
         raise ModelError(f"train.start_from: the checkpoint {folder} is damaged: {error}") from None
-    stem = start.weights
-    if stem == "auto":
-        stem = "average" if (folder / "average.pt").is_file() else "networks"
+    stem = weights_of(folder, start.weights)
     if not (folder / f"{stem}.pt").is_file():
         raise ModelError(f"train.start_from: {folder} has no {stem}.pt: use weights=networks")
     return str(folder / f"{stem}.pt")
@@ -65,7 +63,7 @@ def _find(start: StartFrom) -> str:
 
 def _newest(run: Path) -> Path:
     """The newest valid checkpoint of a run."""
-    store = _store(run / "checkpoints")
+    store = CheckpointStore.of_run(run / "checkpoints")
     step = store.newest()
     if step is None:
         raise ModelError(
@@ -73,10 +71,6 @@ def _newest(run: Path) -> Path:
             "directory of a run with a valid checkpoint"
         )
     return store.path(step)
-
-
-def _store(folder: Path) -> CheckpointStore:
-    return CheckpointStore(folder, run=folder.parent.name, retention=Retention(), warn=print)
 
 
 def _load(

@@ -1,7 +1,5 @@
 """The classification task: its contract with the engine, and that it learns."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -13,13 +11,7 @@ from hpc_amp.tasks.classification.config import ClassificationConfig
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """On a busy machine, the threads of a small network wait for each other most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def task(world: World | None = None, **train: object):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,7 @@ from hpc_amp.tasks.registry import TASKS
 from hpc_amp.train.engine import Engine
 from hpc_amp.train.state import weights_digest
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """On a busy machine, the threads of a small network wait for each other most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def weights(network: nn.Module) -> Tensor:

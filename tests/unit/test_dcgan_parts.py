@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,7 @@ from hpc_amp.tasks.dcgan.networks import Discriminator, Generator
 from hpc_amp.train.settings import SettingError, check_settings
 from hpc_amp.train.state import weights_digest
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """On a busy machine, the threads of a small network wait for each other most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # -- networks -------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import math
 import pickle
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +38,7 @@ SIZE = (32, 32)
 LITE0 = FeatureDistance(network="support.lite0:lite0", weights=lite0.WEIGHTS)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """On a busy machine, the threads of a small network wait for each other most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def pictures(count: int, seed: int, *, noise: float = 0.0) -> Tensor:

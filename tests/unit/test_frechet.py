@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,7 @@ from hpc_amp.gan.frechet import FeatureNetwork, frechet_distance, moments
 from hpc_amp.tasks.dcgan.data import prepare_unlabelled, signed_images
 from hpc_amp.tasks.dcgan.task import Dcgan
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """On a busy machine, the threads of a small network wait for each other most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_distance_of_two_gaussians_is_the_closed_form() -> None:

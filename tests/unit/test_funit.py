@@ -28,14 +28,7 @@ from hpc_amp.train.engine import Engine
 LOSSES = ("d", "r1", "gan", "features", "reconstruction")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """On a busy machine, the threads of a small network wait for each other most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread", "seed_zero")
 
 
 SMALL: dict[str, Any] = {

@@ -43,14 +43,7 @@ from hpc_amp.train.ema import WeightAverage
 HALF, FLOAT = torch.float16, torch.float32
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """On a busy machine, the threads of a small network wait for each other most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread", "seed_zero")
 
 
 def native_scaler(scale: float = 65536.0) -> torch.amp.GradScaler:

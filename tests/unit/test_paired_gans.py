@@ -23,15 +23,7 @@ from hpc_amp.train.engine import Engine
 from hpc_amp.train.errors import TrainingError
 from hpc_amp.train.state import weights_digest
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """On a busy machine, the threads of a small network wait for each other most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread", "seed_zero")
 
 
 @pytest.mark.parametrize("name", MODELS)

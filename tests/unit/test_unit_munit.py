@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +30,7 @@ from hpc_amp.tasks.unit.networks import UnitGenerator
 from hpc_amp.tasks.unit.task import divergence
 from hpc_amp.train.engine import Engine
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """On a busy machine, the threads of a small network wait for each other most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread", "seed_zero")
 
 
 def unit_generator(**networks: Any) -> UnitGenerator:

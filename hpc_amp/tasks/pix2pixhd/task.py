@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hpc_amp.data.errors import DataError
-from hpc_amp.distributed.collect import gather
+from hpc_amp.distributed.collect import gather_rows
 from hpc_amp.gan.data.batches import PairedBatch, condition
 from hpc_amp.gan.generation import Request
 from hpc_amp.gan.layers import initialize, upsample
@@ -155,7 +155,7 @@ class Pix2pixHd(PairedGan):
     def evaluation_batches(self) -> Iterator[Any]:
         """This rank's share of the test pairs, then, with instance features, of training pairs
         whose features are clustered."""
-        self._looks: list[tuple[Tensor, Tensor]] = []
+        self._looks: list[Tensor] = []
         self._evaluated: Networks | None = None
         yield from super().evaluation_batches()
         if self.train.pix2pixhd.instance_features is not None:
@@ -172,7 +172,7 @@ class Pix2pixHd(PairedGan):
         assert pairs.labels is not None
         objects = Objects(pairs.instances, pairs.labels)
         looks = objects.means(networks[ENCODER](pairs.images, pairs.instances))
-        self._looks.append((looks.cpu(), objects.labels.cpu()))
+        self._looks.append(torch.cat((objects.labels[:, None].float(), looks.float()), 1))
         return {}
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
@@ -180,11 +180,11 @@ class Pix2pixHd(PairedGan):
         the clusters, which are the same for any number of ranks. A collective call."""
         if self.train.pix2pixhd.instance_features is not None:
             # Some ranks may have no objects, and all take part.
-            parts = [part for rank in gather(self.world, self._looks) for part in rank]
-            self._looks = []
-            looks, labels = (torch.cat(values) for values in zip(*parts, strict=True))
             trained = _encoder(self.trained)
-            trained.set_clusters(looks, labels)
+            none = torch.zeros(0, 1 + trained.centres.shape[2], device=self.device)
+            rows = gather_rows(torch.cat([none, *self._looks]), self.world).cpu()
+            self._looks = []
+            trained.set_clusters(rows[:, 1:], rows[:, 0].long())
             if self._evaluated is not None and self._evaluated is not self.trained:
                 _encoder(self._evaluated).take_clusters(trained)
         return super().summarize(sums)
