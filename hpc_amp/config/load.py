@@ -55,6 +55,8 @@ class JobText:
     """Overrides that belong to it, before those of the command line."""
     folder: Path | None = None
     """The folder that its paths are relative to. None: the present one."""
+    remarks: tuple[str, ...] = ()
+    """Remarks for the user, one line each."""
 
     def __str__(self) -> str:
         return str(self.path)

@@ -24,6 +24,7 @@ from hpc_amp.errors import UsageError
 from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.code import copy_code, copy_package
 from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.git import record_code_state
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.tasks.registry import TaskError, job_from_plain
 
@@ -93,6 +94,7 @@ def _fill(plan: Plan, script: str, config_text: str) -> None:
     copy_package(run_dir, plan)
     if plan.job.code is not None:
         copy_code(Path(plan.job.code), run_dir, run_dir.parents[1])
+    record_code_state(plan, run_dir, run_dir.parents[1])
 
 
 def write_resolved(plan: Plan, folder: Path) -> None:
@@ -116,6 +118,7 @@ def resolved(plan: Plan) -> dict[str, Any]:
         "site": plan.site.name,
         "run_dir": str(plan.run_dir),
         "overrides": list(plan.overrides),
+        "origins": dict(plan.origins),
         "submitted_from": str(plan.submitted_from),
         "workdir": str(plan.workdir),
         "python": plan.python,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpc_amp import __version__
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import JobText, LoadedJob
 from hpc_amp.config.paths import literal
@@ -17,6 +18,7 @@ from hpc_amp.jobs import change, rundir
 from hpc_amp.jobs.attempts import find_orphan
 from hpc_amp.jobs.change import Changed
 from hpc_amp.jobs.events import read_events, record_event
+from hpc_amp.jobs.git import read_code_state
 from hpc_amp.jobs.links import read_chain, submit_chain
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
@@ -43,7 +45,10 @@ def prepare(
     check_job(loaded, chosen)
     run_id = rundir.check_run_id(run_id) if run_id else rundir.new_run_id()
     run_dir = Path(loaded.job.runs_dir) / loaded.job.name / run_id
-    return make_plan(loaded, chosen, run_dir), loaded
+    plan = make_plan(loaded, chosen, run_dir)
+    if isinstance(config, JobText):
+        plan = replace(plan, remarks=(*plan.remarks, *config.remarks))
+    return plan, loaded
 
 
 def again(run_dir: Path) -> JobText:
@@ -59,7 +64,28 @@ def again(run_dir: Path) -> JobText:
         text = path.read_text()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    return JobText(path, text, tuple(overrides), Path(resolved["submitted_from"]))
+    return JobText(
+        path,
+        text,
+        tuple(overrides),
+        folder=Path(resolved["submitted_from"]),
+        remarks=tuple(_differences_of_code(run_dir, resolved)),
+    )
+
+
+def _differences_of_code(run_dir: Path, resolved: Mapping[str, Any]) -> Iterator[str]:
+    """What of a run's code will not be the same when its job runs again."""
+    version = resolved.get("hpc_amp")
+    if version != __version__:
+        yield f"{run_dir} was made by hpc-amp {version}, and this is {__version__}"
+    job = resolved["job"]
+    if job.get("run") is not None and job.get("code") is None:
+        state = read_code_state(run_dir)
+        then = f" (it was {state})" if state is not None else ""
+        yield (
+            f"{run_dir} has no copy of its program, because the key code was not set: the program "
+            f"is used as it is now{then}"
+        )
 
 
 def submit(
