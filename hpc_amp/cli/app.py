@@ -669,10 +669,18 @@ def _without_secret(override: str) -> str:
 @click.argument("target", metavar="RUN", shell_complete=complete_runs)
 @overrides_argument
 @click.option("--follow", is_flag=True, help="Print the log until the run ends, then a summary.")
+@click.option(
+    "--here", is_flag=True, help="Continue a run that was copied or moved, in its present folder."
+)
 @runs_dir_option
 @json_option
 def resume(
-    target: str, overrides: tuple[str, ...], follow: bool, runs_dir: Path, as_json: bool
+    target: str,
+    overrides: tuple[str, ...],
+    follow: bool,
+    here: bool,
+    runs_dir: Path,
+    as_json: bool,
 ) -> None:
     """Submit a run again; it continues from its newest checkpoint.
 
@@ -685,7 +693,8 @@ def resume(
 
     run_dir = rundir.find_run(target, runs_dir)
     log = run_dir / "logs" / "job.log"
-    command = shlex.join(["hpc-amp", "resume", target, *map(_without_secret, overrides)])
+    words = [*(["--here"] if here else []), target, *map(_without_secret, overrides)]
+    command = shlex.join(["hpc-amp", "resume", *words])
 
     def tell(resumed: Resumed) -> None:
         for remark in resumed.remarks:
@@ -694,6 +703,6 @@ def resume(
             click.echo(f"changed: {one}", err=True)
         _report_submission(resumed.submission, run_dir, resumed.scheduler, as_json=as_json)
 
-    resume_run(run_dir, overrides, command, tell)
+    resume_run(run_dir, overrides, command, tell, here=here)
     if follow:
         _follow_until_interrupted(run_dir, as_json=as_json, from_end=log.exists())

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.attempts import find_orphan
+from hpc_amp.jobs.attempts import find_orphan, read_json
 from hpc_amp.jobs.links import read_chain
-from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
+from hpc_amp.jobs.status import FINAL, RunStatus, left_of_moved, run_statuses
 from hpc_amp.schedulers import get_scheduler
 
 
@@ -36,6 +36,16 @@ def removable(run_dirs: Sequence[Path]) -> list[Removable]:
         campaign = _campaign_of(run_dir)
         if campaign is not None:
             raise UsageError(f"{run_dir} is a point of {campaign}", hint="remove the whole folder")
+        place = rundir.origin(run_dir, rundir.read_resolved(run_dir))
+        if rundir.is_copy(place):
+            found.append(_removable(status, state="copy"))
+            continue
+        if place is not None:
+            left = left_of_moved(status)
+            if left is not None:
+                raise UsageError(f"{run_dir} was moved, and {left}", hint="wait for its end")
+            found.append(_removable(status))
+            continue
         if status.state not in FINAL:
             raise UsageError(f"{run_dir} is {status.state}", hint=f"hpc-amp cancel {run_dir}")
         left = _what_is_left(status)
@@ -49,10 +59,12 @@ def old_runs(
     runs_dir: Path, *, keep: int, older_than: int, names: Sequence[str] = ()
 ) -> list[Removable]:
     """The runs in `runs_dir` that have ended, except the newest `keep` of each name and those that
-    changed within the last `older_than` seconds. `names`: only jobs of these names. Raises
-    UsageError for a name of which there is no run."""
+    changed within the last `older_than` seconds. Copies of runs are left out. `names`: only jobs of
+    these names. Raises UsageError for a name of which there is no run."""
     by_name: dict[str, list[Path]] = defaultdict(list)
     for run_dir in rundir.all_runs(runs_dir):
+        if rundir.is_copy(rundir.origin(run_dir, read_json(run_dir / "job.json"))):
+            continue  # somebody keeps it
         by_name[run_dir.parent.name].append(run_dir)
     unknown = next((name for name in names if name not in by_name), None)
     if unknown is not None:
@@ -95,25 +107,35 @@ def remove(runs: Sequence[Removable]) -> None:
     run that cannot be removed; those before it are gone then."""
     for run in runs:
         folder = run.run_dir
-        latest = folder.parent / "latest"
-        was_latest = rundir.same_folder(latest, folder)
+        recorded = Path(str(read_json(folder / "job.json").get("run_dir", folder)))
+        # A run may have been moved, with a link in its place.
+        is_linked = recorded.is_symlink() and rundir.same_folder(recorded, folder)
+        places = [folder, recorded] if is_linked else [folder]
+        latest = [one for one in places if rundir.same_folder(one.parent / "latest", folder)]
         doomed = folder.with_name(f".removed-{folder.name}")
         try:
             # Under another name first: what is left after an error is no half of a run.
             folder.rename(doomed)
             shutil.rmtree(doomed)
+            if is_linked:
+                recorded.unlink()
         except OSError as error:
             left = doomed if doomed.exists() else folder
             raise UsageError(f"{left} cannot be removed: {error}") from None
-        if not was_latest:
-            continue
-        others = sorted(path.parent for path in folder.parent.glob("[0-9]*/job.json"))
-        with contextlib.suppress(OSError):
-            if others:
-                rundir.point_latest(others[-1])
-            else:
-                latest.unlink()
-                folder.parent.rmdir()
+        for one in latest:
+            _point_latest_to_another(one.parent)
+
+
+def _point_latest_to_another(folder: Path) -> None:
+    """Let `latest` in the folder of a job lead to its newest run. Without a run, the folder is
+    removed."""
+    others = sorted(path.parent for path in folder.glob("[0-9]*/job.json"))
+    with contextlib.suppress(OSError):
+        if others:
+            rundir.point_latest(others[-1])
+        else:
+            (folder / "latest").unlink()
+            folder.rmdir()
 
 
 def size_of(folder: Path) -> int:
@@ -126,9 +148,9 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def _removable(status: RunStatus) -> Removable:
+def _removable(status: RunStatus, state: str | None = None) -> Removable:
     run_dir = Path(status.run_dir)
-    return Removable(run_dir, status.state, size_of(run_dir))
+    return Removable(run_dir, state or status.state, size_of(run_dir))
 
 
 def _changed(run_dir: Path) -> float:

@@ -276,15 +276,15 @@ def test_the_origin_of_every_value_is_recorded(host: StubHost) -> None:
 
 # ---- a run again ---------------------------------------------------------------------------------
 
-MODEL = """\
-from hpc_amp.tasks.classification.config import Classification as Config
+CONFIG = "from hpc_amp.tasks.classification.config import ClassificationConfig as MineConfig\n"
+TASK = """\
 from hpc_amp.tasks.classification.task import Classification
 
 FACTOR = 1.0
 
 
 class Mine(Classification):
-    Config = Config
+    name = "mine"
 
     def losses(self, phase, batch, networks):
         for losses in super().losses(phase, batch, networks):
@@ -296,9 +296,11 @@ def test_a_training_is_repeated_bit_by_bit(host: StubHost, warm_python: Path) ->
     """With a task of the user's own that has changed since, as git shows, with data at a relative
     path, without the job file, and from another folder."""
     project, elsewhere = host.work / "project", host.folder / "elsewhere"
-    (project / "code").mkdir(parents=True)
+    (project / "code" / "mine").mkdir(parents=True)
     elsewhere.mkdir()
-    (project / "code" / "mine.py").write_text(MODEL)
+    task = project / "code" / "mine" / "task.py"
+    task.write_text(TASK)
+    task.with_name("config.py").write_text(CONFIG)
     for split in ("train", "test"):
         for label, name in enumerate(("cat", "dog")):
             folder = project / "pictures" / split / name
@@ -308,7 +310,7 @@ def test_a_training_is_repeated_bit_by_bit(host: StubHost, warm_python: Path) ->
                 Image.new("RGB", (12, 10), colour).save(folder / f"{number}.png")
     ran("git", "init", "-q", cwd=project)
     first_commit = commit(project)
-    (project / "code" / "mine.py").write_text(MODEL.replace("1.0", "2.0"))
+    task.write_text(TASK.replace("1.0", "2.0"))
     config = {
         "name": "repeated",
         "site": "local",
@@ -316,7 +318,7 @@ def test_a_training_is_repeated_bit_by_bit(host: StubHost, warm_python: Path) ->
         "job": {"gpus_per_node": 0},
         "container": {"python": str(warm_python)},
         "train": {
-            "task": "mine:Mine",
+            "task": "mine.task:Mine",
             "device": "cpu",
             "batch_size": 4,
             "epochs": 2,
