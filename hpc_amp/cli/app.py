@@ -222,10 +222,37 @@ def lint(scripts: tuple[str, ...], strict: bool, as_json: bool) -> None:
 
 @app.command(cls=JobCommand)
 @takes_job
+@click.option(
+    "--create", is_flag=True, help="Create the run directory, so that you can submit the script."
+)
 @run_id_option
-def render(config: Path | JobText, overrides: tuple[str, ...], run_id: str | None) -> None:
-    """Print the launch script of a job file (CONFIG)."""
-    _print_script(config, overrides, run_id)
+def render(
+    config: Path | JobText, overrides: tuple[str, ...], create: bool, run_id: str | None
+) -> None:
+    """Print the launch script of a job file (CONFIG).
+
+    \b
+      hpc-amp render job.yaml
+      hpc-amp render job.yaml --create >job.sh && sbatch job.sh
+
+    The script needs its run directory, which `submit` and --create make.
+    """
+    if not create:
+        _print_script(config, overrides, run_id)
+        if not sys.stdout.isatty():
+            click.echo(
+                "note: to submit this script yourself, add --create: it needs its run directory",
+                err=True,
+            )
+        return
+    from hpc_amp.jobs.submit import create as create_run
+    from hpc_amp.jobs.submit import prepare
+
+    plan, loaded = prepare(config, overrides, run_id=run_id)
+    _say_remarks(plan)
+    script = create_run(plan, loaded.text)
+    click.echo(f"run directory {plan.run_dir}", err=True)
+    click.echo(script.encode(), nl=False)
 
 
 def _print_script(config: Path | JobText, overrides: tuple[str, ...], run_id: str | None) -> None:

@@ -247,6 +247,8 @@ class RunView:
             pass  # its command was killed before it wrote the file
         except OSError as error:  # the run may belong to another user
             return "unknown", f"its state.jsonl cannot be read: {error.strerror}"
+        if self.last["state"] == "created":
+            return "unknown", "`hpc-amp render --create` made it, and its script has not started"
         if not self.submissions:
             return "failed", "it was never submitted: its command was ended before that"
         if not self._queue_answers:

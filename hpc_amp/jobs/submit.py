@@ -117,6 +117,16 @@ def submit(
     return submission
 
 
+def create(plan: Plan, config_text: str) -> str:
+    """Create the run directory for a script that the user submits, and return the script.
+    `config_text` is the job file as given. Raises ConfigError and UsageError."""
+    script = render(plan)
+    rundir.create(plan, script, config_text)
+    record_event(plan.run_dir, "created", scheduler=plan.scheduler.name)
+    rundir.point_latest(plan.run_dir)
+    return script
+
+
 def waiting_for(scheduler: Scheduler) -> AbstractContextManager[None]:
     """Block signals in the block, while a job is submitted. Not if jobs run on this machine: the
     script is then a child process, which has to receive signals and records its start itself."""

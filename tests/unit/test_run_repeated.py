@@ -408,3 +408,35 @@ def test_code_that_differs_is_compared(host: StubHost, repository: Path) -> None
     text = host.hpc_amp("compare", str(second), str(third)).stdout
     assert "code that differs:" in text and "code/train.py" not in text
     assert "commit" in text
+
+
+# ---- a script that its user submits --------------------------------------------------------------
+
+
+def test_a_rendered_script_has_its_run_directory(host: StubHost) -> None:
+    job = {"name": "test", "site": "slurm", "run": ["true"], "job": {"gpus_per_node": 0}}
+    host.write_job(job)
+    plain = host.hpc_amp("render", "job.yaml")
+    assert "to submit this script yourself, add --create" in plain.stderr
+    assert not (host.work / "runs").exists()
+
+    made = host.hpc_amp("render", "job.yaml", "--create", "launch.preflight=false")
+
+    assert made.returncode == 0, made.stderr
+    (run_dir,) = (host.work / "runs" / "test").glob("2*")
+    assert made.stdout == (run_dir / "launch.sh").read_text()
+    assert made.stderr == f"run directory {run_dir}\n"
+    (entry,) = json.loads(host.hpc_amp("status", "test", "--json").stdout)
+    assert entry["state"] == "unknown" and entry["reason"].endswith("its script has not started")
+    assert host.run(run_dir).status == 0
+    (entry,) = json.loads(host.hpc_amp("status", "test", "--json").stdout)
+    assert (entry["state"], entry["job_id"]) == ("finished", "42")
+
+
+def test_a_run_that_was_not_started_is_removed(host: StubHost) -> None:
+    job = {"name": "test", "site": "slurm", "run": ["true"], "job": {"gpus_per_node": 0}}
+    host.write_job(job)
+    assert host.hpc_amp("render", "job.yaml", "--create").returncode == 0
+    removed = host.hpc_amp("rm", "test", "--yes")
+    assert removed.returncode == 0, removed.stderr
+    assert not (host.work / "runs" / "test").exists()
