@@ -288,6 +288,28 @@ def test_a_path_that_is_gone_with_its_folders_is_made_again(host: StubHost, run_
     assert host.hpc_amp("cancel", str(moved)).returncode == 0
 
 
+def test_the_report_of_a_moved_sweep_can_be_made(host: StubHost) -> None:
+    """Studies are copied to other machines to be looked at."""
+    job = {"gpus_per_node": 0}
+    host.write_job({"name": "test", "site": "local", "run": ["true"], "job": job})
+    made = host.hpc_amp(
+        "sweep", "job.yaml", "container.env.X=a,b", "launch.preflight=false", "--yes"
+    )
+    assert made.returncode == 0, made.stderr
+    (folder,) = (host.work / "sweeps" / "test").glob("2*")
+    moved = folder.rename(host.work / "moved")
+
+    report = host.hpc_amp("sweep", "report", str(moved), "--metric", "world_size")
+
+    assert report.returncode == 0, report.stdout + report.stderr
+    rows = (moved / "report" / "report.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows] == ["rank", "1", "2"]
+    assert all(str(moved / "points") in row for row in rows[1:])
+    said = fails(host.hpc_amp("resume", str(moved / "points" / "0000")))
+    assert said.startswith(f"{moved}/points/0000 was {folder}/points/0000 when it was submitted")
+    assert said.endswith(f"ln -s {moved} {folder}")
+
+
 # ---- removing them -------------------------------------------------------------------------------
 
 
