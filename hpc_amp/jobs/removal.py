@@ -14,7 +14,7 @@ from pathlib import Path
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.attempts import find_orphan, read_json
-from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.events import is_only_created
 from hpc_amp.jobs.links import read_chain
 from hpc_amp.jobs.status import FINAL, RunStatus, left_of_moved, run_statuses
 from hpc_amp.schedulers import get_scheduler
@@ -47,7 +47,7 @@ def removable(run_dirs: Sequence[Path]) -> list[Removable]:
                 raise UsageError(f"{run_dir} was moved, and {left}", hint="wait for its end")
             found.append(_removable(status))
             continue
-        if status.state not in FINAL and not _waits_for_its_user(run_dir):
+        if status.state not in FINAL and not is_only_created(run_dir):
             raise UsageError(f"{run_dir} is {status.state}", hint=f"hpc-amp cancel {run_dir}")
         left = _what_is_left(status)
         if left is not None:
@@ -84,12 +84,6 @@ def old_runs(
         for status in run_statuses(chosen)
         if status.state in FINAL and _what_is_left(status) is None
     ]
-
-
-def _waits_for_its_user(run_dir: Path) -> bool:
-    """Whether the run was created for a script that its user submits, and has not started."""
-    events = read_events(run_dir)
-    return bool(events) and events[-1]["state"] == "created"
 
 
 def _campaign_of(run_dir: Path) -> Path | None:

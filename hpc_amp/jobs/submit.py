@@ -17,7 +17,7 @@ from hpc_amp.errors import HpcAmpError, UnclearError, UsageError
 from hpc_amp.jobs import change, rundir
 from hpc_amp.jobs.attempts import find_orphan, newest_attempt
 from hpc_amp.jobs.change import Changed
-from hpc_amp.jobs.events import read_events, record_event
+from hpc_amp.jobs.events import is_only_created, read_events, record_event
 from hpc_amp.jobs.git import read_code_state
 from hpc_amp.jobs.links import read_chain, submit_chain
 from hpc_amp.jobs.plan import Plan, make_plan
@@ -221,6 +221,8 @@ def _refuse_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
         raise UsageError(
             f"{run_dir} is {status.state} as job {status.job_id}", hint="it cannot run twice"
         )
+    if is_only_created(run_dir):
+        raise UsageError(f"{run_dir}: {status.reason}", hint="submit that script")
     if status.state == "unknown":
         raise UsageError(
             f"it is unknown whether {run_dir} still runs: {status.reason}", hint="try again later"

@@ -437,6 +437,10 @@ def test_a_run_that_was_not_started_is_removed(host: StubHost) -> None:
     job = {"name": "test", "site": "slurm", "run": ["true"], "job": {"gpus_per_node": 0}}
     host.write_job(job)
     assert host.hpc_amp("render", "job.yaml", "--create").returncode == 0
+    for words in (["cancel"], ["cancel", "--save"], ["resume"]):
+        refused = host.hpc_amp(*words, "test")
+        assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+        assert "its script has not started; " in refused.stderr
     removed = host.hpc_amp("rm", "test", "--yes")
     assert removed.returncode == 0, removed.stderr
     assert not (host.work / "runs" / "test").exists()
