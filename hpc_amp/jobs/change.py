@@ -159,6 +159,28 @@ def _changed_keys(
     return list(_differences(schema, plain, after, "", None))
 
 
+def differences(
+    run_dir: Path, plan: Plan, loaded: LoadedJob, overrides: Sequence[str]
+) -> list[Changed]:
+    """What differs between a run and the `plan` of its job as a new run, except for what
+    `overrides` set. Empty if the run cannot be read."""
+    try:
+        resolved = rundir.read_resolved(run_dir)
+        before = rundir.job_of(run_dir, resolved)
+    except UsageError:
+        return []
+    before = _with_folder(before, resolved["submitted_from"], str(plan.submitted_from))
+    after = json.loads(json.dumps(rundir.resolved(plan)))
+    given = {override.partition("=")[0] for override in overrides}
+    # The code is the run's copy, and a run of a campaign has a bind for the campaign's folder.
+    given |= {"code", "container.bind"}
+    facts = _FACTS if "site" not in given else ("hpc_amp",)
+    changed = [Changed(key, resolved.get(key), after[key]) for key in facts]
+    changed = [one for one in changed if one.before != one.after]
+    changed += [one for one, _ in _changed_keys(before, loaded.job, after["job"])]
+    return [one for one in changed if not any(f"{one.key}.".startswith(f"{k}.") for k in given)]
+
+
 def given_at_submission(run_dir: Path, resolved: Mapping[str, Any]) -> list[str]:
     """The overrides with which a run was submitted. Raises UsageError if they are not recorded."""
     given = resolved.get("overrides")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpc_amp import __version__
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import JobText, LoadedJob
 from hpc_amp.config.paths import literal
@@ -46,8 +45,9 @@ def prepare(
     run_id = rundir.check_run_id(run_id) if run_id else rundir.new_run_id()
     run_dir = Path(loaded.job.runs_dir) / loaded.job.name / run_id
     plan = make_plan(loaded, chosen, run_dir)
-    if isinstance(config, JobText):
-        plan = replace(plan, remarks=(*plan.remarks, *config.remarks))
+    if isinstance(config, JobText) and config.run_dir is not None:
+        differences = _differences(config.run_dir, plan, loaded, overrides)
+        plan = replace(plan, remarks=(*plan.remarks, *differences))
     return plan, loaded
 
 
@@ -64,22 +64,19 @@ def again(run_dir: Path) -> JobText:
         text = path.read_text()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    return JobText(
-        path,
-        text,
-        tuple(overrides),
-        folder=Path(rundir.submission_folder(run_dir, resolved)),
-        remarks=tuple(_differences_of_code(run_dir, resolved)),
-    )
+    folder = Path(rundir.submission_folder(run_dir, resolved))
+    return JobText(path, text, tuple(overrides), folder=folder, run_dir=run_dir)
 
 
-def _differences_of_code(run_dir: Path, resolved: Mapping[str, Any]) -> Iterator[str]:
-    """What of a run's code will not be the same when its job runs again."""
-    version = resolved.get("hpc_amp")
-    if version != __version__:
-        yield f"{run_dir} was made by hpc-amp {version}, and this is {__version__}"
-    job = resolved["job"]
-    if job.get("run") is not None and job.get("code") is None:
+def _differences(
+    run_dir: Path, plan: Plan, loaded: LoadedJob, overrides: Sequence[str]
+) -> Iterator[str]:
+    """What is not as in `run_dir`, whose job runs again, besides what `overrides` change: a site
+    file may have changed, or the program itself."""
+    changed = change.differences(run_dir, plan, loaded, overrides)
+    if changed:
+        yield f"not as in {run_dir}: {', '.join(map(str, changed))}"
+    if plan.job.run is not None and plan.job.code is None:
         state = read_code_state(run_dir)
         then = f" (it was {state})" if state is not None else ""
         yield (

@@ -377,17 +377,34 @@ def results(run_dir: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
 
 
 def test_what_a_rerun_cannot_keep_is_said(host: StubHost, repository: Path) -> None:
-    config = {"name": "test", "site": "local", "run": ["python", "train.py"]}
+    site = host.folder / "here.yaml"
+    site.write_text("name: here\nscheduler: local\nenv: {A: secret}\n")
+    config = {"name": "test", "site": str(site), "run": ["python", "train.py"]}
     host.write_job({**config, "job": {"gpus_per_node": 0}})
-    run_dir = run_of(host, "run", "job.yaml", cwd=repository)
+    result = host.hpc_amp("submit", "job.yaml", "--follow", cwd=repository)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (run_dir,) = (repository / "runs" / "test").glob("2*")
+
+    (said,) = host.hpc_amp("submit", str(run_dir)).stderr.splitlines()
+    assert said.startswith(f"note: {run_dir} has no copy of its program, because the key code ")
+    assert "is used as it is now (it was commit " in said
+
     resolved = json.loads((run_dir / "job.json").read_text())
     (run_dir / "job.json").write_text(json.dumps({**resolved, "hpc_amp": "0.0.1"}))
+    site.write_text(
+        "name: here\nscheduler: local\nenv: {A: other}\n"
+        "defaults: {restarts: 2, job: {walltime: 5m, nodes: 2}}\n"
+    )
+    said = host.hpc_amp("submit", str(run_dir), "-N", "1").stderr.splitlines()[0]
+    assert said.startswith(f"note: not as in {run_dir}: hpc_amp 0.0.1 -> ")
+    assert "job.walltime" in said and "restarts." in said and "job.nodes" not in said
+    assert "container.env.A changed" in said and "secret" not in said
 
-    said = host.hpc_amp("submit", str(run_dir)).stderr.splitlines()
 
-    assert said[0].startswith(f"note: {run_dir} was made by hpc-amp 0.0.1, and this is ")
-    assert said[1].startswith(f"note: {run_dir} has no copy of its program, because the key code ")
-    assert "is used as it is now (it was commit " in said[1]
+def test_a_rerun_of_a_copy_of_its_code_says_nothing(host: StubHost, repository: Path) -> None:
+    host.write_job({"name": "test", "site": "local", **PROGRAM, "job": {"gpus_per_node": 0}})
+    run_dir = run_of(host, "run", "job.yaml", cwd=repository)
+    assert host.hpc_amp("submit", str(run_dir)).stderr == ""
 
 
 def test_code_that_differs_is_compared(host: StubHost, repository: Path) -> None:
