@@ -24,6 +24,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m hpc_amp.explain.document
 	$(BIN)/python -m hpc_amp.doctor.catalogue
 	$(BIN)/python -m hpc_amp.migrate.document
+	$(BIN)/python -m hpc_amp.cli.document
 
 cluster-up:
 	tests/cluster/up

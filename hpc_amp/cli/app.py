@@ -14,6 +14,7 @@ import click
 from hpc_amp import __version__
 from hpc_amp.cli.bench import bench
 from hpc_amp.cli.container import container
+from hpc_amp.cli.docs import docs
 from hpc_amp.cli.doctor import doctor
 from hpc_amp.cli.explain import explain
 from hpc_amp.cli.job_options import JobCommand, takes_job
@@ -56,6 +57,7 @@ def app() -> None:
 app.add_command(bench)
 app.add_command(compare)
 app.add_command(container)
+app.add_command(docs)
 app.add_command(doctor)
 app.add_command(explain)
 app.add_command(migrate)
