@@ -91,7 +91,6 @@ def _write_html(folder: Path) -> None:
     from hpc_amp.resources import resource_folder
 
     try:
-        import material  # noqa: F401  the theme
         from mkdocs.commands.build import build
         from mkdocs.config import load_config
         from mkdocs.exceptions import MkDocsException
