@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import SupportsFloat
 
+from hpc_amp.files import write_json
+
 
 def report(
     step: int | None = None, *, total_steps: int | None = None, **values: SupportsFloat
@@ -37,6 +39,4 @@ def report(
         return
     attempt = os.environ.get("HPC_AMP_ATTEMPT", "1")
     path = Path(run_dir, "attempts", attempt, "progress.json")
-    beside = path.with_name(f".progress-{os.getpid()}.json")
-    beside.write_text(json.dumps({"time": now, "step": step, "total_steps": total_steps}))
-    beside.replace(path)
+    write_json(path, {"time": now, "step": step, "total_steps": total_steps})

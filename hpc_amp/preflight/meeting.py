@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from hpc_amp.config.units import parse_duration
 from hpc_amp.distributed.world import WorldError
+from hpc_amp.files import write_json
 from hpc_amp.finding import Finding, Findings
 from hpc_amp.preflight.node import Node, some
 from hpc_amp.preflight.node_checks import look
@@ -287,13 +288,8 @@ class Meeting:
         return {"node": self.name, "failed": failed, "seconds": seconds, "findings": placed}
 
     def _write(self, name: str, report: Mapping[str, Any]) -> None:
-        """Write a report atomically.
-
-        The script reads the line with `failed`, so the JSON must have one line for each key.
-        """
-        new = self.folder / f"{name}.new"
-        new.write_text(json.dumps(report, indent=1) + "\n")
-        os.replace(new, self.folder / name)
+        # The script reads the line with `failed`.
+        write_json(self.folder / name, report)
 
 
 def _has(found: list[Finding], id: str) -> bool:

@@ -3,7 +3,8 @@ generator. Each rank makes its part of them.
 
 From Python:
 
-    from hpc_amp.train.generate import load_generator
+    from hpc_amp.files import replacing
+from hpc_amp.train.generate import load_generator
     generator = load_generator("runs/spade/latest")
     generator.make("maps", "images")
 """
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_amp.files import replacing
 from hpc_amp.train.program import ArgumentParser, run_program
 
 if TYPE_CHECKING:
@@ -284,16 +286,12 @@ def write_images(
 
 
 def _write_png(path: Path, image: Tensor) -> None:
-    """An image [3, H, W] from -1 to 1 as a file, which is whole or not there."""
+    """Write an image [3, H, W] with values from -1 to 1 atomically."""
     from PIL import Image
 
     pixels = image.float().cpu().div(2).add(0.5).clamp(0, 1).mul(255).round().byte()
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy()).save(partial, "PNG")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as new:
+        Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy()).save(new, "PNG")
 
 
 class _Progress:

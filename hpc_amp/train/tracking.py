@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hpc_amp.distributed.world import World
+from hpc_amp.files import write_atomically, write_json
 from hpc_amp.trackers.registry import TRACKERS
-from hpc_amp.train.rundir import RunDirectory, replace_text, write_json
+from hpc_amp.train.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -186,5 +187,5 @@ def _cut_after(path: Path, step: int, evaluated: bool) -> list[dict[str, Any]] |
         except (ValueError, KeyError, TypeError):
             continue
         kept.append(f"{text}\n")
-    replace_text(path, "".join(kept))
+    write_atomically(path, "".join(kept))
     return rest if dropped else None
