@@ -23,12 +23,16 @@ _yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 @_yes_option
 @runs_dir_option
 def rm(targets: tuple[str, ...], yes: bool, runs_dir: Path) -> None:
-    """Remove runs with all their files. Runs that have not ended are refused."""
+    """Remove runs with all their files, and symbolic links to them. Runs that have not ended are
+    refused.
+
+    Links are searched in --runs-dir and among RUN.
+    """
     from hpc_amp.jobs import rundir
     from hpc_amp.jobs.removal import removable
 
     found = dict.fromkeys(rundir.find_run(target, runs_dir) for target in targets)
-    _remove(removable(list(found)), yes)
+    _remove(removable(list(found)), yes, runs_dir, targets)
 
 
 @click.command()
@@ -65,10 +69,12 @@ def prune(
     elif dry_run:
         click.echo(_listed(found))
     else:
-        _remove(found, yes)
+        _remove(found, yes, runs_dir)
 
 
-def _remove(runs: Sequence[Removable], yes: bool) -> None:
+def _remove(
+    runs: Sequence[Removable], yes: bool, runs_dir: Path, targets: Sequence[str] = ()
+) -> None:
     from hpc_amp.errors import UsageError
     from hpc_amp.jobs.removal import remove
 
@@ -78,7 +84,7 @@ def _remove(runs: Sequence[Removable], yes: bool) -> None:
     if not yes and not click.confirm("Remove?", err=True):
         click.echo("nothing was removed", err=True)
         raise SystemExit(1)
-    remove(runs)
+    remove(runs, runs_dir, list(map(Path, targets)))
     click.echo(f"removed {len(runs)} run{'s' * (len(runs) != 1)}")
 
 

@@ -52,7 +52,8 @@ def main(job: Path, resolved: Mapping[str, Any], folder: Path) -> NoReturn:
     name = socket.gethostname().partition(".")[0]
     found = look(node)
     seconds = round(time.monotonic() - started, 2)
-    meeting = Meeting(node, folder, name, limit=_limit(resolved))
+    timeout = parse_duration(resolved["job"]["launch"].get("timeout", "10m"))
+    meeting = Meeting(node, folder, name, limit=min(_WAIT, float(timeout)))
     try:
         if node.nodes == 1 or node.world().rank == 0:
             meeting.first(found, seconds)
@@ -356,7 +357,3 @@ def snapshot(run_dir: Path) -> str:
         digest.update(f"{path.relative_to(folder)}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _limit(resolved: Mapping[str, Any]) -> float:
-    return min(_WAIT, float(parse_duration(resolved["job"]["launch"].get("timeout", "10m"))))
