@@ -129,7 +129,8 @@ class Campaign:
         return {index: name for index, (_, name) in newest.items()}
 
     def point_dir(self, index: int) -> Path:
-        """The newest run directory of a point, or the directory of its first run if it has none."""
+        """The newest run directory of a point. If the point has not run, the directory of its first
+        run."""
         name = None if self.resumes else self.run_names().get(index)
         return self.folder / "points" / (name or run_name(index))
 

@@ -45,16 +45,20 @@ def rm(targets: tuple[str, ...], yes: bool, runs_dir: Path) -> None:
     metavar="N",
     help="Keep the newest N runs of each name.",
 )
-@click.option("--older", metavar="TIME", help="Only runs that ended so long ago, such as 30d.")
+@click.option(
+    "--older",
+    metavar="TIME",
+    help="Only runs that last changed at least this long ago, such as 30d.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and stop.")
 @_yes_option
 @runs_dir_option
 def prune(
     names: tuple[str, ...], keep: int, older: str | None, dry_run: bool, yes: bool, runs_dir: Path
 ) -> None:
-    """Remove old runs that have ended; NAME: only of these jobs.
+    """Remove old runs that have ended. With NAME, only runs of these jobs.
 
-    Runs that wait or run, and those of sweeps, studies and benchmarks, stay as they are.
+    Runs that are pending or running, and runs of sweeps, studies and benchmarks, are not removed.
     """
     from hpc_amp.config.units import parse_duration
     from hpc_amp.jobs.removal import old_runs
@@ -80,7 +84,7 @@ def _remove(
 
     click.echo(_listed(runs), err=True)
     if not yes and not sys.stdin.isatty():
-        raise UsageError("nobody can be asked", hint="give --yes")
+        raise UsageError("there is no terminal to ask for confirmation", hint="give --yes")
     if not yes and not click.confirm("Remove?", err=True):
         click.echo("nothing was removed", err=True)
         raise SystemExit(1)

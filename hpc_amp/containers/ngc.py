@@ -123,7 +123,7 @@ def support(driver: str, made_for: str | None, floor: str, compat: list[str] | N
 
 
 def check_driver(text: str) -> str:
-    """Return the text of a driver's version. Raises UsageError if it is none."""
+    """Check the version of a driver and return it. Raises UsageError if it is not a version."""
     if not re.fullmatch(r"\d{3,4}(\.\d+){0,2}", text):
         raise UsageError(
             f"{text!r} is not a version of NVIDIA's driver",
@@ -133,7 +133,7 @@ def check_driver(text: str) -> str:
 
 
 def check_torch(text: str) -> tuple[int, ...]:
-    """The numbers of a torch version. Raises UsageError if the text is none."""
+    """The numbers of a torch version. Raises UsageError if the text is not a version."""
     if not re.fullmatch(r"\d+(\.\d+){0,2}", text):
         raise UsageError(f"{text!r} is not a version of torch", hint="write 2.6 or 2.6.0")
     return version(text)

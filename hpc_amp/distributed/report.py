@@ -17,12 +17,11 @@ def report(
 ) -> None:
     """Report numbers, such as `report(step, total_steps=1000, loss=loss, accuracy=0.9)`.
 
-    The numbers become a line of `metrics.jsonl` in the run directory, which `hpc-amp status`,
-    `sweep report` and `logs` know of. `step` and `total_steps` are the progress that `status`
-    shows. Only rank 0 writes; outside of a job nothing happens. Tensors with one element are
-    numbers, too.
+    The numbers become a line of `metrics.jsonl` in the run directory, which `hpc-amp status` and
+    `sweep report` read. `step` and `total_steps` are the progress that `status` shows. Only rank 0
+    writes. Outside of a job, the call does nothing. Tensors with one element are numbers, too.
 
-    Raises TypeError or ValueError for what is not a number, and for the name `time`.
+    Raises TypeError or ValueError if a value is not a number, or for the name `time`.
     """
     step = None if step is None else operator.index(step)
     if "time" in values:

@@ -49,7 +49,7 @@ def old_runs(
 ) -> list[Removable]:
     """The runs in `runs_dir` that have ended, except the newest `keep` of each name and those that
     changed within the last `older_than` seconds. `names`: only jobs of these names. Raises
-    UsageError for a name of which there is no run."""
+    UsageError if there is no run of a name."""
     by_name: dict[str, list[Path]] = defaultdict(list)
     for run_dir in rundir.all_runs(runs_dir):
         # The folder may be elsewhere, with a link to it in `runs_dir`.
@@ -99,7 +99,7 @@ def remove(runs: Sequence[Removable], runs_dir: Path, named: Sequence[Path] = ()
         linked_parent = any(rundir.same_folder(link, folder.parent) for link in links)
         doomed = folder.with_name(f".removed-{folder.name}")
         try:
-            # Under another name first: what is left after an error is no half of a run.
+            # It is renamed first, so that an error does not leave a part of a run under its name.
             folder.rename(doomed)
             shutil.rmtree(doomed)
         except OSError as error:

@@ -218,7 +218,7 @@ def refuse_copy(folder: Path, recorded: Path | None) -> None:
 
 def point_latest(run_dir: Path) -> str | None:
     """Make the link `latest` point to a run. Returns its previous target, or None. If the link
-    cannot be changed, it is left as it is; this is no reason for a job to fail."""
+    cannot be changed, it stays as it is, and no error is raised."""
     try:
         before = os.readlink(run_dir.parent / "latest")
     except OSError:

@@ -67,7 +67,7 @@ class LoadedGenerator:
         policy.configure_backends()
         making = task.generate(request, self.networks)
         while True:
-            # Not around `yield`: the caller's own computations are none of this.
+            # Not around `yield`: the caller's own computations must not be affected.
             with torch.no_grad(), policy.autocast():
                 made = next(making, None)
             if made is None:
@@ -107,9 +107,9 @@ def load_generator(
     """The networks of a run, in evaluation mode, without gradients.
 
     `checkpoint` is `newest`, `best` (by the metric of the task) or a step; `weights` are the moving
-    `average`, the `networks` themselves, or `auto`: the average where the run has one. With `world`
-    a collective call: rank 0 chooses the checkpoint, because a run that still trains saves further
-    ones. Raises DataError where there is no such run or checkpoint.
+    `average`, the `networks` themselves, or `auto`: the average if the run has one. With `world`,
+    this is a collective call: rank 0 chooses the checkpoint, because a run that still trains saves
+    further ones. Raises DataError if there is no such run or checkpoint.
     """
     import torch
 
@@ -319,7 +319,7 @@ def main() -> int:
 
     job = _read_job(arguments.run)
     device = setup.choose_device(arguments.device, world)
-    # Ranks only agree on what is to be done, and then work on their own.
+    # The ranks only agree on the work, and then do their shares independently.
     setup.join(world, device, parse_duration(job.launch.timeout))
     request = make_request(
         world, arguments.input, arguments.output, arguments.style, arguments.instances,

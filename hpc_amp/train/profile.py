@@ -29,8 +29,8 @@ from hpc_amp.train.trace import PARTS, NoSteps, break_down
 
 
 def profilers(train: Train, world: World, run: RunDirectory) -> tuple[Observer, ...]:
-    """The observer for `train.profile`; empty if nothing is to be profiled. Raises SettingError if
-    it names a rank that does not exist."""
+    """The observer for `train.profile`; empty if the job has no profile. Raises SettingError if it
+    names a rank that does not exist."""
     return () if train.profile is None else (Profiler(train.profile, world, run),)
 
 

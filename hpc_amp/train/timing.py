@@ -72,7 +72,7 @@ class StepTimer:
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps that were asked for have been measured."""
+        """Whether all requested steps have been measured."""
         return len(self._steps) == self._wanted
 
     @property

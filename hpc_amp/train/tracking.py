@@ -25,7 +25,7 @@ class Tracking:
     """Writes reports on rank 0, and does nothing on other ranks.
 
     `start_step`: the step that this attempt resumes from. Later lines of metrics.jsonl are removed,
-    and trackers get the first step that is to come, so that no step is reported twice.
+    and trackers get the number of the next step, so that no step is reported twice.
     `evaluated`: whether the checkpoint includes the evaluation of `start_step`. If not, that
     evaluation is removed as well, because it will be repeated.
     `trackers`: names of trackers (`hpc_amp.trackers`).

@@ -40,7 +40,9 @@ def test_a_run_is_removed_with_its_files(host: StubHost) -> None:
     outside = host.folder / "outside"
     outside.write_text("stays")
     (first / "link").symlink_to(outside)
-    assert "nobody can be asked; give --yes" in refused(host.hpc_amp("rm", "a"))
+    assert "there is no terminal to ask for confirmation; give --yes" in refused(
+        host.hpc_amp("rm", "a")
+    )
     result = host.hpc_amp("rm", "a", "--yes")  # the newest of that name
     assert result.stdout == "removed 1 run\n", result.stderr
     assert not second.exists() and first.exists()
