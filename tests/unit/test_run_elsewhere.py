@@ -48,7 +48,14 @@ def status(host: StubHost, target: Path | str) -> dict[str, Any]:
 
 # ---- copies, and runs that were moved ------------------------------------------------------------
 
-VERBS = (["resume"], ["cancel"], ["cancel", "--save"], ["logs", "-f"], ["shell", "--print"])
+VERBS = (
+    ["resume"],
+    ["wait"],
+    ["cancel"],
+    ["cancel", "--save"],
+    ["logs", "-f"],
+    ["shell", "--print"],
+)
 
 
 @pytest.fixture
@@ -345,6 +352,8 @@ def test_a_run_on_another_disk_is_removed_with_the_link_in_its_place(
     real = run_dir.rename(host.folder / "another disk")
     run_dir.symlink_to(real)
 
+    shown = json.loads(host.hpc_amp("status", "--json").stdout)
+    assert [entry["run_dir"] for entry in shown] == [str(older), str(real)]
     removed = host.hpc_amp("rm", str(run_dir), "--yes")
 
     assert removed.returncode == 0, removed.stderr
