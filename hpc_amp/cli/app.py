@@ -235,7 +235,7 @@ def render(
 
     \b
       hpc-amp render job.yaml
-      hpc-amp render job.yaml --create > job.sh      # then: sbatch job.sh
+      hpc-amp render job.yaml --create > job.sh      then: sbatch job.sh
 
     The script needs its run directory, which `submit` and --create make.
     """
