@@ -106,7 +106,10 @@ def record_code_state(plan: Plan, folder: Path, results: Path) -> None:
     git = shutil.which("git")
     if root is None or git is None:
         return
-    found = _Repository(git, root).state(results)
+    try:
+        found = _Repository(git, root).state(results)
+    except OSError:
+        return  # git cannot be started: a job does not fail for its record
     if found is None:
         return
     facts, patch = found
@@ -284,6 +287,8 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 def _has_no_filters(folder: Path) -> bool:
     """Whether the configuration of a repository certainly defines no filter, and includes no other
     file. This is much faster than to ask git."""
+    if os.path.lexists(folder / "commondir"):
+        return False  # its configuration is in another folder
     try:
         text = (folder / "config").read_bytes().lower()
     except OSError:

@@ -206,6 +206,32 @@ def test_nothing_that_a_repository_names_is_executed(host: StubHost, repository:
     assert (host.folder / "trapped").exists()
 
 
+def test_a_configuration_in_another_folder_is_found(host: StubHost, repository: Path) -> None:
+    (repository / ".gitattributes").write_text("*.py filter=bad\n")
+    commit(repository)
+    ran("git", "config", "filter.bad.clean", f"touch {host.folder}/trapped; cat", cwd=repository)
+    real = (repository / ".git").rename(host.folder / "real")
+    (repository / ".git").mkdir()
+    for name in ("HEAD", "index"):
+        shutil.copy(real / name, repository / ".git" / name)
+    (repository / ".git" / "commondir").write_text(f"{real}\n")
+    (repository / "train.py").write_text("print('another')\n")
+
+    facts, run_dir = recorded(host)
+
+    assert facts["dirty"] and "another" in (run_dir / "git.patch").read_text()
+    assert not (host.folder / "trapped").exists()
+    ran("git", "diff", cwd=repository)
+    assert (host.folder / "trapped").exists(), "git itself would have run it"
+
+
+def test_a_git_that_cannot_be_started_is_no_error(
+    host: StubHost, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name, *rest, **more: "/dev/null")
+    assert recorded(host)[0] == {}
+
+
 def test_a_filter_that_cannot_be_switched_off_is_not_run(host: StubHost, repository: Path) -> None:
     (repository / ".gitattributes").write_text("*.py filter=a=b\n")
     ran("git", "config", "filter.a=b.clean", f"touch {host.folder}/trapped", cwd=repository)
