@@ -40,6 +40,7 @@ from hpc_amp.schedulers.pbs.qstat import job_status, parse_qstat
 from hpc_amp.schedulers.qsub import QsubScheduler, is_beside, log_files_in
 
 if TYPE_CHECKING:
+    from hpc_amp.config.site import Site
     from hpc_amp.jobs.spec import Spec
 
 FILE = Path("/etc/pbs.conf")
@@ -110,7 +111,7 @@ class Pbs(QsubScheduler):
         of being copied there at the end. `-r y`: PBS starts the job again if a node fails.
         """
         job, request = plan.job, plan.job.resources
-        tasks = plan.tasks_per_node
+        tasks, whole = plan.tasks_per_node, bool(request.exclusive)
         chunk = [
             f"select={request.nodes}",
             f"ncpus={tasks * plan.cpus_per_task}",
@@ -123,7 +124,7 @@ class Pbs(QsubScheduler):
         generated = [
             ("-N", f"-N {_job_name(job.name)}"),
             ("-l select", f"-l {shlex.quote(':'.join([*chunk, *plan.site.chunk]))}"),
-            ("-l place", "-l place=scatter"),
+            ("-l place", self.exclusive_directive(plan.site) if whole else "-l place=scatter"),
             ("-l walltime", f"-l walltime={format_duration(plan.walltime)}"),
         ]
         if request.queue is not None:
@@ -140,6 +141,10 @@ class Pbs(QsubScheduler):
             ("-W umask", f"-W umask={plan.umask:03o}"),
         ]
         return merge_directives(generated, plan, _options)
+
+    def exclusive_directive(self, site: Site) -> str:
+        """`exclhost` and not `excl`: a host may be divided into several vnodes."""
+        return "-l place=scatter:exclhost"
 
     def check(self, plan: Spec) -> None:
         """Refuse directives that hpc-amp cannot follow or PBS's parser would refuse."""
