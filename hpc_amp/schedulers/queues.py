@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hpc_amp.config.schema import Resources
-from hpc_amp.config.units import format_duration, parse_duration
+from hpc_amp.config.units import format_duration
 from hpc_amp.finding import Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a job requests."""
+
+    nodes: int
+    gpus: int
+    """On each node; 0 if the scheduler is not asked for them."""
+    walltime: int | None
+    """In seconds. None if a directive sets it, and not `job.walltime`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +37,13 @@ class Queue:
     nodes: int | None = None
     """The number of its nodes."""
 
-    def problems(self, request: Resources, gpus: int) -> Iterator[tuple[str, str]]:
-        """Yield what it does not allow of a request with `gpus` GPUs on each node: the problem and
-        the remedy."""
-        walltime = parse_duration(request.walltime)
-        if self.longest is not None and walltime > self.longest:
-            limit = format_duration(self.longest)
+    def problems(self, request: Request) -> Iterator[tuple[str, str]]:
+        """Yield what it does not allow of a request: the problem and the remedy."""
+        walltime, gpus = request.walltime, request.gpus
+        if walltime is not None and self.longest is not None and walltime > self.longest:
+            asked, limit = format_duration(walltime), format_duration(self.longest)
             yield (
-                f"job.walltime {request.walltime} is more than {self.name} allows ({limit})",
+                f"job.walltime {asked} is more than {self.name} allows ({limit})",
                 "make it shorter: a run continues in its next attempt by itself",
             )
         if self.nodes is not None and request.nodes > self.nodes:
@@ -68,11 +77,10 @@ class Queue:
 
 
 def check_queues(
-    request: Resources, gpus: int, queues: Sequence[Queue], wanted: Sequence[str], noun: str
+    request: Request, queues: Sequence[Queue], wanted: Sequence[str], noun: str
 ) -> Iterator[Finding]:
     """Yield the findings of the check `sched` for a job in one of the `wanted` queues, whichever
-    takes it. `gpus` is the number of GPUs that are requested on each node, and `noun` the word for
-    a queue."""
+    takes it. `noun` is the word for a queue."""
     why = "the scheduler would refuse the job, or never start it"
     chosen = [queue for queue in queues if queue.name in wanted]
     if not chosen:
@@ -80,9 +88,9 @@ def check_queues(
         what = f"there is no {noun} {' or '.join(wanted)}"
         yield Finding("sched", "error", what, why, f"the {noun}s are {names}")
         return
-    found = [list(queue.problems(request, gpus)) for queue in chosen]
+    found = [list(queue.problems(request)) for queue in chosen]
     if all(found):
-        others = [q.name for q in queues if not q.closed and not [*q.problems(request, gpus)]]
+        others = [q.name for q in queues if not q.closed and not [*q.problems(request)]]
         instead = f", or set job.queue: {' or '.join(others[:3])}" if others else ""
         for what, fix in min(found, key=len):
             yield Finding("sched", "error", what, why, f"{fix}{instead}")

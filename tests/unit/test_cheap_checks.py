@@ -58,7 +58,10 @@ def newest(host: StubHost) -> Study:
             "(--no-check submits the job all the same)\n",
         ),
         (["-q", "debug", "-N4", "-t10m"], "job.nodes is 4, and debug allows at most 2 for a job"),
-        (["-q", "debug"], "job.walltime 1h is more than debug allows (00:30:00); make it shorter"),
+        (
+            ["-q", "debug"],
+            "job.walltime 01:00:00 is more than debug allows (00:30:00); make it",
+        ),
         (["-q", "short"], "there is no partition short; the partitions are batch, debug, drained"),
         (["--gpus", "8"], "job.gpus_per_node is 8, and the nodes of batch have 4; request fewer"),
     ],
@@ -216,7 +219,7 @@ def test_numbers_of_nodes_that_were_given_are_not_left_out(host: StubHost) -> No
 def test_a_walltime_that_no_point_may_have(host: StubHost) -> None:
     result = host.hpc_amp("scale", "job.yaml", "job.queue=debug")
     assert result.returncode == 2
-    assert "job.walltime 1h is more than debug allows (00:30:00); make it shorter" in result.stderr
+    assert "walltime 01:00:00 is more than debug allows (00:30:00); make it" in result.stderr
 
 
 def test_without_nodes_and_without_a_terminal_scale_needs_yes(host: StubHost) -> None:

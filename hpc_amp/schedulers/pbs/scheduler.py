@@ -19,6 +19,7 @@ from hpc_amp.resources import Which
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.base import (
     TERMINAL,
+    Client,
     Interactive,
     UnreachableError,
     complaint,
@@ -40,7 +41,9 @@ from hpc_amp.schedulers.pbs.qstat import job_status, parse_qstat
 from hpc_amp.schedulers.qsub import QsubScheduler, is_beside, log_files_in
 
 if TYPE_CHECKING:
+    from hpc_amp.config.schema import Job
     from hpc_amp.config.site import Site
+    from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
 
 FILE = Path("/etc/pbs.conf")
@@ -198,6 +201,12 @@ class Pbs(QsubScheduler):
             job_id=r"qsub: waiting for job (\S+) to start",
             ready=r"qsub: job \S+ ready",
         )
+
+    def check_limits(self, job: Job, site: Site, client: Client) -> Iterator[Finding]:
+        """The limits of the job's queue, or of those to which PBS routes it."""
+        from hpc_amp.schedulers.pbs import limits
+
+        return limits.check_limits(job, site, client)
 
     def arrays(self) -> PbsArrays:
         """Arrays of `qsub -J`."""

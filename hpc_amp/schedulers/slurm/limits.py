@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
+from hpc_amp.config.units import parse_duration
 from hpc_amp.errors import SchedulerError
 from hpc_amp.finding import Finding
 from hpc_amp.schedulers.base import Client, run_command
 from hpc_amp.schedulers.grammar import Options
-from hpc_amp.schedulers.queues import Queue, check_queues
+from hpc_amp.schedulers.queues import Queue, Request, check_queues
 from hpc_amp.schedulers.slurm.grammar import GRAMMAR
 
 # Options with which other limits than those of the default partition may hold: a QOS can lift the
@@ -61,9 +62,13 @@ def check_limits(job: Job, site: Site, client: Client) -> Iterator[Finding]:
     wanted = named or default
     if wanted is None or not rows:
         return
-    asks = job.resources.gpus_per_node if site.gpu_request != "none" else 0
+    request = Request(
+        nodes=job.resources.nodes,
+        gpus=job.resources.gpus_per_node if site.gpu_request != "none" else 0,
+        walltime=None if options.all("time") else parse_duration(job.resources.walltime),
+    )
     queues = _queues(rows, site.gpu_type)
-    yield from check_queues(job.resources, asks, queues, wanted.split(","), "partition")
+    yield from check_queues(request, queues, wanted.split(","), "partition")
 
 
 def _directives(job: Job, site: Site) -> Options:
