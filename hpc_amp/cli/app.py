@@ -632,7 +632,10 @@ def _cancel(run_dir: Path) -> tuple[RunStatus, str]:
     """End a run; return its previous status and a line for the user."""
     from hpc_amp.jobs.attempts import Orphan
     from hpc_amp.jobs.control import cancel as cancel_run
+    from hpc_amp.jobs.events import read_events
 
+    events = read_events(run_dir)
+    asked_before = bool(events) and events[-1]["state"] == "cancelled"
     found: list[Orphan] = []
     before = cancel_run(run_dir, on_wait=_say_that_ranks_save, on_orphan=found.append)
     for orphan in found:
@@ -643,6 +646,11 @@ def _cancel(run_dir: Path) -> tuple[RunStatus, str]:
         )
     if before.state not in ("pending", "running", "unknown"):
         return before, f"{run_dir} has already ended ({before.state})"
+    if asked_before:
+        return before, (
+            f"job {before.job_id} of {run_dir} was cancelled before, and has not ended; asked the "
+            "scheduler again"
+        )
     return before, f"cancelled job {before.job_id} of {run_dir}"
 
 

@@ -45,8 +45,51 @@ _SECTIONS = {
 }
 
 
+# What people type by the habit of other programs, and the command that does it here.
+_MEANT = {
+    "cat": "logs RUN",
+    "clean": "prune, or hpc-amp rm RUN",
+    "delete": "rm RUN, or hpc-amp cancel RUN",
+    "del": "rm RUN, or hpc-amp cancel RUN",
+    "diff": "compare RUN RUN",
+    "info": "status RUN",
+    "jobs": "status",
+    "kill": "cancel RUN",
+    "list": "status",
+    "ls": "status",
+    "new": "init",
+    "output": "logs RUN",
+    "ps": "status",
+    "queue": "status",
+    "remove": "rm RUN",
+    "rerun": "submit RUN, or hpc-amp resume RUN",
+    "restart": "resume RUN",
+    "retry": "resume RUN",
+    "runs": "status",
+    "scancel": "cancel RUN",
+    "show": "status RUN",
+    "sites": "site list",
+    "squeue": "status",
+    "start": "submit",
+    "stop": "cancel RUN, or hpc-amp cancel --save RUN",
+    "tail": "logs --follow RUN",
+    "train": "run, or hpc-amp submit",
+    "view": "status RUN",
+    "watch": "status --watch",
+}
+
+
 class SectionGroup(click.Group):
     """A group whose help shows its commands in sections."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command. Raises click.UsageError; for a word of `_MEANT`, with the command."""
+        meant = _MEANT.get(args[0])
+        if meant is not None and self.get_command(ctx, args[0]) is None:
+            raise click.UsageError(f"No such command '{args[0]}'. Try: hpc-amp {meant}.", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section, in the order in which one uses its commands."""

@@ -256,7 +256,7 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"unauthorized|authentication required|denied: |requested access to the resource is denied"
-        r"|401|403 forbidden",
+        r"|\bstatus[^\d\n]{1,40}40[13]\b|\b40[13] (unauthorized|forbidden)",
         "the registry refuses the credentials, or needs some: set NGC_API_KEY for nvcr.io, "
         "APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD for others; hpc-amp does not "
         "store them",
@@ -271,7 +271,8 @@ _CAUSES: tuple[tuple[str, str], ...] = (
         "the image is for another architecture",
     ),
     (
-        r"manifest unknown|name unknown|repository name not known|404|not found: .*manifest",
+        r"manifest unknown|name unknown|repository name not known|not found: .*manifest"
+        r"|\bstatus[^\d\n]{1,40}404\b|\b404 not found",
         "the registry has no such image or tag: check the name",
     ),
     (
