@@ -36,6 +36,8 @@ class Queue:
     """Groups of its nodes: the number of GPUs of each node, and the number of nodes."""
     nodes: int | None = None
     """The number of its nodes."""
+    indirect: bool = False
+    """Whether it is no alternative to another queue: it passes jobs on, or only gets such jobs."""
 
     def problems(self, request: Request) -> Iterator[tuple[str, str]]:
         """Yield what it does not allow of a request: the problem and the remedy."""
@@ -90,11 +92,13 @@ def check_queues(
         return
     found = [list(queue.problems(request)) for queue in chosen]
     if all(found):
-        others = [q.name for q in queues if not q.closed and not [*q.problems(request)]]
+        others = [
+            q.name for q in queues if not q.closed and not q.indirect and not [*q.problems(request)]
+        ]
         instead = f", or set job.queue: {' or '.join(others[:3])}" if others else ""
         for what, fix in min(found, key=len):
             yield Finding("sched", "error", what, why, f"{fix}{instead}")
     if all(queue.closed for queue in chosen):
         what = f"the {noun} {chosen[0].name} is {chosen[0].closed}"
-        why = "the job waits until it is open again"
+        why = "it starts no job until it is open again"
         yield Finding("sched", "warning", what, why, "choose another with job.queue")

@@ -87,7 +87,7 @@ def test_the_check_can_be_left_out(host: StubHost) -> None:
 def test_a_partition_that_is_not_open_is_a_note(host: StubHost) -> None:
     result = host.hpc_amp("submit", "job.yaml", "-q", "drained")
     assert result.returncode == 0
-    assert "note: the partition drained is inactive: the job waits" in result.stderr
+    assert "note: the partition drained is inactive: it starts no job" in result.stderr
 
 
 def test_a_scheduler_that_does_not_answer_does_not_stop_a_submission(host: StubHost) -> None:

@@ -10,6 +10,7 @@ import yaml
 from support.environment import working_directory
 
 from hpc_amp.config.sites import load_for_site
+from hpc_amp.finding import Finding
 from hpc_amp.schedulers.base import Client
 from hpc_amp.schedulers.pbs.scheduler import Pbs
 
@@ -61,14 +62,13 @@ def qstat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def findings(folder: Path, site: dict[str, Any] | None = None, **job: Any) -> list[str]:
-    (folder / "own.yaml").write_text(yaml.safe_dump({"scheduler": "pbs", **(site or {})}))
+def check(folder: Path, **job: Any) -> list[Finding]:
+    (folder / "own.yaml").write_text("scheduler: pbs")
     config = {"name": "test", "site": str(folder / "own.yaml"), "run": ["true"], "job": job}
     (folder / "job.yaml").write_text(yaml.safe_dump(config))
     with working_directory(folder):
         loaded, chosen = load_for_site(folder / "job.yaml")
-    found = Pbs().check_limits(loaded.job, chosen, Client(60))
-    return [f"{finding.severity}: {finding.what}" for finding in found]
+    return list(Pbs().check_limits(loaded.job, chosen, Client(60)))
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,15 @@ def findings(folder: Path, site: dict[str, Any] | None = None, **job: Any) -> li
 def test_a_queue_of_pbs(
     qstat: Path, tmp_path: Path, job: dict[str, Any], expected: list[str]
 ) -> None:
-    assert findings(tmp_path, **job) == expected
+    assert [f"{one.severity}: {one.what}" for one in check(tmp_path, **job)] == expected
+
+
+def test_the_fix_names_queues_that_take_the_job(qstat: Path, tmp_path: Path) -> None:
+    (tmp_path / "-Qf").write_text(QUEUES.replace("started = False", "started = True"))
+    (found,) = check(tmp_path, nodes=30)
+    assert found.fix == "request fewer, or set job.queue: medium"
 
 
 def test_without_an_answer_there_is_no_finding(qstat: Path, tmp_path: Path) -> None:
     qstat.write_text("#!/bin/sh\necho cannot connect >&2\nexit 1\n")
-    assert findings(tmp_path, nodes=500) == []
+    assert check(tmp_path, nodes=500) == []

@@ -63,6 +63,7 @@ def _queue(name: str, values: Mapping[str, str]) -> Queue:
         longest=_seconds(values.get("resources_max.walltime", "")),
         fewest_nodes=number("resources_min.nodect") or 1,
         most_nodes=number("resources_max.nodect"),
+        indirect=values.get("queue_type") == "Route" or values.get("from_route_only") == "True",
     )
 
 
