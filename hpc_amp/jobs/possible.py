@@ -20,12 +20,17 @@ ANSWER_SECONDS = 2.0
 without them."""
 
 
+_OTHER_FOLDER = ("--pwd", "--cwd", "--workdir", "-w")
+"""Options of container runtimes that choose the folder in which relative paths start."""
+
+
 def check_program(job: Job, site: Site, folder: Path) -> Iterator[Finding]:
     """Yield a finding if the file that `run` starts does not exist. `folder` is the one in which
     relative paths start. An absolute path is not checked, because it may exist only in the image or
     on the nodes."""
     program = program_in(job.run or [])
-    if program is None or os.path.isabs(program):
+    options = {word.partition("=")[0] for word in (*site.container_args, *job.container.args)}
+    if program is None or os.path.isabs(program) or not options.isdisjoint(_OTHER_FOLDER):
         return
     start = folder / job.code if job.code is not None else folder
     if os.path.lexists(start / program):

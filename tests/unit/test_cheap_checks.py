@@ -155,6 +155,14 @@ def test_a_program_is_looked_for_in_the_code(host: StubHost) -> None:
     assert host.hpc_amp("submit", "job.yaml").returncode == 0
 
 
+def test_a_program_in_a_folder_of_the_image_is_not_looked_for(host: StubHost) -> None:
+    job = {**JOB, "run": ["python", "train.py"]}
+    del job["train"]
+    container = {"image": str(host.image), "args": ["--pwd", "/opt/app"]}
+    host.write_job({**job, "container": container})
+    assert host.hpc_amp("submit", "job.yaml").returncode == 0
+
+
 def test_a_program_that_the_setup_may_make_is_a_note(host: StubHost) -> None:
     job = {**JOB, "run": ["python", "train.py"], "job": {**JOB["job"], "setup": "cd src"}}
     del job["train"]

@@ -469,6 +469,23 @@ def test_doctor_looks_for_the_files_that_the_job_looks_for(tmp_path: Path) -> No
             assert PUBLIC_SETS[name].find(root) is not None
 
 
+# ---- the program and the names of networks -------------------------------------------------------
+
+
+def test_run(tmp_path: Path) -> None:
+    (tmp_path / "there.py").touch()
+    with working_directory(tmp_path):
+        there = request(tmp_path, {"run": ["python", "there.py"]})
+        assert one(job.check_run(there), "program").severity == "good"
+        absent = request(tmp_path, {"run": ["python", "absent.py"]})
+        assert one(job.check_run(absent), "program").severity == "error"
+        model = request(tmp_path, {"run": None, "train": {"model": "resnet19"}})
+        found = one(job.check_run(model), "config")
+    assert (found.severity, found.what) == (
+        "error", "train.model.name: there is no model 'resnet19'"
+    )  # fmt: skip
+
+
 # ---- the scheduler -------------------------------------------------------------------------------
 
 # As sinfo writes it: partition, state, time limit, nodes of a job, nodes, GPUs of a node.
