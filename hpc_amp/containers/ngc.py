@@ -152,7 +152,7 @@ def recommended(releases: Sequence[Release], driver: str | None) -> Release | No
 
 
 def check_driver(text: str) -> str:
-    """Return the text of a driver's version. Raises UsageError if it is none."""
+    """Check the version of a driver and return it. Raises UsageError if it is not a version."""
     if not re.fullmatch(r"\d{3,4}(\.\d+){0,2}", text):
         raise UsageError(
             f"{text!r} is not a version of NVIDIA's driver",
@@ -162,7 +162,7 @@ def check_driver(text: str) -> str:
 
 
 def check_torch(text: str) -> tuple[int, ...]:
-    """The numbers of a torch version. Raises UsageError if the text is none."""
+    """The numbers of a torch version. Raises UsageError if the text is not a version."""
     if not re.fullmatch(r"\d+(\.\d+){0,2}", text):
         raise UsageError(f"{text!r} is not a version of torch", hint="write 2.6 or 2.6.0")
     return version(text)

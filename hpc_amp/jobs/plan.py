@@ -19,9 +19,8 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 from hpc_amp.containers import Container, get_container
 from hpc_amp.errors import ConfigError
-from hpc_amp.jobs.host_code import check_host_code
+from hpc_amp.jobs.bash_checks import check_host_code, check_setup
 from hpc_amp.jobs.remarks import remarks_on
-from hpc_amp.jobs.setup_lines import check_setup
 from hpc_amp.jobs.spec import Spec
 from hpc_amp.launchers import Launcher, get_launcher, launchers_of
 from hpc_amp.schedulers import Scheduler, get_scheduler

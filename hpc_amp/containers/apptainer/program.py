@@ -295,15 +295,11 @@ _CAUSES: tuple[tuple[str, str], ...] = (
 
 def explain(output: str) -> tuple[str, str | None]:
     """The last error message in the output of a failed command, and its known cause, or None."""
-    lines = [_plain(line) for line in re.split(r"[\r\n]+", output)]
-    lines = [line for line in lines if line]
+    without_colours = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
+    lines = [line.strip() for line in re.split(r"[\r\n]+", without_colours) if line.strip()]
     last = next((line for line in reversed(lines) if "FATAL" in line), lines[-1] if lines else "")
     text = "\n".join(lines[-200:])
     cause = next(
         (cause for pattern, cause in _CAUSES if re.search(pattern, text, re.IGNORECASE)), None
     )
     return re.sub(r"^(FATAL|ERROR)\s*:\s*", "", last), cause
-
-
-def _plain(line: str) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip()
