@@ -23,7 +23,8 @@ def norm(tensors: Sequence[Tensor]) -> Tensor:
         return torch.zeros(())
     device = norms[0].device
     together = torch.stack([value.to(device, torch.float32) for value in norms])
-    return torch.linalg.vector_norm(together)
+    total: Tensor = torch.linalg.vector_norm(together)
+    return total
 
 
 def by_device_and_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:

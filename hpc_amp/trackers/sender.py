@@ -32,7 +32,7 @@ class Sender(Tracker):
         self._is_open = False
         self._is_behind = True
 
-    def open(self) -> None:  # noqa: B027
+    def open(self) -> None:
         """Called before the first points are sent, and again if it has failed."""
 
     @abstractmethod
@@ -88,5 +88,5 @@ class Sender(Tracker):
         """The name that a curve has at the place where points are sent to. By default, its own."""
         return name
 
-    def remember(self) -> None:  # noqa: B027
+    def remember(self) -> None:
         """Called after points were sent, to keep `sent` for later attempts."""

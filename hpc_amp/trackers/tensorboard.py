@@ -59,7 +59,7 @@ class TensorBoard(Tracker):
     def _add_session(self, tag: str, data: HParamsPluginData) -> None:
         metadata = create_summary_metadata(data)
         summary = Summary(value=[Summary.Value(tag=tag, metadata=metadata)])
-        self._writer.file_writer.add_summary(summary, self.first_step)
+        self._writer._get_file_writer().add_summary(summary, self.first_step)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write one point of each curve."""

@@ -1,4 +1,4 @@
-"""Sends curves to Weights & Biases, or writes its offline files in the folder `wandb` of the run."""
+"""Sends curves to Weights & Biases, or writes its offline files to `wandb` in the run directory."""
 
 from __future__ import annotations
 

@@ -302,6 +302,9 @@ class Engine:
             if self.timer is not None:
                 batches = self.timer.watch(batches)
             for micro_batches in batches:
+                if self.step == 0 and self.world.is_main:
+                    images = self.task.input_pictures(micro_batches[0])
+                    self.tracker.pictures(1, images, "inputs")
                 self.train_step(micro_batches)
                 if self.timer is not None:
                     self.timer.step_done()

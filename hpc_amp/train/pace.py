@@ -1,4 +1,4 @@
-"""The speed of training, without evaluations and checkpoints, and the time that it waits for data."""
+"""The speed of training, without evaluations and checkpoints, and how long it waits for data."""
 
 from __future__ import annotations
 

@@ -80,16 +80,20 @@ class ProgressReport:
         `grad_norm`, and `grad_norm_NAME` if the task has several phases. A skipped update has
         none."""
         updates = self._engine.updates
-        norms = {u.phase.name: u.gradient_norm for u in updates if u.gradient_norm is not None}
-        if len(updates) == 1:
-            return {"grad_norm": float(value) for value in norms.values()}
-        return {f"grad_norm_{name}": float(value) for name, value in norms.items()}
+        names = [f"grad_norm_{update.phase.name}" for update in updates]
+        if len(names) == 1:
+            names = ["grad_norm"]
+        norms: dict[str, float] = {}
+        for name, update in zip(names, updates, strict=True):
+            if update.gradient_norm is not None:
+                norms[name] = float(update.gradient_norm)
+        return norms
 
     def _memory(self) -> dict[str, float]:
         """On a GPU, the most that torch has allocated and reserved on this rank's since the last
         report, in GiB. Empty on a CPU, and while steps are timed, whose peak is measured apart."""
         engine = self._engine
-        if engine.device.type != "cuda" or engine.timer is not None:
+        if engine.device.type != "cuda" or engine.train.timing is not None:
             return {}
         allocated = torch.cuda.max_memory_allocated(engine.device)
         reserved = torch.cuda.max_memory_reserved(engine.device)

@@ -30,8 +30,8 @@ from hpc_amp.train.stages import (
 )
 from hpc_amp.train.stopping import StopReason, StopWatch
 
-# How long trackers may take at the end for what they have not written yet. The time that the job has
-# left after a stop is for the checkpoint.
+# How long trackers may take at the end for what they have not written yet: after the last step, and
+# after a stop, when the job has little time left.
 _TRACKER_SECONDS = 60.0
 _HURRY_SECONDS = 10.0
 
@@ -57,11 +57,12 @@ def run_rank(run: RunDirectory, world: World, watch: StopWatch, sentry: Sentry) 
     except Exception as error:
         status = _end_failed(error, run, world, sentry)
         if engine is not None:
-            engine.tracker.close("failed", seconds=_HURRY_SECONDS)
+            engine.tracker.end("failed")
+            engine.tracker.close(_HURRY_SECONDS)
         return status
     sentry.unlimit()
     outcome = conclude(job.name, run, engine, reason) if world.is_main else None
-    engine.tracker.close(outcome, seconds=_HURRY_SECONDS if reason else _TRACKER_SECONDS)
+    engine.tracker.close(_HURRY_SECONDS if reason else _TRACKER_SECONDS)
     setup.leave()
     sentry.close()
     if outcome == "failed":

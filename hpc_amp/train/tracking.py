@@ -164,12 +164,14 @@ class Tracking:
             "has all curves"
         )
 
-    def close(self, outcome: str | None = None, *, seconds: float = 60.0) -> None:
-        """Write the last progress, and close all files and trackers.
+    def end(self, outcome: str) -> None:
+        """Tell the trackers how the attempt has ended (see `Tracker.end`)."""
+        if self._active:
+            self._call("end", outcome)
 
-        `outcome`: how the attempt has ended, see `Tracker.end`.
-        `seconds`: how long trackers may take for what they have not written yet.
-        """
+    def close(self, seconds: float = 60.0) -> None:
+        """Write the last progress, and close all files and trackers. `seconds`: how long trackers
+        may take for what they have not written yet."""
         if not self._active:
             return
         if self._progress:
@@ -177,8 +179,6 @@ class Tracking:
         if self._metrics is not None:
             with self._unless_disk_is_full():
                 self._metrics.close()
-        if outcome is not None:
-            self._call("end", outcome)
         for tracker in self._trackers.values():
             tracker.ask_to_close()
         until = time.monotonic() + seconds

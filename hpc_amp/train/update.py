@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpc_amp.amp.loss_gradients import parameters_of
 from hpc_amp.amp.model_precision import ModelPrecision
-from hpc_amp.amp.precision import PrecisionPolicy
 from hpc_amp.amp.norm import norm
+from hpc_amp.amp.precision import PrecisionPolicy
 from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.config.schema import Optimizer, Train
 from hpc_amp.distributed.gradients import average_gradients
@@ -110,7 +110,11 @@ class PhaseUpdate:
             group["lr"] = group["peak_lr"] * factor
 
     def run(
-        self, micro_batches: Sequence[Any], before_step: Callable[[], None], *, measure: bool
+        self,
+        micro_batches: Sequence[Any],
+        before_step: Callable[[], None],
+        *,
+        measure: bool = False,
     ) -> bool:
         """Update the networks of the phase.
 

@@ -41,6 +41,10 @@ class PairedBatch:
     def __len__(self) -> int:
         return len(self.seeds)
 
+    def examples(self, count: int) -> Tensor:
+        """Up to `count` of its images, [N, 3, H, W] from -1 to 1."""
+        return self.images[:count]
+
 
 @dataclass(frozen=True, slots=True)
 class UnpairedBatch:
@@ -61,6 +65,10 @@ class UnpairedBatch:
 
     def __len__(self) -> int:
         return len(self.seeds)
+
+    def examples(self, count: int) -> Tensor:
+        """Up to `count` of its images, [N, 3, H, W] from -1 to 1."""
+        return torch.cat((self.a[: count // 2], self.b[: count // 2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,10 @@ class ClassBatch:
 
     def __len__(self) -> int:
         return len(self.seeds)
+
+    def examples(self, count: int) -> Tensor:
+        """Up to `count` of its images, [N, 3, H, W] from -1 to 1."""
+        return self.content[:count]
 
 
 Batch = TypeVar("Batch", PairedBatch, UnpairedBatch, ClassBatch)
