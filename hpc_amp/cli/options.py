@@ -26,6 +26,7 @@ _SECTIONS = {
         "wait",
         "compare",
         "explain",
+        "export",
         "cancel",
         "resume",
         "shell",
