@@ -16,6 +16,7 @@ import wandb
 from hpc_amp.trackers import run
 from hpc_amp.trackers.run import Point
 from hpc_amp.trackers.sender import Sender
+from hpc_amp.trackers.wandb_files import rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,17 +37,28 @@ class Wandb(Sender):
         self._id = run.identity(run_dir)
         self._mode = choose_mode()
         self._file = run_dir / run.FOLDER / "wandb.json"
-        # Offline files and the server have got different points.
-        self._sent_by_mode: dict[str, dict[str, int]] = {}
+        # Offline files and the server have got different rows.
+        self._modes: dict[str, Any] = {}
         if self._file.exists():
-            self._sent_by_mode = json.loads(self._file.read_text())
-        self.sent = self._sent_by_mode.setdefault(self._mode, {})
+            self._modes = json.loads(self._file.read_text())
+        known = self._modes.get(self._mode, {"rows": 0, "sent": {}})
+        self._rows: int = known["rows"]
+        self.sent = known["sent"]
+        if self._mode == "offline":
+            self._read_files()
         self._config: Mapping[str, Any] = {}
         self._run: Any = None
         self.where = "wandb's server"
         if self._mode == "offline":
             folder = run_dir / "wandb"
-            self.where = f"{folder} (to send them: wandb sync --include-offline {folder}/offline-*)"
+            self.where = f"{folder} (to send them: wandb sync {folder}/offline-run-*)"
+
+    def _read_files(self) -> None:
+        """Add what killed attempts have written. wandb writes its files some seconds late."""
+        for row in rows(self.run_dir / "wandb", self._id):
+            self._rows = max(self._rows, row["_step"] + 1)
+            for name in row:
+                self.sent[name] = max(self.sent.get(name, -1), row["step"])
 
     def configuration(self, config: Mapping[str, Any]) -> None:
         """Keep the settings until there is something to send."""
@@ -75,14 +87,24 @@ class Wandb(Sender):
 
     def send(self, points: Sequence[Point]) -> None:
         """Add a row for each point."""
-        opened = self._open()
         for point in points:
-            opened.log({"step": point.step, "_timestamp": point.time, **point.values})
+            self._add({"step": point.step, "_timestamp": point.time, **point.values})
+
+    def _add(self, row: dict[str, Any]) -> None:
+        """Add a row. Each attempt continues the numbers of rows, which are wandb's own steps."""
+        self._open().log(row, step=self._rows, commit=True)
+        self._rows += 1
 
     def remember(self) -> None:
+        """Write down what the server has got."""
+        if self._mode != "offline":
+            self._write_record()
+
+    def _write_record(self) -> None:
         """Write what has been sent to trackers/wandb.json of the run."""
+        self._modes[self._mode] = {"rows": self._rows, "sent": self.sent}
         temporary = self._file.with_name(".wandb.json")
-        temporary.write_text(json.dumps(self._sent_by_mode))
+        temporary.write_text(json.dumps(self._modes))
         os.replace(temporary, self._file)
 
     def picture(self, step: int, name: str, picture: Tensor) -> None:
@@ -90,7 +112,7 @@ class Wandb(Sender):
         if step <= self.sent.get(name, -1):
             return
         pixels = picture.mul(255).clamp(0, 255).byte().permute(1, 2, 0).numpy()
-        self._open().log({"step": step, name: wandb.Image(pixels)})
+        self._add({"step": step, name: wandb.Image(pixels)})
         self.sent[name] = step
         self.remember()
 
@@ -99,6 +121,7 @@ class Wandb(Sender):
         if self._run is not None:
             self._run.finish(exit_code=int(outcome == "failed"))
             self._run = None
+            self._write_record()  # files that were sent may be removed
 
     def close(self) -> None:
         """Finish the run, if that has not been done."""
