@@ -22,16 +22,11 @@ def session_groups(folder: Path) -> list[Any]:
     context = RequestContext()
     written = backend.hparams_metadata(context, "")
     experiment = backend.experiment_from_metadata(context, "", True, written, None)
-    columns = [
-        api_pb2.ColParams(metric=one.name, include_in_result=True)
-        for one in experiment.metric_infos
-    ]
-    columns += [
-        api_pb2.ColParams(hparam=one.name, include_in_result=True)
-        for one in experiment.hparam_infos
-    ]
+    columns = [{"metric": one.name} for one in experiment.metric_infos]
+    columns += [{"hparam": one.name} for one in experiment.hparam_infos]
     statuses = [api_pb2.STATUS_SUCCESS, api_pb2.STATUS_RUNNING, api_pb2.STATUS_UNKNOWN]
+    shown = [api_pb2.ColParams(include_in_result=True, **one) for one in columns]
     request = api_pb2.ListSessionGroupsRequest(
-        start_index=0, slice_size=100, allowed_statuses=statuses, col_params=columns
+        start_index=0, slice_size=100, allowed_statuses=statuses, col_params=shown
     )
     return list(Handler(context, backend, "", request).run().session_groups)

@@ -1,5 +1,5 @@
-"""`python -m support.tracked RUN_DIR ATTEMPT FIRST LAST END TRACKER...`: an attempt that reports the
-steps from FIRST to LAST. END is `killed`, or the outcome of the attempt."""
+"""`python -m support.tracked RUN_DIR ATTEMPT FIRST LAST END TRACKER...`: an attempt that reports
+the steps from FIRST to LAST. END is `killed`, or the outcome of the attempt."""
 
 from __future__ import annotations
 
