@@ -26,19 +26,25 @@ class Point:
 
 
 def points(run_dir: Path) -> Iterator[Point]:
-    """The lines of metrics.jsonl. A line that is still being written is left out."""
+    """The lines of metrics.jsonl. A line that is still being written is left out.
+
+    A program of the user's own may write lines without a time, which get that of the file, and
+    values that are no numbers, which are left out.
+    """
     try:
         file = (run_dir / "metrics.jsonl").open(errors="replace")
     except FileNotFoundError:
         return
     with file:
+        changed = os.fstat(file.fileno()).st_mtime
         for text in file:
             try:
                 line = json.loads(text)
-                step, time = int(line.pop("step")), float(line.pop("time"))
+                step, time = int(line.pop("step")), float(line.pop("time", changed))
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue
-            yield Point(step, time, line)
+            numbers = {name: one for name, one in line.items() if isinstance(one, (int, float))}
+            yield Point(step, time, numbers)
 
 
 def configuration(run_dir: Path) -> dict[str, Any]:

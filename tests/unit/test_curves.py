@@ -199,8 +199,9 @@ def test_inputs_are_shown_once(tmp_path: Path) -> None:
     fit_until(engine(tmp_path, Classification, **options, model=model), 1)
     (picture,) = (tmp_path / "inputs").iterdir()
     assert picture.name == "step-00000001.png"
-    assert Image.open(picture).size == (4 * 32 + 5 * 2, 4 * 32 + 5 * 2)  # 16 images, and borders
-    pixels = np.asarray(Image.open(picture))
+    with Image.open(picture) as opened:
+        pixels = np.asarray(opened)
+    assert pixels.shape == (4 * 32 + 5 * 2, 4 * 32 + 5 * 2, 3)  # 16 images, and borders
     assert pixels.min() == 0 and 60 < pixels.mean() < 200
     picture.unlink()
     engine(tmp_path, Classification, attempt=2, **options, model=model).fit()

@@ -23,7 +23,7 @@ from hpc_amp.jobs.export import export, runs_of
 from hpc_amp.trackers import registry, thread
 from hpc_amp.trackers.base import Tracker
 from hpc_amp.trackers.registry import TRACKERS
-from hpc_amp.trackers.run import configuration, flat, identity
+from hpc_amp.trackers.run import Point, configuration, flat, identity, points
 from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.tracking import Tracking
 
@@ -88,8 +88,8 @@ def test_wandb_and_mlflow_have_each_point_once_over_attempts_and_exports(tmp_pat
     from hpc_amp.trackers.wandb_files import rows
 
     (own,) = (folder / "mlruns").glob("*/*/metrics/train/loss")
-    points = [line.split() for line in own.read_text().splitlines()]
-    assert [(int(step), float(value)) for _, value, step in points] == LOSSES
+    stored = [line.split() for line in own.read_text().splitlines()]
+    assert [(int(step), float(value)) for _, value, step in stored] == LOSSES
     found = [row for row in rows(folder / "wandb", identity(folder)) if "train/loss" in row]
     assert [(row["step"], row["train/loss"]) for row in found] == LOSSES
     assert [row["_step"] for row in found] == sorted({row["_step"] for row in found})
@@ -230,8 +230,15 @@ def test_a_package_that_is_missing_is_one_line_and_ends_nothing(
         export(tmp_path / "run", "wandb")
 
 
+def test_lines_of_a_program_of_the_users_own(tmp_path: Path) -> None:
+    lines = ['{"step": 1, "loss": 2.5}', '{"step": 2, "time": 5, "loss": 1, "phase": "warm"}']
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, "7", '{"loss": 1}', '{"step"']))
+    os.utime(tmp_path / "metrics.jsonl", (1e9, 1e9))
+    assert list(points(tmp_path)) == [Point(1, 1e9, {"loss": 2.5}), Point(2, 5.0, {"loss": 1})]
+    assert list(points(tmp_path / "nothing")) == []
+
+
 def test_a_tracker_gets_again_what_could_not_be_sent(tmp_path: Path) -> None:
-    from hpc_amp.trackers.run import Point
     from hpc_amp.trackers.sender import Sender
 
     sent: list[int] = []
@@ -261,14 +268,14 @@ def test_a_tracker_gets_again_what_could_not_be_sent(tmp_path: Path) -> None:
 
 def test_export_takes_the_folder_of_a_sweep_and_says_what_is_wrong(tmp_path: Path) -> None:
     sweep = tmp_path / "sweeps" / "lr" / "20261129-100000-aaaa"
-    points = [run_dir(sweep / "points" / f"{number:04d}") for number in range(3)]
-    assert runs_of(str(points[1]), tmp_path) == [points[1]]
+    folders = [run_dir(sweep / "points" / f"{number:04d}") for number in range(3)]
+    assert runs_of(str(folders[1]), tmp_path) == [folders[1]]
     (sweep / "campaign.json").write_text("{}")
     (sweep.parent / "latest").symlink_to(sweep.name)
-    assert runs_of(str(sweep.parent), tmp_path) == runs_of(str(sweep), tmp_path) == points
+    assert runs_of(str(sweep.parent), tmp_path) == runs_of(str(sweep), tmp_path) == folders
     with pytest.raises(UsageError, match="there is no run 'nothing'"):
         runs_of("nothing", tmp_path)
-    result = CliRunner().invoke(app, ["export", str(points[0])])
+    result = CliRunner().invoke(app, ["export", str(folders[0])])
     assert result.exit_code == 2 and "Give --wandb or --mlflow." in result.output
-    result = CliRunner().invoke(app, ["export", str(points[0]), "--mlflow"])
+    result = CliRunner().invoke(app, ["export", str(folders[0]), "--mlflow"])
     assert result.exit_code == 0 and "there is no metrics.jsonl yet" in result.output
