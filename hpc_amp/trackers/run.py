@@ -49,8 +49,8 @@ def points(run_dir: Path) -> Iterator[Point]:
 
 def configuration(run_dir: Path) -> dict[str, Any]:
     """The settings of a run that trackers show: `name`, `train`, and in `job` its nodes and GPUs.
-    Others are left out: the variables of `container.env`, for example, may be secret. Empty if the run has no
-    job.json and no train.json."""
+    Others are left out: the variables of `container.env`, for example, may be secret. Empty if the
+    run has no job.json and no train.json."""
     resolved = _read(run_dir / "job.json").get("job")
     if isinstance(resolved, dict):
         job = resolved.get("job", {})
