@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import wandb
 
+from hpc_amp.files import write_json
 from hpc_amp.trackers import run
 from hpc_amp.trackers.run import Point
 from hpc_amp.trackers.sender import Sender
@@ -103,9 +104,7 @@ class Wandb(Sender):
     def _write_record(self) -> None:
         """Write what has been sent to trackers/wandb.json of the run."""
         self._modes[self._mode] = {"rows": self._rows, "sent": self.sent}
-        temporary = self._file.with_name(".wandb.json")
-        temporary.write_text(json.dumps(self._modes))
-        os.replace(temporary, self._file)
+        write_json(self._file, self._modes)
 
     def picture(self, step: int, name: str, picture: Tensor) -> None:
         """Add a picture."""

@@ -56,8 +56,8 @@ class PhaseUpdate:
     that were skipped because gradients overflowed; `gradient_norm`, the norm that was last measured
     (see `run`), a scalar on the device, or None; `rehearsed`, whether `rehearse` was called.
 
-    Raises SettingError if the optimizer cannot work at this precision, and TrainingError if several
-    ranks are to train networks that share weights.
+    Raises SettingError if the optimizer cannot work at this precision, and TrainingError if there
+    are several ranks and the networks share weights.
     """
 
     def __init__(
