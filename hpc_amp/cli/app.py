@@ -17,6 +17,7 @@ from hpc_amp.cli.container import container
 from hpc_amp.cli.docs import docs
 from hpc_amp.cli.doctor import doctor
 from hpc_amp.cli.explain import explain
+from hpc_amp.cli.export import export
 from hpc_amp.cli.job_options import JobCommand, takes_job
 from hpc_amp.cli.migrate import migrate
 from hpc_amp.cli.options import (
@@ -66,6 +67,7 @@ app.add_command(container)
 app.add_command(docs)
 app.add_command(doctor)
 app.add_command(explain)
+app.add_command(export)
 app.add_command(migrate)
 app.add_command(prune)
 app.add_command(rm)

@@ -32,6 +32,7 @@ _SECTIONS = {
         "wait",
         "compare",
         "explain",
+        "export",
         "cancel",
         "resume",
         "shell",

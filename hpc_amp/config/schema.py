@@ -453,8 +453,9 @@ class Train:
     log_every: Count = 20
     """Steps between two lines of the log and two points of the curves."""
     trackers: Words = field(default_factory=lambda: ["tensorboard"])
-    """Where curves are written in addition to `metrics.jsonl`: `tensorboard`, and the names of
-    trackers that other packages add. Each has to be installed in the image of the job too."""
+    """Where curves are written in addition to `metrics.jsonl`: `tensorboard`, `wandb`, `mlflow`,
+    and the names of trackers that other packages add. Each has to be installed in the image of the
+    job too. See [tracking](tracking.md)."""
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
     """When checkpoints are saved."""
     timing: Timing | None = None

@@ -63,6 +63,7 @@ CATALOGUE = (
     Check("env.libs", ("node",), "LD_LIBRARY_PATH of the image is kept"),
     Check("usersite", ("node", "image"), "Python does not use packages in ~/.local"),
     Check("py.path", ("node", "image"), "no other packages come before those of the image"),
+    Check("trackers", ("node",), "the packages of `train.trackers` are there"),
     Check("gpu.count", ("node", "image"), "the requested GPUs are visible"),
     Check("gpu.driver", ("login", "node", "image"), "the driver supports the image's CUDA"),
     Check(
