@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import signal
@@ -112,3 +113,10 @@ def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = WarmPython(tmp_path_factory.mktemp("warm"))
     yield made.python
     made.close()
+
+
+@pytest.fixture(scope="session")
+def warm_cluster(cluster: test_cluster.Cluster, warm_python: Path) -> test_cluster.Cluster:
+    """The cluster with that Python in its containers."""
+    folder = str(warm_python.parents[1])
+    return dataclasses.replace(cluster, binds=[*cluster.binds, folder], python=str(warm_python))
