@@ -511,10 +511,11 @@ def test_the_deadline_alone_makes_a_run_go_on(system: System) -> None:
 
 
 @only("gridengine")
-def test_a_training_goes_on_in_another_job(system: System) -> None:
+def test_a_training_goes_on_in_another_job(system: System, warm_cluster: Cluster) -> None:
     run_dir = system.submit(
         *(CONFIG, *TRAINING, "job.ranks_per_node=1", "job.walltime=5m", "job.stop_margin=299s"),
         *("train.max_steps=2", "train.checkpoint=1h", "launch.preflight=false"),
+        *warm_cluster.overrides[1:],
     )
 
     assert system.wait_for(run_dir, "finished")["attempt"] == 2
