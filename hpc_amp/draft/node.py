@@ -1,0 +1,1 @@
+"""`hpc-amp site draft --on-node`: a small job that looks at a node."""
