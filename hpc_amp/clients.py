@@ -29,10 +29,10 @@ class Clients:
         """Whether a program is on this machine's PATH."""
         return self.which(program) is not None
 
-    def output(self, *command: str, with_errors: bool = False) -> str:
+    def output(self, *command: str, with_errors: bool = False, quiet: bool = False) -> str:
         """The output of a command; empty if it is missing, fails or does not end in time.
         `with_errors`: with the text on its standard error. A program that did not end in time is
-        not called again."""
+        not called again. `quiet`: a failure is not recorded."""
         shown = " ".join(command)
         program = self.which(command[0])
         if program is None:
@@ -48,6 +48,8 @@ class Clients:
         except subprocess.TimeoutExpired:
             self._silent.add(command[0])
             self._record(shown, f"did not answer within {self._seconds:g} s")
+            return ""
+        if status != 0 and quiet:
             return ""
         if status != 0:
             lines = [line.strip() for line in (errors or output).splitlines() if line.strip()]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hpc_amp.cli.options import json_option
+from hpc_amp.cli.options import json_option, runs_dir_option
 
 
 @click.group()
@@ -40,6 +40,7 @@ def site() -> None:
     help="Write to FILE; - prints. Default: ~/.config/hpc-amp/sites/NAME.yaml.",
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@runs_dir_option
 def draft(
     name: str | None,
     queue: str | None,
@@ -48,6 +49,7 @@ def draft(
     scheduler: str | None,
     output: Path | None,
     force: bool,
+    runs_dir: Path,
 ) -> None:
     """Write a site file for this cluster, from what its commands report.
 
@@ -75,7 +77,7 @@ def draft(
     if on_node:
         from hpc_amp.draft.node import look
 
-        look(found, made, lambda text: click.echo(text, err=True))
+        look(found, made.text, given, runs_dir, lambda text: click.echo(text, err=True))
         made = drafts.finish(found, given, chosen, others)
     if not to_file:
         click.echo(made.text, nl=False)

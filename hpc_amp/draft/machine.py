@@ -129,7 +129,12 @@ def interfaces(root: Path = Path("/")) -> list[str]:
         names = sorted(os.listdir(root / "sys/class/net"))
     except OSError:
         return []
-    return [name for name in names if not _VIRTUAL.match(name)]
+    return [name for name in names if is_network(name)]
+
+
+def is_network(name: str) -> bool:
+    """Whether an interface leads to other machines, judged by its name."""
+    return not _VIRTUAL.match(name)
 
 
 def fabric_of(names: Sequence[str]) -> str | None:

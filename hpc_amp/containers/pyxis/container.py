@@ -156,7 +156,8 @@ class Pyxis(Container):
         """The plug-in adds options to srun."""
         if not clients.has("srun"):
             return ""
-        found = "--container-image" in clients.output("srun", "--help", with_errors=True)
+        shown = clients.output("srun", "--help", with_errors=True, quiet=True)
+        found = "--container-image" in shown
         return "srun --help has --container-image" if found else ""
 
     def check_here(
