@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from hpc_amp.clients import Clients
@@ -87,12 +87,11 @@ def _add_module(draft: SiteDraft, names: Sequence[str], modules: Sequence[str]) 
     for name in names:
         container = CONTAINERS.get(name)
         words = {name, *container.binaries} if container.uses_image else set()
-        fitting = [one for one in modules if words & set(one.lower().split("/")[:-1] or [one])]
+        fitting = [one for one in modules if words & set(one.lower().split("/"))]
         if fitting:
             draft.add("runtime", name, f"module avail: {_few(fitting)}")
-            load = _without_version(fitting)
             source = "No container runtime is on PATH here, and module avail has one."
-            draft.add("setup", f"module load {load}\n", source)
+            draft.add("setup", f"module load {_without_version(fitting[0], words)}\n", source)
             return
     draft.ask(
         "runtime",
@@ -102,10 +101,11 @@ def _add_module(draft: SiteDraft, names: Sequence[str], modules: Sequence[str]) 
     )
 
 
-def _without_version(modules: Sequence[str]) -> str:
-    """The name under which `module load` finds the default version."""
-    name, slash, _ = modules[0].rpartition("/")
-    return name if slash else modules[0]
+def _without_version(module: str, words: Set[str]) -> str:
+    """The name under which `module load` finds the default version: up to the part in `words`."""
+    parts = module.split("/")
+    last = next(at for at, part in enumerate(parts) if part.lower() in words)
+    return "/".join(parts[: last + 1])
 
 
 def _few(names: Sequence[str]) -> str:
@@ -117,7 +117,7 @@ def module_names(text: str) -> list[str]:
     that ends with a colon names a folder; marks such as `(default)` and `(L)` are removed."""
     found = []
     for line in text.splitlines():
-        word = re.sub(r"\([^)]*\)$|<[^>]*>$", "", line.strip()).rstrip("/")
+        word = re.sub(r"(\s*(\([^)]*\)|<[^>]*>))+$", "", line.strip()).rstrip("/")
         if re.fullmatch(r"[A-Za-z0-9][\w.+/-]*", word) and not line.rstrip().endswith(":"):
             found.append(word)
     return list(dict.fromkeys(found))

@@ -21,7 +21,7 @@ from hpc_amp.jobs.control import cancel
 from hpc_amp.jobs.follow import follow
 from hpc_amp.jobs.submit import prepare, submit
 
-_SCRIPT = Path(__file__).with_name("look.sh")
+SCRIPT = Path(__file__).with_name("look.sh")
 
 
 def look(
@@ -41,7 +41,7 @@ def look(
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             runs_dir.rmdir()  # if it did not exist before
-    _add(draft, seen)
+    add_seen(draft, seen)
 
 
 def _run(
@@ -50,7 +50,7 @@ def _run(
     """Run the job and read its result. All files are in `folder`."""
     site, script, result = folder / f"{name}.yaml", folder / "look.sh", folder / "seen"
     site.write_text(site_text, encoding="utf-8")
-    shutil.copyfile(_SCRIPT, script)
+    shutil.copyfile(SCRIPT, script)
     programs = [one for name in CONTAINERS.names() for one in CONTAINERS.get(name).binaries]
     gpus = 1 if draft.value("defaults.job.gpus_per_node") else 0
     keys = {
@@ -86,15 +86,21 @@ def _run(
             f"the job that looks at a node is {status.state}{reason}",
             hint=f"its log is {kept}; leave --on-node out to write the file without it",
         )
+    return read_seen(result)
+
+
+def read_seen(result: Path) -> list[tuple[str, str]]:
+    """The keys and values that the script wrote, without empty ones."""
     lines = result.read_text(errors="replace").splitlines()
-    return [(line.partition("\t")[0], line.partition("\t")[2]) for line in lines]
+    pairs = [(line.partition("\t")[0], line.partition("\t")[2].strip()) for line in lines]
+    return [(key, value) for key, value in pairs if value]
 
 
-def _add(draft: SiteDraft, seen: list[tuple[str, str]]) -> None:
+def add_seen(draft: SiteDraft, seen: list[tuple[str, str]]) -> None:
     """Add what was seen on a node to the draft."""
 
     def all_of(key: str) -> list[str]:
-        return [value for name, value in seen if name == key and value]
+        return [value for name, value in seen if name == key]
 
     host = next(iter(all_of("host")), "a node")
     where = f"Seen on node {host} (--on-node)"
