@@ -10,7 +10,7 @@ def records(text: str) -> list[dict[str, str]]:
     ends at a blank. If a name comes twice, the first one counts, because free text such as `Reason`
     is at the end."""
     found = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         fields: dict[str, str] = {}
         for part in line.split():
             name, equals, value = part.partition("=")
@@ -24,7 +24,7 @@ def records(text: str) -> list[dict[str, str]]:
 def settings(text: str) -> dict[str, str]:
     """The settings in the output of `scontrol show config`, which has one in each line."""
     found = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         name, equals, value = line.partition("=")
         if equals:
             found[name.strip()] = value.strip()
@@ -34,7 +34,7 @@ def settings(text: str) -> dict[str, str]:
 def rows(text: str, columns: int) -> list[list[str]]:
     """The rows in the output of `sinfo --noheader` with a format of columns between `|`. A row with
     another number of columns is left out."""
-    found = [line.split("|") for line in text.splitlines()]
+    found = [line.split("|") for line in text.split("\n")]
     return [row for row in found if len(row) == columns]
 
 
@@ -63,7 +63,7 @@ def gpus(gres: str) -> dict[str, int]:
 def mpi_types(text: str) -> list[str]:
     """The types in the output of `srun --mpi=list`. Older versions write `srun: ` before each."""
     found = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         word = line.removeprefix("srun:").strip()
         if re.fullmatch(r"[a-z][a-z0-9_]*", word):
             found.append(word)
