@@ -6,12 +6,14 @@ The job is submitted with the drafted site, as any job. So it also shows whether
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from hpc_amp.config.load import JobText
+from hpc_amp.config.load import JobText, LoadedJob
 from hpc_amp.config.site_draft import SiteDraft
 from hpc_amp.config.write import to_text
 from hpc_amp.containers import CONTAINERS
@@ -19,7 +21,9 @@ from hpc_amp.draft.machine import fabric_of, is_network, shared_mounts
 from hpc_amp.errors import HpcAmpError
 from hpc_amp.jobs.control import cancel
 from hpc_amp.jobs.follow import follow
+from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.submit import prepare, submit
+from hpc_amp.schedulers import get_scheduler
 
 SCRIPT = Path(__file__).with_name("look.sh")
 
@@ -52,23 +56,9 @@ def _run(
     site.write_text(site_text, encoding="utf-8")
     shutil.copyfile(SCRIPT, script)
     programs = [one for name in CONTAINERS.names() for one in CONTAINERS.get(name).binaries]
-    gpus = 1 if draft.value("defaults.job.gpus_per_node") else 0
-    keys = {
-        "name": "site-draft",
-        "site": str(site),
-        "runs_dir": str(folder),
-        "job": {
-            "nodes": 1,
-            "gpus_per_node": gpus,
-            "ranks_per_node": 1,
-            "walltime": "10m",
-            "stop_margin": "1m",
-            "max_restarts": 0,
-        },
-        "launch": {"preflight": False},
-        "run": ["bash", str(script), str(result), *dict.fromkeys(programs)],
-    }
-    plan, loaded = prepare(JobText(site, to_text(keys)), [])
+    plan, loaded = _prepare(
+        draft, site, ["bash", str(script), str(result), *dict.fromkeys(programs)]
+    )
     submission = submit(plan, loaded.text)
     say(f"submitted job {submission.job_id}, which looks at a node; Ctrl-C cancels it")
     log: list[str] = []
@@ -87,6 +77,29 @@ def _run(
             hint=f"its log is {kept}; leave --on-node out to write the file without it",
         )
     return read_seen(result)
+
+
+def _prepare(draft: SiteDraft, site: Path, command: list[str]) -> tuple[Plan, LoadedJob]:
+    """The plan of the job. It has one GPU, or all of a node if the scheduler cannot give one."""
+    count = draft.value("defaults.job.gpus_per_node") or 0
+    keys: dict[str, Any] = {
+        "name": "site-draft",
+        "site": str(site),
+        "runs_dir": str(site.parent),
+        "launch": {"preflight": False},
+        "run": command,
+    }
+    resources = {"nodes": 1, "ranks_per_node": 1, "cpus_per_gpu": 1, "max_restarts": 0}
+    resources |= {"walltime": "10m", "stop_margin": "1m"}
+
+    def with_gpus(number: int) -> tuple[Plan, LoadedJob]:
+        keys["job"] = {**resources, "gpus_per_node": number}
+        return prepare(JobText(site, to_text(keys)), [])
+
+    try:
+        return with_gpus(min(1, count))
+    except ConfigError:
+        return with_gpus(count)
 
 
 def read_seen(result: Path) -> list[tuple[str, str]]:
@@ -114,6 +127,7 @@ def add_seen(draft: SiteDraft, seen: list[tuple[str, str]]) -> None:
         cards = ", ".join(all_of("card")) or "no InfiniBand"
         draft.facts.append(f"node {host}: interfaces {', '.join(networks)}; {cards}")
     _add_runtime(draft, all_of("runtime"), where)
+    _add_launcher(draft, "".join(all_of("mpirun")), "".join(all_of("mpiexec")), where)
     for program in ("mpirun", "mpiexec"):
         draft.facts += [f"node {host}: {program} is {text}" for text in all_of(program)]
     here = shared_mounts([f"- {mount}" for mount in all_of("mount")])
@@ -123,6 +137,16 @@ def add_seen(draft: SiteDraft, seen: list[tuple[str, str]]) -> None:
         draft.add("bind", both, f"{where} and on this machine: shared file systems (/proc/mounts)")
     for text in dict.fromkeys(all_of("scratch")):
         draft.facts.append(f"node {host}: local or temporary files: {text} free")
+
+
+def _add_launcher(draft: SiteDraft, mpirun: str, mpiexec: str, where: str) -> None:
+    """`mpiexec`, if the scheduler has no launcher of its own and mpirun is not Open MPI's."""
+    scheduler = draft.value("scheduler")
+    if scheduler is None or get_scheduler(scheduler).step_launcher:
+        return
+    if mpiexec and not re.search("Open ?MPI|OpenRTE", mpirun):
+        source = f"{where}: mpiexec is {mpiexec}, and mpirun is {mpirun or 'missing'}"
+        draft.add("launcher", "mpiexec", source)
 
 
 def _add_gpus(draft: SiteDraft, gpus: list[str], devices: list[str], where: str) -> None:
