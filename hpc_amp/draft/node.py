@@ -18,7 +18,7 @@ from hpc_amp.config.site_draft import SiteDraft
 from hpc_amp.config.write import to_text
 from hpc_amp.containers import CONTAINERS
 from hpc_amp.draft.machine import fabric_of, is_network, shared_mounts
-from hpc_amp.errors import HpcAmpError
+from hpc_amp.errors import ConfigError, HpcAmpError
 from hpc_amp.jobs.control import cancel
 from hpc_amp.jobs.follow import follow
 from hpc_amp.jobs.plan import Plan
