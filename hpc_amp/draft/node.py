@@ -89,7 +89,12 @@ def _prepare(draft: SiteDraft, site: Path, command: list[str]) -> tuple[Plan, Lo
         "launch": {"preflight": False},
         "run": command,
     }
-    resources = {"nodes": 1, "ranks_per_node": 1, "cpus_per_gpu": 1, "max_restarts": 0}
+    resources: dict[str, Any] = {
+        "nodes": 1,
+        "ranks_per_node": 1,
+        "cpus_per_gpu": 1,
+        "max_restarts": 0,
+    }
     resources |= {"walltime": "10m", "stop_margin": "1m"}
 
     def with_gpus(number: int) -> tuple[Plan, LoadedJob]:
