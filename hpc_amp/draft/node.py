@@ -37,14 +37,16 @@ def look(
     about the progress. The run directory, in `runs_dir`, is removed at the end, except if the job
     failed. Ctrl-C cancels the job. Raises HpcAmpError if the job cannot be submitted or fails.
     """
+    is_new = not runs_dir.exists()
     runs_dir.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".site-draft-", dir=runs_dir.resolve()))
     try:
         seen = _run(draft, site_text, name, folder, say)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            runs_dir.rmdir()  # if it did not exist before
+        if is_new:
+            with contextlib.suppress(OSError):
+                runs_dir.rmdir()
     add_seen(draft, seen)
 
 

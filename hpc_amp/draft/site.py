@@ -112,11 +112,11 @@ def finish(draft: SiteDraft, name: str, scheduler: str, others: list[str]) -> Dr
                 continue
             break
     questions = sum(entry.is_open for entry in draft.entries.values())
-    return DraftedSite(name, path_text(text), questions)
+    return DraftedSite(name, without_surrogates(text), questions)
 
 
-def path_text(text: str) -> str:
-    """Text without lone surrogates, which cannot be written."""
+def without_surrogates(text: str) -> str:
+    """Text in which lone surrogates, which cannot be written, are replaced."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -164,6 +164,7 @@ def test_several_kinds_of_nodes(cluster: Cluster) -> None:
     text = flat(text)
     assert "MaxNodes=2, AllowAccounts=projA,projB, AllowQos=normal,long" in text
     assert "# directives: [--qos=normal]" in text
+    assert "have the features a100, ib (scontrol show nodes): --constraint=a100 chooses" in text
     assert "3900 MiB for each CPU (DefMemPerCPU)" in text
     assert "2 x 126 CPUs" in text and "gpu:9" not in text
     # The default partition has no GPUs, and one that is down is not chosen.

@@ -111,6 +111,7 @@ def draft_site(draft: SiteDraft, clients: Clients, queue: str | None) -> None:
         _add_queue(draft, chosen, list(partitions.values()), was_given=queue is not None)
         _add_gpus(draft, chosen, config)
         _add_sharing(draft, chosen, config)
+        _add_features(draft, chosen)
     elif queue is not None:
         draft.add("defaults.job.queue", queue, "given; neither scontrol nor sinfo confirms it")
     else:
@@ -328,14 +329,28 @@ def _add_sharing(draft: SiteDraft, chosen: Partition, config: Mapping[str, str])
         "node disturbs measurements, and a whole one may be charged whole.",
     )
     if memory:
-        draft.ask(
-            "defaults.job.memory",
-            "64GiB",
-            f"Without job.memory, a job gets {memory} (scontrol). A node has "
-            f"{chosen.kinds[0].megabytes / 1024:.0f} GiB."
-            if chosen.kinds
-            else memory,
-        )
+        node = f"{chosen.kinds[0].megabytes / 1024:.0f} GiB" if chosen.kinds else "an unknown size"
+        question = f"Without job.memory, a job gets {memory} (scontrol). A node has {node}."
+        draft.ask("defaults.job.memory", "64GiB", question)
+
+
+def _add_features(draft: SiteDraft, chosen: Partition) -> None:
+    """Features that only the nodes with the chosen GPUs have."""
+    best = chosen.gpu_kinds[0] if chosen.gpu_kinds else None
+    others = [kind for kind in chosen.kinds if kind is not best]
+    if best is None or not others:
+        return
+    elsewhere = {name for kind in others for name in kind.features.split(",")}
+    own = [name for name in best.features.split(",") if name and name not in elsewhere]
+    if not own:
+        return
+    text = f"only nodes with {best.gres or 'these GPUs'} have the features {', '.join(own)} "
+    text += "(scontrol show nodes)"
+    if "directives" in draft.entries:
+        draft.facts.append(f"{text}: --constraint={own[0]} chooses them")
+    else:
+        question = f"Shall every job name its kind of node? In {chosen.name}, {text}."
+        draft.ask("directives", [f"--constraint={own[0]}"], question)
 
 
 def _memory_limit(chosen: Partition, config: Mapping[str, str]) -> str:
