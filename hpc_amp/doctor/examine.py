@@ -11,7 +11,7 @@ from pathlib import Path
 from hpc_amp.config.checks import check_job
 from hpc_amp.config.load import JobText
 from hpc_amp.config.site import Site
-from hpc_amp.config.sites import find_site, host_names, load_for_site, path_of
+from hpc_amp.config.sites import find_site, host_names, load_for_site, path_of, site_files
 from hpc_amp.containers import CONTAINERS, image_runtime
 from hpc_amp.containers.image import machine
 from hpc_amp.doctor.data import check_data
@@ -33,6 +33,7 @@ from hpc_amp.finding import Finding
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
+from hpc_amp.schedulers import SCHEDULERS
 
 
 def examine_machine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
@@ -97,14 +98,20 @@ def examine_site(
     """Check a site, given by its name or path, as far as that is possible without a job.
 
     A job with the site's defaults, changed by `overrides`, is planned and not submitted. Errors of
-    the site file become findings.
+    the site file become findings. Raises ConfigError if there is no such site.
     """
+    is_path = "/" in name or name.endswith((".yaml", ".yml"))
+    exists = (
+        Path(name).is_file() if is_path else name in ("auto", *site_files(), *SCHEDULERS.names())
+    )
     try:
         site = find_site(name)
         where = path_of(site, name)
         text = f"name: doctor\nsite: {json.dumps(str(where or site.name))}\nrun: ['true']\n"
         loaded, site = load_for_site(JobText(where or Path(name), text), overrides)
     except ConfigError as error:
+        if not exists:
+            raise
         return [from_config_error(error)]
     title = f"{site.name} ({site.scheduler})"
     found = [Finding("site", "good", title + (f": {where}" if where else ", without a file"))]

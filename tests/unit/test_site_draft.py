@@ -582,5 +582,6 @@ def test_doctor_checks_a_site(cluster: Cluster, environ: dict[str, str]) -> None
     own.write_text("scheduler: slurm\ngpu_request: ngpus\n")
     status, found = findings(str(own))
     assert status == 1 and "own.yaml:2: gpu_request: Slurm does not know" in found[0]["what"]
-    status, found = findings("nix")
-    assert status == 1 and "there is no site 'nix'" in found[0]["what"]
+    words = ("doctor", "site=nix")
+    unknown = commands.hpc_amp(*words, cwd=cluster.folder, environ=environ)
+    assert unknown.returncode == 2 and "there is no site 'nix'" in unknown.stderr
