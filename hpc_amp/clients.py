@@ -29,11 +29,14 @@ class Clients:
         """Whether a program is on this machine's PATH."""
         return self.which(program) is not None
 
-    def output(self, *command: str, with_errors: bool = False, quiet: bool = False) -> str:
-        """The output of a command; empty if it is missing, fails or does not end in time.
-        `with_errors`: with the text on its standard error. A program that did not end in time is
-        not called again. `quiet`: a failure is not recorded."""
-        shown = " ".join(command)
+    def output(
+        self, *command: str, name: str = "", with_errors: bool = False, quiet: bool = False
+    ) -> str:
+        """The output of a command; empty if it is missing, fails or does not end in time. A program
+        that did not end in time is not called again. `name` is the command for the user, if it is
+        shorter. `with_errors`: with the text on its standard error. `quiet`: a failure is not
+        recorded."""
+        shown = name or " ".join(command)
         program = self.which(command[0])
         if program is None:
             self._record(command[0], "is not on this machine's PATH")

@@ -65,20 +65,19 @@ def draft(
     if to_file and known is not None and not force:
         drafts.refuse_existing(known)  # before the commands are asked
     clients = Clients()
-    chosen, others = drafts.scheduler_here(clients, scheduler)
-    found = drafts.read_cluster(clients, chosen, queue)
+    found = drafts.read_cluster(clients, scheduler, queue)
     if account is not None:
         found.add("defaults.job.account", account, "given with --account")
     given = given or drafts.name_of_cluster(found)
     path = drafts.place_of(given, output)
     if to_file and not force:
         drafts.refuse_existing(path)
-    made = drafts.finish(found, given, chosen, others)
+    made = drafts.finish(found, given)
     if on_node:
         from hpc_amp.draft.node import look
 
         look(found, made.text, given, runs_dir, lambda text: click.echo(text, err=True))
-        made = drafts.finish(found, given, chosen, others)
+        made = drafts.finish(found, given)
     if not to_file:
         click.echo(made.text, nl=False)
         return

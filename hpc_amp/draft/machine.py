@@ -69,7 +69,7 @@ def _add_runtime(draft: SiteDraft, clients: Clients) -> None:
     names = [name for name in CONTAINERS.names() if name != "auto"]
     seen = {name: CONTAINERS.get(name)().seen_here(clients) for name in names}
     found = [name for name in names if seen[name]]
-    modules = module_names(clients.output("bash", "-lc", _MODULES))
+    modules = module_names(clients.output("bash", "-lc", _MODULES, name="module avail"))
     shown = "; ".join(f"{name}: {seen[name]}" for name in found)
     if found:
         source = f"On this machine: {shown}. Only a node shows whether it is there too (--on-node)."

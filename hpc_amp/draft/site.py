@@ -37,27 +37,33 @@ class DraftedSite:
     """The number of keys that somebody has to decide."""
 
 
-def scheduler_here(clients: Clients, wanted: str | None = None) -> tuple[str, list[str]]:
-    """The scheduler to describe, and the others that are configured on this machine. Raises
-    UsageError if there is none."""
+def scheduler_here(clients: Clients, wanted: str | None = None) -> tuple[str, str]:
+    """The scheduler to describe, and why it is this one. `wanted` is its name, if the user gave it.
+    Raises UsageError if there is none."""
     here = [one.name for one in SCHEDULERS if one.is_configured(clients.which)]
     if wanted is not None:
         if wanted not in SCHEDULERS:
             names = ", ".join(SCHEDULERS.names())
             raise UsageError(f"there is no scheduler {wanted!r}", hint=f"known are: {names}")
-        return wanted, [name for name in here if name != wanted]
+        return wanted, "Given with --scheduler."
     if not here:
         raise UsageError(
             "no scheduler is configured on this machine, so there is no cluster to describe",
             hint="call it on a login node; --scheduler NAME asks that scheduler all the same",
         )
-    return here[0], here[1:]
+    source = f"{get_scheduler(here[0]).title} is configured on this machine."
+    if len(here) > 1:
+        source += f" So is {', '.join(here[1:])}, which --scheduler chooses."
+    return here[0], source
 
 
-def read_cluster(clients: Clients, scheduler: str, queue: str | None) -> SiteDraft:
-    """Read what the commands of a scheduler and this machine report. Raises UsageError if the
-    scheduler has no such queue."""
+def read_cluster(clients: Clients, wanted: str | None, queue: str | None) -> SiteDraft:
+    """Read what the commands of the scheduler and this machine report. `wanted` is the scheduler,
+    or None for the one that is configured here. Raises UsageError if there is none, or if it has no
+    such queue."""
+    scheduler, source = scheduler_here(clients, wanted)
     draft = SiteDraft()
+    draft.add("scheduler", scheduler, source)
     get_scheduler(scheduler).draft_site(draft, clients, queue)
     draft_machine(draft, clients, host_names())
     draft.unread = clients.unread
@@ -84,14 +90,9 @@ def name_of_cluster(draft: SiteDraft) -> str:
     return f"{name or 'my'}-cluster" if name in ("", "auto", *SCHEDULERS.names()) else name
 
 
-def finish(draft: SiteDraft, name: str, scheduler: str, others: list[str]) -> DraftedSite:
+def finish(draft: SiteDraft, name: str) -> DraftedSite:
     """The text of the site file. A value that a site file cannot have, such as a name with a line
     feed, becomes a comment with the reason."""
-    title = get_scheduler(scheduler).title
-    source = f"{title} is configured on this machine."
-    if others:
-        source += f" So is {', '.join(others)}: --scheduler chooses it."
-    draft.add("scheduler", scheduler, source)
     heading = _HEADING.format(
         name=draft.name or "this cluster",
         date=datetime.date.today().isoformat(),

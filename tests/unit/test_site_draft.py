@@ -30,6 +30,7 @@ from hpc_amp.schedulers import SCHEDULERS
 from hpc_amp.schedulers.cobalt.draft import table
 from hpc_amp.schedulers.slurm import reports
 
+ORDINARY_PATH = os.environ["PATH"]
 OUTPUTS = Path(__file__).parent / "clients"
 
 
@@ -102,7 +103,7 @@ def drafted(
 ) -> tuple[Site, str, dict[str, Any]]:
     """The drafted site, its text, and its defaults of a job."""
     draft = site.read_cluster(clients, scheduler, queue)
-    made = site.finish(draft, "here", scheduler, [])
+    made = site.finish(draft, "here")
     path = folder / "here.yaml"
     path.write_text(made.text)
     found = load_site(path)
@@ -471,6 +472,23 @@ def test_the_script_for_a_node(tmp_path: Path) -> None:
     assert ("interface", "lo") in seen
     assert any(key == "runtime" and value.startswith("sh /") for key, value in seen)
     assert all(key and value for key, value in seen)
+
+
+def test_a_real_job_on_this_machine(cluster: Cluster) -> None:
+    """Without a stub: the job is submitted, runs, and is removed."""
+    environ = clean_environ(XDG_CONFIG_HOME=str(cluster.folder / "config"))
+    # The login shell of this machine may be slow, and has no modules.
+    cluster.runs("bash", 'case $1 in -lc) ;; *) exec /bin/bash "$@" ;; esac')
+    environ["PATH"] = f"{cluster.bin}:{ORDINARY_PATH}"
+    work = cluster.folder / "work"
+    work.mkdir()
+    words = ("site", "draft", "mine", "--scheduler", "local", "--on-node")
+    result = commands.hpc_amp(*words, cwd=work, environ=environ)
+    assert result.returncode == 0, result.stderr
+    assert "which looks at a node" in result.stderr
+    text = (cluster.folder / "config/hpc-amp/sites/mine.yaml").read_text()
+    assert f"node {os.uname().nodename}: interfaces" in flat(text).replace("- ", "")
+    assert not list(work.iterdir())
 
 
 # -- the command ----------------------------------------------------------------------------------
