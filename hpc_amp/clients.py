@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -80,7 +81,12 @@ class Clients:
         try:
             output, errors = process.communicate(timeout=self._seconds)
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            # Not read to their end: a process that left the session may still have them open.
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
             raise
         return process.returncode, output, errors

@@ -217,6 +217,17 @@ def test_a_client_that_hangs(cluster: Cluster) -> None:
     assert found.srun_mpi == "pmix"  # others still answer
 
 
+def test_a_client_whose_child_keeps_its_output_open(cluster: Cluster) -> None:
+    mark = cluster.folder / "child"
+    program = f"import os, time; os.setsid(); open('{mark}', 'w').write(str(os.getpid()))"
+    cluster.runs("qstat", f'{sys.executable} -c "{program}; time.sleep(1000)" &\nsleep 1000')
+    clients = cluster.clients(seconds=2)
+    assert clients.output("qstat", "-Bf") == ""
+    assert clients.unread == ["qstat -Bf: did not answer within 2 s"]
+    if mark.exists():
+        os.kill(int(mark.read_text()), signal.SIGKILL)
+
+
 def has_ended(pid: int) -> bool:
     try:
         return ") Z" in Path(f"/proc/{pid}/stat").read_text()
