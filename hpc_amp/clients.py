@@ -13,6 +13,8 @@ from hpc_amp.resources import Which
 
 SECONDS = 20.0
 """The time that a command may take. A busy scheduler needs a few seconds."""
+_GRACE = 1.0
+"""Seconds between SIGTERM and SIGKILL."""
 
 
 class Clients:
@@ -81,12 +83,21 @@ class Clients:
         try:
             output, errors = process.communicate(timeout=self._seconds)
         except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _end(process)
             # Not read to their end: a process that left the session may still have them open.
             for pipe in (process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
             raise
         return process.returncode, output, errors
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a command and its children. SIGTERM comes first: start-up files of a login shell may hold
+    a lock that they remove at their end."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
