@@ -22,6 +22,7 @@ from hpc_amp.errors import ConfigError, HpcAmpError
 from hpc_amp.jobs.control import cancel
 from hpc_amp.jobs.follow import follow
 from hpc_amp.jobs.plan import Plan
+from hpc_amp.jobs.render import render
 from hpc_amp.jobs.submit import prepare, submit
 from hpc_amp.schedulers import get_scheduler
 
@@ -58,7 +59,7 @@ def _run(
     site.write_text(site_text, encoding="utf-8")
     shutil.copyfile(SCRIPT, script)
     programs = [one for name in CONTAINERS.names() for one in CONTAINERS.get(name).binaries]
-    plan, loaded = _prepare(
+    plan, loaded = prepare_look(
         draft, site, ["bash", str(script), str(result), *dict.fromkeys(programs)]
     )
     submission = submit(plan, loaded.text)
@@ -81,7 +82,7 @@ def _run(
     return read_seen(result)
 
 
-def _prepare(draft: SiteDraft, site: Path, command: list[str]) -> tuple[Plan, LoadedJob]:
+def prepare_look(draft: SiteDraft, site: Path, command: list[str]) -> tuple[Plan, LoadedJob]:
     """The plan of the job. It has one GPU, or all of a node if the scheduler cannot give one."""
     count = draft.value("defaults.job.gpus_per_node") or 0
     keys: dict[str, Any] = {
@@ -101,7 +102,9 @@ def _prepare(draft: SiteDraft, site: Path, command: list[str]) -> tuple[Plan, Lo
 
     def with_gpus(number: int) -> tuple[Plan, LoadedJob]:
         keys["job"] = {**resources, "gpus_per_node": number}
-        return prepare(JobText(site, to_text(keys)), [])
+        plan, loaded = prepare(JobText(site, to_text(keys)), [])
+        render(plan)  # some requests are refused only here
+        return plan, loaded
 
     try:
         return with_gpus(min(1, count))

@@ -24,7 +24,7 @@ from hpc_amp.config.site_draft import SiteDraft
 from hpc_amp.config.sites import load_site
 from hpc_amp.config.tree import plain
 from hpc_amp.draft import machine, site
-from hpc_amp.draft.node import add_seen
+from hpc_amp.draft.node import add_seen, prepare_look
 from hpc_amp.errors import UsageError
 from hpc_amp.schedulers import SCHEDULERS
 from hpc_amp.schedulers.cobalt.draft import table
@@ -343,6 +343,16 @@ def test_gridengine(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert job == {"gpus_per_node": "4", "cpus_per_gpu": "1"}
     assert "may survive" not in text
+
+
+def test_the_job_for_a_node_gets_all_gpus_if_one_is_refused(cluster: Cluster) -> None:
+    """Each of the four slots of a node has a GPU, so a single GPU cannot be requested."""
+    cluster.has("gridengine_test_cluster.txt")
+    draft = site.read_cluster(cluster.clients(), "gridengine", None)
+    file = cluster.folder / "mine.yaml"
+    file.write_text(site.finish(draft, "mine").text)
+    plan, _ = prepare_look(draft, file, ["true"])
+    assert plan.job.resources.gpus_per_node == 4
 
 
 def test_gridengine_without_fitting_environments(cluster: Cluster) -> None:
