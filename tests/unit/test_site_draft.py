@@ -589,8 +589,7 @@ def test_ctrl_c_leaves_nothing(cluster: Cluster, environ: dict[str, str]) -> Non
 
 def test_doctor_checks_a_site(cluster: Cluster, environ: dict[str, str]) -> None:
     cluster.answers("squeue", "")
-    rows = "batch*|up|1-00:00:00|4\n"
-    cluster.answers("sinfo --noheader --format=%P|%a|%l|%D", rows)
+    cluster.answers("sinfo --all", "batch*|up|1-00:00:00|1-infinite|4|gpu:4\n")
 
     def findings(name: str, *more: str) -> tuple[int, list[dict[str, Any]]]:
         result = commands.hpc_amp(
@@ -605,7 +604,7 @@ def test_doctor_checks_a_site(cluster: Cluster, environ: dict[str, str]) -> None
     what = {one["id"]: one["what"] for one in found}
     assert what["sched"] == "Slurm answers" and what["config"].startswith("a job with the site's")
     for wrong, text in (
-        ("job.gpus_per_node=5", "the nodes of the partition batch have 4 GPUs"),
+        ("job.gpus_per_node=5", "and the nodes of batch have 4"),
         ("job.queue=nix", "there is no partition nix"),
         ("job.walltime=48h", "is more than batch allows"),
         ("job.nodes=9", "batch has 4"),

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpc_amp.clients import Clients
-from hpc_amp.config.schema import Job, Resources
+from hpc_amp.config.schema import Resources
 from hpc_amp.config.site_draft import SiteDraft
 from hpc_amp.config.units import format_duration, parse_duration
-from hpc_amp.errors import SchedulerError, UsageError
-from hpc_amp.finding import Finding
-from hpc_amp.schedulers.base import run_command
+from hpc_amp.errors import UsageError
 from hpc_amp.schedulers.pbs.qstat import NODE, QUEUE, SERVER, parse_qstat
 
 _QUEUES = ("qstat", "-Qf")
@@ -208,32 +206,6 @@ def _add_sharing(draft: SiteDraft, kinds: Counter[Kind], queue: Mapping[str, str
         "Shall every job have whole nodes? Jobs share nodes here (pbsnodes -a: sharing). A shared "
         "node disturbs measurements, and PBS only counts GPUs unless its cgroups hook is enabled.",
     )
-
-
-def check_site(job: Job) -> Iterator[Finding]:
-    """Yield findings on the queue of a site: that it exists, takes jobs, and allows the walltime.
-    None if qstat does not answer."""
-    try:
-        queues = parse_qstat(run_command(_QUEUES).stdout, QUEUE)
-    except SchedulerError:
-        return
-    queue = (job.resources.queue or "").partition("@")[0]
-    if not queue or not queues:
-        return
-    why = "PBS would refuse the job, or never start it"
-    if queue not in queues:
-        fix = f"the queues are {', '.join(queues)}"
-        yield Finding("sched", "error", f"there is no queue {queue}", why, fix)
-        return
-    if not _takes_jobs(queues[queue]):
-        what = f"the queue {queue} takes no jobs now: it is {_described(queue, queues[queue])}"
-        yield Finding("sched", "warning", what, why, "choose another with job.queue")
-    shown = queues[queue].get("resources_max.walltime", "")
-    limit = _seconds(shown)
-    if limit is not None and limit < parse_duration(job.resources.walltime):
-        what = f"job.walltime {job.resources.walltime} is more than {queue} allows ({shown})"
-        fix = "make it shorter: a run continues in its next job by itself"
-        yield Finding("sched", "error", what, why, fix)
 
 
 def _seconds(text: str) -> int | None:
