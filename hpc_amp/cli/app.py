@@ -30,6 +30,7 @@ from hpc_amp.cli.options import (
 from hpc_amp.cli.remove import prune, rm
 from hpc_amp.cli.scale import scale
 from hpc_amp.cli.shell import shell
+from hpc_amp.cli.site import site
 from hpc_amp.cli.status import compare, status
 from hpc_amp.cli.sweep import sweep
 
@@ -73,6 +74,7 @@ app.add_command(prune)
 app.add_command(rm)
 app.add_command(scale)
 app.add_command(shell)
+app.add_command(site)
 app.add_command(status)
 app.add_command(sweep)
 

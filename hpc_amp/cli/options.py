@@ -41,7 +41,7 @@ _SECTIONS = {
         "prune",
     ),
     "Many runs": ("sweep", "scale", "bench"),
-    "Machines and images": ("doctor", "container"),
+    "Machines and images": ("doctor", "site", "container"),
     "Scripts of your own": ("lint", "migrate"),
     "This program": ("docs", "completion"),
 }

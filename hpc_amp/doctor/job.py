@@ -169,13 +169,14 @@ def check_architecture(request: CheckedRequest, architecture: str | None) -> Fin
 def check_folders(request: CheckedRequest) -> Findings:
     """Check the binds, the working directory, the run directory and the folders of logs."""
     if request.image is not None:
-        yield from _check_binds(request)
+        yield from check_binds(request)
         yield from _check_workdir(request)
     yield from check_run_folder(request)
     yield from check_log_folders(request)
 
 
-def _check_binds(request: CheckedRequest) -> Findings:
+def check_binds(request: CheckedRequest) -> Findings:
+    """Check that the host paths to be mounted exist."""
     job, site = request.job, request.site
     missing = [bind for bind in job.container.bind if not os.path.exists(_source(bind))]
     # Binds of the site may exist only on its compute nodes.

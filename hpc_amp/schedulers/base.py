@@ -24,8 +24,10 @@ from hpc_amp.schedulers.grammar import Grammar
 if TYPE_CHECKING:
     import submitit
 
+    from hpc_amp.clients import Clients
     from hpc_amp.config.schema import Job
     from hpc_amp.config.site import Site
+    from hpc_amp.config.site_draft import SiteDraft
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.launchers.base import Launcher
@@ -257,6 +259,18 @@ class Scheduler(ABC):
     def check_configuration(self, client: Client) -> Iterator[Finding]:
         """Yield findings of `doctor`, with the id `sched`, on the configuration of the scheduler
         itself."""
+        yield from ()
+
+    def draft_site(self, draft: SiteDraft, clients: Clients, queue: str | None) -> None:
+        """Add what the scheduler's commands report about this cluster to the draft of a site file:
+        queues with their limits, GPUs and how they are requested, accounts. `queue` is the queue to
+        describe, or None for the one that fits jobs with GPUs best. `clients` runs the commands.
+        Default: nothing. Raises UsageError if there is no such queue."""
+        return
+
+    def check_site(self, job: Job, site: Site) -> Iterator[Finding]:
+        """Yield the findings of `doctor` about the keys of a site, with the id `sched`. `job` has
+        the site's defaults. Default: none."""
         yield from ()
 
     def node_architectures(self, job: Job) -> set[str]:

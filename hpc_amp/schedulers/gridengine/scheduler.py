@@ -40,8 +40,10 @@ from hpc_amp.schedulers.gridengine.slots import environment, slots_of_node
 from hpc_amp.schedulers.qsub import QsubScheduler, log_files_in
 
 if TYPE_CHECKING:
+    from hpc_amp.clients import Clients
     from hpc_amp.config.schema import Job
     from hpc_amp.config.site import Site
+    from hpc_amp.config.site_draft import SiteDraft
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.schedulers.base import Client
@@ -278,6 +280,12 @@ class GridEngine(QsubScheduler):
         from hpc_amp.schedulers.gridengine import limits
 
         return limits.check_configuration(client)
+
+    def draft_site(self, draft: SiteDraft, clients: Clients, queue: str | None) -> None:
+        """Queues, parallel environments, resources and hosts, from qconf and qhost."""
+        from hpc_amp.schedulers.gridengine.draft import draft_site
+
+        draft_site(draft, clients, queue)
 
     def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
         """The files of `-o` and `-e` without variables in their names."""

@@ -14,22 +14,27 @@ _ENDED_WITH = {
 }
 
 
-def parse_qstat(text: str) -> dict[str, dict[str, str]]:
-    """The attributes of jobs in the output of `qstat -f`, by job id. The output has a line `Job Id:
-    ...` for each job, then indented lines `name = value`. Lines that begin with a tab continue the
-    value before."""
-    jobs: dict[str, dict[str, str]] = {}
+def parse_qstat(text: str, heading: str = r"Job Id:(.*)") -> dict[str, dict[str, str]]:
+    """The attributes of objects in the output of `qstat -f`, by name. The output has a line for
+    each object that matches `heading`, a regular expression whose group is the name, then indented
+    lines `name = value`. Lines that begin with a tab continue the value before. Other headings:
+    `QUEUE` for `qstat -Qf`, `SERVER` for `qstat -Bf`, `NODE` for `pbsnodes -a`."""
+    objects: dict[str, dict[str, str]] = {}
     attributes: dict[str, str] = {}
     name = ""
     for line in text.splitlines():
-        if line.startswith("Job Id:"):
-            attributes = jobs.setdefault(line.partition(":")[2].strip(), {})
+        found = re.fullmatch(heading, line)
+        if found is not None:
+            attributes = objects.setdefault(found[1].strip(), {})
         elif line.startswith("\t"):
             attributes[name] = attributes.get(name, "") + line[1:]
         elif " = " in line:
             name, _, value = line.strip().partition(" = ")
             attributes[name] = value
-    return jobs
+    return objects
+
+
+QUEUE, SERVER, NODE = r"Queue:(.*)", r"Server:(.*)", r"(\S+)"
 
 
 def _reason(comment: str) -> str:

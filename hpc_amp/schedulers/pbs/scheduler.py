@@ -41,8 +41,10 @@ from hpc_amp.schedulers.pbs.qstat import job_status, parse_qstat
 from hpc_amp.schedulers.qsub import QsubScheduler, is_beside, log_files_in
 
 if TYPE_CHECKING:
+    from hpc_amp.clients import Clients
     from hpc_amp.config.schema import Job
     from hpc_amp.config.site import Site
+    from hpc_amp.config.site_draft import SiteDraft
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
 
@@ -245,6 +247,12 @@ class Pbs(QsubScheduler):
         if result.returncode not in (0, 35, 153):
             raise UnreachableError(f"qstat does not answer: {complaint(result)}")
         return answer
+
+    def draft_site(self, draft: SiteDraft, clients: Clients, queue: str | None) -> None:
+        """Queues and nodes, from qstat and pbsnodes."""
+        from hpc_amp.schedulers.pbs.draft import draft_site
+
+        draft_site(draft, clients, queue)
 
     lost_log = (
         "PBS opens the log on the node before the job starts, and holds the job if it cannot "

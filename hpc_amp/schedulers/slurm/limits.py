@@ -14,6 +14,7 @@ from hpc_amp.finding import Finding
 from hpc_amp.schedulers.base import Client, run_command
 from hpc_amp.schedulers.grammar import Options
 from hpc_amp.schedulers.queues import Queue, Request, check_queues
+from hpc_amp.schedulers.slurm import reports
 from hpc_amp.schedulers.slurm.grammar import GRAMMAR
 
 # Options with which other limits than those of the default partition may hold: a QOS can lift the
@@ -31,13 +32,27 @@ def node_architectures(job: Job) -> set[str]:
         return set()
     names = set()
     queue = job.resources.queue
-    for line in answer.stdout.splitlines():
-        facts = dict(part.partition("=")[::2] for part in line.split())
+    for facts in reports.records(answer.stdout):
         if queue and "Partitions" in facts and queue not in facts["Partitions"].split(","):
             continue
         if "Arch" in facts:
             names.add(facts["Arch"])
     return names
+
+
+def check_site(site: Site) -> Iterator[Finding]:
+    """Yield a finding if the site names a type of MPI that srun does not have. None if srun does
+    not answer."""
+    try:
+        answer = run_command(["srun", "--mpi=list"])
+    except SchedulerError:
+        return
+    types = reports.mpi_types(answer.stdout + answer.stderr)
+    if types and site.srun_mpi not in types:
+        what = f"srun has no MPI type {site.srun_mpi} (srun_mpi)"
+        why = "jobs with launch.mpi would not start"
+        fix = f"the types are {', '.join(types)}; without launch.mpi it is not used"
+        yield Finding("sched", "warning", what, why, fix)
 
 
 def check_limits(job: Job, site: Site, client: Client) -> Iterator[Finding]:
@@ -92,7 +107,7 @@ def _queues(rows: list[list[str]], gpu_type: str | None) -> list[Queue]:
             Queue(
                 name=name,
                 closed="" if state == "up" else state,
-                longest=_seconds(limit),
+                longest=reports.seconds(limit),
                 fewest_nodes=int(fewest) if fewest.isdecimal() else 1,
                 most_nodes=int(most) if most.isdecimal() else None,
                 gpus=tuple(groups),
@@ -112,13 +127,3 @@ def _gpus(resources: str, gpu_type: str | None) -> int:
         if kind == "gpu" and words[-1:] and words[-1].isdecimal():
             number += int(words[-1]) if None in (typed, gpu_type) or typed == gpu_type else 0
     return number
-
-
-def _seconds(text: str) -> int | None:
-    """Convert a time limit of Slurm, such as `1-00:00:00` or `30:00`, to seconds. None for
-    `infinite` and any other text."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

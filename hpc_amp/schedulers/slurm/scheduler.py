@@ -38,8 +38,10 @@ from hpc_amp.schedulers.slurm.grammar import GRAMMAR
 if TYPE_CHECKING:
     import submitit
 
+    from hpc_amp.clients import Clients
     from hpc_amp.config.schema import Job
     from hpc_amp.config.site import Site
+    from hpc_amp.config.site_draft import SiteDraft
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.schedulers.base import Client
@@ -232,6 +234,18 @@ class Slurm(Scheduler):
         from hpc_amp.schedulers.slurm import limits
 
         return limits.check_limits(job, site, client)
+
+    def draft_site(self, draft: SiteDraft, clients: Clients, queue: str | None) -> None:
+        """Partitions, GPUs, types of MPI and accounts, from scontrol, sinfo, srun and sacctmgr."""
+        from hpc_amp.schedulers.slurm.draft import draft_site
+
+        draft_site(draft, clients, queue)
+
+    def check_site(self, job: Job, site: Site) -> Iterator[Finding]:
+        """The type of MPI."""
+        from hpc_amp.schedulers.slurm import limits
+
+        return limits.check_site(site)
 
     def node_architectures(self, job: Job) -> set[str]:
         """The architectures of the nodes in the job's partition."""
