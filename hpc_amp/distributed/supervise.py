@@ -1,8 +1,9 @@
-"""Runs a user's own program as a rank, with 75 as an allowed exit status.
+"""Runs a rank's program as a child process, to label its output and to understand its exit status.
 
 Every launcher treats a status other than 0 as a crash, and kills the ranks that are still saving.
-So a rank that stops at a checkpoint reports 0 to the launcher, and rank 0 creates a file for the
-launch script. Any other exit status and any signal reach the launcher unchanged.
+So a user's own program that stops at a checkpoint, with status 75, reports 0 to the launcher, and
+rank 0 creates a file for the launch script. Any other exit status and any signal reach the launcher
+unchanged.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 
+from hpc_amp.distributed.labels import LabelledOutput
+
 EXIT_CHECKPOINTED = 75
 _FORWARDED = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
@@ -25,14 +28,19 @@ _FORWARDED = (
 def supervise(
     command: list[str],
     environment: Mapping[str, str],
-    mark: Path | None,
     prepare: Callable[[], None],
+    *,
+    may_stop: bool = False,
+    mark: Path | None = None,
+    output: LabelledOutput | None = None,
 ) -> int:
     """Run a command, forward signals to it, and return the exit status for the launcher. If a
     signal ends the command, this process ends by the same signal.
 
-    `mark`: a file to create if the status is 75. If that fails, the status is returned as it is.
     `prepare`: runs in the child before the command.
+    `may_stop`: whether a status of 75 means that the program stopped at a checkpoint.
+    `mark`: a file to create then. If that fails, the status is returned as it is.
+    `output`: labels the output. By default the command has the output of this process.
 
     Raises OSError if the command cannot be run.
     """
@@ -54,13 +62,23 @@ def supervise(
         prepare()
 
     # Running Python code after a fork is only safe because this process has no other threads.
-    child = subprocess.Popen(command, env=environment, preexec_fn=become_the_command)
+    # Files that a launcher has opened for the rank stay open: MPICH's PMI is one.
+    child = subprocess.Popen(
+        command,
+        env=environment,
+        preexec_fn=become_the_command,
+        close_fds=False,
+        stdout=output.stdout if output is not None else None,
+        stderr=output.stderr if output is not None else None,
+    )
     for received in early:
         child.send_signal(received)
+    if output is not None:
+        output.copy(child)
     status = child.wait()
     if status < 0:
         _end_by(signal.Signals(-status))
-    if status != EXIT_CHECKPOINTED:
+    if not may_stop or status != EXIT_CHECKPOINTED:
         return status
     try:
         if mark is not None:
