@@ -41,8 +41,11 @@ def _cells(comparison: Comparison, row: SettingResult) -> tuple[str, ...]:
     return (
         *cells(row.setting),
         f"{len(row.runs)}/{comparison.campaign.repeats}",
-        milliseconds(row.step_seconds),
-        f"{milliseconds(low)}-{milliseconds(high)}",
+        *(
+            (milliseconds(row.step_seconds), f"{milliseconds(low)}-{milliseconds(high)}")
+            if row.runs[0].ranks[0].has_batch
+            else (NOT_KNOWN, NOT_KNOWN)
+        ),
         significant(row.samples_per_second),
         NOT_KNOWN if row.speedup is None else f"{row.speedup:.2f}",
         NOT_KNOWN if row.peak_memory is None else mebibytes(row.peak_memory),

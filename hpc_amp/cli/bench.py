@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,12 @@ from hpc_amp.cli.campaigns import (
     start_campaign,
     warmup_option,
 )
+from hpc_amp.cli.job_options import JobCommand, takes_job
 from hpc_amp.cli.options import DefaultGroup, json_option
 
 if TYPE_CHECKING:
     from hpc_amp.bench.view import BenchView
+    from hpc_amp.config.load import JobText
 
 
 @click.group(cls=DefaultGroup, no_args_is_help=False)
@@ -30,6 +33,7 @@ def bench() -> None:
     \b
       hpc-amp bench job.yaml                             all precisions
       hpc-amp bench job.yaml --precisions fp32,bf16 train.batch_size=32,64
+      hpc-amp bench train.py -- --precision=fp32,bf16    your own program
       hpc-amp bench report NAME                          print the table again
     """
 
@@ -40,9 +44,8 @@ def _view() -> BenchView:
     return BENCH
 
 
-@bench.command()
-@click.argument("config", type=click.Path(path_type=Path))
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE[,VALUE]...]...")
+@bench.command(cls=JobCommand)
+@functools.partial(takes_job, varies=True, anywhere=False)
 @click.option(
     "--precisions",
     metavar="LIST",
@@ -62,9 +65,7 @@ def _view() -> BenchView:
     "--steps",
     type=click.IntRange(min=1),
     metavar="N",
-    default=100,
-    show_default=True,
-    help="Steps to measure.",
+    help="Steps to measure.  [default: 100; of your own program, all]",
 )
 @warmup_option
 @click.option(
@@ -80,12 +81,12 @@ def _view() -> BenchView:
 @json_option
 @parent_option("benches")
 def start(
-    config: Path,
+    config: Path | JobText,
     overrides: tuple[str, ...],
     precisions: str | None,
     table: Path | None,
     repeats: int,
-    steps: int,
+    steps: int | None,
     warmup: int,
     submitted: bool,
     dry_run: bool,
@@ -95,11 +96,14 @@ def start(
 ) -> None:
     """Run CONFIG in each precision on this machine, and compare the times.
 
-    A key with several values varies too: train.batch_size=32,64 measures each precision with both
-    batches. The runs follow one another, each setting once, and then all again for each further
-    repeat. The exit status is 1 if a run could not be measured. docs/bench.md explains the table.
+    CONFIG is a job file, or your own program, whose arguments after -- may have several values.
+    A program is measured with these values, and not in each precision. A key with several values
+    varies too: train.batch_size=32,64 measures each precision with both batches. The runs follow
+    one another, each setting once, and then all again for each further repeat. The exit status is 1
+    if a run could not be measured. docs/bench.md explains the table.
     """
     from hpc_amp.bench.plan import BenchOptions, plan_bench
+    from hpc_amp.campaigns.measuring import USUAL_STEPS
     from hpc_amp.campaigns.submit import describe
 
     names = [name.strip() for name in precisions.split(",")] if precisions is not None else None
@@ -114,7 +118,12 @@ def start(
         here=not submitted,
     )
     plan = plan_bench(config, overrides, parent, options)
-    facts = {"warmup": warmup, "steps": steps}
+    own = plan.plan.job.run is not None
+    facts = {
+        "warmup": warmup,
+        "steps": steps if own else steps or USUAL_STEPS,
+        "own_program": own,
+    }
     campaign = describe(_view(), plan, submitting="one job", options=facts)
     if not dry_run:
         for remark in plan.remarks:

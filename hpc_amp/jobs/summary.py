@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hpc_amp.config.units import format_duration
@@ -12,6 +13,7 @@ from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.status import RunStatus
 
 _TAIL = 64 * 2**10
+_NO_METRICS = ("step", "time", "global_batch", "samples_per_second")
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
@@ -21,19 +23,23 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     if not isinstance(summary.get("metrics"), dict | None):
         summary["metrics"] = None
     if summary and summary.get("metrics") is None:
-        summary["metrics"] = _reported(run_dir / "metrics.jsonl")
+        summary["metrics"], rates = _reported(run_dir / "metrics.jsonl")
+        if rates:
+            summary["samples_per_second"] = median(rates)
     return summary
 
 
-def _reported(path: Path) -> dict[str, float]:
-    """The newest value of each name in the last lines of `metrics.jsonl`."""
+def _reported(path: Path) -> tuple[dict[str, float], list[float]]:
+    """The newest value of each name in the last lines of `metrics.jsonl`, and all their samples
+    per second."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL))
             lines = file.read().splitlines()
     except OSError:
-        return {}
+        return {}, []
     found: dict[str, float] = {}
+    rates: list[float] = []
     for line in lines:
         try:
             values = json.loads(line)
@@ -43,9 +49,11 @@ def _reported(path: Path) -> dict[str, float]:
             found |= {
                 name: value
                 for name, value in values.items()
-                if isinstance(value, int | float) and name not in ("step", "time")
+                if isinstance(value, int | float) and name not in _NO_METRICS
             }
-    return found
+            rate = values.get("samples_per_second")
+            rates += [rate] if isinstance(rate, int | float) else []
+    return found, rates
 
 
 def describe(status: RunStatus) -> str:

@@ -6,12 +6,13 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.compare import compare, differences
 from hpc_amp.study.curve import Curve, ScaledPoint
+from hpc_amp.study.points import Shares
 from hpc_amp.study.runs import StudyRun
 
 _SCHEMA = 1
@@ -97,7 +98,7 @@ def _point(scaled: ScaledPoint) -> dict[str, Any]:
     return {
         "nodes": point.nodes,
         "world_size": point.world_size,
-        "batch_size": point.batch_size,
+        "batch_size": point.batch_size if point.first.has_batch else None,
         "runs_measured": len(point.runs),
         "runs_planned": point.planned,
         "run_seconds": list(point.run_seconds),
@@ -110,12 +111,13 @@ def _point(scaled: ScaledPoint) -> dict[str, Any]:
         "ideal_speedup": scaled.ideal_speedup,
         "efficiency": scaled.efficiency,
         "efficiency_half_width": scaled.half_width,
-        "shares": asdict(point.shares),
+        "shares": dict.fromkeys(_SHARES) if point.is_reported else asdict(point.shares),
         "slowest": None if point.slowest is None else asdict(point.slowest),
         "allreduce": None if point.allreduce is None else asdict(point.allreduce),
     }
 
 
+_SHARES = tuple(field.name for field in fields(Shares))
 _SAME_IN_CSV = (
     "nodes", "world_size", "batch_size", "runs_measured", "runs_planned", "step_seconds",
     "step_half_width", "mean_seconds", "samples_per_second", "speedup", "ideal_speedup",

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.campaigns.folder import Submitting
-from hpc_amp.campaigns.measuring import Measuring
+from hpc_amp.campaigns.measuring import NO_RESTARTS, USUAL_STEPS, Measuring
 from hpc_amp.campaigns.plan import CampaignPlan, plan_campaign
 from hpc_amp.campaigns.points import Point, Space
 from hpc_amp.campaigns.words import count, joined, on_nodes
 from hpc_amp.config.checks import check_job
-from hpc_amp.config.load import LoadedJob, read_job
+from hpc_amp.config.load import JobText, LoadedJob, read_job
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.sites import site_of
-from hpc_amp.errors import ConfigError
+from hpc_amp.errors import UsageError
+from hpc_amp.study.batches import Batches, OwnBatch, own_batches
 from hpc_amp.study.folder import KINDS, Kind
-
-KEYS = ("job.nodes", "train.batch_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +27,11 @@ class StudyOptions:
     """The options of `hpc-amp scale`."""
 
     kinds: tuple[Kind, ...]
+    """Empty: strong, but weak for the user's own program if its batch is not known."""
     nodes: tuple[int, ...]
     repeats: int
     measuring: Measuring
+    batch: OwnBatch | None = None
     in_allocation: bool = False
     arrays: bool = False
 
@@ -64,6 +65,7 @@ class StudyPlan:
             "warmup": measuring.warmup,
             "steps": measuring.steps,
             "seconds": measuring.seconds,
+            "own_program": self.plan.plan.job.run is not None,
         }
 
     def describe(self) -> str:
@@ -71,19 +73,12 @@ class StudyPlan:
         options, measuring, plan = self.options, self.options.measuring, self.plan.plan
         nodes = joined([f"{number:,}" for number in options.nodes])
         kinds = joined(list(options.kinds))
-        if measuring.steps is None:
-            measured = f"about {measuring.seconds:g} s"
-        else:
-            measured = count(measuring.steps, "step")
-        evaluates = "no evaluation" if measuring.evaluate == "never" else "evaluations"
-        saves = "checkpoints as the job says" if measuring.checkpoints else "no checkpoint"
         lines = [
             f"{self.plan.name}: {kinds} scaling on {nodes} node"
             f"{'' if options.nodes == (1,) else 's'}, {count(options.repeats, 'repeat')}, "
             f"site {plan.site.name}, {plan.launcher.name}",
             "; ".join(f"{kind}: {batch}" for kind, batch in self.batches.items()),
-            f"{count(measuring.warmup, 'step')} of warm-up, then {measured} measured, with "
-            f"{evaluates} and {saves}",
+            measuring.describe(own_program=plan.job.run is not None),
         ]
         shared = [
             number
@@ -96,48 +91,80 @@ class StudyPlan:
 
 
 def plan_study(
-    config: Path, overrides: Sequence[str], parent: Path, options: StudyOptions
+    config: Path | JobText, overrides: Sequence[str], parent: Path, options: StudyOptions
 ) -> StudyPlan:
     """Plan a study, and check every point. Writes nothing to disk.
 
-    Raises ConfigError if a point is wrong, if the ranks cannot divide the batch, or if the job has
-    no built-in task.
+    Raises ConfigError if a point is wrong, or if the ranks cannot divide the batch, and UsageError
+    if an option does not fit the job.
     """
     source = read_job(config, overrides)
     site = site_of(source)
     loaded = source.validate(site.defaults)
     job = loaded.job
-    if job.train is None:
-        raise ConfigError(
-            "scale measures a built-in task, and this job has none",
-            where=loaded.where("run"),
-            hint="write train: instead of run:",
-        )
     check_job(loaded, site)
-    options = replace(options, nodes=tuple(sorted(set(options.nodes))))
-    _check_batches(loaded, job.train, options)
-    values: list[tuple[str, str]] = []
+    options = _with_defaults(options, job)
+    if job.train is None:
+        batches = own_batches(loaded, options.kinds, options.nodes, options.batch)
+        changes = list(NO_RESTARTS)
+    else:
+        _refuse_own_batch(options)
+        batches = _batches(loaded, job.train, options)
+        changes = options.measuring.overrides(job.train)
+    values: list[tuple[str, ...]] = []
     settings: dict[Kind, list[int]] = {kind: [] for kind in options.kinds}
     for nodes in options.nodes:
         for kind in options.kinds:
-            value = (str(nodes), str(batch_size(kind, nodes, job, job.train)))
+            value = (str(nodes), *batches.values[kind, nodes])
             if value not in values:
                 values.append(value)
             settings[kind].append(values.index(value))
-    changes = options.measuring.overrides(job.train)
     points = tuple(Point(index, value) for index, value in enumerate(values))
-    space = Space(KEYS, points, (*overrides, *changes))
+    space = Space(("job.nodes", *batches.keys), points, (*overrides, *changes))
     plan = plan_campaign(source.with_overrides(changes), space, parent, repeats=options.repeats)
-    batches: dict[Kind, str] = {
-        "strong": f"{count(job.train.batch_size, 'sample')} a step",
-        "weak": f"{count(job.train.batch_size // job.world_size, 'sample')} a step and rank",
-    }
     return StudyPlan(
         plan,
         options,
         {kind: tuple(numbers) for kind, numbers in settings.items()},
-        {kind: batches[kind] for kind in KINDS if kind in options.kinds},
+        {kind: batches.said[kind] for kind in KINDS if kind in options.kinds},
     )
+
+
+def _with_defaults(options: StudyOptions, job: Job) -> StudyOptions:
+    kinds, measuring = options.kinds, options.measuring
+    if not kinds:
+        kinds = ("weak",) if job.train is None and options.batch is None else ("strong",)
+    if job.train is not None and measuring.steps is None and measuring.seconds is None:
+        measuring = replace(measuring, steps=USUAL_STEPS)
+    nodes = tuple(sorted(set(options.nodes)))
+    return replace(options, kinds=kinds, nodes=nodes, measuring=measuring)
+
+
+def _batches(loaded: LoadedJob, train: Train, options: StudyOptions) -> Batches:
+    """The batches of a task. Raises ConfigError if the ranks cannot divide one."""
+    job = loaded.job
+    _check_batches(loaded, train, options)
+    values = {
+        (kind, nodes): (str(batch_size(kind, nodes, job, train)),)
+        for kind in options.kinds
+        for nodes in options.nodes
+    }
+    return Batches(
+        ("train.batch_size",),
+        values,
+        {
+            "strong": f"{count(train.batch_size, 'sample')} a step",
+            "weak": f"{count(train.batch_size // job.world_size, 'sample')} a step and rank",
+        },
+    )
+
+
+def _refuse_own_batch(options: StudyOptions) -> None:
+    if options.batch is not None:
+        raise UsageError(
+            "--rank-batch and --global-batch are for your own program",
+            hint="this job has a task, whose batch is train.batch_size",
+        )
 
 
 def batch_size(kind: Kind, nodes: int, job: Job, train: Train) -> int:

@@ -41,7 +41,8 @@ def _study(analysis: Analysis, width: int | None) -> list[str]:
                 width,
             )
         )
-        parts.append(_section(f"where a step's time goes, {curve.kind}", shares_table(curve)))
+        if not curve.reference.is_reported:
+            parts.append(_section(f"where a step's time goes, {curve.kind}", shares_table(curve)))
         allreduce = allreduce_table(curve)
         if allreduce is not None:
             title = f"all-reduce of the gradients alone, {curve.kind}"

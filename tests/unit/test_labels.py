@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -165,10 +166,8 @@ def test_a_process_that_the_program_left_behind_does_not_keep_the_rank(tmp_path:
         assert b"[rank3]: mine\n" in ended.stdout
     finally:
         wait_for_file(pid_file)
-        try:
+        with contextlib.suppress(ProcessLookupError):  # if it wrote to the closed pipe
             os.kill(int(pid_file.read_text()), signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it wrote to the closed pipe
 
 
 def test_a_program_that_closes_its_output_goes_on(tmp_path: Path) -> None:
