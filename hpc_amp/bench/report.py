@@ -11,6 +11,7 @@ from hpc_amp.bench.picture import draw
 from hpc_amp.bench.sentences import conditions, is_of_cpu, missing, warnings
 from hpc_amp.campaigns.output import Written, why_no_pictures, write_file
 from hpc_amp.campaigns.overview import cells, facts
+from hpc_amp.campaigns.reported import HOW, SILENT
 from hpc_amp.campaigns.tables import Table, as_text
 from hpc_amp.campaigns.words import NOT_KNOWN, mebibytes, milliseconds, significant
 
@@ -27,8 +28,9 @@ def to_text(comparison: Comparison) -> str:
         columns = (*names, *_COLUMNS, *comparison.metrics, "skipped")
         table = Table(columns, rows, words=frozenset(names))
         parts.append("\n".join(as_text(table)))
+    silent = any(status.reason == SILENT for status in comparison.missing)
     for title, lines in (
-        ("not measured", missing(comparison)),
+        ("not measured", [*missing(comparison), *(HOW.splitlines() if silent else [])]),
         ("warnings", list(warnings(comparison))),
     ):
         if lines:
@@ -96,7 +98,7 @@ def _row(comparison: Comparison, row: SettingResult) -> dict[str, Any]:
         "speedup": row.speedup,
         "speedup_of_rounds": row.speedup_spread,
         "peak_memory_bytes": row.peak_memory,
-        "data_wait": row.data_wait,
+        "data_wait": None if comparison.is_reported else row.data_wait,
         "communication": row.communication,
         "metrics": row.metrics,
         "skipped_steps": row.skipped_steps,

@@ -76,7 +76,8 @@ def _as_reported(comparison: Comparison, rank: RankTiming) -> list[str]:
     }
     machine = [words for key, words in known.items() if getattr(rank, key) != NOT_REPORTED]
     return [
-        f"own program, {batch} on {count(rank.world_size, 'rank')}, throughput as rank 0 reports it",
+        f"own program, {batch} on {count(rank.world_size, 'rank')}, throughput as rank 0 reports "
+        "it",
         f"{count(comparison.warmup, 'step')} of warm-up, {count(len(rank.steps), 'report')} "
         f"measured, {count(comparison.campaign.repeats, 'repeat')}",
         *([", ".join(machine)] if machine else []),

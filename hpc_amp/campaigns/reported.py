@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -28,11 +28,13 @@ from hpc_amp.jobs.attempts import read_json
 
 BATCH, RATE = "global_batch", "samples_per_second"
 """The names of the numbers that tell the throughput."""
-HOW = (
-    "add to the program `from hpc_amp import report`, and after each step "
-    "`report(step, global_batch=N)`, where N is the number of samples of all ranks in a step"
-)
-"""What to add to a program that reports nothing."""
+SILENT = "it reported no throughput"
+"""Why a run of a program that reports nothing is not measured."""
+HOW = """\
+add to the program, so that it can be measured (docs/own-programs.md):
+  from hpc_amp import report
+  for step, batch in enumerate(batches, start=1):  # your loop; at the end of each step:
+      report(step, global_batch=len(batch) * world_size)"""
 NOT_REPORTED = "not reported"
 """The value of facts that the program does not report."""
 
@@ -52,7 +54,7 @@ def read_reported(run_dir: Path, options: Mapping[str, Any]) -> tuple[RunTiming,
     by_batch = any(BATCH in line for line in lines)
     reports = _newest(_reports(lines, BATCH if by_batch else RATE))
     if not reports:
-        return RunTiming(), f"it reported no throughput: {HOW}"
+        return RunTiming(), SILENT
     durations = _durations(reports, int(options["warmup"]), by_batch=by_batch)
     batch = Counter(batch for _, batch, _ in durations).most_common(1)[0][0] if durations else 1
     chosen = _chosen(
@@ -66,6 +68,21 @@ def read_reported(run_dir: Path, options: Mapping[str, Any]) -> tuple[RunTiming,
             "program make more steps, or give a smaller --warmup"
         )
     return RunTiming((_rank(run_dir, batch, by_batch, tuple(chosen), options),)), ""
+
+
+def expect_reports(workdir: Path, command: Sequence[str] | None) -> str | None:
+    """A remark if a Python program seems to report nothing, before it is run on many nodes. None if
+    it does, or cannot be read."""
+    script = next((word for word in command or () if word.endswith(".py")), None)
+    if script is None:
+        return None
+    try:
+        text = (workdir / script).read_bytes()
+    except OSError:
+        return None
+    if b"hpc_amp" in text or b"metrics.jsonl" in text:
+        return None
+    return f"{script} does not import hpc_amp. If none of its modules does, {HOW}"
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ from hpc_amp.cli.campaigns import (
     Limits,
     add_verbs,
     cost_options,
+    expected_reports,
     limit_options,
     parent_option,
     points_option,
@@ -126,7 +127,7 @@ def start(
     }
     campaign = describe(_view(), plan, submitting="one job", options=facts)
     if not dry_run:
-        for remark in plan.remarks:
+        for remark in (*plan.remarks, *expected_reports(plan)):
             click.echo(f"note: {remark}", err=True)
     start_campaign(_view(), plan, campaign, Limits(**limits), as_json=as_json, dry_run=dry_run)
 

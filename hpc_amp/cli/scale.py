@@ -14,6 +14,7 @@ from hpc_amp.cli.campaigns import (
     Limits,
     add_verbs,
     cost_options,
+    expected_reports,
     in_allocation_option,
     limit_options,
     max_parallel_option,
@@ -197,7 +198,7 @@ def start(
         at_once=bounds.max_parallel,
         options=study.facts(),
     )
-    for remark in study.plan.remarks:
+    for remark in (*study.plan.remarks, *expected_reports(study.plan)):
         click.echo(f"note: {remark}", err=True)
     click.echo(study.describe(), err=as_json)
     start_campaign(_view(), study.plan, campaign, bounds, as_json=as_json, dry_run=dry_run)

@@ -21,6 +21,9 @@ from hpc_amp.errors import UsageError
 from hpc_amp.study.batches import Batches, OwnBatch, own_batches
 from hpc_amp.study.folder import KINDS, Kind
 
+KEYS = ("job.nodes", "train.batch_size")
+"""The keys that differ between the points of a task's study."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyOptions:
@@ -150,7 +153,7 @@ def _batches(loaded: LoadedJob, train: Train, options: StudyOptions) -> Batches:
         for nodes in options.nodes
     }
     return Batches(
-        ("train.batch_size",),
+        KEYS[1:],
         values,
         {
             "strong": f"{count(train.batch_size, 'sample')} a step",
