@@ -11,18 +11,13 @@ import contextlib
 import os
 import re
 import select
-import selectors
-import signal
-import subprocess
 import time
-from collections.abc import Iterator
 
 _BLOCK = 2**16
 _AT_ONCE = 4096
 """So many bytes reach a pipe in one piece, if several ranks write to it (PIPE_BUF of Linux)."""
-_PATIENCE = 1.0
-"""Seconds until an unfinished line is written. Also how long the output of the program's children
-is waited for after the program has ended."""
+PATIENCE = 1.0
+"""Seconds until an unfinished line is written."""
 
 
 class LabelledOutput:
@@ -40,44 +35,42 @@ class LabelledOutput:
         if not os.path.sameopenfile(1, 2):
             reader, self.stderr = os.pipe()
             self._streams[reader] = Stream(2, label)
+        self._open = set(self._streams)
 
-    def copy(self, program: subprocess.Popen[bytes]) -> None:
-        """Copy the output until the program has ended and all of it has been written."""
+    def begin(self) -> None:
+        """Close the program's ends of the pipes, after the program has got them."""
         for end in {self.stdout, self.stderr}:
             os.close(end)
-        with selectors.DefaultSelector() as events, _wake_up_at_signals() as awake:
-            for reader in (*self._streams, awake):
-                events.register(reader, selectors.EVENT_READ)
-            self._copy(program, events)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a process may still write."""
+        return bool(self._open)
+
+    def copy(self, awake: int, timeout: float | None) -> None:
+        """Copy what is there, after waiting for output, until `awake` can be read, or for `timeout`
+        seconds. An unfinished line is written after some time."""
+        if any(stream.unfinished for stream in self._streams.values()):
+            timeout = PATIENCE if timeout is None else min(timeout, PATIENCE)
+        ready, _, _ = select.select([*self._open, awake], [], [], timeout)
+        for reader in sorted(self._open.intersection(ready)):
+            data = os.read(reader, _BLOCK)
+            if data:
+                self._streams[reader].write(data)
+            else:
+                self._open.remove(reader)
+        for reader in self._streams.keys() - ready:
+            self._streams[reader].flush_if_old()
+
+    def finish(self) -> None:
+        """Copy what is left in the pipes, and write unfinished lines. Nothing is waited for, since
+        processes that the program has left behind may hold the pipes for ever."""
+        reader, writer = os.pipe()
+        self.copy(reader, 0)
+        os.close(reader)
+        os.close(writer)
         for stream in self._streams.values():
             stream.flush()
-
-    def _copy(self, program: subprocess.Popen[bytes], events: selectors.BaseSelector) -> None:
-        """Returns at the end of all pipes, or some time after that of the program: processes that
-        it has left behind may hold the pipes for ever."""
-        still_open = set(self._streams)
-        ended: float | None = None
-        while still_open:
-            now = time.monotonic()
-            if ended is None and program.poll() is not None:
-                ended = now
-            is_last = ended is not None and now >= ended + _PATIENCE
-            is_waiting = ended is not None or any(s.unfinished for s in self._streams.values())
-            timeout = _PATIENCE if is_waiting else None
-            ready = {key.fd for key, _ in events.select(0 if is_last else timeout)}
-            for reader in sorted(ready):
-                data = os.read(reader, _BLOCK)
-                if reader not in still_open:
-                    continue  # a signal
-                if data:
-                    self._streams[reader].write(data)
-                else:
-                    events.unregister(reader)
-                    still_open.remove(reader)
-            for reader in self._streams.keys() - ready:
-                self._streams[reader].flush_if_old()
-            if is_last:
-                return
 
 
 class Stream:
@@ -123,7 +116,7 @@ class Stream:
 
     def flush_if_old(self) -> None:
         """Write a part of a line that has waited for some time."""
-        if self._rest and time.monotonic() >= self._since + _PATIENCE:
+        if self._rest and time.monotonic() >= self._since + PATIENCE:
             self.flush()
 
     def flush(self) -> None:
@@ -151,18 +144,3 @@ class Stream:
 def _end_of_first_line(data: bytes) -> int:
     ends = [place + 1 for place in (data.find(b"\n"), data.find(b"\r")) if place >= 0]
     return min(ends, default=len(data))
-
-
-@contextlib.contextmanager
-def _wake_up_at_signals() -> Iterator[int]:
-    """A pipe that can be read as soon as a signal has arrived, such as that of a child's end."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    try:
-        yield reader
-    finally:
-        signal.set_wakeup_fd(-1)
-        os.close(reader)
-        os.close(writer)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.environment import clean_environ
-from support.waiting import wait_for_file
+from support.waiting import wait_for_file, wait_until
 
 from hpc_amp.distributed.labels import Stream
 
@@ -135,6 +135,47 @@ def test_a_signal_reaches_the_program_and_what_it_says_then_is_there(name: str) 
 
         assert process.stdout.read() == f"[rank3]: got {name}\n".encode()
         assert process.wait() == 7
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "USR1", "USR2"])
+def test_a_signal_to_all_processes_of_a_rank_reaches_the_program_once(name: str) -> None:
+    """Slurm sends it to all, mpirun and torchrun to the process group."""
+    script = (
+        "import os, signal, time\n"
+        "reader, writer = os.pipe(); os.set_blocking(writer, False); signal.set_wakeup_fd(writer)\n"
+        f"signal.signal(signal.SIG{name}, lambda number, frame: None)\n"
+        "print('ready', flush=True)\n"
+        "for turn in (1, 2):\n"
+        "    first = os.read(reader, 1); time.sleep(0.7); os.write(writer, b'.')\n"
+        "    print('got', len(first + os.read(reader, 9)) - 1, flush=True)\n"
+    )
+    with subprocess.Popen(
+        words(sys.executable, "-I", "-S", "-c", script),
+        env=clean_environ(),
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"[rank3]: ready\n"
+        wait_until(lambda: len(members(process.pid)) == 3, "the witness")
+        for _ in range(2):
+            os.killpg(process.pid, getattr(signal, f"SIG{name}"))
+            seen = process.stdout.readline()
+            if seen != b"[rank3]: got 1\n":
+                os.killpg(process.pid, signal.SIGKILL)
+            assert seen == b"[rank3]: got 1\n"
+        assert process.stdout.read() == b""
+        assert process.wait() == 0
+
+
+def members(group: int) -> list[int]:
+    """The processes of a group."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found += [pid] if os.getpgid(pid) == group else []
+    return found
 
 
 def test_a_line_that_waits_for_its_end_is_shown() -> None:
