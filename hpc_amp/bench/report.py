@@ -87,7 +87,7 @@ def to_json(comparison: Comparison) -> str:
 
 
 def _row(comparison: Comparison, row: SettingResult) -> dict[str, Any]:
-    return {
+    plain: dict[str, Any] = {
         "setting": row.label,
         "values": dict(zip(comparison.campaign.keys, row.setting.values, strict=True)),
         "tf32": row.runs[0].facts.get("tf32"),
@@ -114,6 +114,10 @@ def _row(comparison: Comparison, row: SettingResult) -> dict[str, Any]:
             for run in row.runs
         ],
     }
+    if not row.runs[0].ranks[0].has_batch:  # steps are not known
+        plain |= dict.fromkeys(("step_seconds", "step_quartiles", "fastest_and_slowest_run"))
+        plain["runs"] = [{**run, "step_seconds": None} for run in plain["runs"]]
+    return plain
 
 
 def write_report(comparison: Comparison, folder: Path) -> Written:

@@ -238,6 +238,22 @@ def test_a_program_that_reports_nothing_is_told_what_to_add(host: StubHost) -> N
         assert line in shown.stdout and line in shown.stderr
 
 
+def test_a_program_that_measures_itself(host: StubHost) -> None:
+    """Without its batch, the time of a step is not known."""
+    (host.work / "fit.py").write_text(
+        "from hpc_amp import report\nfor step in range(1, 31):\n"
+        "    report(step, samples_per_second=500)\n"
+    )
+    shown = host.hpc_amp("bench", "fit.py", *LOCAL, "--repeats=1", "--json")
+    (row,) = json.loads(shown.stdout)["settings"]
+    assert row["samples_per_second"] == pytest.approx(500)
+    assert row["step_seconds"] is None and row["runs"][0]["step_seconds"] is None
+    assert "run 0 (as given) measured" in shown.stderr
+    assert " ms a step" not in shown.stderr
+    summary = host.hpc_amp("compare", *[row["runs"][0]["run_dir"]] * 2, "--json").stdout
+    assert json.loads(summary)["results"]["samples_per_second"] == [500, 500]
+
+
 def test_a_program_has_no_precisions_of_ours(host: StubHost) -> None:
     (host.work / "fit.py").write_text(PROGRAM)
     refused = host.hpc_amp("bench", "fit.py", *LOCAL, "--precisions=fp32")
