@@ -23,12 +23,16 @@ _yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 @_yes_option
 @runs_dir_option
 def rm(targets: tuple[str, ...], yes: bool, runs_dir: Path) -> None:
-    """Remove runs with all their files. Runs that have not ended are refused."""
+    """Remove runs with all their files, and symbolic links to them. Runs that have not ended are
+    refused.
+
+    Links are searched in --runs-dir and among RUN.
+    """
     from hpc_amp.jobs import rundir
     from hpc_amp.jobs.removal import removable
 
     found = dict.fromkeys(rundir.find_run(target, runs_dir) for target in targets)
-    _remove(removable(list(found)), yes)
+    _remove(removable(list(found)), yes, runs_dir, targets)
 
 
 @click.command()
@@ -41,16 +45,20 @@ def rm(targets: tuple[str, ...], yes: bool, runs_dir: Path) -> None:
     metavar="N",
     help="Keep the newest N runs of each name.",
 )
-@click.option("--older", metavar="TIME", help="Only runs that ended so long ago, such as 30d.")
+@click.option(
+    "--older",
+    metavar="TIME",
+    help="Only runs that last changed at least this long ago, such as 30d.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and stop.")
 @_yes_option
 @runs_dir_option
 def prune(
     names: tuple[str, ...], keep: int, older: str | None, dry_run: bool, yes: bool, runs_dir: Path
 ) -> None:
-    """Remove old runs that have ended; NAME: only of these jobs.
+    """Remove old runs that have ended. With NAME, only runs of these jobs.
 
-    Runs that wait or run, and those of sweeps, studies and benchmarks, stay as they are.
+    Runs that are pending or running, and runs of sweeps, studies and benchmarks, are not removed.
     """
     from hpc_amp.config.units import parse_duration
     from hpc_amp.jobs.removal import old_runs
@@ -65,20 +73,22 @@ def prune(
     elif dry_run:
         click.echo(_listed(found))
     else:
-        _remove(found, yes)
+        _remove(found, yes, runs_dir)
 
 
-def _remove(runs: Sequence[Removable], yes: bool) -> None:
+def _remove(
+    runs: Sequence[Removable], yes: bool, runs_dir: Path, targets: Sequence[str] = ()
+) -> None:
     from hpc_amp.errors import UsageError
     from hpc_amp.jobs.removal import remove
 
     click.echo(_listed(runs), err=True)
     if not yes and not sys.stdin.isatty():
-        raise UsageError("nobody can be asked", hint="give --yes")
+        raise UsageError("there is no terminal to ask for confirmation", hint="give --yes")
     if not yes and not click.confirm("Remove?", err=True):
         click.echo("nothing was removed", err=True)
         raise SystemExit(1)
-    remove(runs)
+    remove(runs, runs_dir, list(map(Path, targets)))
     click.echo(f"removed {len(runs)} run{'s' * (len(runs) != 1)}")
 
 

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import SupportsFloat
 
+from hpc_amp.files import write_json
+
 _previous: tuple[int, float] | None = None
 """Step and time of the report before, if it had a step."""
 
@@ -26,15 +28,15 @@ def report(
     """Report numbers, such as `report(step, total_steps=1000, global_batch=256, loss=loss)`.
 
     The numbers become a line of `metrics.jsonl` in the run directory, which `hpc-amp status`,
-    `sweep report`, `scale` and `bench` know of. Only rank 0 writes; outside of a job nothing
-    happens. Tensors with one element are numbers, too, and their value is waited for.
+    `sweep report`, `scale` and `bench` read. Only rank 0 writes. Outside of a job, the call does
+    nothing. Tensors with one element are numbers, too, and their value is waited for.
 
     `step`, `total_steps`: the number of steps so far and at the end. `status` shows them.
     `global_batch`: the samples of all ranks in a step. With it, the time between two reports shows
     the throughput.
     `samples_per_second`: the throughput of all ranks, if the program measures it itself.
 
-    Raises TypeError or ValueError for what is not a number, and for the name `time`.
+    Raises TypeError or ValueError if a value is not a number, or for the name `time`.
     """
     global _previous
     step = None if step is None else operator.index(step)
@@ -59,13 +61,13 @@ def report(
         file.write(json.dumps({**line, **numbers}) + "\n")
     attempt = Path(run_dir, "attempts", os.environ.get("HPC_AMP_ATTEMPT", "1"))
     if not (attempt / "program.json").exists():
-        _replace(attempt / "program.json", _facts())
+        write_json(attempt / "program.json", _facts())
     if step is None:
         return
     progress: dict[str, object] = {"time": now, "step": step, "total_steps": total_steps}
     if "samples_per_second" in numbers:
         progress["samples_per_second"] = numbers["samples_per_second"]
-    _replace(attempt / "progress.json", progress)
+    write_json(attempt / "progress.json", progress)
 
 
 def _facts() -> dict[str, object]:
@@ -78,9 +80,3 @@ def _facts() -> dict[str, object]:
         if torch.cuda.is_initialized():
             facts["device"] = torch.cuda.get_device_name()
     return facts
-
-
-def _replace(path: Path, content: dict[str, object]) -> None:
-    beside = path.with_name(f".{path.stem}-{os.getpid()}.json")
-    beside.write_text(json.dumps(content))
-    beside.replace(path)

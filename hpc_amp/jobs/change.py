@@ -35,6 +35,7 @@ from hpc_amp.config.schema import Job, Train, job_class, to_plain
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.config.values import Fixed
 from hpc_amp.errors import UsageError
+from hpc_amp.files import replacing
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.code import copy_package
@@ -316,8 +317,8 @@ def _put_back(run_dir: Path, kept: Path) -> None:
             os.rename(source, kept / f"src-{os.getpid()}")
         os.rename(kept / "src", source)
     for name in ("launch.sh", "job.json"):
-        shutil.copy2(kept / name, kept / f"{name}.back")
-        os.replace(kept / f"{name}.back", run_dir / name)
+        with replacing(run_dir / name) as new:
+            shutil.copy2(kept / name, new)
     # The folder is renamed before its removal: a folder that is removed in part could not be used
     # for another try.
     doomed = run_dir / f".change-{os.getpid()}-undone"

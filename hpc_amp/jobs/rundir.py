@@ -21,6 +21,7 @@ from typing import Any
 from hpc_amp import __version__
 from hpc_amp.config.schema import SCHEMA_VERSION, Job, to_plain
 from hpc_amp.errors import UsageError
+from hpc_amp.files import replacing
 from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.code import copy_code, copy_package
 from hpc_amp.jobs.events import read_events
@@ -217,7 +218,7 @@ def refuse_copy(folder: Path, recorded: Path | None) -> None:
 
 def point_latest(run_dir: Path) -> str | None:
     """Make the link `latest` point to a run. Returns its previous target, or None. If the link
-    cannot be changed, it is left as it is; this is no reason for a job to fail."""
+    cannot be changed, it stays as it is, and no error is raised."""
     try:
         before = os.readlink(run_dir.parent / "latest")
     except OSError:
@@ -239,11 +240,9 @@ def restore_latest(run_dir: Path, before: str | None) -> None:
 
 
 def _link_latest(run_dir: Path, target: str) -> None:
-    """Replace the link by a rename, so that `latest` exists at any time."""
-    temporary = run_dir.parent / f".latest-{run_dir.name}"
-    with contextlib.suppress(OSError):
-        temporary.symlink_to(target)
-        os.replace(temporary, run_dir.parent / "latest")
+    """Replace the link, so that `latest` exists at any time."""
+    with contextlib.suppress(OSError), replacing(run_dir.parent / "latest") as new:
+        new.symlink_to(target)
 
 
 def find_run(target: str, runs_dir: Path) -> Path:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,7 +15,8 @@ from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.status import RunStatus
 
 _TAIL = 64 * 2**10
-_NO_METRICS = ("step", "time", "global_batch", "samples_per_second")
+_BATCH, _RATE = "global_batch", "samples_per_second"
+"""Numbers of a program that tell its speed, and are not results."""
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
@@ -23,44 +26,54 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     if not isinstance(summary.get("metrics"), dict | None):
         summary["metrics"] = None
     if summary and summary.get("metrics") is None:
-        summary["metrics"], rates = _reported(run_dir / "metrics.jsonl")
+        metrics, rates = {}, []
+        for line in newest_metrics(run_dir, last_bytes=_TAIL):
+            rates += [line[_RATE]] if line.get(_RATE, 0) > 0 else []
+            metrics = {**line, **metrics}
+        summary["metrics"] = {
+            name: value for name, value in metrics.items() if name not in (_BATCH, _RATE)
+        }
         if rates:
             summary["samples_per_second"] = median(rates)
     return summary
 
 
-def _reported(path: Path) -> tuple[dict[str, float], list[float]]:
-    """The newest value of each name in the last lines of `metrics.jsonl`, and all their samples
-    per second."""
+def newest_metrics(run_dir: Path, last_bytes: int | None = None) -> Iterator[dict[str, float]]:
+    """The numbers in each line of `metrics.jsonl`, newest first, without `step` and `time`. With
+    `last_bytes`, only the end of the file is read. Nothing if there is no such file."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL))
+        with (run_dir / "metrics.jsonl").open("rb") as file:
+            if last_bytes is not None:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - last_bytes))
             lines = file.read().splitlines()
     except OSError:
-        return {}, []
-    found: dict[str, float] = {}
-    rates: list[float] = []
-    for line in lines:
+        return
+    for line in reversed(lines):
         try:
             values = json.loads(line)
         except ValueError:
             continue  # cut off at its beginning, or being written
         if isinstance(values, dict):
-            found |= {
-                name: value
-                for name, value in values.items()
-                if isinstance(value, int | float) and name not in _NO_METRICS
-            }
-            rate = values.get("samples_per_second")
-            rates += [rate] if isinstance(rate, int | float) else []
-    return found, rates
+            yield numbers(values)
+
+
+def numbers(values: dict[str, Any]) -> dict[str, float]:
+    """The values that are numbers, without `step` and `time`."""
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and name not in ("step", "time")
+    }
 
 
 def describe(status: RunStatus) -> str:
     """The summary of a run as lines of text, such as those at the end of `submit --follow`."""
     run_dir = Path(status.run_dir)
     facts = read_summary(run_dir)
-    rows = [("outcome", _outcome(status))]
+    outcome = f"{status.state} ({status.reason})" if status.reason else status.state
+    rows = [("outcome", outcome)]
     if status.state in ("finished", "checkpointed", "cancelled"):
         rows += _results(facts)
     rows += _explanation(status)
@@ -68,10 +81,6 @@ def describe(status: RunStatus) -> str:
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:<{width}}  {value}" for name, value in rows]
     return "\n".join([f"{status.name}: {status.state}", *lines, *_next_steps(status)])
-
-
-def _outcome(status: RunStatus) -> str:
-    return f"{status.state} ({status.reason})" if status.reason else status.state
 
 
 def _explanation(status: RunStatus) -> list[tuple[str, str]]:
