@@ -26,7 +26,8 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     if not isinstance(summary.get("metrics"), dict | None):
         summary["metrics"] = None
     if summary and summary.get("metrics") is None:
-        metrics, rates = {}, []
+        metrics: dict[str, float] = {}
+        rates: list[float] = []
         for line in newest_metrics(run_dir, last_bytes=_TAIL):
             rates += [line[_RATE]] if line.get(_RATE, 0) > 0 else []
             metrics = {**line, **metrics}
