@@ -60,13 +60,12 @@ def report(
     with Path(run_dir, "metrics.jsonl").open("a") as file:
         file.write(json.dumps({**line, **numbers}) + "\n")
     attempt = Path(run_dir, "attempts", os.environ.get("HPC_AMP_ATTEMPT", "1"))
-    if not (attempt / "program.json").exists():
+    if attempt.is_dir() and not (attempt / "program.json").exists():
         write_json(attempt / "program.json", _facts())
     if step is None:
         return
     progress: dict[str, object] = {"time": now, "step": step, "total_steps": total_steps}
-    if "samples_per_second" in numbers:
-        progress["samples_per_second"] = numbers["samples_per_second"]
+    progress |= {name: numbers[name] for name in speed if name in numbers}
     write_json(attempt / "progress.json", progress)
 
 

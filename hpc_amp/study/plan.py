@@ -108,6 +108,7 @@ def plan_study(
     check_job(loaded, site)
     options = _with_defaults(options, job)
     if job.train is None:
+        _refuse_options_of_tasks(options.measuring)
         batches = own_batches(loaded, options.kinds, options.nodes, options.batch)
         changes = list(NO_RESTARTS)
     else:
@@ -160,6 +161,14 @@ def _batches(loaded: LoadedJob, train: Train, options: StudyOptions) -> Batches:
             "weak": f"{count(train.batch_size // job.world_size, 'sample')} a step and rank",
         },
     )
+
+
+def _refuse_options_of_tasks(measuring: Measuring) -> None:
+    if measuring.evaluate != "never" or measuring.checkpoints:
+        raise UsageError(
+            "--evaluate and --checkpoints are for tasks, and this job runs your own program",
+            hint="leave them out: the program decides what it does",
+        )
 
 
 def _refuse_own_batch(options: StudyOptions) -> None:

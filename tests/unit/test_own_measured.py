@@ -166,6 +166,7 @@ def test_the_batch_of_all_ranks_grows(host: StubHost) -> None:
         (["--rank-batch=batch", "--", "--batch=6"], "divides the batch of 24 samples"),
         (["--global-batch=batch", "--", "--batch=6"], "the batch 6 of batch is not divisible by 4"),
         (["--rank-batch=batch", "--", "--batch=many"], "values.batch is 'many', which is no batch"),
+        (["--evaluate"], "--evaluate and --checkpoints are for tasks"),
         (["--rank-batch=a", "--global-batch=b"], "either --rank-batch or --global-batch"),
     ],
 )
