@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpc_amp.campaigns.measuring import NO_RESTARTS, USUAL_STEPS, Measuring
+from hpc_amp.campaigns.measuring import NO_RESTARTS, USUAL_STEPS, Measuring, whole_nodes
 from hpc_amp.campaigns.plan import CampaignPlan, plan_campaign
 from hpc_amp.campaigns.points import Point, Space, read_space
 from hpc_amp.config.load import JobText, read_job
@@ -49,19 +49,20 @@ def plan_bench(
     given = [*overrides, f"site={HERE}"] if options.here else overrides
     space = read_space(given, table=options.table, must_vary=False)
     source = read_job(config, space.fixed)
-    loaded = source.validate(site_of(source).defaults)
+    site = site_of(source)
+    loaded = source.validate(site.defaults)
     if loaded.job.train is None:
         if options.precisions is not None:
             raise UsageError(
                 "--precisions sets a key of a task, and this job runs your own program",
                 hint="vary an argument of the program: -- --precision=fp32,bf16",
             )
-        space = replace(space, fixed=(*space.fixed, *NO_RESTARTS))
-        source = source.with_overrides(NO_RESTARTS)
-        return plan_campaign(source, space, parent, repeats=options.repeats)
+        changes = [*NO_RESTARTS, *whole_nodes(loaded.job, site)]
+        space = replace(space, fixed=(*space.fixed, *changes))
+        return plan_campaign(source.with_overrides(changes), space, parent, repeats=options.repeats)
     steps = options.steps or USUAL_STEPS
     measuring = Measuring(warmup=options.warmup, steps=steps, evaluate="at the end")
-    changes = measuring.overrides(loaded.job.train)
+    changes = [*measuring.overrides(loaded.job.train), *whole_nodes(loaded.job, site)]
     precisions = options.precisions or usual_precisions(loaded.job.resources.gpus_per_node > 0)
     space = with_precisions(space, precisions, asked=options.precisions is not None)
     space = replace(space, fixed=(*space.fixed, *changes))
