@@ -28,6 +28,7 @@ from hpc_amp.campaigns.view import View
 from hpc_amp.campaigns.words import count, joined
 from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError
 from hpc_amp.jobs import rundir
+from hpc_amp.jobs.git import record_code_state
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.submit import waiting_for
 from hpc_amp.schedulers import Scheduler, get_scheduler
@@ -140,6 +141,7 @@ def write(campaign: Campaign, plan: CampaignPlan) -> None:
             for group, script in zip(campaign.groups, scripts, strict=True):
                 (campaign.folder / group.script).write_text(script)
             write_snapshot(campaign.folder, [group.plan for group in plan.groups])
+            record_code_state(plan.plan, campaign.folder, campaign.folder.parents[1])
             write_description(campaign)
         except BaseException:
             rundir.discard(campaign.folder)

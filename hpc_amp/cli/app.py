@@ -230,10 +230,37 @@ def lint(scripts: tuple[str, ...], strict: bool, as_json: bool) -> None:
 
 @app.command(cls=JobCommand)
 @takes_job
+@click.option(
+    "--create", is_flag=True, help="Create the run directory, so that you can submit the script."
+)
 @run_id_option
-def render(config: Path | JobText, overrides: tuple[str, ...], run_id: str | None) -> None:
-    """Print the launch script of a job file (CONFIG)."""
-    _print_script(config, overrides, run_id)
+def render(
+    config: Path | JobText, overrides: tuple[str, ...], create: bool, run_id: str | None
+) -> None:
+    """Print the launch script of a job file (CONFIG).
+
+    \b
+      hpc-amp render job.yaml
+      hpc-amp render job.yaml --create > job.sh      then: sbatch job.sh
+
+    The script needs its run directory, which `submit` and --create make.
+    """
+    if not create:
+        _print_script(config, overrides, run_id)
+        if not sys.stdout.isatty():
+            click.echo(
+                "note: to submit this script yourself, add --create: it needs its run directory",
+                err=True,
+            )
+        return
+    from hpc_amp.jobs.submit import create as create_run
+    from hpc_amp.jobs.submit import prepare
+
+    plan, loaded = prepare(config, overrides, run_id=run_id)
+    _say_remarks(plan)
+    script = create_run(plan, loaded.text)
+    click.echo(f"run directory {plan.run_dir}", err=True)
+    click.echo(script.encode(), nl=False)
 
 
 def _print_script(config: Path | JobText, overrides: tuple[str, ...], run_id: str | None) -> None:
@@ -701,10 +728,18 @@ def _without_secret(override: str) -> str:
 @click.argument("target", metavar="RUN", shell_complete=complete_runs)
 @overrides_argument
 @click.option("--follow", is_flag=True, help="Print the log until the run ends, then a summary.")
+@click.option(
+    "--here", is_flag=True, help="Continue a run that was copied or moved, in its present folder."
+)
 @runs_dir_option
 @json_option
 def resume(
-    target: str, overrides: tuple[str, ...], follow: bool, runs_dir: Path, as_json: bool
+    target: str,
+    overrides: tuple[str, ...],
+    follow: bool,
+    here: bool,
+    runs_dir: Path,
+    as_json: bool,
 ) -> None:
     """Submit a run again; it continues from its newest checkpoint.
 
@@ -717,7 +752,8 @@ def resume(
 
     run_dir = rundir.find_run(target, runs_dir)
     log = run_dir / "logs" / "job.log"
-    command = shlex.join(["hpc-amp", "resume", target, *map(_without_secret, overrides)])
+    words = [*(["--here"] if here else []), target, *map(_without_secret, overrides)]
+    command = shlex.join(["hpc-amp", "resume", *words])
 
     def tell(resumed: Resumed) -> None:
         for remark in resumed.remarks:
@@ -726,6 +762,6 @@ def resume(
             click.echo(f"changed: {one}", err=True)
         _report_submission(resumed.submission, run_dir, resumed.scheduler, as_json=as_json)
 
-    resume_run(run_dir, overrides, command, tell)
+    resume_run(run_dir, overrides, command, tell, here=here)
     if follow:
         _follow_until_interrupted(run_dir, as_json=as_json, from_end=log.exists())

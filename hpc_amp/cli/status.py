@@ -195,6 +195,8 @@ def _details(found: RunDetails) -> str:
         rows.append(
             ("alive", f"{ranks}, each reported within the last {beat.age} s (oldest: {oldest})")
         )
+    if found.code is not None:
+        rows.append(("code", str(found.code)))
     lines = [f"{entry.name}: {entry.state}{reason}"]
     lines += [f"  {name:<9}  {value}" for name, value in rows]
     if found.attempts:

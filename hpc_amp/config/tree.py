@@ -68,6 +68,16 @@ class MappingNode:
             node = below
         return node.where
 
+    def places(self, prefix: str = "") -> dict[str, str]:
+        """Where each value was written, by its key. `prefix` comes before the keys."""
+        found: dict[str, str] = {}
+        for name, node in self.entries.items():
+            if isinstance(node, MappingNode) and node.entries:
+                found |= node.places(f"{prefix}{name}.")
+            else:
+                found[f"{prefix}{name}"] = node.where
+        return found
+
 
 Node = Union[Scalar, Items, MappingNode]  # noqa: UP007  evaluated at run time, before its classes' hints
 

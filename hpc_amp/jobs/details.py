@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hpc_amp.jobs.attempts import Attempt, read_attempts, read_json, read_number
 from hpc_amp.jobs.change import Past, read_history
 from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.git import CodeState, read_code_state
 from hpc_amp.jobs.rundir import origin
 from hpc_amp.jobs.status import RunStatus, run_statuses
 
@@ -43,6 +44,8 @@ class RunDetails:
     heartbeat: HeartbeatAge | None
     changes: list[Past]
     """The changes of its settings by `hpc-amp resume`."""
+    code: CodeState | None
+    """The state of the user's code in git when the run was submitted. None: it is unknown."""
 
     def to_plain(self) -> dict[str, Any]:
         """The details as one dictionary of JSON values; the keys of the status are at its top."""
@@ -54,6 +57,7 @@ class RunDetails:
             "time_left": self.time_left,
             "heartbeat": {name: getattr(beat, name) for name in beat.__slots__} if beat else None,
             "changes": [change.to_plain() for change in self.changes],
+            "code": asdict(self.code) if self.code else None,
         }
 
 
@@ -79,6 +83,7 @@ def _details(folder: Path, status: RunStatus) -> RunDetails:
         time_left=max(0, end - int(time.time())) if at_work and end is not None else None,
         heartbeat=_heartbeat(newest) if at_work else None,
         changes=read_history(folder),
+        code=read_code_state(folder),
     )
 
 

@@ -41,3 +41,9 @@ def read_events(run_dir: Path) -> list[dict[str, Any]]:
         if isinstance(event, dict) and isinstance(event.get("state"), str):
             events.append(event)
     return events
+
+
+def is_only_created(run_dir: Path) -> bool:
+    """Whether a run was created for a script that its user submits, and this has not started."""
+    events = read_events(run_dir)
+    return bool(events) and events[-1]["state"] == "created"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpc_amp.config.bind import parse_bind
 from hpc_amp.config.command import launcher_in
-from hpc_amp.config.fabric import fabric_of
+from hpc_amp.config.fabric import Fabric, fabric_of
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.paths import as_overrides, paths_in, with_paths
 from hpc_amp.config.schema import Job
@@ -117,13 +117,14 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
     _check_paths(loaded, job, run_dir, workdir, container)
     remarks += _missing_binds(loaded, container, here=scheduler.one_machine)
     check_setup(loaded, site)
+    fabric = fabric_of(job, site)
     default_python = "python3" if container.uses_image else sys.executable
     plan = Plan(
         job=job,
         site=site,
         scheduler=scheduler,
         launcher=launcher,
-        fabric=fabric_of(job, site),
+        fabric=fabric,
         remarks=remarks,
         expanded=expanded,
         container=container,
@@ -134,10 +135,22 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         # Expanded paths are fixed by overrides: `resume` reads the job file again, and the
         # variables may have changed by then.
         overrides=(*loaded.overrides, *as_overrides(loaded.job, loaded.expanded)),
+        origins=origins_of(loaded, site, fabric),
         submitted_from=workdir,
     )
     container.check(plan)
     return plan
+
+
+def origins_of(loaded: LoadedJob, site: Site, fabric: Fabric | None) -> dict[str, str]:
+    """Where the values of a job's keys are from: a line of a file, an override, the fabric profile
+    or the site. A key that is missing has its default."""
+    found: dict[str, str] = {}
+    if fabric is not None:
+        env = fabric.settings(loaded.job.resources.nodes)
+        found = {f"container.env.{name}": f"fabric {fabric.name}" for name in env}
+    found |= {f"container.env.{name}": f"site {site.name}" for name in site.env}
+    return {**found, **loaded.tree.places()}
 
 
 def _umask() -> int:

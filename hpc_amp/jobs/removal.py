@@ -15,7 +15,8 @@ from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.control import leftovers
-from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
+from hpc_amp.jobs.events import is_only_created
+from hpc_amp.jobs.status import FINAL, RunStatus, left_of_moved, run_statuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,17 @@ def removable(run_dirs: Sequence[Path]) -> list[Removable]:
         campaign = _campaign_of(run_dir)
         if campaign is not None:
             raise UsageError(f"{run_dir} is a point of {campaign}", hint="remove the whole folder")
-        if status.state not in FINAL:
+        place = rundir.origin(run_dir, rundir.read_resolved(run_dir))
+        if rundir.is_copy(place):
+            found.append(_removable(status, state="copy"))
+            continue
+        if place is not None:
+            moved = left_of_moved(status)
+            if moved is not None:
+                raise UsageError(f"{run_dir} was moved, and {moved}", hint="wait for its end")
+            found.append(_removable(status))
+            continue
+        if status.state not in FINAL and not is_only_created(run_dir):
             raise UsageError(f"{run_dir} is {status.state}", hint=f"hpc-amp cancel {run_dir}")
         left = leftovers(status)
         if left.is_something:
@@ -48,12 +59,15 @@ def old_runs(
     runs_dir: Path, *, keep: int, older_than: int, names: Sequence[str] = ()
 ) -> list[Removable]:
     """The runs in `runs_dir` that have ended, except the newest `keep` of each name and those that
-    changed within the last `older_than` seconds. `names`: only jobs of these names. Raises
-    UsageError if there is no run of a name."""
+    changed within the last `older_than` seconds. Copies of runs are left out. `names`: only jobs of
+    these names. Raises UsageError if there is no run of a name."""
     by_name: dict[str, list[Path]] = defaultdict(list)
     for run_dir in rundir.all_runs(runs_dir):
         # The folder may be elsewhere, with a link to it in `runs_dir`.
-        job = read_json(run_dir / "job.json").get("job")
+        resolved = read_json(run_dir / "job.json")
+        if rundir.is_copy(rundir.origin(run_dir, resolved)):
+            continue  # somebody keeps it
+        job = resolved.get("job")
         name = job.get("name") if isinstance(job, dict) else None
         by_name[name or run_dir.parent.name].append(run_dir)
     unknown = next((name for name in names if name not in by_name), None)
@@ -135,9 +149,9 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def _removable(status: RunStatus) -> Removable:
+def _removable(status: RunStatus, state: str | None = None) -> Removable:
     run_dir = Path(status.run_dir)
-    return Removable(run_dir, status.state, size_of(run_dir))
+    return Removable(run_dir, state or status.state, size_of(run_dir))
 
 
 def _changed(run_dir: Path) -> float:

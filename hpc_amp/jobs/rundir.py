@@ -25,6 +25,7 @@ from hpc_amp.files import replacing
 from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.code import copy_code, copy_package
 from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.git import record_code_state
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.tasks.registry import TaskError, job_from_plain
 
@@ -94,6 +95,7 @@ def _fill(plan: Plan, script: str, config_text: str) -> None:
     copy_package(run_dir, plan)
     if plan.job.code is not None:
         copy_code(Path(plan.job.code), run_dir, run_dir.parents[1])
+    record_code_state(plan, run_dir, run_dir.parents[1])
 
 
 def write_resolved(plan: Plan, folder: Path) -> None:
@@ -117,6 +119,7 @@ def resolved(plan: Plan) -> dict[str, Any]:
         "site": plan.site.name,
         "run_dir": str(plan.run_dir),
         "overrides": list(plan.overrides),
+        "origins": dict(plan.origins),
         "submitted_from": str(plan.submitted_from),
         "workdir": str(plan.workdir),
         "python": plan.python,
@@ -164,6 +167,12 @@ def origin(folder: Path, resolved: Mapping[str, Any]) -> Path | None:
     return None if same_folder(folder, Path(recorded)) else Path(recorded)
 
 
+def is_copy(origin: Path | None) -> bool:
+    """Whether a run or campaign with this `origin` is a copy. False: it was moved, or is where it
+    was submitted."""
+    return origin is not None and os.path.exists(origin)  # unlike Path.exists, it never fails
+
+
 @contextlib.contextmanager
 def working_in(folder: str, what: str) -> Iterator[None]:
     """Change the working directory for the duration of the block, to the folder from which the
@@ -194,26 +203,49 @@ def same_folder(one: Path, other: Path) -> bool:
 def refuse_elsewhere(run_dir: Path) -> None:
     """Raise UsageError if a run is not in the folder in which it was submitted: a command on it
     would affect that folder."""
-    refuse_copy(run_dir, origin(run_dir, read_resolved(run_dir)))
+    refuse_copy(run_dir, origin(run_dir, read_resolved(run_dir)), can_adopt=True)
 
 
-def refuse_copy(folder: Path, recorded: Path | None) -> None:
+def refuse_copy(folder: Path, recorded: Path | None, *, can_adopt: bool = False) -> None:
     """Raise UsageError if `recorded` is not None. It is the `origin` of the run or campaign in
-    `folder`."""
+    `folder`. `can_adopt`: `hpc-amp resume --here` can continue it in `folder`."""
     if recorded is None:
         return
-    if recorded.exists():
+    here = f"hpc-amp resume --here {shlex.quote(str(folder))} continues it in this folder"
+    if is_copy(recorded):
+        ways = f"; {here}, and hpc-amp submit starts it anew" if can_adopt else ", or start anew"
         raise UsageError(
             f"{folder} is a copy of {recorded}, and its scripts and jobs are those of the original",
-            hint="name the original, or submit a new run (its first weights can be those of a "
-            "checkpoint: see docs/reliability.md)",
+            hint=f"name the original{ways}",
         )
-    link = f"ln -s {shlex.quote(str(folder))} {shlex.quote(str(recorded))}"
+    ways = f"{here}; or" if can_adopt else "move it back, or"
     raise UsageError(
         f"{folder} was {recorded} when it was submitted, and its scripts would look for everything "
         "there",
-        hint=f"move it back, or let the old path lead to it: {link}",
+        hint=f"{ways} let the old path lead to it: {_link(folder, recorded)}",
     )
+
+
+def _link(folder: Path, recorded: Path) -> str:
+    """The command that lets the path `recorded` lead to `folder`. If a folder above them was
+    renamed, this is the one that is linked."""
+    while recorded.name == folder.name and not recorded.parent.exists():
+        folder, recorded = folder.parent, recorded.parent
+    link = f"ln -s {shlex.quote(str(folder))} {shlex.quote(str(recorded))}"
+    if recorded.parent.exists():
+        return link
+    return f"mkdir -p {shlex.quote(str(recorded.parent))} && {link}"
+
+
+def submission_folder(run_dir: Path, resolved: Mapping[str, Any]) -> str:
+    """The folder from which the relative paths of a run's job are resolved. If it does not exist
+    any more because it was renamed with the run in it, its present path."""
+    recorded, before = Path(resolved["submitted_from"]), Path(resolved["run_dir"])
+    if recorded.exists() or not before.is_relative_to(recorded):
+        return str(recorded)
+    inside = before.relative_to(recorded)
+    above = run_dir.resolve().parents[len(inside.parts) - 1]
+    return str(above if above / inside == run_dir.resolve() else recorded)
 
 
 def point_latest(run_dir: Path) -> str | None:
@@ -245,6 +277,13 @@ def _link_latest(run_dir: Path, target: str) -> None:
         new.symlink_to(target)
 
 
+def own_events(run_dir: Path) -> list[dict[str, Any]]:
+    """The events of a run. Those before `hpc-amp resume --here` on a copy are the original's."""
+    events = read_events(run_dir)
+    copied = [at for at, event in enumerate(events) if event.get("copied_from")]
+    return events[copied[-1] :] if copied else events
+
+
 def find_run(target: str, runs_dir: Path) -> Path:
     """Find a run directory. `target` is a run directory, the name of a job (its newest run), or a
     job id. Raises UsageError if there is no such run."""
@@ -253,7 +292,7 @@ def find_run(target: str, runs_dir: Path) -> Path:
             return folder.resolve()
     copies = []
     for folder in all_runs(runs_dir):
-        if any(event.get("job_id") == target for event in read_events(folder)):
+        if any(event.get("job_id") == target for event in own_events(folder)):
             if origin(folder, read_json(folder / "job.json")) is None:
                 return folder
             copies.append(folder)  # a copy has the events of the original, whose job this is
@@ -274,6 +313,9 @@ def newest_run(runs_dir: Path) -> Path:
 
 
 def all_runs(runs_dir: Path) -> list[Path]:
-    """Every run directory below `runs_dir`, oldest first."""
-    found = {path.parent.resolve() for path in runs_dir.glob("*/[0-9]*/job.json")}
-    return sorted(found, key=lambda path: (path.name, path.parent.name))
+    """Every run directory below `runs_dir`, oldest first. A run may be on another disk, with a link
+    in its place: it has the time of the link's name."""
+    found: dict[Path, Path] = {}
+    for path in runs_dir.glob("*/[0-9]*/job.json"):
+        found.setdefault(path.parent.resolve(), path.parent)
+    return sorted(found, key=lambda run: (found[run].name, found[run].parent.name))

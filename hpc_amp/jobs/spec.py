@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpc_amp import __version__
@@ -40,6 +41,8 @@ class Spec(ABC):
     version: str = __version__
     overrides: tuple[str, ...] = ()
     """The overrides of the command line, and those that fix the values of expanded paths."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where the values of the job's keys are from; a key that is missing has its default."""
     submitted_from: Path = Path("/")
     """The folder from which relative paths of job file and command line are resolved."""
 

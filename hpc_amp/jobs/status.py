@@ -12,7 +12,7 @@ from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.jobs.attempts import Orphan, find_orphan, read_json
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.links import read_chain, write_chain
-from hpc_amp.jobs.rundir import origin
+from hpc_amp.jobs.rundir import is_copy, origin
 from hpc_amp.jobs.unsettled import INTERRUPTED, found_since, may_still_come
 from hpc_amp.schedulers import JobStatus, get_scheduler
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE
@@ -65,6 +65,20 @@ def run_statuses(folders: Sequence[Path]) -> list[RunStatus]:
             open_ids.setdefault(view.scheduler, []).extend(view.job_ids)
     answers = {name: _ask(name, job_ids) for name, job_ids in open_ids.items()}
     return [status_of(view, answers.get(view.scheduler, {})) for view in views]
+
+
+def left_of_moved(status: RunStatus) -> str | None:
+    """What is still there of a run whose folder was moved: its job, another one of its chain, or
+    its ranks. Raises SchedulerError if the scheduler does not answer."""
+    run_dir = Path(status.run_dir)
+    orphan = find_orphan(run_dir, status.scheduler)
+    if orphan is not None:
+        return f"attempt {orphan.attempt} gives signs of life on {orphan.host}"
+    if status.state in FINAL:
+        return None  # the script recorded its end
+    jobs = [*([status.job_id] if status.job_id else []), *read_chain(run_dir)]
+    there = get_scheduler(status.scheduler).unended(jobs) if jobs else {}
+    return f"its job {next(iter(there))} has not ended" if there else None
 
 
 def status_of(view: RunView, answers: dict[str, JobStatus] | None) -> RunStatus:
@@ -177,8 +191,13 @@ class RunView:
         state, reason = self.last["state"], str(self.last.get("reason", ""))
         if state in FINAL:
             return state, reason
+        if is_copy(self.origin):
+            return "unknown", f"this folder is a copy of {self.origin}: ask there"
         if self.origin is not None:
-            return "unknown", f"this folder was copied or moved from {self.origin}: ask there"
+            return "unknown", (
+                f"this folder was moved from {self.origin}, where its job looks for it: "
+                "`hpc-amp resume --here` continues it here"
+            )
         if self.job_id is None:
             return self._without_job()
         if not self.resolved:
@@ -228,6 +247,8 @@ class RunView:
             pass  # its command was killed before it wrote the file
         except OSError as error:  # the run may belong to another user
             return "unknown", f"its state.jsonl cannot be read: {error.strerror}"
+        if self.last["state"] == "created":
+            return "unknown", "`hpc-amp render --create` made it, and its script has not started"
         if not self.submissions:
             return "failed", "it was never submitted: its command was ended before that"
         if not self._queue_answers:

@@ -279,6 +279,25 @@ def test_a_job_of_ones_own(system: System) -> None:
     assert gone(places)
 
 
+def test_a_rendered_script_is_submitted_by_hand(system: System) -> None:
+    """With the scheduler's own command, after an edit, from another folder than the job file's."""
+    config = system.write("byhand", ["python", "-I", "-S", "report.py", "out-byhand"], {})
+    script = system.work / "elsewhere" / "x.sh"
+    script.parent.mkdir()
+    script.write_text(system.hpc_amp("render", config, "--create", *system.overrides) + "# edited")
+    script.chmod(0o755)
+    (run_dir,) = (system.work / "runs" / "byhand").glob("2*")
+    assert system.status(run_dir)["reason"].endswith("its script has not started")
+
+    command = get_scheduler(system.name).command or "bash"
+    cluster = Cluster(system.cluster.image, system.cluster.binds, system.environ)
+    cluster.run(command, str(script), cwd=script.parent)
+
+    system.wait_for(run_dir, "finished")
+    assert states(run_dir) == ["created", "started", "finished"]
+    assert len(read_reports(system.work / "out-byhand")) == RANKS
+
+
 def test_hostile_text_reaches_every_rank(system: System) -> None:
     texts = [
         "", " ", "a b", "it's", 'say "hi"', "$(touch pwned)", "`touch pwned`", "$HOME ${HOME} $$",

@@ -958,6 +958,7 @@ def test_runs_are_compared(host: StubHost) -> None:
         ["settings", "that", "differ:"],
         ["job.nodes", "1", "2"],
         ["environment", "that", "differs:", "none"],
+        ["code", "that", "differs:", "none"],
         ["results:"],
         ["loss", "0.5", "0.25"],
         ["state", "finished", "finished"],
