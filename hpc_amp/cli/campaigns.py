@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 _POLL_SECONDS = 1.0
 
+
+def expected_reports(plan: CampaignPlan) -> list[str]:
+    """A remark if the user's own program seems to report nothing that can be measured."""
+    from hpc_amp.campaigns.reported import expect_reports
+
+    remark = expect_reports(plan.plan.workdir, plan.plan.job.run)
+    return [] if remark is None else [remark]
+
+
 points_option = click.option(
     "--points",
     "table",

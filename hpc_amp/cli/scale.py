@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import shutil
 import sys
@@ -14,6 +15,7 @@ from hpc_amp.cli.campaigns import (
     Limits,
     add_verbs,
     cost_options,
+    expected_reports,
     in_allocation_option,
     limit_options,
     max_parallel_option,
@@ -22,9 +24,11 @@ from hpc_amp.cli.campaigns import (
     start_campaign,
     warmup_option,
 )
+from hpc_amp.cli.job_options import JobCommand, takes_job
 from hpc_amp.cli.options import DefaultGroup, json_option, no_check_option
 
 if TYPE_CHECKING:
+    from hpc_amp.config.load import JobText
     from hpc_amp.study.view import ScaleView
 
 
@@ -54,10 +58,19 @@ def _node_counts(
     return tuple(int(word) for word in words)
 
 
-@scale.command()
-@click.argument("config", type=click.Path(path_type=Path))
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+def _value_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """`--batch-size` or `batch-size` as the name of a value: `batch_size`."""
+    from hpc_amp.draft.program import value_name
+
+    return None if value is None else value_name(value)
+
+
+@scale.command(cls=JobCommand)
+@functools.partial(
+    takes_job, anywhere=False, named_by=("rank_batch", "global_batch"), without=("job.nodes",)
+)
 @click.option(
+    "-N",
     "--nodes",
     callback=_node_counts,
     metavar="LIST",
@@ -67,9 +80,20 @@ def _node_counts(
 @click.option(
     "--kind",
     type=click.Choice(["strong", "weak", "both"]),
-    default="strong",
-    show_default=True,
-    help="Keep the global batch (strong) or the batch of each rank (weak).",
+    help="Keep the global batch (strong) or the batch of each rank (weak).  [default: strong; weak "
+    "for your own program, unless its batch is named]",
+)
+@click.option(
+    "--rank-batch",
+    metavar="NAME",
+    callback=_value_name,
+    help="Your own program: the argument or value that is the batch of a rank.",
+)
+@click.option(
+    "--global-batch",
+    metavar="NAME",
+    callback=_value_name,
+    help="Your own program: the argument or value that is the batch of all ranks.",
 )
 @click.option(
     "--repeats",
@@ -80,7 +104,10 @@ def _node_counts(
     help="Runs on each number of nodes.",
 )
 @click.option(
-    "--steps", type=click.IntRange(min=1), metavar="N", help="Steps to measure.  [default: 100]"
+    "--steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Steps to measure.  [default: 100; of your own program, all]",
 )
 @click.option(
     "--seconds",
@@ -110,10 +137,12 @@ def _node_counts(
 @json_option
 @parent_option("studies")
 def start(
-    config: Path,
+    config: Path | JobText,
     overrides: tuple[str, ...],
     nodes: tuple[int, ...] | None,
-    kind: str,
+    kind: str | None,
+    rank_batch: str | None,
+    global_batch: str | None,
     repeats: int,
     steps: int | None,
     seconds: float | None,
@@ -127,7 +156,11 @@ def start(
     parent: Path,
     **limits: Any,
 ) -> None:
-    """Submit CONFIG on each number of nodes, --repeats times.
+    """Submit CONFIG, a job file or a program, on each number of nodes, --repeats times.
+
+    \b
+      hpc-amp scale job.yaml --nodes 1,2,4,8
+      hpc-amp scale train.py -N 1,2,4 --gpus 4 --kind both --rank-batch batch -- --batch 64
 
     The study gets a folder of its own. If this command is interrupted, `scale continue` submits the
     missing runs. The command asks for confirmation if the runs may take more than 100 node-hours;
@@ -137,25 +170,29 @@ def start(
         raise click.UsageError("Give either --steps or --seconds.")
     if arrays and in_allocation:
         raise click.UsageError("Give either --array or --in-allocation.")
+    if rank_batch is not None and global_batch is not None:
+        raise click.UsageError("Give either --rank-batch or --global-batch.")
     from hpc_amp.campaigns.measuring import Measuring
     from hpc_amp.campaigns.submit import describe
     from hpc_amp.jobs.possible import ANSWER_SECONDS
     from hpc_amp.schedulers.base import Client
+    from hpc_amp.study.batches import OwnBatch
     from hpc_amp.study.folder import KINDS
     from hpc_amp.study.plan import StudyOptions, plan_study
 
-    measuring = Measuring(
-        warmup=warmup,
-        steps=steps or (100 if seconds is None else None),
-        seconds=seconds,
-        evaluate="as given" if evaluate else "never",
-        checkpoints=checkpoints,
-    )
+    name = rank_batch or global_batch
     options = StudyOptions(
         kinds=tuple(one for one in KINDS if kind in (one, "both")),
         nodes=nodes,
         repeats=repeats,
-        measuring=measuring,
+        measuring=Measuring(
+            warmup=warmup,
+            steps=steps,
+            seconds=seconds,
+            evaluate="as given" if evaluate else "never",
+            checkpoints=checkpoints,
+        ),
+        batch=None if name is None else OwnBatch(name, of_rank=rank_batch is not None),
         in_allocation=in_allocation,
         arrays=arrays,
     )
@@ -169,7 +206,7 @@ def start(
         at_once=bounds.max_parallel,
         options={**study.facts(), "command": shlex.join(["hpc-amp", *sys.argv[1:]])},
     )
-    for remark in study.plan.remarks:
+    for remark in (*study.plan.remarks, *expected_reports(study.plan)):
         click.echo(f"note: {remark}", err=True)
     click.echo(study.describe(), err=as_json)
     start_campaign(

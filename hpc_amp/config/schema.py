@@ -155,6 +155,9 @@ class Launch:
     site's."""
     args: Words = field(default_factory=list)
     """Further options for the launcher."""
+    label: bool = True
+    """Begin each line of the output with its rank, as in `[rank3]: loss 0.5`, if the job has
+    several ranks. It is the same under every launcher."""
     forward_signals: bool | None = None
     """Forward SIGUSR1 and SIGUSR2 to the ranks. Default: only to built-in tasks, which save and
     stop. These signals would kill a program that does not handle them."""

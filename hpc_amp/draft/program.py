@@ -77,8 +77,7 @@ def varied(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     for word in arguments:
         option, equals, text = word.partition("=")
         if option.startswith("-") and equals and len(split_values(text)) > 1:
-            name = re.sub(r"\W", "_", option.lstrip("-"), flags=re.ASCII) or "_"
-            name = f"_{name}" if name[0].isdigit() else name
+            name = value_name(option)
             while name in names:
                 name += "_"
             names.add(name)
@@ -86,6 +85,30 @@ def varied(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             word = f"{option}={{{name}}}"
         words.append(word)
     return words, overrides
+
+
+def with_value(arguments: Sequence[str], name: str) -> tuple[list[str], list[str]]:
+    """Arguments with a name in place of the value of one of them, `--batch={batch}` for
+    `--batch=64` or `--batch 64`, and the override that gives the name this value. Without such an
+    argument, they are unchanged and there is no override."""
+    words = list(arguments)
+    for index, word in enumerate(words):
+        option, equals, text = word.partition("=")
+        if not option.startswith("-") or value_name(option) != name:
+            continue
+        if equals:
+            words[index] = f"{option}={{{name}}}"
+            return words, [f"values.{name}={text}"]
+        if index + 1 < len(words):
+            text, words[index + 1] = words[index + 1], f"{{{name}}}"
+            return words, [f"values.{name}={text}"]
+    return words, []
+
+
+def value_name(option: str) -> str:
+    """The name of an argument in `values`: `batch_size` for `--batch-size`."""
+    name = re.sub(r"\W", "_", option.lstrip("-"), flags=re.ASCII) or "_"
+    return f"_{name}" if name[0].isdigit() else name
 
 
 def draft_from_program(program: Path) -> str:

@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hpc_amp.config.units import format_duration
@@ -14,6 +15,8 @@ from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.status import RunStatus
 
 _TAIL = 64 * 2**10
+_BATCH, _RATE = "global_batch", "samples_per_second"
+"""Numbers of a program that tell its speed, and are not results."""
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
@@ -23,9 +26,16 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     if not isinstance(summary.get("metrics"), dict | None):
         summary["metrics"] = None
     if summary and summary.get("metrics") is None:
-        summary["metrics"] = {}
-        for line in reversed([*newest_metrics(run_dir, last_bytes=_TAIL)]):
-            summary["metrics"] |= line
+        metrics: dict[str, float] = {}
+        rates: list[float] = []
+        for line in newest_metrics(run_dir, last_bytes=_TAIL):
+            rates += [line[_RATE]] if line.get(_RATE, 0) > 0 else []
+            metrics = {**line, **metrics}
+        summary["metrics"] = {
+            name: value for name, value in metrics.items() if name not in (_BATCH, _RATE)
+        }
+        if rates:
+            summary["samples_per_second"] = median(rates)
     return summary
 
 

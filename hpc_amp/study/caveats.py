@@ -151,7 +151,7 @@ def _layout(point: MeasuredPoint) -> Iterator[Caveat]:
     other = sorted({run.ranks[0].nodes for run in point.runs} - {point.nodes})
     if other:
         yield Caveat("layout", f"ran {on_nodes(other)} instead", (point,))
-    complete = [run for run in point.runs if run.state == "measured"]
+    complete = [run for run in point.runs if run.state == "measured" and not point.is_reported]
     hosts = min((len({rank.host for rank in run.ranks}) for run in complete), default=point.nodes)
     if hosts < point.nodes:
         yield Caveat(
@@ -164,16 +164,37 @@ def _layout(point: MeasuredPoint) -> Iterator[Caveat]:
 
 def _batch(points: Sequence[MeasuredPoint]) -> Iterator[Caveat]:
     """A warning if the batch differs: the global batch, or that of a node in weak scaling."""
+    if not all(point.first.has_batch for point in points):
+        yield Caveat(
+            "batch",
+            f"{points[0].kind}: the program does not report its batch (global_batch), so nothing "
+            f"shows whether this is {points[0].kind} scaling",
+        )
+        return
     weak = bool(points) and points[0].kind == "weak"
     batches = {
         Fraction(run.ranks[0].batch_size, point.nodes if weak else 1)
         for point in points
         for run in point.runs
     }
-    if len(batches) > 1:
+    if len(batches) > 1 and points[0].is_reported:
+        yield _unfit_batch(points)
+    elif len(batches) > 1:
         what = "the batch of a node" if weak else "the global batch"
         told = joined([f"{float(batch):g}" for batch in sorted(batches)])
         yield Caveat("batch", f"{points[0].kind}: {what} is not the same in all runs: {told}")
+
+
+def _unfit_batch(points: Sequence[MeasuredPoint]) -> Caveat:
+    """The warning that the user's own program does not have the batches of this kind of scaling."""
+    told = joined([f"{point.batch_size:,} on {count(point.nodes, 'node')}" for point in points])
+    wanted = "grow with the nodes" if points[0].kind == "weak" else "be the same on all nodes"
+    return Caveat(
+        "batch",
+        f"{points[0].kind}: this is no {points[0].kind} scaling. The global batch that the program "
+        f"reports would have to {wanted}, and it is {told}. Does it report the samples of all "
+        "ranks?",
+    )
 
 
 def _ranks_per_node(points: Sequence[MeasuredPoint]) -> Iterator[Caveat]:

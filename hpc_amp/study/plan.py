@@ -9,22 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.campaigns.folder import Submitting
-from hpc_amp.campaigns.measuring import Measuring, whole_nodes
+from hpc_amp.campaigns.measuring import NO_RESTARTS, USUAL_STEPS, Measuring, whole_nodes
 from hpc_amp.campaigns.plan import CampaignPlan, plan_campaign
 from hpc_amp.campaigns.points import Point, Space
 from hpc_amp.campaigns.words import count, joined, on_nodes
 from hpc_amp.config.checks import check_job
-from hpc_amp.config.load import LoadedJob, read_job
+from hpc_amp.config.load import JobText, LoadedJob, read_job
 from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import Site
 from hpc_amp.config.sites import site_of
-from hpc_amp.errors import ConfigError
+from hpc_amp.errors import ConfigError, UsageError
 from hpc_amp.finding import Finding
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.schedulers.base import Client
+from hpc_amp.study.batches import Batches, OwnBatch, own_batches
 from hpc_amp.study.folder import KINDS, Kind
 
 KEYS = ("job.nodes", "train.batch_size")
+"""The keys that differ between the points of a task's study."""
 DEFAULT_NODES = (1, 2, 4, 8)
 
 
@@ -33,10 +35,12 @@ class StudyOptions:
     """The options of `hpc-amp scale`."""
 
     kinds: tuple[Kind, ...]
+    """Empty: strong, but weak for the user's own program if its batch is not known."""
     nodes: tuple[int, ...] | None
     """None: `DEFAULT_NODES`, as far as the scheduler's limits allow them."""
     repeats: int
     measuring: Measuring
+    batch: OwnBatch | None = None
     in_allocation: bool = False
     arrays: bool = False
 
@@ -73,6 +77,7 @@ class StudyPlan:
             "warmup": measuring.warmup,
             "steps": measuring.steps,
             "seconds": measuring.seconds,
+            "own_program": self.plan.plan.job.run is not None,
         }
 
     def describe(self) -> str:
@@ -80,19 +85,12 @@ class StudyPlan:
         options, measuring, plan = self.options, self.options.measuring, self.plan.plan
         nodes = joined([f"{number:,}" for number in self.nodes])
         kinds = joined(list(options.kinds))
-        if measuring.steps is None:
-            measured = f"about {measuring.seconds:g} s"
-        else:
-            measured = count(measuring.steps, "step")
-        evaluates = "no evaluation" if measuring.evaluate == "never" else "evaluations"
-        saves = "checkpoints as the job says" if measuring.checkpoints else "no checkpoint"
         lines = [
             f"{self.plan.name}: {kinds} scaling on {nodes} node"
             f"{'' if self.nodes == (1,) else 's'}, {count(options.repeats, 'repeat')}, "
             f"site {plan.site.name}, {plan.launcher.name}",
             "; ".join(f"{kind}: {batch}" for kind, batch in self.batches.items()),
-            f"{count(measuring.warmup, 'step')} of warm-up, then {measured} measured, with "
-            f"{evaluates} and {saves}",
+            measuring.describe(own_program=plan.job.run is not None),
         ]
         shared = [
             number
@@ -106,7 +104,7 @@ class StudyPlan:
 
 
 def plan_study(
-    config: Path,
+    config: Path | JobText,
     overrides: Sequence[str],
     parent: Path,
     options: StudyOptions,
@@ -115,46 +113,89 @@ def plan_study(
     """Plan a study, and check every point. Writes nothing to disk. With `client`, no number of
     nodes is planned that the scheduler's limits do not allow.
 
-    Raises ConfigError if a point is wrong, if the limits do not allow a given number of nodes, if
-    the ranks cannot divide the batch, or if the job has no built-in task.
+    Raises ConfigError if a point is wrong, if the limits do not allow a given number of nodes, or
+    if the ranks cannot divide the batch, and UsageError if an option does not fit the job.
     """
     source = read_job(config, overrides)
     site = site_of(source)
     loaded = source.validate(site.defaults)
     job = loaded.job
-    if job.train is None:
-        raise ConfigError(
-            "scale measures a built-in task, and this job has none",
-            where=loaded.where("run"),
-            hint="write train: instead of run:",
-        )
     check_job(loaded, site)
+    options = _with_defaults(options, job)
     numbers, left_out = _choose_nodes(job, site, options.nodes, client)
-    _check_batches(loaded, job.train, options.kinds, numbers)
-    values: list[tuple[str, str]] = []
+    if job.train is None:
+        _refuse_options_of_tasks(options.measuring)
+        batches = own_batches(loaded, options.kinds, numbers, options.batch)
+        changes = [*NO_RESTARTS, *whole_nodes(job, site)]
+    else:
+        _refuse_own_batch(options)
+        batches = _batches(loaded, job.train, options.kinds, numbers)
+        changes = [*options.measuring.overrides(job.train), *whole_nodes(job, site)]
+    values: list[tuple[str, ...]] = []
     settings: dict[Kind, list[int]] = {kind: [] for kind in options.kinds}
     for nodes in numbers:
         for kind in options.kinds:
-            value = (str(nodes), str(batch_size(kind, nodes, job, job.train)))
+            value = (str(nodes), *batches.values[kind, nodes])
             if value not in values:
                 values.append(value)
             settings[kind].append(values.index(value))
-    changes = [*options.measuring.overrides(job.train), *whole_nodes(job, site)]
     points = tuple(Point(index, value) for index, value in enumerate(values))
-    space = Space(KEYS, points, (*overrides, *changes))
+    space = Space(("job.nodes", *batches.keys), points, (*overrides, *changes))
     plan = plan_campaign(source.with_overrides(changes), space, parent, repeats=options.repeats)
-    batches: dict[Kind, str] = {
-        "strong": f"{count(job.train.batch_size, 'sample')} a step",
-        "weak": f"{count(job.train.batch_size // job.world_size, 'sample')} a step and rank",
-    }
     return StudyPlan(
         plan,
         options,
         numbers,
         left_out,
         {kind: tuple(indices) for kind, indices in settings.items()},
-        {kind: batches[kind] for kind in KINDS if kind in options.kinds},
+        {kind: batches.said[kind] for kind in KINDS if kind in options.kinds},
     )
+
+
+def _with_defaults(options: StudyOptions, job: Job) -> StudyOptions:
+    kinds, measuring = options.kinds, options.measuring
+    if not kinds:
+        kinds = ("weak",) if job.train is None and options.batch is None else ("strong",)
+    if job.train is not None and measuring.steps is None and measuring.seconds is None:
+        measuring = replace(measuring, steps=USUAL_STEPS)
+    return replace(options, kinds=kinds, measuring=measuring)
+
+
+def _batches(
+    loaded: LoadedJob, train: Train, kinds: Sequence[Kind], numbers: Sequence[int]
+) -> Batches:
+    """The batches of a task. Raises ConfigError if the ranks cannot divide one."""
+    job = loaded.job
+    _check_batches(loaded, train, kinds, numbers)
+    values = {
+        (kind, nodes): (str(batch_size(kind, nodes, job, train)),)
+        for kind in kinds
+        for nodes in numbers
+    }
+    return Batches(
+        KEYS[1:],
+        values,
+        {
+            "strong": f"{count(train.batch_size, 'sample')} a step",
+            "weak": f"{count(train.batch_size // job.world_size, 'sample')} a step and rank",
+        },
+    )
+
+
+def _refuse_options_of_tasks(measuring: Measuring) -> None:
+    if measuring.evaluate != "never" or measuring.checkpoints:
+        raise UsageError(
+            "--evaluate and --checkpoints are for tasks, and this job runs your own program",
+            hint="leave them out: the program decides what it does",
+        )
+
+
+def _refuse_own_batch(options: StudyOptions) -> None:
+    if options.batch is not None:
+        raise UsageError(
+            "--rank-batch and --global-batch are for your own program",
+            hint="this job has a task, whose batch is train.batch_size",
+        )
 
 
 def batch_size(kind: Kind, nodes: int, job: Job, train: Train) -> int:

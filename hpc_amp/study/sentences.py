@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpc_amp.campaigns.reported import NOT_REPORTED
 from hpc_amp.campaigns.words import count, joined, on_nodes, one_line, percent, percent_between
 from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.curve import EFFICIENCY_FLOOR, Curve
@@ -25,8 +26,18 @@ def conditions(analysis: Analysis) -> str | None:
     """Device, torch, precision and data of the runs; None if nothing is measured yet."""
     if not analysis.measured:
         return None
+    if any(rank.reported for run in analysis.measured for rank in run.ranks):
+        return _as_reported(analysis)
     device, torch, precision, data = (joined(analysis.values(key)) for key in _CONDITIONS)
     return f"{device}, torch {torch}, {precision}, {data} data"
+
+
+def _as_reported(analysis: Analysis) -> str:
+    """Device and torch of the user's own program, if they are known, and who measured."""
+    device, torch = (joined(analysis.values(key)) for key in ("device", "torch"))
+    known = [] if device == NOT_REPORTED else [device]
+    known += [] if torch == NOT_REPORTED else [f"torch {torch}"]
+    return ", ".join([*known, "own program, throughput as rank 0 reports it"])
 
 
 def origin(analysis: Analysis) -> list[str]:
@@ -52,6 +63,8 @@ def origin(analysis: Analysis) -> list[str]:
 
 def heading(curve: Curve) -> str:
     """`strong scaling, global batch 512`."""
+    if not curve.reference.first.has_batch:
+        return f"{curve.kind} scaling, the program does not report its batch"
     if curve.kind == "strong":
         return f"strong scaling, global batch {curve.reference.batch_size:,}"
     batch = curve.reference.batch_size / curve.reference.nodes

@@ -263,6 +263,8 @@ def test_a_job_of_ones_own(system: System) -> None:
     ended = system.wait_for(run_dir, "finished")
     assert states(run_dir) == ["submitted", "started", "finished"]
     assert ended["job_id"] == running["job_id"]
+    shown = system.hpc_amp("logs", str(run_dir))
+    assert all(f"[rank{rank}]: rank {rank} of attempt 1 is on " in shown for rank in range(RANKS))
     places = system.places("plain", 1)
     assert [place["variables"]["RANK"] for place in places] == ["0", "1", "2", "3"]
     assert {place["variables"]["WORLD_SIZE"] for place in places} == {"4"}

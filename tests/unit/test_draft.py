@@ -40,8 +40,8 @@ def test_a_program_runs_without_a_job_file(host: StubHost) -> None:
     options = ["--gpus", "0", "-t", "10m", "--name", "mine", "job.ranks_per_node=2"]
     result = host.hpc_amp("run", "train.py", *options, "--", *words)
     assert result.returncode == 0, result.stderr
-    said = [json.loads(line[5:]) for line in result.stdout.splitlines() if line.startswith("said ")]
-    assert said == [["2", *words]] * 2
+    said = sorted(line for line in result.stdout.splitlines() if "]: said " in line)
+    assert said == [f"[rank{rank}]: said {json.dumps(['2', *words])}" for rank in range(2)]
     assert "mine: finished" in result.stdout
     assert not (host.work / "hacked").exists()
 
