@@ -91,12 +91,10 @@ def _what_is_left(status: RunStatus) -> str | None:
 
 
 def remove(runs: Sequence[Removable]) -> None:
-    """Remove runs, and let `latest` lead to the newest run that is left. Raises UsageError for a
+    """Remove runs, and let `latest` name the newest run that is left. Raises UsageError for a
     run that cannot be removed; those before it are gone then."""
     for run in runs:
         folder = run.run_dir
-        latest = folder.parent / "latest"
-        was_latest = rundir.same_folder(latest, folder)
         doomed = folder.with_name(f".removed-{folder.name}")
         try:
             # Under another name first: what is left after an error is no half of a run.
@@ -105,15 +103,9 @@ def remove(runs: Sequence[Removable]) -> None:
         except OSError as error:
             left = doomed if doomed.exists() else folder
             raise UsageError(f"{left} cannot be removed: {error}") from None
-        if not was_latest:
-            continue
-        others = sorted(path.parent for path in folder.parent.glob("[0-9]*/job.json"))
-        with contextlib.suppress(OSError):
-            if others:
-                rundir.point_latest(others[-1])
-            else:
-                latest.unlink()
-                folder.parent.rmdir()
+        rundir.write_latest(folder.parent)
+        with contextlib.suppress(OSError):  # other runs of the name are left
+            folder.parent.rmdir()
 
 
 def size_of(folder: Path) -> int:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import SchedulerError, UsageError
-from hpc_amp.jobs.attempts import Orphan, find_orphan, read_json
+from hpc_amp.jobs.attempts import Orphan, find_orphan
 from hpc_amp.jobs.events import read_events, record_event
+from hpc_amp.jobs.files import read_json
 from hpc_amp.jobs.links import read_chain, write_chain
-from hpc_amp.jobs.rundir import origin
+from hpc_amp.jobs.places import origin
 from hpc_amp.jobs.unsettled import INTERRUPTED, found_since, may_still_come
 from hpc_amp.schedulers import JobStatus, get_scheduler
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE
@@ -41,6 +42,8 @@ class RunStatus:
     step: int | None
     total_steps: int | None
     outcome: str | None
+    start: int | None = None
+    """When the scheduler expects to start a pending job, in seconds since the epoch."""
     orphan: Orphan | None = None
     """An attempt that still runs although the run's job has ended. `state` is then `running`."""
 
@@ -155,6 +158,7 @@ class RunView:
         ended = read_json(attempt_path / "outcome.json")
         outcome = ended.get("outcome")
         self.orphan: Orphan | None = None
+        self.start: int | None = None
         state, reason = self._state(answers)
         if state == outcome == "failed":
             # The reason that the ranks recorded is more specific than the script's exit status.
@@ -170,6 +174,7 @@ class RunView:
             step=progress.get("step"),
             total_steps=progress.get("total_steps"),
             outcome=outcome or (state if state in ("finished", "failed") else None),
+            start=self.start,
             orphan=self.orphan,
         )
 
@@ -216,6 +221,7 @@ class RunView:
             state = "cancelled" if answer.reason.lower().startswith("cancelled") else "lost"
             return state, f"{answer.reason}{left}"
         if answer.state == "pending":
+            self.start = answer.start
             return "pending", answer.reason
         reason = "it was asked to save and stop" if self.stopping else ""
         return "running", reason

@@ -17,6 +17,7 @@ from hpc_amp.jobs import change, rundir
 from hpc_amp.jobs.attempts import find_orphan
 from hpc_amp.jobs.change import Changed
 from hpc_amp.jobs.events import read_events, record_event
+from hpc_amp.jobs.known import remember
 from hpc_amp.jobs.links import read_chain, submit_chain
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
@@ -43,7 +44,7 @@ def prepare(
     check_job(loaded, chosen)
     run_id = rundir.check_run_id(run_id) if run_id else rundir.new_run_id()
     run_dir = Path(loaded.job.runs_dir) / loaded.job.name / run_id
-    return make_plan(loaded, chosen, run_dir), loaded
+    return make_plan(loaded, chosen, run_dir, shares_code=True), loaded
 
 
 def again(run_dir: Path) -> JobText:
@@ -75,16 +76,14 @@ def submit(
     """
     script = render(plan)
     rundir.create(plan, script, config_text)
+    remember(plan.run_dir.parents[1])
     with waiting_for(plan.scheduler):
-        # The link is set before the submission, so that the run can be found by its name even if
-        # this command is killed.
-        before = rundir.point_latest(plan.run_dir)
+        rundir.write_latest(plan.run_dir.parent)
         try:
             submission = _submit_script(plan.run_dir, plan.scheduler, plan.job.resources.chain)
         except UnclearError as error:
             raise _kept(error, plan.run_dir) from None
         except HpcAmpError:
-            rundir.restore_latest(plan.run_dir, before)
             rundir.discard(plan.run_dir)
             raise
         tell(submission)
