@@ -181,6 +181,7 @@ def _read(places: Sequence[_Place]) -> list[Row]:
     caches = {parent: Ended(parent) for parent in {place.parent for place in places}}
     rows: dict[str, Row] = {}
     runs: list[_Place] = []
+    campaigns: list[_Place] = []
     for place in places:
         cache = caches[place.parent]
         last = cache.last(place.key)
@@ -188,13 +189,15 @@ def _read(places: Sequence[_Place]) -> list[Row]:
         if known is not None and "row" in known:
             rows[place.folder] = Row(folder=place.folder, **known["row"])
         elif os.path.isfile(os.path.join(place.folder, "campaign.json")):
-            row = _campaign(place, cache)
-            if row is not None:
-                rows[place.folder] = row
+            campaigns.append(place)
         elif os.path.isfile(os.path.join(place.folder, "job.json")):
             runs.append(place)
-    if runs:
-        rows |= {row.folder: row for row in _runs(runs, caches)}
+    if runs or campaigns:
+        from hpc_amp.schedulers.base import asked_once
+
+        with asked_once():
+            found = [*_runs(runs, caches), *(_campaign(one, caches) for one in campaigns)]
+        rows |= {row.folder: row for row in found if row is not None}
     places = [place for place in places if place.folder in rows]
     listed = [rows[place.folder] for place in places]
     _explain(places, listed, caches)
@@ -290,7 +293,7 @@ def _cause(row: Row) -> str:
     return " ".join((rows.get("cause") or rows.get("first error") or "").split())
 
 
-def _campaign(place: _Place, cache: Ended) -> Row | None:
+def _campaign(place: _Place, caches: dict[Path, Ended]) -> Row | None:
     """Read the status of a campaign. None if its description cannot be read."""
     from hpc_amp.campaigns.folder import read_campaign
     from hpc_amp.campaigns.views import view_of
@@ -317,7 +320,7 @@ def _campaign(place: _Place, cache: Ended) -> Row | None:
         counts=counts,
     )
     if not _UNDER_WAY & counts.keys() and "lost" not in counts:
-        cache.put(place.key, before, _entry(row))
+        caches[place.parent].put(place.key, before, _entry(row))
     return row
 
 

@@ -19,8 +19,8 @@ _COLOUR_OF = {
     "checkpointed": "magenta",
     "unknown": "dim",
 }
-_BAR = 10
-_NAME = 24
+_BAR, _SHORT_BAR = 10, 6
+_NAME = 20
 """Longer names are shortened where the terminal is narrow."""
 # What is shown depends on the width: the first of these that fits.
 _LAYOUTS = (
@@ -29,7 +29,8 @@ _LAYOUTS = (
     ("NAME", "STATE", "AGE", "PROGRESS", "LEFT", "JOB", "SIZE"),
     ("NAME", "STATE", "AGE", "DONE", "LEFT", "JOB", "SIZE"),
     ("NAME", "STATE", "AGE", "DONE", "LEFT", "SIZE"),
-    ("NAME", "STATE", "AGE", "DONE", "SIZE"),
+    ("NAME", "STATE", "AGE", "PART", "LEFT", "SIZE"),
+    ("NAME", "STATE", "AGE", "PART", "SIZE"),
     ("NAME", "STATE", "AGE", "SIZE"),
 )
 _RIGHT = ("AGE", "LEFT", "ATTEMPT", "SIZE")
@@ -57,10 +58,11 @@ def as_tabs(rows: Sequence[Row]) -> list[str]:
 def as_table(rows: Sequence[Row], screen: Screen) -> list[str]:
     """The rows for a terminal. No line is wider than it."""
     width = screen.width
-    sized = any(row.size is not None for row in rows)
+    empty = {"SIZE"} if all(row.size is None for row in rows) else set()
+    empty |= {"LEFT"} if all(row.seconds_to_go is None for row in rows) else set()
     longest = 0
     for layout in _LAYOUTS:
-        titles = tuple(title for title in layout if title != "SIZE" or sized)
+        titles = tuple(title for title in layout if title not in empty)
         cells = [[_CELLS[title](row, screen) for title in titles] for row in rows]
         widths = [
             max(cells_of(title), *(cells_of(line[column]) for line in cells))
@@ -95,7 +97,7 @@ def _line(
         text = screen.cut(cell, min(width, max(0, screen.width - used)))
         room = " " * (width - cells_of(text))
         used += width + 2
-        coloured = screen.coloured(text, colour) if title in ("STATE", "PROGRESS") else text
+        coloured = screen.coloured(text, colour) if title in ("STATE", "PROGRESS", "DONE") else text
         shown.append(f"{room}{coloured}" if title in _RIGHT else f"{coloured}{room}")
     return "  ".join(shown).rstrip()
 
@@ -104,8 +106,9 @@ def why(row: Row) -> str:
     """Why a run waits, and when it is expected to start, or how it ended; empty if there is nothing
     to say."""
     if row.kind != RUN:
-        others = {state: number for state, number in row.counts.items() if state != "done"}
-        return ", ".join(f"{number} {state}" for state, number in others.items() if number)
+        others = [(state, n) for state, n in row.counts.items() if n and state != "done"]
+        done = [f"{row.step} of {row.total_steps} done"]
+        return ", ".join([*done, *(f"{number} {state}" for state, number in others)])
     if row.state == "finished":
         return ""
     if row.start is not None:
@@ -153,19 +156,22 @@ def _age(row: Row, screen: Screen) -> str:
 
 
 def _progress(row: Row, screen: Screen) -> str:
-    if row.kind != RUN:
-        text = f"{row.step} of {row.total_steps} done"
-    elif row.step is None:
+    if row.step is None:
         return "-"
-    else:
-        text = f"{row.step}/{row.total_steps}" if row.total_steps else str(row.step)
     if not row.total_steps:
-        return text
+        return str(row.step)
+    text = f"{row.step}/{row.total_steps}"
     bar = screen.bar((row.step or 0) / row.total_steps, _BAR)
-    return f"{bar} {text}" if bar and row.state in ("running", "pending") else text
+    return f"{bar} {text}" if bar and not row.ended else text
 
 
 def _done(row: Row, screen: Screen) -> str:
+    share = (row.step or 0) / row.total_steps if row.total_steps else 0.0
+    bar = screen.bar(share, _SHORT_BAR) if row.total_steps and not row.ended else ""
+    return f"{bar} {_part(row, screen)}".strip()
+
+
+def _part(row: Row, screen: Screen) -> str:
     if row.kind != RUN:
         return f"{row.step}/{row.total_steps}"
     if row.step is None:
@@ -189,6 +195,7 @@ _CELLS: dict[str, Callable[[Row, Screen], str]] = {
     "AGE": _age,
     "PROGRESS": _progress,
     "DONE": _done,
+    "PART": _part,
     "LEFT": _left,
     "JOB": lambda row, screen: row.job_id or "-",
     "ATTEMPT": lambda row, screen: str(row.attempt) if row.kind == RUN else "-",

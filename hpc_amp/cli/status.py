@@ -88,6 +88,7 @@ def status(
     try:
         _again_and_again(look, interval)
     except KeyboardInterrupt:
+        click.echo(err=True)  # the terminal has written ^C
         raise SystemExit(130) from None
 
 
@@ -109,10 +110,11 @@ def _look_at(targets: Sequence[str], runs_dir: Path, *, as_json: bool) -> Look:
     """Show the details of named runs and campaigns."""
     from hpc_amp.campaigns.found import find
 
-    found = [find(target, runs_dir) for target in targets]
+    found = dict(find(target, runs_dir) for target in targets)
 
     def look(screen: Screen) -> tuple[list[str], bool]:
-        shown = [_shown(folder, is_campaign=is_campaign) for folder, is_campaign in found]
+        runs = iter(_runs([folder for folder, is_campaign in found.items() if not is_campaign]))
+        shown = [_campaign(folder) if found[folder] else next(runs) for folder in found]
         all_ended = all(ended for _, _, ended in shown)
         if as_json:
             return [json.dumps([plain for _, plain, _ in shown], indent=1)], all_ended
@@ -121,14 +123,20 @@ def _look_at(targets: Sequence[str], runs_dir: Path, *, as_json: bool) -> Look:
     return look
 
 
-def _shown(folder: Path, *, is_campaign: bool) -> tuple[str, dict[str, Any], bool]:
-    """The details of a run or a campaign, as text and as JSON values; and whether it has ended."""
-    if not is_campaign:
-        from hpc_amp.jobs.details import run_details
-        from hpc_amp.jobs.status import FINAL
+Shown = tuple[str, dict[str, Any], bool]
+"""The details of a run or a campaign, as text and as JSON values; and whether it has ended."""
 
-        (details,) = run_details([folder])
-        return _details(details), details.to_plain(), details.status.state in FINAL
+
+def _runs(folders: Sequence[Path]) -> list[Shown]:
+    from hpc_amp.jobs.details import run_details
+    from hpc_amp.jobs.status import FINAL
+
+    return [
+        (_details(one), one.to_plain(), one.status.state in FINAL) for one in run_details(folders)
+    ]
+
+
+def _campaign(folder: Path) -> Shown:
     from hpc_amp.campaigns.folder import read_campaign
     from hpc_amp.campaigns.overview import describe_status, status_to_plain
     from hpc_amp.campaigns.status import UNDER_WAY

@@ -102,7 +102,9 @@ def plan_change(run_dir: Path, overrides: Sequence[str]) -> Change:
             )
         check_job(dataclasses.replace(loaded, job=_without_what_was_read(loaded.job)), site)
         # The path of the submission: nodes may not have another path to the same folder.
-        plan = make_plan(loaded, site, Path(resolved["run_dir"]), shares_code=True)
+        is_point = (run_dir.parents[1] / "campaign.json").exists()  # not in a folder of runs
+        submitted_as = Path(resolved["run_dir"])
+        plan = make_plan(loaded, site, submitted_as, shares_code=not is_point)
     after = json.loads(json.dumps(rundir.resolved(plan)))
     changed = _changed_keys(before, loaded.job, after["job"])
     _refuse_fixed(changed, loaded)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.attempts import find_orphan
+from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.known import known_folders
 from hpc_amp.jobs.links import read_chain
 from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
 from hpc_amp.schedulers import get_scheduler
@@ -29,7 +32,8 @@ class Removable:
 
 
 def removable(run_dirs: Sequence[Path]) -> list[Removable]:
-    """The given runs. Raises UsageError for one that has not ended, or is a point of a campaign."""
+    """The given runs. Raises UsageError for one that has not ended, is a point of a campaign, or
+    has weights that another run still needs."""
     found = []
     for status in run_statuses(run_dirs):
         run_dir = Path(status.run_dir)
@@ -42,6 +46,8 @@ def removable(run_dirs: Sequence[Path]) -> list[Removable]:
         if left is not None:
             raise UsageError(f"{run_dir}: {left}", hint="try again when it has ended")
         found.append(_removable(status))
+    for run_dir, user in _needed(run_dirs).items():
+        raise UsageError(f"{user} starts from the weights of {run_dir}", hint="remove that first")
     return found
 
 
@@ -66,11 +72,38 @@ def old_runs(
         and now - _changed(run_dir) >= older_than
         and _campaign_of(run_dir) is None
     ]
+    needed = _needed(chosen)
     return [
         _removable(status)
-        for status in run_statuses(chosen)
+        for status in run_statuses([run_dir for run_dir in chosen if run_dir not in needed])
         if status.state in FINAL and _what_is_left(status) is None
     ]
+
+
+def _needed(run_dirs: Sequence[Path]) -> dict[Path, Path]:
+    """Those of the given runs whose files another run or a campaign still needs, such as its first
+    weights; each with the one that needs it. A run that has finished needs nothing."""
+    texts = {run_dir: json.dumps(str(run_dir))[1:-1] for run_dir in run_dirs}
+    folders = {run_dir.parents[1] for run_dir in run_dirs} | set(known_folders())
+    needed: dict[Path, Path] = {}
+    for description in (path for folder in folders for path in _descriptions(folder)):
+        user = description.parent
+        if user in texts or [e["state"] for e in read_events(user)[-1:]] == ["finished"]:
+            continue
+        try:
+            content = description.read_text()
+        except OSError:
+            continue  # it is being removed
+        for run_dir, text in texts.items():
+            if f"{text}/" in content or f'{text}"' in content:
+                needed.setdefault(run_dir, user)
+    return needed
+
+
+def _descriptions(folder: Path) -> Iterator[Path]:
+    """The files with the settings of runs, and of the points of campaigns."""
+    yield from folder.glob("*/[0-9]*/job.json")
+    yield from folder.glob("*/[0-9]*/jobs.jsonl")
 
 
 def _campaign_of(run_dir: Path) -> Path | None:
