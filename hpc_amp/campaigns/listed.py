@@ -186,8 +186,9 @@ def _read(places: Sequence[_Place]) -> list[Row]:
         cache = caches[place.parent]
         last = cache.last(place.key)
         known = cache.get(place.key, _files(place.folder, last)) if last else None
-        if known is not None and "row" in known:
-            rows[place.folder] = Row(folder=place.folder, **known["row"])
+        row = _known_row(place.folder, known)
+        if row is not None:
+            rows[place.folder] = row
         elif os.path.isfile(os.path.join(place.folder, "campaign.json")):
             campaigns.append(place)
         elif os.path.isfile(os.path.join(place.folder, "job.json")):
@@ -204,6 +205,16 @@ def _read(places: Sequence[_Place]) -> list[Row]:
     for cache in caches.values():
         cache.save()
     return listed
+
+
+def _known_row(folder: str, known: dict[str, Any] | None) -> Row | None:
+    """The row in an entry of the cache; None if it has none, or is damaged."""
+    if known is None or "row" not in known:
+        return None
+    try:
+        return Row(folder=folder, **known["row"])
+    except TypeError:
+        return None
 
 
 def _files(folder: str, last: dict[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ from typing import Any
 from hpc_amp import __version__
 from hpc_amp.config.schema import SCHEMA_VERSION, Job, to_plain
 from hpc_amp.errors import UsageError
+from hpc_amp.jobs.clusters import refuse_other_cluster
 from hpc_amp.jobs.code import copy_code
 from hpc_amp.jobs.places import all_runs, find_run, newest_run, origin, same_folder, write_latest
 from hpc_amp.jobs.plan import Plan
@@ -176,9 +177,10 @@ def working_in(folder: str, what: str) -> Iterator[None]:
 
 
 def refuse_elsewhere(run_dir: Path) -> None:
-    """Raise UsageError if a run is not in the folder in which it was submitted: a command on it
-    would affect that folder."""
+    """Raise UsageError if a run is not in the folder in which it was submitted, because a command
+    on it would affect that folder, or if its job belongs to another cluster."""
     refuse_copy(run_dir, origin(run_dir, read_resolved(run_dir)))
+    refuse_other_cluster(run_dir)
 
 
 def refuse_copy(folder: Path, recorded: Path | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.jobs.attempts import Orphan, find_orphan
+from hpc_amp.jobs.clusters import other_cluster
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.files import read_json
 from hpc_amp.jobs.links import read_chain, write_chain
@@ -123,12 +124,16 @@ class RunView:
         self.attempt = max((int(event.get("attempt", 0)) for event in events), default=0)
         self.submissions = [event for event in events if event["state"] == "submitted"]
         self._events = events
+        is_open = self.last["state"] not in FINAL and self.origin is None
+        # Its job is in the queue of that cluster, if this machine belongs to another one.
+        self.other_cluster = other_cluster(self.scheduler, events) if is_open else None
         self._queue_answers = True
 
     @property
     def is_unsettled(self) -> bool:
         """Whether the run was submitted, but the job's id is not recorded yet."""
-        return self.last["state"] == "submitted" and self.job_id is None and self.origin is None
+        is_open = not self.ended and self.job_id is None
+        return is_open and self.last["state"] == "submitted"
 
     def look_for_job(self) -> None:
         """Search the queue for the job of an unsettled run, and record its id."""
@@ -149,7 +154,8 @@ class RunView:
     @property
     def ended(self) -> bool:
         """Whether the scheduler need not be queried about this run."""
-        return self.last["state"] in FINAL or self.origin is not None
+        is_elsewhere = self.origin is not None or self.other_cluster is not None
+        return is_elsewhere or self.last["state"] in FINAL
 
     def status(self, answers: dict[str, JobStatus] | None) -> RunStatus:
         """The status of the run. `answers` is as for `status_of`."""
@@ -184,6 +190,8 @@ class RunView:
             return state, reason
         if self.origin is not None:
             return "unknown", f"this folder was copied or moved from {self.origin}: ask there"
+        if self.other_cluster is not None:
+            return "unknown", f"it was submitted on the cluster {self.other_cluster}: ask there"
         if self.job_id is None:
             return self._without_job()
         if not self.resolved:

@@ -211,6 +211,8 @@ def _submit_script(run_dir: Path, scheduler: Scheduler, links: int, **facts: Any
     `facts`, is recorded before, because the script may start and even end before the scheduler's
     command returns. The job id is recorded afterwards in the event `queued`. It is missing if the
     scheduler gave no clear answer."""
+    cluster = scheduler.cluster()
+    facts |= {"cluster": cluster} if cluster else {}
     record_event(run_dir, "submitted", scheduler=scheduler.name, **facts)
     try:
         submission = submit_chain(scheduler, run_dir, links)

@@ -145,6 +145,12 @@ class Scheduler(ABC):
         `which`, and they are configured for a server."""
         return False
 
+    def cluster(self) -> str:
+        """The name of the cluster that this machine belongs to, if a file says it; else empty. Two
+        clusters may share a home directory, and both may have a job of the same id. No command is
+        run for this."""
+        return ""
+
     def works_with(self, launcher: Launcher) -> bool:
         """Whether a launcher works under this scheduler."""
         return not launcher.makes_steps or launcher.name == self.step_launcher
