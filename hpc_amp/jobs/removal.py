@@ -72,12 +72,13 @@ def old_runs(
         and now - _changed(run_dir) >= older_than
         and _campaign_of(run_dir) is None
     ]
-    needed = _needed(chosen)
-    return [
-        _removable(status)
-        for status in run_statuses([run_dir for run_dir in chosen if run_dir not in needed])
+    ended = [
+        status
+        for status in run_statuses(chosen)
         if status.state in FINAL and _what_is_left(status) is None
     ]
+    needed = _needed([Path(status.run_dir) for status in ended])
+    return [_removable(status) for status in ended if Path(status.run_dir) not in needed]
 
 
 def _needed(run_dirs: Sequence[Path]) -> dict[Path, Path]:

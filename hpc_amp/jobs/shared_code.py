@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SHARED = ".hpc_amp"
 _ABANDONED = 86400
 """Seconds after which a copy that is not complete is not written any more."""
-_TRIES = 5
+_TRIES = 3
 
 
 def link_package(folder: Path, plan: Plan) -> None:
@@ -46,15 +46,13 @@ def link_package(folder: Path, plan: Plan) -> None:
     for _ in range(_TRIES):
         if not shared.is_dir():
             _write(shared, files)
-        if _hash(_content(shared)) != shared.name:
-            write_package(link, files)
-            return
-        os.utime(shared)  # `prune` leaves it alone for a while
+        with contextlib.suppress(FileNotFoundError):  # `prune` removes it at this moment
+            os.utime(shared)  # it leaves it alone for a while
+            link.symlink_to(shared)
+            if _hash(_content(link)) == shared.name:
+                return
         link.unlink(missing_ok=True)
-        link.symlink_to(shared)
-        if link.is_dir():
-            return
-    raise OSError(f"{shared} was removed again and again while it was written")
+    write_package(link, files)
 
 
 def _write(shared: Path, files: dict[str, bytes]) -> None:
@@ -97,17 +95,25 @@ def remove_unused(folders: Iterable[Path], *, older_than: float = _ABANDONED) ->
     removed = 0
     for runs in {folder.resolve() for folder in folders}:
         shared = runs / SHARED / "src"
-        for copy in sorted(shared.glob("*")) + sorted(shared.glob(".*")):
-            try:
-                is_old = time.time() - copy.stat().st_mtime >= older_than
-            except OSError:
-                continue
-            if is_old and (copy.name.startswith(".") or not _is_linked(runs, copy)):
+        for copy in _aged(shared.glob(".*"), _ABANDONED):
+            shutil.rmtree(copy, ignore_errors=True)
+        for copy in _aged(shared.glob("[!.]*"), older_than):
+            if not _is_linked(runs, copy):
                 removed += _remove(runs, copy)
         for empty in (shared, shared.parent):
             with contextlib.suppress(OSError):  # it is in use
                 empty.rmdir()
     return removed
+
+
+def _aged(folders: Iterable[Path], seconds: float) -> list[Path]:
+    """The folders that were last changed so long ago."""
+    found = []
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError):  # removed at this moment
+            if time.time() - folder.stat().st_mtime >= seconds:
+                found.append(folder)
+    return found
 
 
 def _remove(runs: Path, copy: Path) -> bool:
@@ -117,7 +123,7 @@ def _remove(runs: Path, copy: Path) -> bool:
         os.rename(copy, doomed)
     except OSError:
         return False
-    if not copy.name.startswith(".") and _is_linked(runs, copy):
+    if _is_linked(runs, copy):
         with contextlib.suppress(OSError):  # another command has already written it again
             os.rename(doomed, copy)
             return False
@@ -127,7 +133,7 @@ def _remove(runs: Path, copy: Path) -> bool:
 
 def _is_linked(runs: Path, copy: Path) -> bool:
     """Whether the `src` of a run is a link to a copy, or was before a change of the run."""
-    for pattern in ("*/[0-9]*/src", "*/[0-9]*/history/*/src"):
+    for pattern in ("*/[0-9]*/src", "*/[0-9]*/.change-*/src", "*/[0-9]*/history/*/src"):
         for link in runs.glob(pattern):
             with contextlib.suppress(OSError):  # it is a folder, or is removed at this moment
                 if Path(os.readlink(link)).name == copy.name:

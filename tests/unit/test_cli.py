@@ -395,8 +395,8 @@ def test_the_state_of_a_job_in_slurm(host: StubHost, row: str, state: str, reaso
     (status,) = json.loads(host.hpc_amp("status", "--json").stdout)
 
     assert set(status) == LISTED_KEYS
-    # Of the ends that the queue shows, only this one says why.
-    assert (status.pop("cause") is not None) == (reason == "TIMEOUT")
+    # Of the ends that the queue shows, these say why.
+    assert (status.pop("cause") is not None) == (reason in ("TIMEOUT", "NODE_FAIL"))
     assert status == {
         "run_dir": run_dir, "name": "test", "job_id": "4242", "scheduler": "slurm", "state": state,
         "reason": reason, "attempt": 0, "step": None, "total_steps": None, "outcome": None,

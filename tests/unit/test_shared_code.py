@@ -72,7 +72,7 @@ def test_half_a_copy_is_never_used(host: StubHost) -> None:
     assert (other / "src").resolve() == (run / "src").resolve() == copy
     assert (copy / "hpc_amp" / "train").is_dir()
     make_old(half)
-    assert remove_unused([host.work / "runs"]) == 1
+    assert remove_unused([host.work / "runs"]) == 0
     assert copies(host) == [copy]
 
 
@@ -137,10 +137,11 @@ def test_submissions_and_prune_at_once(host: StubHost) -> None:
     while any(process.poll() is None for process in running):
         remove_unused([host.work / "runs"], older_than=-1)
     for process in running:
-        assert process.stdout is not None and process.returncode == 0
-        run = Path(json.loads(process.stdout.read())["run_dir"])
+        said, _ = process.communicate()
+        assert process.returncode == 0
+        run = Path(json.loads(said)["run_dir"])
         assert (run / "src" / "hpc_amp" / "host" / "begin.sh").is_file()
-    assert [copy.name.startswith(".") for copy in copies(host)] == [False]
+    assert len([copy for copy in copies(host) if not copy.name.startswith(".")]) == 1
 
 
 def test_a_folder_of_runs_that_cannot_be_written_needs_no_copy(
