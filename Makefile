@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test chaos check docs cluster-up cluster-down clean
+.PHONY: demo test chaos check docs picture cluster-up cluster-down clean
 
 demo: $(VENV)/.train
 	$(BIN)/hpc-amp submit configs/cifar_resnet.yaml --follow site=local
@@ -24,6 +24,12 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m hpc_amp.explain.document
 	$(BIN)/python -m hpc_amp.doctor.catalogue
 	$(BIN)/python -m hpc_amp.migrate.document
+	$(BIN)/python -m hpc_amp.cli.document
+
+# The picture of the README: what `make demo` prints.
+picture: $(VENV)/.dev
+	$(BIN)/hpc-amp submit configs/cifar_resnet.yaml --follow site=local 2>&1 | \
+	  $(BIN)/python docs/images/make_picture.py 'make demo' docs/images/demo.svg
 
 cluster-up:
 	tests/cluster/up

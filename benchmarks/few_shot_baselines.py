@@ -14,22 +14,14 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-import yaml
+from baselines import evaluate, read_arguments, show, task_of
 from torch import Tensor, nn
 
-from hpc_amp.config.schema import from_plain
-from hpc_amp.distributed.world import World
-from hpc_amp.tasks.build import build_task
 from hpc_amp.tasks.funit.task import Funit
-from hpc_amp.tasks.registry import config_class
 
-CPU = torch.device("cpu")
 Translate = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -55,7 +47,7 @@ def recolour(content: Tensor, wanted: tuple[Tensor, Tensor]) -> Tensor:
     return made.clamp(-1, 1)
 
 
-def baselines(task: Funit, training: Tensor, classes: Tensor) -> dict[str, Translate]:
+def translations(task: Funit, training: Tensor, classes: Tensor) -> dict[str, Translate]:
     """`training` are images of `classes`."""
     mean_image = training.mean(0)
     centres, deviations = (
@@ -77,42 +69,21 @@ def baselines(task: Funit, training: Tensor, classes: Tensor) -> dict[str, Trans
     }
 
 
-def evaluate(task: Funit, generator: nn.Module) -> dict[str, float]:
-    """The metrics of an evaluation."""
-    sums: dict[str, float] = {}
-    for batch in task.evaluation_batches():
-        for name, value in task.evaluate(batch, {"generator": generator}).items():
-            sums[name] = sums.get(name, 0.0) + float(value)
-    return task.summarize(sums)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("job", type=Path)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    plain = yaml.safe_load(arguments.job.read_text())["train"]
-    plain["precision"] = {"mode": "fp32"}
-    task = build_task(from_plain(config_class(plain["task"]), plain), World(), CPU)
+    arguments = read_arguments(__doc__)
+    task = task_of(arguments.config)
     assert isinstance(task, Funit)
     data = task.prepare_data()
     batches = [batch for (batch,) in data.epoch(0)]
-    images, classes = (
-        torch.cat([getattr(batch, name) for batch in batches])
-        for name in ("content", "content_class")
-    )
+    images = torch.cat([batch.content for batch in batches])
+    classes = torch.cat([batch.content_class for batch in batches])
     torch.manual_seed(0)
-    generators = {name: Trivial(each) for name, each in baselines(task, images, classes).items()}
-    found = {}
-    with torch.no_grad():
-        for name, network in {
-            **generators,
-            "untrained": task.build_networks()["generator"],
-        }.items():
-            found[name] = evaluate(task, network)
-            print(f"{name:14}", "  ".join(f"{k} {v:.4f}" for k, v in found[name].items()))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    found = {
+        name: evaluate(task, {"generator": Trivial(translate)})
+        for name, translate in translations(task, images, classes).items()
+    }
+    found["untrained"] = evaluate(task, task.build_networks())
+    show(found, arguments.json)
 
 
 if __name__ == "__main__":

@@ -12,38 +12,19 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-import yaml
+from baselines import evaluate, read_arguments, show, task_of
 from torch import Tensor
 
-from hpc_amp.config.schema import from_plain
-from hpc_amp.distributed.world import World
 from hpc_amp.gan.translation import Direction
 from hpc_amp.gan.unpaired import DIRECTIONS, UnpairedGan
-from hpc_amp.tasks.build import build_task
-from hpc_amp.tasks.registry import config_class
 from hpc_amp.train.randomness import seed_everything
 
-CPU = torch.device("cpu")
 Translate = Callable[[Tensor, Direction], Tensor]
 
 
-def task_of(file: Path) -> UnpairedGan:
-    """The task of a job file, in fp32."""
-    plain = yaml.safe_load(file.read_text())["train"]
-    plain |= {"precision": {"mode": "fp32"}, "device": "cpu"}
-    plain["checkpoint"] = {}
-    task = build_task(from_plain(config_class(plain["task"]), plain), World(), CPU)
-    assert isinstance(task, UnpairedGan)
-    return task
-
-
-@torch.no_grad()
 def metrics(task: UnpairedGan, translate: Translate) -> dict[str, float]:
     """Those of an evaluation in which `translate` makes the translations to a domain."""
     several = getattr(task.train.evaluation, "styles", 1)
@@ -52,17 +33,7 @@ def metrics(task: UnpairedGan, translate: Translate) -> dict[str, float]:
         return translate(images, direction)[:, None].expand(-1, several, -1, -1, -1)
 
     task.translations = translations  # type: ignore[method-assign,assignment]
-    return evaluation(task, {"generator": torch.nn.Identity()})
-
-
-@torch.no_grad()
-def evaluation(task: UnpairedGan, networks: dict[str, torch.nn.Module]) -> dict[str, float]:
-    """The metrics of an evaluation on one rank."""
-    sums: dict[str, float] = {}
-    for batch in task.evaluation_batches():
-        for name, value in task.evaluate(batch, networks).items():
-            sums[name] = sums.get(name, 0.0) + float(value)
-    return task.summarize(sums)
+    return evaluate(task, {"generator": torch.nn.Identity()})
 
 
 def statistics(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,18 +43,14 @@ def statistics(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def main() -> None:
-    """Print a table, and write it as JSON where that is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("config", type=Path)
-    parser.add_argument("--json", type=Path)
-    flags = parser.parse_args()
+    arguments = read_arguments(__doc__)
     torch.set_num_threads(1)
 
-    task = task_of(flags.config)
+    task = task_of(arguments.config)
+    assert isinstance(task, UnpairedGan)
     training = task.prepare_data()
     seed_everything(task.train.seed)
-    untrained = {name: network.eval() for name, network in task.build_networks().items()}
-    found = {"untrained": evaluation(task, untrained)}
+    found = {"untrained": evaluate(task, task.build_networks())}
 
     seen = [batch for (batch,) in training.epoch(0)]
     real = {
@@ -101,10 +68,7 @@ def main() -> None:
         task, lambda images, direction: real[direction].mean(0).expand_as(images)
     )
     found["colours"] = metrics(task, colours)
-    for name, values in found.items():
-        print(f"{name:12}", "  ".join(f"{key} {value:.4f}" for key, value in values.items()))
-    if flags.json:
-        flags.json.write_text(json.dumps(found, indent=1) + "\n")
+    show(found, arguments.json)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class FileFinding(Finding):
-    """A finding in a line of a file. `where` is made of the fields."""
+    """A finding in a line of a file. `where` is derived from the fields."""
 
     file: str = ""
     line: int = 0

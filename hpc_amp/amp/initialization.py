@@ -51,8 +51,7 @@ def initialize(
     DistributedDataParallel wraps them.
 
     `enabled`: False makes amp do nothing, in all of its functions.
-    `opt_level`: O0 to O3; it sets the next five arguments, which override it where they are given
-    (`docs/apex.md`).
+    `opt_level`: O0 to O3; it sets the defaults of the next five arguments (`docs/apex.md`).
     `cast_model_outputs`: the type of the models' results.
     `num_losses`: how many loss scalers there are (`loss_id` of `scale_loss`).
     `verbosity`: 0 prints nothing, 1 the properties and each skipped step, 2 also each cast that amp

@@ -39,7 +39,7 @@ class MasterWeights:
         self._before_cast.clear()
 
     def add(self, parameter: nn.Parameter) -> nn.Parameter:
-        """The master of a half-precision `parameter`. It is made if there is none yet."""
+        """The master of a half-precision `parameter`. The first call creates it."""
         if parameter not in self._of:
             weights = self._before_cast.get(parameter, parameter.detach())
             self._of[parameter] = nn.Parameter(weights.float(), parameter.requires_grad)

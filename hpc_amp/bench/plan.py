@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +13,10 @@ from hpc_amp.campaigns.plan import CampaignPlan, plan_campaign
 from hpc_amp.campaigns.points import Point, Space, read_space
 from hpc_amp.config.load import read_job
 from hpc_amp.config.schema import Precision
+from hpc_amp.config.site import Site
 from hpc_amp.config.sites import HERE, site_of
 from hpc_amp.errors import ConfigError, UsageError
+from hpc_amp.schedulers import get_scheduler
 
 USUAL = ("fp32", "tf32", "bf16", "fp16", "O2")
 MODE = "train.precision.mode"
@@ -59,6 +62,17 @@ def plan_bench(
     space = with_precisions(space, precisions, asked=options.precisions is not None)
     space = replace(space, fixed=(*space.fixed, *changes))
     return plan_campaign(source.with_overrides(changes), space, parent, repeats=options.repeats)
+
+
+def busy_site(config: Path, overrides: Sequence[str], table: Path | None) -> Site | None:
+    """The site of the job, if this machine seems to be one of its login nodes: the site has a
+    scheduler, and this is not a job of it. Otherwise None. Raises ConfigError and UsageError."""
+    source = read_job(config, read_space(overrides, table=table, must_vary=False).fixed)
+    site = site_of(source)
+    scheduler = get_scheduler(site.scheduler)
+    if scheduler.one_machine or scheduler.allocation in os.environ:
+        return None
+    return site
 
 
 def with_precisions(space: Space, precisions: Sequence[str], *, asked: bool) -> Space:

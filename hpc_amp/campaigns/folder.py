@@ -18,7 +18,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -28,6 +29,7 @@ from hpc_amp.campaigns.output import write_file
 from hpc_amp.campaigns.points import Point
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs import rundir
+from hpc_amp.locks import UnsupportedLocksError, lock
 
 FORMAT = 3
 """The version of the folder's format. 1 and 2 were formats of sweeps."""
@@ -127,7 +129,8 @@ class Campaign:
         return {index: name for index, (_, name) in newest.items()}
 
     def point_dir(self, index: int) -> Path:
-        """The newest run directory of a point, or the directory of its first run if it has none."""
+        """The newest run directory of a point. If the point has not run, the directory of its first
+        run."""
         name = None if self.resumes else self.run_names().get(index)
         return self.folder / "points" / (name or run_name(index))
 
@@ -252,3 +255,25 @@ def refuse_elsewhere(campaign: Campaign) -> None:
         raise UsageError(f"{path} does not contain the jobs of the points") from None
     if not rundir.same_folder(campaign.folder, recorded):
         rundir.refuse_copy(campaign.folder, recorded)
+
+
+@contextmanager
+def holding(campaign: Campaign, what: str) -> Iterator[None]:
+    """The lock of a campaign: only one command at a time submits or cancels its runs. The kernel
+    releases it when the process ends. Raises UsageError if another process has it, also on another
+    machine if the file system supports that. `what` names the runs in the message."""
+    try:
+        held = campaign.description.open("r+b")  # NFS locks only what can be written
+    except OSError as error:
+        raise UsageError(f"{campaign.folder} cannot be written: {error.strerror}") from None
+    with held:
+        try:
+            is_locked = lock(held.fileno(), wait=False)
+        except UnsupportedLocksError:
+            is_locked = True  # without locks, users have to run one command at a time themselves
+        if not is_locked:
+            raise UsageError(
+                f"another command is submitting {what} of {campaign.folder}",
+                hint="wait for it, or end it with Ctrl-C",
+            )
+        yield

@@ -39,7 +39,7 @@ class Slot:
 
 def slots_here(campaign: Campaign, devices: Sequence[str], cores: int) -> list[Slot]:
     """The slots of this machine: `campaign.at_once`, or as many as its GPUs or cores allow. If the
-    points use GPUs, they are divided among the slots, and there are no more slots than that."""
+    points use GPUs, each slot has the GPUs of one point, so the GPUs limit the number of slots."""
     gpus = max(group.gpus for group in campaign.groups)
     if gpus and devices:
         most = max(1, len(devices) // gpus)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import calendar
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -301,7 +302,8 @@ def _cause(row: Row) -> str:
     from hpc_amp.jobs.summary import explanation
 
     rows = dict(explanation(row.folder, row.state, row.reason))
-    return " ".join((rows.get("cause") or rows.get("first error") or "").split())
+    text = rows.get("cause") or rows.get("first error") or ""
+    return " ".join(re.sub(r"^/\S*/job\.log:\d+: ", "", text).split())
 
 
 def _campaign(place: _Place, caches: dict[Path, Ended]) -> Row | None:

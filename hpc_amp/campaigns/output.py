@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.campaigns.words import joined
 from hpc_amp.errors import UsageError
+from hpc_amp.files import write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +37,10 @@ def why_no_pictures() -> str | None:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file atomically, and make its folder. Raises UsageError if that fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
+        write_atomically(path, content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise UsageError(
             f"{path} cannot be written: {error.strerror}", hint="choose another folder"
         ) from None

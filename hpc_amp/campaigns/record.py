@@ -33,7 +33,7 @@ class Submitted:
 
     @property
     def was_refused(self) -> bool:
-        """Whether the scheduler has accepted nothing of it."""
+        """Whether the scheduler has accepted none of its jobs."""
         return self.has_ended and not self.job_ids
 
 

@@ -276,6 +276,6 @@ def _one_a_step(content: dict[str, Any], key: str, length: int) -> list[Any]:
 
 
 def _is_time(value: object) -> bool:
-    """Whether a value is a possible duration of a step in seconds. `true` and NaN are not, nor are
+    """Whether a value can be the duration of a step in seconds. False for `true`, for NaN, and for
     whole numbers that are too large for a float."""
     return type(value) in (int, float) and 0 <= value < _LONGEST  # type: ignore[operator]

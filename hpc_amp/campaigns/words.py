@@ -25,7 +25,10 @@ def on_nodes(nodes: Iterable[int]) -> str:
 
 def percent(share: float | None, digits: int = 0) -> str:
     """`87 %` for 0.87."""
-    return NOT_KNOWN if share is None else f"{_not_minus_zero(100 * share, digits):.{digits}f} %"
+    if share is None:
+        return NOT_KNOWN
+    rounded = round(100 * share, digits) + 0.0  # the sum is 0.0 for -0.0
+    return f"{rounded:.{digits}f} %"
 
 
 def percent_between(share: float, half_width: float | None) -> str:
@@ -67,7 +70,3 @@ def joined(items: list[str]) -> str:
 def one_line(text: str) -> str:
     """A text on one line, with control characters replaced by blanks."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
-
-
-def _not_minus_zero(value: float, digits: int) -> float:
-    return round(value, digits) + 0.0

@@ -6,10 +6,14 @@ here imports torch.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from hpc_amp.errors import HpcAmpError
 
 
 def main() -> None:
@@ -35,7 +39,7 @@ def main() -> None:
     try:
         sys.exit(app(sys.argv[1:] or ["--help"], prog_name="hpc-amp", standalone_mode=False))
     except HpcAmpError as error:
-        _fail(str(error), error.exit_code)
+        _fail(_with_known_fix(error), error.exit_code)
     except RegistryError as error:
         _fail(str(error), 2)
     except click.ClickException as error:
@@ -45,6 +49,19 @@ def main() -> None:
         _fail(f"{error.format_message()} See {command} --help", 2)
     except click.Abort:
         sys.exit(130)
+
+
+def _with_known_fix(error: HpcAmpError) -> str:
+    """The text of an error. A refusal of the scheduler also has the fix of `hpc-amp explain`."""
+    from hpc_amp.errors import SchedulerError
+
+    if not isinstance(error, SchedulerError) or error.hint is not None:
+        return str(error)
+    from hpc_amp.explain.run import explain_stream
+
+    found = explain_stream(io.BytesIO(error.message.encode()), "the scheduler's answer")
+    fix = found.to_plain()["fix"]
+    return f"{error}. Fix: {fix}" if fix else str(error)
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -14,6 +14,7 @@ import click
 from hpc_amp import __version__
 from hpc_amp.cli.bench import bench
 from hpc_amp.cli.container import container
+from hpc_amp.cli.docs import docs
 from hpc_amp.cli.doctor import doctor
 from hpc_amp.cli.explain import explain
 from hpc_amp.cli.job_options import JobCommand, takes_job
@@ -56,6 +57,7 @@ def app() -> None:
 app.add_command(bench)
 app.add_command(compare)
 app.add_command(container)
+app.add_command(docs)
 app.add_command(doctor)
 app.add_command(explain)
 app.add_command(migrate)
@@ -181,7 +183,7 @@ def validate(config: Path | JobText, overrides: tuple[str, ...], as_json: bool) 
 
 @app.command(cls=JobCommand)
 @functools.partial(takes_job, anywhere=False)
-@click.option("--origin", is_flag=True, help="Say where each value is from.")
+@click.option("--origin", is_flag=True, help="Show where each value is from.")
 def config(config: Path | JobText, overrides: tuple[str, ...], origin: bool) -> None:
     """Print all keys of a job (CONFIG) with their values.
 
@@ -378,7 +380,7 @@ def _wait_here(plan: Plan, *, as_json: bool = False) -> None:
     type=click.Choice(["auto", "average", "networks"]),
     default="auto",
     show_default=True,
-    help="The moving average of the weights, or the weights themselves. auto: the average where "
+    help="The moving average of the weights, or the weights themselves. auto: the average if "
     "the run has one.",
 )
 @click.option(
@@ -391,7 +393,11 @@ def _wait_here(plan: Plan, *, as_json: bool = False) -> None:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Folder of instance maps, with the names of the label maps.",
 )
-@click.option("--direction", type=click.Choice(["a2b", "b2a"]), help="From which domain to which.")
+@click.option(
+    "--direction",
+    type=click.Choice(["a2b", "b2a"]),
+    help="Translate from domain A to B, or from B to A.",
+)
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of styles that are drawn."
 )
@@ -402,7 +408,7 @@ def _wait_here(plan: Plan, *, as_json: bool = False) -> None:
     show_default=True,
     help="Images that a rank makes at once.",
 )
-@click.option("--submit", "as_job", is_flag=True, help="Submit a job; do not run it here.")
+@click.option("--submit", "as_job", is_flag=True, help="Submit a job instead of running it here.")
 @runs_dir_option
 @json_option
 def generate(
@@ -428,11 +434,10 @@ def generate(
       hpc-amp generate munit --input cats --output dogs --direction a2b --style dog.png
       hpc-amp generate funit --input cats --output foxes --style fox_photos --submit
 
-    Each image in the input folder, and in the folders in it, becomes a PNG file of the same name;
-    a file that is there already is replaced. The job has the container of the run and the resources
-    of one node of it; KEY=VALUE sets keys of its job file, such as job.nodes=2 or
-    job.walltime=10m. Equal seeds give equal images, for every number of ranks. docs/gan-generate.md
-    has more.
+    Each image in the input folder, and in the folders in it, becomes a PNG file of the same name.
+    Existing files are replaced. The job has the container of the run and the resources of one of
+    its nodes. KEY=VALUE sets keys of the job file, such as job.nodes=2 or job.walltime=10m. Equal
+    seeds give equal images, for every number of ranks. See docs/gan-generate.md.
     """
     from hpc_amp.config.sites import HERE
     from hpc_amp.errors import UsageError
@@ -648,7 +653,10 @@ def _cancel(run_dir: Path) -> tuple[RunStatus, str]:
     """End a run; return its previous status and a line for the user."""
     from hpc_amp.jobs.attempts import Orphan
     from hpc_amp.jobs.control import cancel as cancel_run
+    from hpc_amp.jobs.events import read_events
 
+    events = read_events(run_dir)
+    asked_before = bool(events) and events[-1]["state"] == "cancelled"
     found: list[Orphan] = []
     before = cancel_run(run_dir, on_wait=_say_that_ranks_save, on_orphan=found.append)
     for orphan in found:
@@ -659,6 +667,11 @@ def _cancel(run_dir: Path) -> tuple[RunStatus, str]:
         )
     if before.state not in ("pending", "running", "unknown"):
         return before, f"{run_dir} has already ended ({before.state})"
+    if asked_before:
+        return before, (
+            f"job {before.job_id} of {run_dir} was cancelled before, and has not ended; asked the "
+            "scheduler again"
+        )
     return before, f"cancelled job {before.job_id} of {run_dir}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,8 @@ def start(
     from hpc_amp.bench.plan import BenchOptions, plan_bench
     from hpc_amp.campaigns.submit import describe
 
+    if not (submitted or dry_run or limits["yes"]):
+        _ask_on_login_node(config, overrides, table)
     names = [name.strip() for name in precisions.split(",")] if precisions is not None else None
     if names is not None and not all(names):
         raise click.UsageError("--precisions needs names separated by commas: fp32,bf16.")
@@ -122,6 +125,22 @@ def start(
         for remark in plan.remarks:
             click.echo(f"note: {remark}", err=True)
     start_campaign(_view(), plan, campaign, Limits(**limits), as_json=as_json, dry_run=dry_run)
+
+
+def _ask_on_login_node(config: Path, overrides: tuple[str, ...], table: Path | None) -> None:
+    """Ask before a login node is measured. Raises UsageError if no terminal can answer."""
+    from hpc_amp.bench.plan import busy_site
+
+    site = busy_site(config, overrides, table)
+    if site is None:
+        return
+    here = f"this machine submits jobs to {site.scheduler}, so it is probably a login node"
+    if not sys.stdin.isatty():
+        from hpc_amp.errors import UsageError
+
+        raise UsageError(here, hint="measure in a job with --submit, or here with --yes")
+    if not click.confirm(f"{here}. Measure here, without --submit?", err=True):
+        raise SystemExit(1)
 
 
 add_verbs(bench, _view, "benchmark", "benches", cost_options)

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -136,6 +136,7 @@ def start_campaign(
     """Write a new campaign and submit all of its points. If `dry_run`, print the points and the
     scripts instead."""
     from hpc_amp.campaigns.cost import estimate
+    from hpc_amp.campaigns.folder import holding
     from hpc_amp.campaigns.submit import parts_of, write
 
     _check_limits(campaign, limits)
@@ -149,7 +150,7 @@ def start_campaign(
     _ask(view, campaign, wanted, limits, (), as_json)
     write(campaign, plan)
     with ExitStack() as held:
-        held.enter_context(_exclusive(view, campaign))
+        held.enter_context(holding(campaign, f"{view.runs}s"))
         _begin(view, campaign, parts, limits, held, as_json=as_json, is_new=True)
 
 
@@ -217,7 +218,7 @@ def _status(view: View, target: str | None, parent: Path, as_json: bool) -> None
 
 
 def _continue(view: View, target: str, parent: Path, limits: Limits, as_json: bool) -> None:
-    from hpc_amp.campaigns.folder import refuse_elsewhere
+    from hpc_amp.campaigns.folder import holding, refuse_elsewhere
     from hpc_amp.campaigns.interrupted import settle
     from hpc_amp.campaigns.overview import facts, nothing_to_continue
     from hpc_amp.campaigns.submit import parts_of
@@ -228,7 +229,7 @@ def _continue(view: View, target: str, parent: Path, limits: Limits, as_json: bo
         campaign = replace(campaign, at_once=limits.max_parallel)
     _check_limits(campaign, limits)
     with ExitStack() as held:
-        held.enter_context(_exclusive(view, campaign))
+        held.enter_context(holding(campaign, f"{view.runs}s"))
         settle(campaign, _say_that_it_waits)
         statuses = view.statuses(campaign)
         wanted = view.unfinished(statuses)
@@ -248,7 +249,7 @@ def _continue(view: View, target: str, parent: Path, limits: Limits, as_json: bo
 
 def _cancel(view: View, target: str, parent: Path, as_json: bool) -> None:
     from hpc_amp.campaigns.control import cancel
-    from hpc_amp.campaigns.folder import refuse_elsewhere
+    from hpc_amp.campaigns.folder import holding, refuse_elsewhere
     from hpc_amp.campaigns.interrupted import settle
     from hpc_amp.campaigns.overview import facts
     from hpc_amp.campaigns.words import count
@@ -262,7 +263,7 @@ def _cancel(view: View, target: str, parent: Path, as_json: bool) -> None:
 
     campaign = view.find(target, parent)
     refuse_elsewhere(campaign)
-    with _exclusive(view, campaign):
+    with holding(campaign, f"{view.runs}s"):
         settle(campaign, _say_that_it_waits)
         before = cancel(campaign, say_that_ranks_save)
     if as_json:
@@ -304,13 +305,6 @@ def _refuse_to_share(view: View, campaign: Campaign, statuses: Sequence[PointSta
             under_way(number, view.runs),
             hint=f"wait, or hpc-amp {view.name} cancel {campaign.folder}",
         )
-
-
-def _exclusive(view: View, campaign: Campaign) -> AbstractContextManager[None]:
-    """The lock of a campaign: only one command at a time submits or cancels its runs."""
-    from hpc_amp.campaigns.lock import holding
-
-    return holding(campaign.description, f"{view.runs}s")
 
 
 def _say_that_it_waits() -> None:

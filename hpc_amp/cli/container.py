@@ -412,25 +412,49 @@ def _describe(report: ImageFacts) -> str:
 )
 @json_option
 def list_releases(torch: str | None, driver: str | None, as_json: bool) -> None:
-    """List NVIDIA's PyTorch images with torch, CUDA and driver."""
+    """List NVIDIA's PyTorch images with torch, CUDA and driver.
+
+    The newest image is first. If the driver is known, images that work with it come before the
+    others. Default of --driver: the driver of this machine, if it has one.
+    """
     from dataclasses import asdict
 
     from hpc_amp.containers import ngc as releases
+    from hpc_amp.containers.inspect import driver_here
 
     table = releases.table()
     numbers = releases.check_torch(torch) if torch else ()
-    driver = releases.check_driver(driver) if driver else None
-    rows: list[dict[str, Any]] = []
-    for row in table.releases:
-        if releases.version(row.torch)[: len(numbers)] != numbers:
-            continue
-        support = driver and releases.support(driver, row.driver, row.floor, row.compat)
-        rows.append({**asdict(row), "image": row.image, "trains": row.trains, "support": support})
+    driver = releases.check_driver(driver) if driver else driver_here()
+    ordered = releases.best_first(
+        [row for row in table.releases if releases.version(row.torch)[: len(numbers)] == numbers],
+        driver,
+    )
+    rows: list[dict[str, Any]] = [
+        {
+            **asdict(row),
+            "image": row.image,
+            "trains": row.trains,
+            "support": row.support(driver) if driver else None,
+        }
+        for row in ordered
+    ]
+    best = releases.recommended(ordered, driver)
     if as_json:
-        facts = {"date": table.date, "sources": table.sources, "releases": rows}
+        facts = {
+            "date": table.date,
+            "driver": driver,
+            "recommended": best and best.image,
+            "sources": table.sources,
+            "releases": rows,
+        }
         click.echo(json.dumps(facts, indent=1))
         return
     click.echo(_release_table(rows, with_support=driver is not None))
+    if best is not None:
+        reason = f"for driver {driver}" if driver else "the newest; see --driver for your nodes"
+        click.echo(f"\nrecommended ({reason}): hpc-amp container pull docker://{best.image}")
+    elif driver is not None:
+        click.echo(f"\nno image in this table is known to work with driver {driver} and to train")
     click.echo(
         f"\nAs of {table.date}.\nmade for: the driver version that the image was made for\n"
         "from: the oldest driver version that works, by CUDA's minor-version compatibility\n"

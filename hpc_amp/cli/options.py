@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -36,26 +37,87 @@ _SECTIONS = {
     "Many runs": ("sweep", "scale", "bench"),
     "Machines and images": ("doctor", "container"),
     "Scripts of your own": ("lint", "migrate"),
-    "This program": ("completion",),
+    "This program": ("docs", "completion"),
+}
+
+
+ENVIRONMENT = {
+    "HPC_AMP_RUNS": "The default of --runs-dir. Also HPC_AMP_SWEEPS, HPC_AMP_STUDIES and "
+    "HPC_AMP_BENCHES.",
+    "HPC_AMP_SITES": "A folder with site files, searched before ~/.config/hpc-amp/sites.",
+}
+"""The environment variables that the commands read, with their meanings."""
+
+# What people type by the habit of other programs, and the command that does it here.
+_MEANT = {
+    "cat": "logs RUN",
+    "clean": "prune, or hpc-amp rm RUN",
+    "delete": "rm RUN, or hpc-amp cancel RUN",
+    "del": "rm RUN, or hpc-amp cancel RUN",
+    "diff": "compare RUN RUN",
+    "info": "status RUN",
+    "jobs": "status",
+    "kill": "cancel RUN",
+    "list": "status",
+    "ls": "status",
+    "new": "init",
+    "output": "logs RUN",
+    "ps": "status",
+    "queue": "status",
+    "remove": "rm RUN",
+    "rerun": "submit RUN, or hpc-amp resume RUN",
+    "restart": "resume RUN",
+    "retry": "resume RUN",
+    "runs": "status",
+    "scancel": "cancel RUN",
+    "show": "status RUN",
+    "sites": "site list",
+    "squeue": "status",
+    "start": "submit",
+    "stop": "cancel RUN, or hpc-amp cancel --save RUN",
+    "tail": "logs --follow RUN",
+    "train": "run, or hpc-amp submit",
+    "view": "status RUN",
+    "watch": "status --watch",
 }
 
 
 class SectionGroup(click.Group):
     """A group whose help shows its commands in sections."""
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command. Raises click.UsageError; for a word of `_MEANT`, with the command."""
+        meant = _MEANT.get(args[0])
+        if meant is not None and self.get_command(ctx, args[0]) is None:
+            raise click.UsageError(f"No such command '{args[0]}'. Try: hpc-amp {meant}.", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section, in the order in which one uses its commands."""
-        shown = {name for names in _SECTIONS.values() for name in names}
-        further = tuple(name for name in self.list_commands(ctx) if name not in shown)
-        for title, names in {**_SECTIONS, "Further": further}.items():
-            rows = []
-            for name in names:
-                command = self.get_command(ctx, name)
-                if command is not None:
-                    rows.append((name, command.get_short_help_str(limit=80)))
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows, col_max=12)
+        for title, commands in sections_of(self, ctx):
+            with formatter.section(title):
+                rows = [(name, command.get_short_help_str(limit=80)) for name, command in commands]
+                formatter.write_dl(rows, col_max=12)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the environment variables."""
+        with formatter.section("Environment variables"):
+            formatter.write_dl(list(ENVIRONMENT.items()), col_max=18)
+
+
+def sections_of(
+    group: click.Group, ctx: click.Context
+) -> Iterator[tuple[str, list[tuple[str, click.Command]]]]:
+    """Yield each section of the help: its title, and its commands with their names."""
+    shown = {name for names in _SECTIONS.values() for name in names}
+    further = tuple(name for name in group.list_commands(ctx) if name not in shown)
+    for title, names in {**_SECTIONS, "Further": further}.items():
+        commands = [(name, group.get_command(ctx, name)) for name in names]
+        found = [(name, command) for name, command in commands if command is not None]
+        if found:
+            yield title, found
 
 
 def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -20,7 +20,7 @@ _COLOUR_OF = {
     "unknown": "dim",
 }
 _BAR, _SHORT_BAR = 10, 6
-_NAME = 20
+_NAME = 16
 """Longer names are shortened where the terminal is narrow."""
 # What is shown depends on the width: the first of these that fits.
 _LAYOUTS = (
@@ -76,7 +76,8 @@ def as_table(rows: Sequence[Row], screen: Screen) -> list[str]:
             break
     else:
         widths[0] = max(4, widths[0] - (longest - width))
-    lines = [_line(titles, list(titles), widths, screen)]
+    shown = ["DONE" if title == "PART" else title for title in titles]
+    lines = [_line(titles, shown, widths, screen)]
     for row, line in zip(rows, cells, strict=True):
         lines.append(_line(titles, line, widths, screen, _COLOUR_OF.get(row.state, "")))
         reason = row.cause or why(row)

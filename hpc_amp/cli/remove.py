@@ -23,12 +23,16 @@ _yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 @_yes_option
 @runs_dir_option
 def rm(targets: tuple[str, ...], yes: bool, runs_dir: Path) -> None:
-    """Remove runs with all their files. Runs that have not ended are refused."""
+    """Remove runs with all their files, and symbolic links to them. Runs that have not ended are
+    refused.
+
+    Links are searched in --runs-dir and among RUN.
+    """
     from hpc_amp.jobs import rundir
     from hpc_amp.jobs.removal import removable
 
     found = dict.fromkeys(rundir.find_run(target, runs_dir) for target in targets)
-    _remove(removable(list(found)), yes)
+    _remove(removable(list(found)), yes, runs_dir, targets)
 
 
 @click.command()
@@ -41,14 +45,18 @@ def rm(targets: tuple[str, ...], yes: bool, runs_dir: Path) -> None:
     metavar="N",
     help="Keep the newest N runs of each name.",
 )
-@click.option("--older", metavar="TIME", help="Only runs that ended so long ago, such as 30d.")
+@click.option(
+    "--older",
+    metavar="TIME",
+    help="Only runs that last changed at least this long ago, such as 30d.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and stop.")
 @_yes_option
 @runs_dir_option
 def prune(
     names: tuple[str, ...], keep: int, older: str | None, dry_run: bool, yes: bool, runs_dir: Path
 ) -> None:
-    """Remove old runs that have ended; NAME: only of these jobs.
+    """Remove old runs that have ended. With NAME, only runs of these jobs.
 
     Runs that wait or run, those of sweeps, studies and benchmarks, and those whose checkpoints
     another run starts from, stay as they are. Copies of the package that no run uses are removed
@@ -67,7 +75,7 @@ def prune(
         click.echo(_listed(found) if found else "there is nothing to remove")
         return
     if found:
-        _remove(found, yes)
+        _remove(found, yes, runs_dir)
     copies = remove_unused([runs_dir])
     if copies:
         click.echo(f"removed {copies} cop{'ies' if copies > 1 else 'y'} of the package")
@@ -75,17 +83,19 @@ def prune(
         click.echo("there is nothing to remove")
 
 
-def _remove(runs: Sequence[Removable], yes: bool) -> None:
+def _remove(
+    runs: Sequence[Removable], yes: bool, runs_dir: Path, targets: Sequence[str] = ()
+) -> None:
     from hpc_amp.errors import UsageError
     from hpc_amp.jobs.removal import remove
 
     click.echo(_listed(runs), err=True)
     if not yes and not sys.stdin.isatty():
-        raise UsageError("nobody can be asked", hint="give --yes")
+        raise UsageError("there is no terminal to ask for confirmation", hint="give --yes")
     if not yes and not click.confirm("Remove?", err=True):
         click.echo("nothing was removed", err=True)
         raise SystemExit(1)
-    remove(runs)
+    remove(runs, runs_dir, list(map(Path, targets)))
     click.echo(f"removed {len(runs)} run{'s' * (len(runs) != 1)}")
 
 

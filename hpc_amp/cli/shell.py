@@ -56,8 +56,7 @@ def shell(
     \b
       hpc-amp shell                              use job.yaml, if it exists
       hpc-amp shell job.yaml job.walltime=30m    change a value of the job file
-      hpc-amp shell my_run -- python -m hpc_amp.train
-                                                 run one command, like a rank of the batch job
+      hpc-amp shell my_run -- nvidia-smi         run one command, like a rank of the batch job
 
     The shell has the environment and the resources of the job. It requests one node, or uses the
     allocation that it is started in. The exit status is that of the shell or the command. RUN is a

@@ -152,6 +152,25 @@ def launchers_in_script(text: str) -> Iterator[tuple[int, CommandLauncher]]:
             yield command.line, found
 
 
+_LOCAL_RANK = re.compile(r"""add_argument\(\s*["']--local[-_]rank["'](?P<rest>[^)]*)""")
+# The variables that torchrun and hpc-amp, Slurm and MPI set for each rank.
+_RANK_VARIABLES = re.compile(r"LOCAL_RANK|LOCALID|LOCALRANKID")
+
+
+def local_rank_argument(text: str) -> tuple[int, str] | None:
+    """The option `--local_rank` of a Python program that does not read the variables of launchers:
+    its line number (from 1) and the text of its default. None if there is no such option.
+
+    Only the old `python -m torch.distributed.launch` sets this option. With any other launcher,
+    every rank has the default.
+    """
+    found = _LOCAL_RANK.search(text)
+    if found is None or _RANK_VARIABLES.search(text):
+        return None
+    default = re.search(r"\bdefault\s*=\s*([^,\s)]+)", found["rest"])
+    return text.count("\n", 0, found.start()) + 1, default[1] if default else "None"
+
+
 def _base(word: str) -> str:
     return word.rpartition("/")[2]
 

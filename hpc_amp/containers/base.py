@@ -111,7 +111,7 @@ class Container(ABC):
 
     def read_image(self, image: str) -> Image | None:
         """Read the facts about an image from its file, without running the image. Returns None if
-        it is not a path. Raises UsageError if the file is no image, or an incomplete one."""
+        it is not a path. Raises UsageError if the file is not an image or is incomplete."""
         if not self.is_path(image):
             return None
         path = Path(os.path.abspath(image))

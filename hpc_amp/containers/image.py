@@ -56,7 +56,7 @@ def go_name(machine: str) -> str:
 
 def image_at(where: str, of_file: Callable[[Path, BinaryIO], Image]) -> Image:
     """Read the image at a path: a root folder, or a file that `of_file` reads. Raises UsageError if
-    it is no image, or an incomplete one."""
+    it is not an image or is incomplete."""
     if URI.fullmatch(where):
         raise UsageError(
             f"{where} is a URI, not an image on this machine",
@@ -78,7 +78,7 @@ def image_at(where: str, of_file: Callable[[Path, BinaryIO], Image]) -> Image:
 
 
 def root_folder(path: Path) -> Image:
-    """Read the root folder of a system as an image. Raises UsageError if it is none."""
+    """Read the root folder of a system as an image. Raises UsageError if the folder is not one."""
     shell = _inside(path, "/bin/sh")
     if shell is None:
         hint = "a sandbox is the root folder of a system; to train here without one, leave it out"
@@ -88,7 +88,7 @@ def root_folder(path: Path) -> Image:
 
 def squashfs_file(path: Path, file: BinaryIO, hint: str) -> Image:
     """Read a squashfs file as an image. `hint` says how to make one, for errors. Raises UsageError
-    if it is no squashfs file, or an incomplete one."""
+    if it is not a squashfs file or is incomplete."""
     head = file.read(96)
     size = os.fstat(file.fileno()).st_size
     if head[:4] != b"hsqs":

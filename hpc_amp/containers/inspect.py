@@ -100,8 +100,8 @@ class ImageFacts:
 
 def inspect_image(where: str, container: Container) -> ImageFacts:
     """Read the facts about an image: from its file and, if this machine can run it, from a program
-    in the container. `where` is its path. Raises UsageError if it is no image, and HpcAmpError if
-    no program runs in it."""
+    in the container. `where` is its path. Raises UsageError if it is not an image, and HpcAmpError
+    if no program runs in it."""
     image = container.read_image(where)
     if image is None:
         raise UsageError(f"{where} is not a file that can be inspected")
@@ -262,7 +262,8 @@ def _text(found: Any) -> str | None:
 
 
 def driver_here() -> str | None:
-    """The version of this node's NVIDIA driver. None if it has none, as on most login nodes."""
+    """The version of this node's NVIDIA driver. None if it has no driver, as on most login
+    nodes."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text()
         match = re.search(r"\b(\d{3,4}\.\d+(\.\d+)?)\b", text)

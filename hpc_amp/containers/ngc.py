@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -51,6 +52,10 @@ class Release:
     def trains(self) -> bool:
         """Whether built-in training runs with this torch."""
         return version(self.torch)[:2] >= OLDEST_TORCH
+
+    def support(self, driver: str) -> Support:
+        """How a driver supports this image."""
+        return support(driver, self.driver, self.floor, self.compat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +127,32 @@ def support(driver: str, made_for: str | None, floor: str, compat: list[str] | N
     return "forward" if any(as_new_as(driver, branch) for branch in branches) else "too-old"
 
 
+_WORKS = ("native", "minor-version", "forward")
+
+
+def best_first(releases: Sequence[Release], driver: str | None) -> list[Release]:
+    """The newest release first. If `driver` is not None, those that train with it are first."""
+    newest = sorted(releases, key=lambda row: row.release, reverse=True)
+    if driver is None:
+        return newest
+    return sorted(newest, key=lambda row: not (row.trains and row.support(driver) in _WORKS))
+
+
+def recommended(releases: Sequence[Release], driver: str | None) -> Release | None:
+    """The newest release that trains and, if `driver` is not None, is supported by it: natively if
+    one is, else by minor-version compatibility, else on data-centre GPUs. None if there is none."""
+    newest = [row for row in best_first(releases, None) if row.trains]
+    if driver is None:
+        return newest[0] if newest else None
+    for wanted in _WORKS:
+        for row in newest:
+            if row.support(driver) == wanted:
+                return row
+    return None
+
+
 def check_driver(text: str) -> str:
-    """Return the text of a driver's version. Raises UsageError if it is none."""
+    """Check the version of a driver and return it. Raises UsageError if it is not a version."""
     if not re.fullmatch(r"\d{3,4}(\.\d+){0,2}", text):
         raise UsageError(
             f"{text!r} is not a version of NVIDIA's driver",
@@ -133,7 +162,7 @@ def check_driver(text: str) -> str:
 
 
 def check_torch(text: str) -> tuple[int, ...]:
-    """The numbers of a torch version. Raises UsageError if the text is none."""
+    """The numbers of a torch version. Raises UsageError if the text is not a version."""
     if not re.fullmatch(r"\d+(\.\d+){0,2}", text):
         raise UsageError(f"{text!r} is not a version of torch", hint="write 2.6 or 2.6.0")
     return version(text)

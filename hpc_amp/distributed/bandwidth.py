@@ -6,7 +6,6 @@ use. Rank 0 writes the times to FILE. NCCL's own log says which transport it use
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from hpc_amp.distributed.ending import end_process
 from hpc_amp.distributed.setup import choose_device, join, leave
 from hpc_amp.distributed.world import resolve
+from hpc_amp.files import write_json
 
 _SECONDS = 1.0
 """For how long each size is measured, approximately."""
@@ -46,9 +46,7 @@ def main(file: Path) -> None:
         "sizes": sizes,
     }
     if world.is_main:
-        new = file.with_name(f"{file.name}.new")
-        new.write_text(json.dumps(facts, indent=1) + "\n")
-        new.replace(file)
+        write_json(file, facts)
     leave()
 
 

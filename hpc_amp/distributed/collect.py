@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def is_alone(world: World) -> bool:
-    """Whether there is nobody to communicate with: a single rank, or no process group."""
+    """Whether this is the only rank, or there is no process group."""
     return world.size == 1 or not (dist.is_available() and dist.is_initialized())
 
 

@@ -107,9 +107,9 @@ def _bound_libraries(environ: Mapping[str, str], resolved: Mapping[str, Any]) ->
 def _mpi(environ: Mapping[str, str], resolved: Mapping[str, Any]) -> Changes:
     """Variables that say where Open MPI and PMIx find their own files.
 
-    `bind`: in the folder of the host's MPI, whatever the image says. `hybrid`: the image's MPI
-    knows its own folder. The host's mpirun may have set a folder that the image does not have, and
-    MPI would end without a message, so such variables are removed.
+    `bind`: in the folder of the host's MPI; the image's variables are overridden. `hybrid`: the
+    image's MPI knows its own folder. The host's mpirun may have set a folder that the image does
+    not have, and MPI would end without a message, so such variables are removed.
     """
     use = _mpi_use(resolved)
     if use == "bind":

@@ -1,8 +1,8 @@
 """`python -m hpc_amp.distributed.exec -- COMMAND ...`: run COMMAND as one rank.
 
 The program gets the standard torch.distributed variables, whichever launcher started this process,
-and its world has to be the one that was asked for. This process is replaced by the program, so that
-signals and exit codes are the program's own.
+and its world has to be the one that the job requests. This process is replaced by the program, so
+that signals and exit codes are the program's own.
 
 With `--job JOB_JSON`, the command, its environment and its working directory come from the run
 directory, because text from a configuration never passes through a shell. Options after it run
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def _run_job(path: Path, what: list[str]) -> NoReturn:
-    """Become the job's own program, or what is to run in its place. Raises WorldError."""
+    """Become the job's program, or run `what` instead of it. Raises WorldError."""
     if not what:
         become(_program(path, _read(path)))
     elif what == ["--mpi-probe"]:

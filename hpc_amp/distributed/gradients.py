@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 
 def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
@@ -20,7 +20,7 @@ def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
         if parameter.requires_grad:
             by_dtype.setdefault(parameter.dtype, []).append(parameter)
     for alike in by_dtype.values():
-        values = [_gradient(parameter).reshape(-1) for parameter in alike]
+        values = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in alike]
         has_one = torch.tensor([float(p.grad is not None) for p in alike]).to(values[0])
         together = torch.cat([*values, has_one])
         # Divide first, because a sum may overflow in half precision.
@@ -29,7 +29,3 @@ def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
         *means, anywhere = together.split([*(len(value) for value in values), len(alike)])
         for parameter, mean, found in zip(alike, means, anywhere.tolist(), strict=True):
             parameter.grad = mean.view_as(parameter) if found else None
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

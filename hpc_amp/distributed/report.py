@@ -9,18 +9,19 @@ import time
 from pathlib import Path
 from typing import SupportsFloat
 
+from hpc_amp.files import write_json
+
 
 def report(
     step: int | None = None, *, total_steps: int | None = None, **values: SupportsFloat
 ) -> None:
     """Report numbers, such as `report(step, total_steps=1000, loss=loss, accuracy=0.9)`.
 
-    The numbers become a line of `metrics.jsonl` in the run directory, which `hpc-amp status`,
-    `sweep report` and `logs` know of. `step` and `total_steps` are the progress that `status`
-    shows. Only rank 0 writes; outside of a job nothing happens. Tensors with one element are
-    numbers, too.
+    The numbers become a line of `metrics.jsonl` in the run directory, which `hpc-amp status` and
+    `sweep report` read. `step` and `total_steps` are the progress that `status` shows. Only rank 0
+    writes. Outside of a job, the call does nothing. Tensors with one element are numbers, too.
 
-    Raises TypeError or ValueError for what is not a number, and for the name `time`.
+    Raises TypeError or ValueError if a value is not a number, or for the name `time`.
     """
     step = None if step is None else operator.index(step)
     if "time" in values:
@@ -37,6 +38,4 @@ def report(
         return
     attempt = os.environ.get("HPC_AMP_ATTEMPT", "1")
     path = Path(run_dir, "attempts", attempt, "progress.json")
-    beside = path.with_name(f".progress-{os.getpid()}.json")
-    beside.write_text(json.dumps({"time": now, "step": step, "total_steps": total_steps}))
-    beside.replace(path)
+    write_json(path, {"time": now, "step": step, "total_steps": total_steps})

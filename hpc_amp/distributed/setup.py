@@ -13,7 +13,7 @@ from hpc_amp.errors import InputError
 
 
 class DeviceError(InputError):
-    """The device that was asked for cannot be used here."""
+    """The requested device cannot be used here."""
 
 
 def choose_device(wanted: str, world: World) -> torch.device:

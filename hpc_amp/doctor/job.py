@@ -179,9 +179,9 @@ def _check_binds(request: CheckedRequest) -> Findings:
     elsewhere = [bind for bind in site.bind if not os.path.exists(_source(bind))]
     why = "the container does not start if a source is missing"
     if missing:
-        what = f"{', '.join(map(_source, missing))} does not exist"
+        what = f"{', '.join(map(_source, missing))} does not exist on this machine"
         fix = "check the paths in container.bind"
-        yield Finding("bind", "error", what, why, fix)
+        yield Finding("bind", "error" if request.here else "warning", what, why, fix)
     elif elsewhere:
         what = f"{', '.join(map(_source, elsewhere))} in the site's bind is not on this machine"
         if request.here:

@@ -314,13 +314,13 @@ def _judge(findings: list[Match], unexplained: Error | None) -> Verdict:
     for level in ("cause", "likely", "symptom"):
         fitting = [f for f in findings if f.level == level]
         if fitting:
-            return Verdict(finding=min(fitting, key=_rank))
+            # For the same line, an entry with conditions on other lines is first.
+            return Verdict(
+                finding=min(
+                    fitting, key=lambda f: (f.failure.otherwise, f.order, not f.failure.also)
+                )
+            )
     return Verdict()
-
-
-def _rank(finding: Match) -> tuple[bool, int, bool]:
-    """Sort key of matches. For the same line, an entry with conditions on other lines is first."""
-    return finding.failure.otherwise, finding.order, not finding.failure.also
 
 
 def _fitting(failures: Iterable[Failure], line: Line) -> list[tuple[Failure, re.Match[str]]]:

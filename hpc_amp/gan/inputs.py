@@ -1,5 +1,5 @@
 """What a trained generator is given: the options that its model uses, the files of a folder, and
-the names of the images that are made of them.
+the names of the generated images.
 
 Standard library only: `hpc-amp generate` checks a request before it submits a job, too.
 """
@@ -37,7 +37,7 @@ def check_options(train: Train, given: Collection[str]) -> None:
 
 def images_below(folder: Path) -> list[Path]:
     """The image files in `folder` and the folders in it, sorted; or the file itself. Raises
-    InputError where there is none."""
+    InputError if there is no image."""
     if folder.is_file():
         return [folder]
     if not folder.is_dir():

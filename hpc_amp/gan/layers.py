@@ -31,7 +31,7 @@ def reflect_pad(x: Tensor, border: int) -> Tensor:
     """[B, C, H, W] with `border` more pixels on each side, mirrored at the outermost ones.
 
     The backward pass of torch's own padding is not deterministic on GPUs, and is refused with
-    `train.deterministic`. Then this is made of slices, with the same result.
+    `train.deterministic`. In that case slices are put together, with the same result.
     """
     if border == 0:
         return x

@@ -1,4 +1,4 @@
-"""Losses of conditional GANs. All are means in fp32, whatever autocast says."""
+"""Losses of conditional GANs. All are means in fp32, also under autocast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AdversarialName = Literal["hinge", "lsgan", "nonsaturating"]
 def discriminator_loss(
     real: Sequence[Tensor], fake: Sequence[Tensor], kind: AdversarialName = "hinge"
 ) -> Tensor:
-    """How badly a discriminator tells real from generated images: a scalar in fp32.
+    """The loss of a discriminator that distinguishes real from generated images: a scalar in fp32.
 
     `real` and `fake` are its logits of any shape, one tensor for each scale; scales count equally.
     `hinge` (Lim & Ye, 2017): relu(1 - real) + relu(1 + fake). `lsgan` (Mao et al., 2017):

@@ -1,6 +1,6 @@
 """Normalisations: of instances, adaptive (AdaIN), and spatially adaptive (SPADE).
 
-Statistics are computed in fp32 whatever autocast says: the sum of squares of half-precision
+Statistics are computed in fp32, also under autocast: the sum of squares of half-precision
 activations overflows.
 """
 

@@ -1,6 +1,6 @@
 """Gradient penalties: losses that contain a gradient of a network with respect to its input.
 
-The discriminator runs in fp32 here, whatever autocast says: the inner gradient of a half-precision
+The discriminator runs in fp32 here, also under autocast: the inner gradient of a half-precision
 pass is rounded before it is squared, underflows without a scale of its own, and overflows with the
 scale of another loss. The penalty itself goes backward with the other losses, at their loss scale.
 """

@@ -125,8 +125,8 @@ class UnpairedGan(ConditionalGan):
         return {name: losses[name] for name in self.generator_names()}
 
     def generate(self, request: Request, networks: Networks) -> Iterator[tuple[Path, Tensor]]:
-        """The translation of each image, in the direction of `request`. A model with styles takes
-        that of the first style image, or a random one for each file where there is none."""
+        """The translation of each image, in the direction of `request`. A model with styles uses
+        the style of the first style image. Without style images, each file gets a random style."""
         generator: Translator = networks[GENERATOR]  # type: ignore[assignment]
         direction = next((each for each in DIRECTIONS if each == request.direction), None)
         if direction is None:

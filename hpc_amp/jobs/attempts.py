@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.jobs.files import read_json
+from hpc_amp.files import read_json
 
 # The events of state.jsonl with which the launch script ends an attempt, and their texts.
 _ENDINGS = {

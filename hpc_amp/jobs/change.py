@@ -35,9 +35,9 @@ from hpc_amp.config.schema import Job, Train, job_class, to_plain
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.config.values import Fixed
 from hpc_amp.errors import UsageError
+from hpc_amp.files import read_json, replacing
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.events import read_events
-from hpc_amp.jobs.files import read_json
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.shared_code import link_package
@@ -319,8 +319,8 @@ def _put_back(run_dir: Path, kept: Path) -> None:
             os.rename(source, kept / f"src-{os.getpid()}")
         os.rename(kept / "src", source)
     for name in ("launch.sh", "job.json"):
-        shutil.copy2(kept / name, kept / f"{name}.back")
-        os.replace(kept / f"{name}.back", run_dir / name)
+        with replacing(run_dir / name) as new:
+            shutil.copy2(kept / name, new)
     # The folder is renamed before its removal: a folder that is removed in part could not be used
     # for another try.
     doomed = run_dir / f".change-{os.getpid()}-undone"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import SchedulerError, UsageError
+from hpc_amp.files import read_json
 from hpc_amp.jobs.events import read_events
-from hpc_amp.jobs.files import read_json
 from hpc_amp.schedulers import get_scheduler
 
 

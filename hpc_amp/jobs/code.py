@@ -33,8 +33,8 @@ main(sys.argv[1:])
 '''
 """The content of `src/__main__.py`."""
 JOB_SIDE = (
-    *("__init__.py", "errors.py", "finding.py", "registry.py", "py.typed", "host", "preflight"),
-    *("distributed", "amp", "train", "tasks", "gan", "trackers", "data", "models"),
+    *("__init__.py", "errors.py", "files.py", "finding.py", "registry.py", "py.typed", "host"),
+    *("preflight", "distributed", "amp", "train", "tasks", "gan", "trackers", "data", "models"),
     *(f"config/{name}.py" for name in ("__init__", "schema", "values", "units", "keys", "tree")),
 )
 """The files and folders of the package that run on the nodes."""

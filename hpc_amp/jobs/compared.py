@@ -26,7 +26,7 @@ class _Secret:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A key, and its value in each run; None where a run has none."""
+    """A key, and its value in each run; None if a run does not have the key."""
 
     key: str
     values: tuple[Any, ...]

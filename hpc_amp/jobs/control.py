@@ -99,6 +99,35 @@ def _cancel_leftovers(
     return replace(status, state="running", orphan=orphan)
 
 
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What there still is of a run that has ended."""
+
+    jobs: dict[str, JobStatus]
+    """Its jobs that have not ended for the scheduler, by their ids. They may belong to its chain,
+    and some may be stuck."""
+    orphan: Orphan | None
+
+    @property
+    def is_something(self) -> bool:
+        """Whether there is a job or an orphan."""
+        return bool(self.jobs) or self.orphan is not None
+
+    def __str__(self) -> str:
+        if self.jobs:
+            return f"job {next(iter(self.jobs))} is still ending"
+        return str(self.orphan or "")
+
+
+def leftovers(status: RunStatus) -> Leftovers:
+    """Look for the jobs and the ranks of a run that has ended. Raises SchedulerError if the
+    scheduler does not answer."""
+    run_dir = Path(status.run_dir)
+    job_ids = [*([status.job_id] if status.job_id else []), *read_chain(run_dir)]
+    jobs = get_scheduler(status.scheduler).unended(job_ids) if job_ids else {}
+    return Leftovers(jobs, find_orphan(run_dir, status.scheduler))
+
+
 def _refuse_unsettled(status: RunStatus) -> None:
     """Raise UsageError for a run whose job has no known id yet: it cannot be cancelled."""
     if status.state == "unknown" and status.job_id is None:

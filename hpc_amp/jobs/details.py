@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpc_amp.files import read_json
 from hpc_amp.jobs.attempts import Attempt, read_attempts, read_number, seconds_to_go
 from hpc_amp.jobs.change import Past, read_history
 from hpc_amp.jobs.events import read_events
-from hpc_amp.jobs.files import read_json
 from hpc_amp.jobs.places import origin
 from hpc_amp.jobs.status import RunStatus, run_statuses
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp import __version__
-from hpc_amp.jobs.files import read_json, replace_text
+from hpc_amp.files import read_json, write_atomically
 from hpc_amp.jobs.known import hash_of, state_folder
 
 _FORMAT = 1
@@ -75,7 +75,7 @@ class Ended:
         content = {"format": _FORMAT, "hpc_amp": __version__, "entries": self._present()}
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(self._path, json.dumps(content, separators=(",", ":")))
+            write_atomically(self._path, json.dumps(content, separators=(",", ":")))
 
     def _present(self) -> dict[str, Any]:
         """The entries without those of runs that were removed."""

@@ -75,7 +75,8 @@ def write_job_file(run_dir: Path, options: Options) -> Path:
     }
     if made["container"].get("image"):
         made["container"]["image"] = _from(submitted_from, job["container"]["image"])
-        folders = [_folder(value) for value in given.values() if isinstance(value, Path)]
+        paths = [value for value in given.values() if isinstance(value, Path)]
+        folders = [path.parent if path.is_file() else path for path in paths]
         made["container"]["bind"] = sorted(
             {*made["container"].get("bind", []), str(run_dir), *map(str, folders)}
         )
@@ -99,7 +100,3 @@ def _from(folder: Path, name: str) -> str:
     """The path of a file of the job, which is relative to `folder`; any other name as it is."""
     path = folder / name
     return str(path) if path.is_file() else name
-
-
-def _folder(path: Path) -> Path:
-    return path.parent if path.is_file() else path

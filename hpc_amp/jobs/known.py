@@ -19,7 +19,7 @@ import os
 import time
 from pathlib import Path
 
-from hpc_amp.jobs.files import replace_text
+from hpc_amp.files import write_atomically
 
 _FRESH = 86400
 """Seconds for which a folder is not recorded again."""
@@ -55,7 +55,7 @@ def remember(folder: Path) -> None:
                 return
         except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, f"{folder}\n")
+        write_atomically(path, f"{folder}\n")
 
 
 def known_folders() -> list[Path]:

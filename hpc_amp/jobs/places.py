@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import UsageError
+from hpc_amp.files import read_json, write_atomically
 from hpc_amp.jobs.events import read_events
-from hpc_amp.jobs.files import read_json
 from hpc_amp.jobs.known import known_folders, remember
 
 RUNS = Path("runs")
@@ -151,13 +151,8 @@ def write_latest(folder: Path) -> None:
         ),
         default=None,
     )
-    temporary = folder / f".{LATEST}-{os.urandom(4).hex()}"
     with contextlib.suppress(OSError):
         if newest is None:
             (folder / LATEST).unlink()
-            return
-        try:
-            temporary.write_text(f"{newest}\n")
-            os.replace(temporary, folder / LATEST)
-        finally:
-            temporary.unlink(missing_ok=True)
+        else:
+            write_atomically(folder / LATEST, f"{newest}\n")

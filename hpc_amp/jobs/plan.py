@@ -19,10 +19,9 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 from hpc_amp.containers import Container, get_container
 from hpc_amp.errors import ConfigError
-from hpc_amp.jobs.host_code import check_host_code
+from hpc_amp.jobs.bash_checks import check_host_code, check_setup
 from hpc_amp.jobs.places import follow_latest
 from hpc_amp.jobs.remarks import remarks_on
-from hpc_amp.jobs.setup_lines import check_setup
 from hpc_amp.jobs.spec import Spec
 from hpc_amp.launchers import Launcher, get_launcher, launchers_of
 from hpc_amp.schedulers import Scheduler, get_scheduler
@@ -114,6 +113,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path, *, shares_code: bool
         )
     _check_entry(loaded, container, scheduler, launcher)
     _check_paths(loaded, job, run_dir, workdir, container)
+    remarks += _missing_binds(loaded, container, here=scheduler.one_machine)
     check_setup(loaded, site)
     default_python = "python3" if container.uses_image else sys.executable
     plan = Plan(
@@ -285,8 +285,25 @@ def _wrong_bind(text: str, container: Container) -> tuple[str, str]:
     problem = container.check_bind(bind)
     if problem is not None:
         return f"{text!r} cannot be mounted: {problem}", "write it in another form"
-    if not os.path.exists(bind.source):
-        return f"{bind.source} does not exist", (
-            "a missing source stops the container before anything runs"
-        )
     return "", ""
+
+
+def _missing_binds(loaded: LoadedJob, container: Container, *, here: bool) -> tuple[str, ...]:
+    """Remarks on sources of binds that do not exist on this machine. If the ranks run `here`, this
+    is an error instead."""
+    remarks = []
+    for text in loaded.job.container.bind if container.uses_image else ():
+        bind = parse_bind(text)
+        if bind is None or os.path.exists(bind.source):
+            continue
+        if here:
+            raise ConfigError(
+                f"container.bind: {bind.source} does not exist",
+                where=loaded.where("container.bind"),
+                hint="a missing source stops the container before anything runs",
+            )
+        remarks.append(
+            f"container.bind: {bind.source} is not on this machine; without it on the nodes, the "
+            "container does not start"
+        )
+    return tuple(remarks)

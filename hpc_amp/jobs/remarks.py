@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc_amp.config.command import launchers_in_script, script_in
+from hpc_amp.config.command import launchers_in_script, local_rank_argument, script_in
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.schema import Job
 from hpc_amp.config.site import Site
@@ -38,12 +38,13 @@ class _Setting:
 
 def remarks_on(loaded: LoadedJob, site: Site) -> tuple[str, ...]:
     """The remarks on a job on a site, one line each: directives that another one replaces,
-    variables in `setup` or container options that hpc-amp overrides, and a launcher in the script
-    that every rank runs."""
+    variables in `setup` or container options that hpc-amp overrides, a launcher in the script
+    that every rank runs, and an option for the local rank that nobody gives."""
     scheduler = get_scheduler(site.scheduler)
     own = scheduler.own_variables
     found = [
         *_launchers(loaded.job),
+        *_local_rank(loaded.job),
         *_container_options("the site's container_args", site.container_args, own),
         *_container_options("container.args", loaded.job.container.args, own),
         *_exports("the site's setup", site.setup, own),
@@ -154,19 +155,39 @@ def _launchers(job: Job) -> Iterator[str]:
     name = script_in(job.run or [])
     if name is None or job.world_size == 1:
         return
-    path = Path(job.code or ".", name)
-    try:
-        if not path.is_file() or path.stat().st_size > _LONGEST_SCRIPT:
-            return
-        text = path.read_text(errors="replace")
-    except OSError:
-        return  # the file may exist on the nodes only
-    for line, launcher in launchers_in_script(text):
+    for line, launcher in launchers_in_script(_text_of(job, name)):
         yield (
             f"run: every one of the {job.world_size} ranks runs {name}, whose line {line} starts "
             f"{launcher.name}, and that starts ranks itself"
         )
         return
+
+
+def _local_rank(job: Job) -> Iterator[str]:
+    """A Python program with an option for the local rank, which is not given to any rank."""
+    name = next((word for word in job.run or [] if word.endswith(".py")), None)
+    given = any(re.match(r"--local[-_]rank\b", word) for word in job.run or [])
+    if name is None or given or job.ranks_per_node == 1:
+        return
+    option = local_rank_argument(_text_of(job, name))
+    if option is not None:
+        line, default = option
+        yield (
+            f"run: line {line} of {name} takes the local rank from an option, which is not given: "
+            f"it is {default} in every rank, so all ranks of a node use the same GPU. Write "
+            'default=int(os.environ["LOCAL_RANK"])'
+        )
+
+
+def _text_of(job: Job, name: str) -> str:
+    """The text of a program of the job. Empty if it is not on this machine, or very large."""
+    path = Path(job.code or ".", name)
+    try:
+        if path.is_file() and path.stat().st_size <= _LONGEST_SCRIPT:
+            return path.read_text(errors="replace")
+    except OSError:
+        pass  # the file may exist on the nodes only
+    return ""
 
 
 # ---- variables -----------------------------------------------------------------------------------

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.errors import UsageError
+from hpc_amp.files import read_json
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.attempts import find_orphan
+from hpc_amp.jobs.control import leftovers
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.known import known_folders
-from hpc_amp.jobs.links import read_chain
 from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
-from hpc_amp.schedulers import get_scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,8 @@ def removable(run_dirs: Sequence[Path]) -> list[Removable]:
             raise UsageError(f"{run_dir} is a point of {campaign}", hint="remove the whole folder")
         if status.state not in FINAL:
             raise UsageError(f"{run_dir} is {status.state}", hint=f"hpc-amp cancel {run_dir}")
-        left = _what_is_left(status)
-        if left is not None:
+        left = leftovers(status)
+        if left.is_something:
             raise UsageError(f"{run_dir}: {left}", hint="try again when it has ended")
         found.append(_removable(status))
     for run_dir, user in _needed(run_dirs).items():
@@ -56,26 +55,31 @@ def old_runs(
 ) -> list[Removable]:
     """The runs in `runs_dir` that have ended, except the newest `keep` of each name and those that
     changed within the last `older_than` seconds. `names`: only jobs of these names. Raises
-    UsageError for a name of which there is no run."""
+    UsageError if there is no run of a name."""
     by_name: dict[str, list[Path]] = defaultdict(list)
     for run_dir in rundir.all_runs(runs_dir):
-        by_name[run_dir.parent.name].append(run_dir)
+        # The folder may be elsewhere, with a link to it in `runs_dir`.
+        job = read_json(run_dir / "job.json").get("job")
+        name = job.get("name") if isinstance(job, dict) else None
+        by_name[name or run_dir.parent.name].append(run_dir)
     unknown = next((name for name in names if name not in by_name), None)
     if unknown is not None:
         raise UsageError(f"there is no run of {unknown} in {runs_dir}")
     now = time.time()
+    not_kept = [
+        run_dir
+        for name in names or by_name
+        for run_dir in by_name[name][: max(0, len(by_name[name]) - keep)]
+    ]
     chosen = [
         run_dir
-        for name, runs in by_name.items()
-        for run_dir in runs[: max(0, len(runs) - keep)]
-        if (not names or name in names)
-        and now - _changed(run_dir) >= older_than
-        and _campaign_of(run_dir) is None
+        for run_dir in dict.fromkeys(not_kept)
+        if now - _changed(run_dir) >= older_than and _campaign_of(run_dir) is None
     ]
     ended = [
         status
         for status in run_statuses(chosen)
-        if status.state in FINAL and _what_is_left(status) is None
+        if status.state in FINAL and not leftovers(status).is_something
     ]
     needed = _needed([Path(status.run_dir) for status in ended])
     return [_removable(status) for status in ended if Path(status.run_dir) not in needed]
@@ -112,34 +116,33 @@ def _campaign_of(run_dir: Path) -> Path | None:
     return next((one for one in run_dir.parents if (one / "campaign.json").is_file()), None)
 
 
-def _what_is_left(status: RunStatus) -> str | None:
-    """What of a run that has ended is still there: its job, another one of its chain, or its
-    ranks."""
-    run_dir = Path(status.run_dir)
-    jobs = [*([status.job_id] if status.job_id else []), *read_chain(run_dir)]
-    there = get_scheduler(status.scheduler).unended(jobs) if jobs else {}
-    if there:
-        return f"job {next(iter(there))} is still ending"
-    orphan = find_orphan(run_dir, status.scheduler)
-    return None if orphan is None else str(orphan)
-
-
-def remove(runs: Sequence[Removable]) -> None:
-    """Remove runs, and let `latest` name the newest run that is left. Raises UsageError for a
-    run that cannot be removed; those before it are gone then."""
+def remove(runs: Sequence[Removable], runs_dir: Path, named: Sequence[Path] = ()) -> None:
+    """Remove runs, and the symbolic links to them in `runs_dir` and among the paths `named`. A file
+    `latest` then names the newest run that is left. Raises UsageError for a run that cannot be
+    removed; those before it are gone then."""
+    found = (*named, *runs_dir.glob("*"), *runs_dir.glob("*/[0-9]*"))
+    links = [path for path in found if os.path.islink(path)]
     for run in runs:
         folder = run.run_dir
+        places = [folder, *(link for link in links if rundir.same_folder(link, folder))]
+        linked_parent = any(rundir.same_folder(link, folder.parent) for link in links)
         doomed = folder.with_name(f".removed-{folder.name}")
         try:
-            # Under another name first: what is left after an error is no half of a run.
+            # It is renamed first, so that an error does not leave a part of a run under its name.
             folder.rename(doomed)
             shutil.rmtree(doomed)
         except OSError as error:
             left = doomed if doomed.exists() else folder
             raise UsageError(f"{left} cannot be removed: {error}") from None
-        rundir.write_latest(folder.parent)
-        with contextlib.suppress(OSError):  # other runs of the name are left
-            folder.parent.rmdir()
+        for link in places[1:]:
+            with contextlib.suppress(OSError):
+                link.unlink()
+        parents = {place.parent for place in places}
+        for parent in (one for one in parents if os.path.lexists(one / "latest")):
+            rundir.write_latest(parent)
+            if not (linked_parent and parent == folder.parent):
+                with contextlib.suppress(OSError):  # other runs of the name are left
+                    parent.rmdir()
 
 
 def size_of(folder: Path) -> int:

@@ -44,9 +44,9 @@ def link_package(folder: Path, plan: Plan) -> None:
         write_package(link, files)
         return
     for _ in range(_TRIES):
-        if not shared.is_dir():
-            _write(shared, files)
         with contextlib.suppress(FileNotFoundError):  # `prune` removes it at this moment
+            if not shared.is_dir():
+                _write(shared, files)
             os.utime(shared)  # it leaves it alone for a while
             link.symlink_to(shared)
             if _hash(_content(link)) == shared.name:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import SchedulerError, UsageError
+from hpc_amp.files import read_json
 from hpc_amp.jobs.attempts import Orphan, find_orphan
 from hpc_amp.jobs.clusters import other_cluster
 from hpc_amp.jobs.events import read_events, record_event
-from hpc_amp.jobs.files import read_json
 from hpc_amp.jobs.links import read_chain, write_chain
 from hpc_amp.jobs.places import origin
 from hpc_amp.jobs.unsettled import INTERRUPTED, found_since, may_still_come

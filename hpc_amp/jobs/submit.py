@@ -14,8 +14,8 @@ from hpc_amp.config.paths import literal
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.errors import HpcAmpError, UnclearError, UsageError
 from hpc_amp.jobs import change, rundir
-from hpc_amp.jobs.attempts import find_orphan
 from hpc_amp.jobs.change import Changed
+from hpc_amp.jobs.control import leftovers
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.known import remember
 from hpc_amp.jobs.links import read_chain, submit_chain
@@ -184,14 +184,13 @@ def _refuse_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
             f"{run_dir} is incomplete: its command was ended before it was submitted",
             hint="submit it again",
         )
-    scheduler = get_scheduler(status.scheduler)
-    there = {} if status.job_id is None else scheduler.unended([status.job_id])
-    if any(not job.stuck for job in there.values()):
+    left = leftovers(status)
+    own = {job_id: job for job_id, job in left.jobs.items() if job_id == status.job_id}
+    if any(not job.stuck for job in own.values()):
         raise UsageError(f"job {status.job_id} of {run_dir} is still ending", hint="try again")
-    orphan = find_orphan(run_dir, status.scheduler) if status.state == "cancelled" else None
-    if orphan is not None:
-        raise UsageError(f"{run_dir} still runs: {orphan}", hint="`cancel` asks it to stop")
-    return status, [*there]
+    if left.orphan is not None:
+        raise UsageError(f"{run_dir} still runs: {left.orphan}", hint="`cancel` asks it to stop")
+    return status, [*own]
 
 
 def _refuse_finished(run_dir: Path, planned: change.Change | None) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hpc_amp.config.units import format_duration
-from hpc_amp.jobs.files import read_json
+from hpc_amp.files import read_json
 from hpc_amp.jobs.status import RunStatus
 
 _TAIL = 64 * 2**10
@@ -21,38 +23,48 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     if not isinstance(summary.get("metrics"), dict | None):
         summary["metrics"] = None
     if summary and summary.get("metrics") is None:
-        summary["metrics"] = _reported(run_dir / "metrics.jsonl")
+        summary["metrics"] = {}
+        for line in reversed([*newest_metrics(run_dir, last_bytes=_TAIL)]):
+            summary["metrics"] |= line
     return summary
 
 
-def _reported(path: Path) -> dict[str, float]:
-    """The newest value of each name in the last lines of `metrics.jsonl`."""
+def newest_metrics(run_dir: Path, last_bytes: int | None = None) -> Iterator[dict[str, float]]:
+    """The numbers in each line of `metrics.jsonl`, newest first, without `step` and `time`. With
+    `last_bytes`, only the end of the file is read. Nothing if there is no such file."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL))
+        with (run_dir / "metrics.jsonl").open("rb") as file:
+            if last_bytes is not None:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - last_bytes))
             lines = file.read().splitlines()
     except OSError:
-        return {}
-    found: dict[str, float] = {}
-    for line in lines:
+        return
+    for line in reversed(lines):
         try:
             values = json.loads(line)
         except ValueError:
             continue  # cut off at its beginning, or being written
         if isinstance(values, dict):
-            found |= {
-                name: value
-                for name, value in values.items()
-                if isinstance(value, int | float) and name not in ("step", "time")
-            }
-    return found
+            yield numbers(values)
+
+
+def numbers(values: dict[str, Any]) -> dict[str, float]:
+    """The values that are numbers, without `step` and `time`."""
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and name not in ("step", "time")
+    }
 
 
 def describe(status: RunStatus) -> str:
     """The summary of a run as lines of text, such as those at the end of `submit --follow`."""
     run_dir = Path(status.run_dir)
     facts = read_summary(run_dir)
-    rows = [("outcome", _outcome(status))]
+    outcome = f"{status.state} ({status.reason})" if status.reason else status.state
+    rows = [("outcome", outcome)]
     if status.state in ("finished", "checkpointed", "cancelled"):
         rows += _results(facts)
     rows += _explanation(status)
@@ -60,10 +72,6 @@ def describe(status: RunStatus) -> str:
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:<{width}}  {value}" for name, value in rows]
     return "\n".join([f"{status.name}: {status.state}", *lines, *_next_steps(status)])
-
-
-def _outcome(status: RunStatus) -> str:
-    return f"{status.state} ({status.reason})" if status.reason else status.state
 
 
 def _explanation(status: RunStatus) -> list[tuple[str, str]]:

@@ -63,6 +63,7 @@ RULES: dict[str, Severity] = {
     # The body: several ranks
     "rank-in-batch-shell": "error",
     "rank-expanded-early": "error",
+    "local-rank-argument": "error",
     "gpus-per-task": "warning",
     "missing-cpus-per-task": "warning",
     "tasks-per-node-list": "error",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+from hpc_amp.config.command import local_rank_argument
 from hpc_amp.lint.findings import FileFindings
 from hpc_amp.lint.job import LaunchLine, LintedJob, option_in
 from hpc_amp.lint.shell import ShellWord
@@ -20,6 +22,7 @@ _OF_TASKS = {
 }
 
 _TASK_VARIABLE = re.compile(rf"\$\{{?({'|'.join(sorted(_OF_TASKS))})\b")
+_TORCHRUN = re.compile(r"torchrun|torch\.distributed\.run")
 _RANK_NAMES = {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "GLOBAL_RANK"}
 
 
@@ -29,6 +32,7 @@ def check_ranks(job: LintedJob, report: FileFindings) -> None:
         return
     frozen = _rank_in_batch_shell(job, report)
     _rank_expanded_early(job, frozen, report)
+    _local_rank_argument(job, report)
     _written_scripts(job, report)
     _sizes(job, report)
     _node_file(job, report)
@@ -156,6 +160,47 @@ def _node_rank_unused(launch: LaunchLine) -> bool:
     if re.search(r"rdzv_backend[= ]c10d", text):
         return True
     return launch.agent is not None and option_in(text, "rdzv-endpoint") is not None and not backend
+
+
+_LONGEST_PROGRAM = 2**20
+
+
+def _local_rank_argument(job: LintedJob, report: FileFindings) -> None:
+    """Check for a program with an option --local_rank that its launcher does not set. Programs are
+    read if they are beside the script or in the working directory."""
+    for launch in job.launches:
+        agent = launch.agent
+        if not job.starts_many(launch) or not (agent is None or _TORCHRUN.search(agent)):
+            continue
+        name = next((word for word in launch.payload if word.endswith(".py")), None)
+        text = None if name is None else _program(job, name)
+        option = None if text is None else local_rank_argument(text)
+        if option is None or re.search(r"\s--local[-_]rank\b", launch.text):
+            continue
+        line, default = option
+        report.add(
+            "local-rank-argument",
+            launch.line,
+            f"{name}:{line} takes the local rank from an option, which {agent or launch.kind} does "
+            f"not set: it is {default} in every rank, so all ranks of a node use the same GPU",
+            f"read the variable that {'torchrun sets' if agent else 'each task has'}: default="
+            f'int(os.environ["{"LOCAL_RANK" if agent else _local_id(launch)}"])',
+        )
+
+
+def _program(job: LintedJob, name: str) -> str | None:
+    for folder in (Path(job.script.name).parent, Path()):
+        path = folder / name
+        try:
+            if path.is_file() and path.stat().st_size <= _LONGEST_PROGRAM:
+                return path.read_text(errors="replace")
+        except OSError:
+            continue
+    return None
+
+
+def _local_id(launch: LaunchLine) -> str:
+    return "SLURM_LOCALID" if launch.kind == "srun" else "OMPI_COMM_WORLD_LOCAL_RANK"
 
 
 def _written_scripts(job: LintedJob, report: FileFindings) -> None:

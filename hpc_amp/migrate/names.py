@@ -196,12 +196,12 @@ class Names:
 
     def is_exported(self, local: str) -> bool:
         """Whether `__all__` contains a name, so that other files may import it from this one."""
-        return any(
-            text_of(string) == local
-            for assign in self._script.all(cst.Assign)
-            if any(self._script.code(target.target) == "__all__" for target in assign.targets)
-            for string in self._script.all(cst.SimpleString, assign.value)
-        )
+        for assign in self._script.all(cst.Assign):
+            targets = [self._script.code(target.target) for target in assign.targets]
+            strings = self._script.all(cst.SimpleString, assign.value)
+            if "__all__" in targets and any(text_of(string) == local for string in strings):
+                return True
+        return False
 
     def is_quoted_type(self, local: str) -> bool:
         """Whether a quoted annotation contains a name."""

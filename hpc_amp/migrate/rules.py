@@ -36,6 +36,7 @@ _APEX = "apex"
 _APEX_USE = "Mistakes with apex.amp (also with hpc_amp.amp)"
 _HAND = "Manual fp16"
 _NATIVE = "Mistakes with torch.amp"
+_RANKS = "Ranks and GPUs"
 
 RULES: dict[str, Rule] = {
     # ---- old names ------------------------------------------------------------------------------
@@ -282,5 +283,12 @@ RULES: dict[str, Rule] = {
         "`{code}`: binary_cross_entropy raises an error under CUDA autocast and under O1 of apex",
         "use binary_cross_entropy_with_logits (nn.BCEWithLogitsLoss), and remove the sigmoid from "
         "the model",
+    ),
+    # ---- ranks ----------------------------------------------------------------------------------
+    "local-rank-argument": Rule(
+        _RANKS,
+        "`{code}`: only the old torch.distributed.launch sets this option; with torchrun, srun and "
+        "mpirun it is {default} in every rank, so all ranks of a node use the same GPU",
+        'use default=int(os.environ["LOCAL_RANK"]), which torchrun and hpc-amp set',
     ),
 }

@@ -20,6 +20,7 @@ from hpc_amp.migrate.rules_apex_parts import check_apex_parts
 from hpc_amp.migrate.rules_apex_use import check_apex_use
 from hpc_amp.migrate.rules_half import check_half
 from hpc_amp.migrate.rules_native import check_native
+from hpc_amp.migrate.rules_ranks import check_ranks
 from hpc_amp.migrate.rules_scaler import check_scaler_order
 from hpc_amp.migrate.rules_torch import check_torch
 from hpc_amp.migrate.script import SourceScript
@@ -27,7 +28,8 @@ from hpc_amp.migrate.script import SourceScript
 Target = Literal["drop-in", "native"]
 # A script without any of these words has no findings, so it is not parsed.
 _NAMES = re.compile(
-    r"\bapex\b|\bamp\b|autocast|GradScaler|unscale_|" + "|".join(map(re.escape, EXTENSIONS))
+    r"\bapex\b|\bamp\b|autocast|GradScaler|unscale_|--local[-_]rank|"
+    + "|".join(map(re.escape, EXTENSIONS))
 )
 _BY_HAND = re.compile(r"scale|half|float", re.IGNORECASE)
 
@@ -57,6 +59,7 @@ def scan(
     check_torch(program, report)
     check_scaler_order(program, report)
     check_half(program, report)
+    check_ranks(program, report)
     findings = report.findings()
     if program.script.module.code != text:
         findings = _not_to_be_changed(findings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import io
-import os
 import shutil
 import tokenize
 import warnings
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.errors import UsageError
+from hpc_amp.files import replacing
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,12 @@ class Source:
         If the path is a symbolic link, its target is replaced. Raises UsageError if that fails.
         """
         path = self.path.resolve()
-        new = path.with_name(f".{path.name}.new.{os.getpid()}")
         try:
-            with new.open("xb") as out:
-                out.write(text.encode(self.encoding))
-            shutil.copymode(path, new)
-            os.replace(new, path)
+            with replacing(path) as new:
+                new.write_bytes(text.encode(self.encoding))
+                shutil.copymode(path, new)
         except OSError as error:
             raise UsageError(f"{self.path} cannot be written: {error.strerror}") from None
-        finally:
-            new.unlink(missing_ok=True)
 
 
 def read_bytes(path: Path) -> bytes:

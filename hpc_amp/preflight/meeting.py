@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from hpc_amp.config.units import parse_duration
 from hpc_amp.distributed.world import WorldError
+from hpc_amp.files import write_json
 from hpc_amp.finding import Finding, Findings
 from hpc_amp.preflight.node import Node, some
 from hpc_amp.preflight.node_checks import look
@@ -51,7 +52,8 @@ def main(job: Path, resolved: Mapping[str, Any], folder: Path) -> NoReturn:
     name = socket.gethostname().partition(".")[0]
     found = look(node)
     seconds = round(time.monotonic() - started, 2)
-    meeting = Meeting(node, folder, name, limit=_limit(resolved))
+    timeout = parse_duration(resolved["job"]["launch"].get("timeout", "10m"))
+    meeting = Meeting(node, folder, name, limit=min(_WAIT, float(timeout)))
     try:
         if node.nodes == 1 or node.world().rank == 0:
             meeting.first(found, seconds)
@@ -287,13 +289,8 @@ class Meeting:
         return {"node": self.name, "failed": failed, "seconds": seconds, "findings": placed}
 
     def _write(self, name: str, report: Mapping[str, Any]) -> None:
-        """Write a report atomically.
-
-        The script reads the line with `failed`, so the JSON must have one line for each key.
-        """
-        new = self.folder / f"{name}.new"
-        new.write_text(json.dumps(report, indent=1) + "\n")
-        os.replace(new, self.folder / name)
+        # The script reads the line with `failed`.
+        write_json(self.folder / name, report)
 
 
 def _has(found: list[Finding], id: str) -> bool:
@@ -360,7 +357,3 @@ def snapshot(run_dir: Path) -> str:
         digest.update(f"{path.relative_to(folder)}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _limit(resolved: Mapping[str, Any]) -> float:
-    return min(_WAIT, float(parse_duration(resolved["job"]["launch"].get("timeout", "10m"))))

@@ -107,7 +107,7 @@ def _text(point: Point, index: int) -> str:
 
 
 def axis_numbers(texts: Sequence[str]) -> list[float] | None:
-    """The values of a parameter as numbers; None if one of them is no number."""
+    """The values of a parameter as numbers; None if one of them is not a number."""
     try:
         numbers = [float(text) for text in texts]
     except ValueError:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +17,7 @@ from hpc_amp.campaigns.points import SEED, Point
 from hpc_amp.campaigns.spread import mean_half_width
 from hpc_amp.campaigns.status import PointStatus
 from hpc_amp.errors import UsageError
-from hpc_amp.jobs.summary import read_summary
+from hpc_amp.jobs.summary import newest_metrics, numbers, read_summary
 
 _LOWER_IS_BETTER = re.compile(
     r"loss|error|perplexity|seconds|time|(?<![a-z])(l1|frechet|fid|kid|lpips)(?![a-z])"
@@ -123,7 +123,7 @@ def rank(
             continue
         run_dir = Path(status.run.run_dir)
         summary = read_summary(run_dir)
-        value = _value(metric, summary, run_dir / "metrics.jsonl", known)
+        value = _value(metric, summary, run_dir, known)
         if value is None:
             reason = f"it has no metric {metric}, or its value is not a number"
             others.append(replace(status, reason=reason))
@@ -155,49 +155,16 @@ def _best_of_task(statuses: Sequence[PointStatus]) -> dict[str, Any]:
     return {}
 
 
-def _value(metric: str, summary: dict[str, Any], lines: Path, known: set[str]) -> float | None:
-    """The metric of a run, from its summary, else the newest value in `metrics.jsonl` (`lines`).
-    Adds the names of all metrics that it reads to `known`."""
+def _value(metric: str, summary: dict[str, Any], run_dir: Path, known: set[str]) -> float | None:
+    """The metric of a run, from its summary, else the newest value in `metrics.jsonl`. Adds the
+    names of all metrics that it reads to `known`."""
     metrics = summary.get("metrics")
     if isinstance(metrics, dict):
         summary = {**summary, **metrics}
-    known |= _numbers(summary)
-    found = _named(metric, summary)
-    if found is not None:
-        return found
-    for line in _newest_first(lines):
-        known |= _numbers(line) - {"step", "time"}
-        found = _named(metric, line)
-        if found is not None:
-            return found
+    for values in itertools.chain([numbers(summary)], newest_metrics(run_dir)):
+        known.update(values)
+        for prefix in _PREFIXES:
+            value = values.get(prefix + metric)
+            if value is not None and math.isfinite(value):
+                return float(value)
     return None
-
-
-def _named(metric: str, values: dict[str, Any]) -> float | None:
-    for prefix in _PREFIXES:
-        value: Any = values.get(prefix + metric)
-        if _is_number(value) and math.isfinite(value):
-            return float(value)
-    return None
-
-
-def _numbers(values: dict[str, Any]) -> set[str]:
-    return {name for name, value in values.items() if _is_number(value)}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _newest_first(path: Path) -> Iterable[dict[str, Any]]:
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        return
-    for line in reversed(lines):
-        try:
-            content = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(content, dict):
-            yield content

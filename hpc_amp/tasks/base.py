@@ -218,11 +218,11 @@ class Task(ABC):
         every rank."""
 
     def concerns(self, step: int, losses: Mapping[str, float]) -> Mapping[str, str]:
-        """What shows that the training has gone wrong: by the name of a cause, a line for the log,
-        with what to try. Each cause is logged once in a run.
+        """Signs that the training goes wrong. The keys are names of causes, and the values are
+        lines for the log that say what to try. Each cause is logged once in a run.
 
-        Called on every rank after each report, with the means of the losses since the last one, and
-        after each evaluation, with none. By default, nothing is wrong.
+        Called on every rank: after each report with the means of the losses since the last report,
+        and after each evaluation with empty `losses`. By default, there are no such signs.
         """
         return {}
 

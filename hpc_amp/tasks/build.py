@@ -14,8 +14,9 @@ from hpc_amp.tasks.registry import PLACE, TASKS, TaskError, config_class, task_p
 
 
 def build_task(train: Train, world: World, device: torch.device) -> Task:
-    """Make the task that `train.task` names. Raises TaskError if there is none, and if `train` does
-    not have the keys of the task, and KeyProblem if these do not fit together."""
+    """Make the task that `train.task` names. Raises TaskError if there is no such task, or if
+    `train` does not have the keys of the task. Raises KeyProblem if the keys do not fit
+    together."""
     wanted = config_class(train.task)
     if not isinstance(train, wanted):
         raise TaskError(

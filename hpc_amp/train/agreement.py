@@ -61,7 +61,7 @@ class Agreement:
         """Exchange during an evaluation, in which ranks may have shares of different lengths.
 
         Returns the agreed reason to stop, and whether every rank is `done` with its share. Every
-        rank goes on calling this until then.
+        rank has to call this until all are done.
         """
         reason = self.watch.look()
         if self.world.size > 1:

@@ -3,7 +3,8 @@ generator. Each rank makes its part of them.
 
 From Python:
 
-    from hpc_amp.train.generate import load_generator
+    from hpc_amp.files import replacing
+from hpc_amp.train.generate import load_generator
     generator = load_generator("runs/spade/latest")
     generator.make("maps", "images")
 """
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_amp.files import replacing
 from hpc_amp.train.program import ArgumentParser, run_program
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ class LoadedGenerator:
         policy.configure_backends()
         making = task.generate(request, self.networks)
         while True:
-            # Not around `yield`: the caller's own computations are none of this.
+            # Not around `yield`: the caller's own computations must not be affected.
             with torch.no_grad(), policy.autocast():
                 made = next(making, None)
             if made is None:
@@ -110,9 +112,9 @@ def load_generator(
     """The networks of a run, in evaluation mode, without gradients.
 
     `checkpoint` is `newest`, `best` (by the metric of the task) or a step; `weights` are the moving
-    `average`, the `networks` themselves, or `auto`: the average where the run has one. With `world`
-    a collective call: rank 0 chooses the checkpoint, because a run that still trains saves further
-    ones. Raises DataError where there is no such run or checkpoint.
+    `average`, the `networks` themselves, or `auto`: the average if the run has one. With `world`,
+    this is a collective call: rank 0 chooses the checkpoint, because a run that still trains saves
+    further ones. Raises DataError if there is no such run or checkpoint.
     """
     import torch
 
@@ -289,16 +291,12 @@ def write_images(
 
 
 def _write_png(path: Path, image: Tensor) -> None:
-    """An image [3, H, W] from -1 to 1 as a file, which is whole or not there."""
+    """Write an image [3, H, W] with values from -1 to 1 atomically."""
     from PIL import Image
 
     pixels = image.float().cpu().div(2).add(0.5).clamp(0, 1).mul(255).round().byte()
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy()).save(partial, "PNG")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as new:
+        Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy()).save(new, "PNG")
 
 
 class _Progress:
@@ -326,7 +324,7 @@ def main() -> int:
 
     job = _read_job(arguments.run)
     device = setup.choose_device(arguments.device, world)
-    # Ranks only agree on what is to be done, and then work on their own.
+    # The ranks only agree on the work, and then do their shares independently.
     setup.join(world, device, parse_duration(job.launch.timeout))
     request = make_request(
         world, arguments.input, arguments.output, arguments.style, arguments.instances,

@@ -15,7 +15,7 @@ class RecentLosses:
         self._now = self._values[0]
 
     def begin(self) -> None:
-        """Begin a step. If there is no room because nobody reads the losses, they are cleared."""
+        """Begin a step. If there is no room because the losses were not read, they are cleared."""
         if self.count == len(self._values):
             self.clear()
         self._now = self._values[self.count]
@@ -30,7 +30,7 @@ class RecentLosses:
         return self._values[: self.count]
 
     def forget_step(self) -> None:
-        """Remove the loss of this step, which was a rehearsal and does not count."""
+        """Remove the loss of this step, which does not count."""
         self._now.zero_()
         self.count -= 1
 

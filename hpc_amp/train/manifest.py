@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hpc_amp.files import replacing
 from hpc_amp.train.durable import sync_folder, write_durably
 
 FORMAT_VERSION = 2
@@ -38,9 +38,8 @@ def write_manifest(
 
 def replace_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Replace the manifest of a published checkpoint atomically. Raises OSError."""
-    new = folder / f".{MANIFEST}"
-    _write(new, manifest)
-    os.replace(new, folder / MANIFEST)
+    with replacing(folder / MANIFEST) as new:
+        _write(new, manifest)
     sync_folder(folder)
 
 

@@ -9,7 +9,8 @@ import re
 import time
 from typing import Any
 
-from hpc_amp.train.rundir import RunDirectory, json_text, write_json
+from hpc_amp.files import json_text, write_json
+from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.stopping import StopReason
 
 AFTERMATH_SECONDS = 2.0

@@ -20,16 +20,17 @@ from torch.profiler import ProfilerActivity, profile
 from hpc_amp.config.schema import Profile, Train
 from hpc_amp.distributed.collect import gather_on_main
 from hpc_amp.distributed.world import World
+from hpc_amp.files import replacing, write_atomically, write_json
 from hpc_amp.train.errors import SettingError
 from hpc_amp.train.marks import Marks
 from hpc_amp.train.observer import Observer, Training
-from hpc_amp.train.rundir import RunDirectory, replace_text, write_json
+from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.trace import PARTS, NoSteps, break_down
 
 
 def profilers(train: Train, world: World, run: RunDirectory) -> tuple[Observer, ...]:
-    """The observer for `train.profile`; empty if nothing is to be profiled. Raises SettingError if
-    it names a rank that does not exist."""
+    """The observer for `train.profile`; empty if the job has no profile. Raises SettingError if it
+    names a rank that does not exist."""
     return () if train.profile is None else (Profiler(train.profile, world, run),)
 
 
@@ -115,7 +116,7 @@ class Profiler(Observer):
             engine.tracker.say(line)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            replace_text(self._folder / "summary.txt", "".join(f"{line}\n" for line in lines))
+            write_atomically(self._folder / "summary.txt", "".join(f"{line}\n" for line in lines))
             write_json(
                 self._folder / "summary.json",
                 {"first_step": self._first, "last_step": self._last, "ranks": found},
@@ -127,15 +128,11 @@ class Profiler(Observer):
         """Write the trace of this rank. Returns its part of the summary."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"rank-{self._world.rank:05d}.json.gz"
-        plain = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            stopped.export_chrome_trace(str(plain))
-            content = plain.read_bytes()
-            with gzip.open(plain, "wb", compresslevel=3) as out:
+        with replacing(path) as new:
+            stopped.export_chrome_trace(str(new))
+            content = new.read_bytes()
+            with gzip.open(new, "wb", compresslevel=3) as out:
                 out.write(content)
-            os.replace(plain, path)
-        finally:
-            plain.unlink(missing_ok=True)
         summary = asdict(break_down(json.loads(content)))
         return {"rank": self._world.rank, "host": os.uname().nodename, **summary}
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +47,3 @@ class RunDirectory:
     def stop_file(self) -> Path:
         """If this file exists, this attempt saves and stops."""
         return self.attempt_path / "stop"
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file atomically: a reader sees the old content or the new one. If the disk refuses
-    it, no partial file remains, and OSError is raised."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON atomically. Raises OSError."""
-    replace_text(path, json_text(content))
-
-
-def json_text(content: dict[str, Any]) -> str:
-    """JSON with each key on its own line."""
-    return json.dumps(content, indent=1) + "\n"

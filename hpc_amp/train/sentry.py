@@ -127,7 +127,7 @@ class Sentry(threading.Thread):
                     self.watch.note(number)
             now = time.monotonic()
             if now - seen > _ASLEEP:
-                # The whole process was suspended, which is no hang.
+                # The whole process was suspended. This is not a hang.
                 self._moved += now - seen
             seen = now
             if now - beaten >= min(_HEARTBEAT, (self.hang_limit or 4 * _HEARTBEAT) / 4):

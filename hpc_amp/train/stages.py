@@ -14,6 +14,7 @@ from hpc_amp.config.schema import Train
 from hpc_amp.distributed import setup
 from hpc_amp.distributed.world import World
 from hpc_amp.errors import JobError
+from hpc_amp.files import write_json
 from hpc_amp.tasks.base import Task
 from hpc_amp.tasks.build import build_task
 from hpc_amp.train.engine import Engine
@@ -21,7 +22,7 @@ from hpc_amp.train.heartbeat import dead_ranks
 from hpc_amp.train.observer import Observer
 from hpc_amp.train.outcome import AFTERMATH_SECONDS, is_aftermath, write_outcome
 from hpc_amp.train.profile import profilers
-from hpc_amp.train.rundir import RunDirectory, write_json
+from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.schedule import RateFactor
 from hpc_amp.train.sentry import Sentry
 from hpc_amp.train.stopping import StopReason, StopWatch

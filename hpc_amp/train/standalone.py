@@ -15,10 +15,11 @@ from hpc_amp.config.schema import Train, to_plain
 from hpc_amp.data.together import from_main
 from hpc_amp.distributed import setup
 from hpc_amp.distributed.world import World, resolve, standard_variables
+from hpc_amp.files import write_json
 from hpc_amp.train.engine import Engine
 from hpc_amp.train.observer import Observer
 from hpc_amp.train.program import job_of_program
-from hpc_amp.train.rundir import RunDirectory, write_json
+from hpc_amp.train.rundir import RunDirectory
 from hpc_amp.train.schedule import RateFactor
 from hpc_amp.train.sentry import Sentry
 from hpc_amp.train.settings import check_settings

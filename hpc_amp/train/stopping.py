@@ -113,8 +113,8 @@ class StopWatch:
             self.stop_at = min(self.stop_at, self.end_at - seconds)
 
     def look(self) -> StopReason:
-        """The highest reason to stop that this process sees now. Reads the file system; what cannot
-        be read is no reason."""
+        """The highest reason to stop that this process sees now. Reads the file system; a file that
+        cannot be read is ignored."""
         reason = self._signalled
         if self.stop_file is not None and os.path.exists(self.stop_file):
             reason = max(reason, StopReason.ASKED)

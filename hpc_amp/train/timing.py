@@ -27,11 +27,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpc_amp.config.schema import Timing
 from hpc_amp.distributed.world import World
+from hpc_amp.files import write_json
 from hpc_amp.train import machine
 from hpc_amp.train.clock import Mark, clock_of
 from hpc_amp.train.exchange import ExchangeTimer, time_alone
 from hpc_amp.train.observer import Training
-from hpc_amp.train.rundir import write_json
 
 # If `train.timing.seconds` is given, their number of steps follows from the first so many.
 _PACE_STEPS = 10
@@ -72,7 +72,7 @@ class StepTimer:
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps that were asked for have been measured."""
+        """Whether all requested steps have been measured."""
         return len(self._steps) == self._wanted
 
     @property

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hpc_amp.distributed.world import World
+from hpc_amp.files import write_atomically, write_json
 from hpc_amp.trackers.registry import TRACKERS
-from hpc_amp.train.rundir import RunDirectory, replace_text, write_json
+from hpc_amp.train.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +25,7 @@ class Tracking:
     """Writes reports on rank 0, and does nothing on other ranks.
 
     `start_step`: the step that this attempt resumes from. Later lines of metrics.jsonl are removed,
-    and trackers get the first step that is to come, so that no step is reported twice.
+    and trackers get the number of the next step, so that no step is reported twice.
     `evaluated`: whether the checkpoint includes the evaluation of `start_step`. If not, that
     evaluation is removed as well, because it will be repeated.
     `trackers`: names of trackers (`hpc_amp.trackers`).
@@ -186,5 +187,5 @@ def _cut_after(path: Path, step: int, evaluated: bool) -> list[dict[str, Any]] |
         except (ValueError, KeyError, TypeError):
             continue
         kept.append(f"{text}\n")
-    replace_text(path, "".join(kept))
+    write_atomically(path, "".join(kept))
     return rest if dropped else None

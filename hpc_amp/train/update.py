@@ -54,8 +54,8 @@ class PhaseUpdate:
     precision needs none; `losses` since the last report, by name; `skipped`, the number of updates
     that were skipped because gradients overflowed; `rehearsed`, whether `rehearse` was called.
 
-    Raises SettingError if the optimizer cannot work at this precision, and TrainingError if several
-    ranks are to train networks that share weights.
+    Raises SettingError if the optimizer cannot work at this precision, and TrainingError if there
+    are several ranks and the networks share weights.
     """
 
     def __init__(

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
+
+from hpc_amp.gan.data.training import Prepared
+
+
+def evaluated(prepared: Prepared[Any]) -> int:
+    """The number of samples that this rank evaluates."""
+    return sum(map(len, prepared.evaluation()))
 
 
 def write_image(path: Path, colour: tuple[int, int, int], size: tuple[int, int] = (12, 8)) -> None:

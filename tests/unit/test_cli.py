@@ -97,6 +97,8 @@ def test_version(host: StubHost) -> None:
     ("words", "message"),
     [
         (["sumbit"], "No such command 'sumbit'"),
+        (["ps"], "No such command 'ps'. Try: hpc-amp status. See hpc-amp --help"),
+        (["stop", "x"], "No such command 'stop'. Try: hpc-amp cancel RUN"),
         (["--nope"], "No such option"),
         (["submit"], "Missing argument 'CONFIG'. See hpc-amp submit --help"),
         (["render"], "Missing argument 'CONFIG'."),
@@ -618,6 +620,35 @@ def test_runs_elsewhere(host: StubHost) -> None:
     assert json.loads(by_variable.stdout)[0]["run_dir"] == run_dir
 
 
+# ---- refusals of the scheduler, and login nodes ------------------------------------------------
+
+
+def test_a_refused_job_is_reported_with_its_fix(host: StubHost) -> None:
+    host.write_job(job())
+    said = "Batch job submission failed: Invalid partition name specified"
+    host.fail("sbatch", said)
+
+    assert fails(host.hpc_amp("submit", "job.yaml"), 1) == (
+        f"sbatch refused the job: sbatch: error: {said}. Fix: Set job.queue to one of `sinfo -s`."
+    )
+
+
+def test_a_login_node_is_not_measured_unasked(host: StubHost) -> None:
+    config = job(train={"data": {"name": "synthetic"}})
+    del config["run"]
+    host.write_job(config)
+
+    refused = fails(host.hpc_amp("bench", "job.yaml"))
+    inside = host.hpc_amp("bench", "job.yaml", SLURM_JOB_ID="1", HPC_AMP_BENCHES="/dev/null/no")
+
+    assert refused == (
+        "this machine submits jobs to slurm, so it is probably a login node; measure in a job "
+        "with --submit, or here with --yes"
+    )
+    assert "login node" not in inside.stderr
+    assert inside.returncode == 2
+
+
 # ---- cancel and resume ---------------------------------------------------------------------------
 
 
@@ -652,7 +683,10 @@ def test_what_slurm_did_not_cancel_is_cancelled_by_the_next_try(host: StubHost) 
 
     result = host.hpc_amp("cancel", "test")
 
-    assert result.stdout == f"cancelled job 4242 of {run_dir}\n", result.stderr
+    assert result.stdout == (
+        f"job 4242 of {run_dir} was cancelled before, and has not ended; asked the scheduler "
+        "again\n"
+    ), result.stderr
     assert (host.state / "queue").read_text() == "4242|CANCELLED|None\n"
 
 

@@ -207,6 +207,22 @@ def remarks(run, **job):
     return make_plan(loaded, site, Path("runs/x/20261127-223455-kqzf")).remarks
 
 
+def test_an_option_for_the_local_rank_that_nobody_gives_is_said():
+    Path("src").mkdir()
+    program = Path("src/who.py")
+    option = 'import argparse\np = argparse.ArgumentParser()\np.add_argument("--local_rank"'
+    program.write_text(f"{option}, type=int, default=0)\n")
+    (said,) = remarks("[python, -u, who.py]", ranks_per_node=2)
+    assert said.startswith("run: line 3 of who.py takes the local rank from an option")
+    assert "it is 0 in every rank" in said
+    assert remarks("[python, who.py]", ranks_per_node=1) == ()
+    assert remarks("[python, who.py, --local_rank=0]", ranks_per_node=2) == ()
+    program.write_text(f"{option})\n")
+    assert "it is None in every rank" in remarks("[python, who.py]", ranks_per_node=2)[0]
+    program.write_text(f'{option}, default=int(os.environ["LOCAL_RANK"]))\n')
+    assert remarks("[python, who.py]", ranks_per_node=2) == ()
+
+
 def test_a_launcher_in_a_script_of_the_code_is_said():
     Path("src").mkdir()
     Path("src/go.sh").write_text("#!/bin/bash\n# torchrun x\ncd here\nexec torchrun who.py\n")

@@ -225,6 +225,9 @@ def test_an_image_is_not_replaced_unasked(desk: Desk) -> None:
         ("FATAL: http: server gave HTTP response to HTTPS client", "--arg=--no-https"),
         ("hpc-amp: torch has changed while\nFATAL: While running %post", "replaced files"),
         ("ERROR: ResolutionImpossible: for help\nFATAL: %post section", "wants another torch"),
+        ("Downloading 401 MiB / 404 MiB\nFATAL: something new", None),
+        ("FATAL: invalid status code from registry 401 (Unauthorized)", "NGC_API_KEY"),
+        ("FATAL: received unexpected HTTP status: 404 Not Found", "no such image or tag"),
         ("FATAL: something new", None),
     ],
 )

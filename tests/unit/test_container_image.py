@@ -355,7 +355,7 @@ def test_nvidias_versions_are_compared_as_numbers() -> None:
 def releases(*options: str) -> list[dict[str, Any]]:
     result = CliRunner().invoke(container, ["list", "--json", *options], catch_exceptions=False)
     facts = json.loads(result.stdout)
-    assert set(facts) == {"date", "sources", "releases"}
+    assert set(facts) == {"date", "driver", "recommended", "sources", "releases"}
     return facts["releases"]
 
 
@@ -376,6 +376,24 @@ def test_the_list_is_filtered() -> None:
     ]
     assert lines["22.01"][1:4] == ["1.11.0a0+bfe5ad2*", "11.6.0?", "510?"]
     assert f"As of {ngc.table().date}" in shown
+
+
+def test_the_newest_image_that_works_is_first_and_recommended() -> None:
+    names = [row["release"] for row in releases()]
+    assert names == sorted(names, reverse=True)
+
+    rows = releases("--driver", "535.104.05")
+    works = [row["trains"] and row["support"] not in ("too-old", "unknown") for row in rows]
+    assert works == sorted(works, reverse=True)
+    usable = [row["release"] for row in rows[: works.index(False)]]
+    assert usable == sorted(usable, reverse=True)
+
+    shown = CliRunner().invoke(container, ["list", "--driver", "535.104.05"]).stdout
+    native = next(row for row in rows if row["trains"] and row["support"] == "native")
+    assert f"docker://{native['image']}\n" in shown
+    assert "recommended (for driver 535.104.05)" in shown
+    old = CliRunner().invoke(container, ["list", "--driver", "390"]).stdout
+    assert "no image in this table is known to work with driver 390 and to train" in old
 
 
 @pytest.mark.parametrize("options", [["--driver", "new"], ["--torch", "two"], ["--driver", "12.4"]])

@@ -268,7 +268,8 @@ def test_env_value(tmp_path: Path, args: list[str], status: str) -> None:
 def test_bind(tmp_path: Path) -> None:
     image = str(sif(tmp_path / "i.sif"))
     for config, site, status in (
-        ({"bind": ["/no/such:/x"]}, {}, "error"),
+        ({"bind": ["/no/such:/x"]}, {}, "warning"),
+        ({"bind": ["/no/such:/x"]}, {"scheduler": "local"}, "error"),
         ({}, {"bind": ["/no/such"]}, "unknown"),
         ({}, {"bind": ["/no/such"], "scheduler": "local"}, "error"),
         ({"bind": ["/tmp"]}, {}, "good"),
@@ -794,7 +795,7 @@ def test_a_job_with_two_faults(host: StubHost) -> None:
     host.write_job(
         {
             "name": "test", "site": "slurm", "run": ["true"],
-            "container": {"image": "docker://ubuntu", "bind": ["/no/such"]},
+            "container": {"image": "docker://ubuntu", "bind": ["no:such:bind:at"]},
         }
     )  # fmt: skip
 
@@ -804,4 +805,4 @@ def test_a_job_with_two_faults(host: StubHost) -> None:
     failed = [line for line in result.stdout.splitlines() if line.startswith("FAIL")]
     assert len(failed) == 2
     assert "img.local" in failed[0] and "docker://ubuntu is a URI" in failed[0]
-    assert "bind" in failed[1] and "/no/such" in failed[1]
+    assert "bind" in failed[1] and "is not a bind" in failed[1]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from support.gandata import colour_of, write_image, write_map
+from support.gandata import colour_of, evaluated, write_image, write_map
 from support.stubs import StubHost
 
 from hpc_amp.config.schema import Train
@@ -207,7 +207,7 @@ def test_what_is_wrong_with_pairs(tmp_path: Path) -> None:
     )
     write_image(tmp_path / "test_img/b.png", (0, 0, 0))
     write_map(tmp_path / "test_label/b.png", 0)
-    assert pairs(tmp_path).evaluation_samples == 1
+    assert evaluated(pairs(tmp_path)) == 1
     assert error(pairs, tmp_path, instances=True) == (
         "no maps of instances in ROOT/train_inst: set instances=false to do without"
     )
@@ -315,7 +315,7 @@ def test_what_is_wrong_with_domains(tmp_path: Path) -> None:
     )
     for domain in ("cat", "wild"):
         write_image(tmp_path / f"val/{domain}/x.png", (0, 0, 0))
-    assert domains(tmp_path, domains=["wild", "cat"]).evaluation_samples == 1
+    assert evaluated(domains(tmp_path, domains=["wild", "cat"])) == 1
     (tmp_path / "train/wild/x.png").unlink()
     assert error(domains, tmp_path, domains=["wild", "cat"]) == "no images in ROOT/train/wild"
 
@@ -353,7 +353,7 @@ def test_class_folders(tmp_path: Path) -> None:
     assert (data.classes, data.unseen) == (("a", "b", "c"), ("d",))
     trained, content, style = seen_in(data)
     assert trained == {0, 1, 2} and content <= trained and style == {3}
-    assert data.training.samples == 9 and data.evaluation_samples == 3
+    assert data.training.samples == 9 and evaluated(data) == 3
 
 
 def test_class_folders_of_two_splits(tmp_path: Path) -> None:
@@ -361,11 +361,11 @@ def test_class_folders_of_two_splits(tmp_path: Path) -> None:
     write_classes(tmp_path / "train", "abc", 4)
     write_classes(tmp_path / "val", "abc", 2)
     data = classes(tmp_path, unseen=1)
-    assert (data.classes, data.unseen, data.evaluation_samples) == (("a", "b"), ("c",), 2)
+    assert (data.classes, data.unseen, evaluated(data)) == (("a", "b"), ("c",), 2)
 
     write_classes(tmp_path / "val", "xy", 2)
     data = classes(tmp_path, unseen=1)
-    assert (data.classes, data.unseen, data.evaluation_samples) == (("a", "b", "c"), ("x", "y"), 4)
+    assert (data.classes, data.unseen, evaluated(data)) == (("a", "b", "c"), ("x", "y"), 4)
     assert seen_in(data)[2] == {23, 24}
 
 
@@ -400,7 +400,7 @@ def test_what_is_wrong_with_classes(tmp_path: Path) -> None:
         "the class d has one image in ROOT/d: a class that is held out needs two"
     )
     write_classes(tmp_path, "d", 2)
-    assert classes(tmp_path, unseen=1, references=1).evaluation_samples == 2
+    assert evaluated(classes(tmp_path, unseen=1, references=1)) == 2
     (tmp_path / "e").mkdir()
     assert error(classes, tmp_path) == "no images in ROOT/e"
 

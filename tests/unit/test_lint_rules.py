@@ -577,6 +577,21 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
             "#!/bin/bash\n#SBATCH -N 1\nsrun torchrun --nnodes=1 --node_rank=$SLURM_PROCID x.py\n",
         ],
     ),
+    "local-rank-argument": (
+        [
+            (SLURM + "srun python option.py\n", 3),
+            (PER_NODE + "srun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d "
+             "option.py\n", 3),
+            (PBS + "mpiexec -n 8 --ppn 4 python -u option.py --lr 1\n", 4),
+        ],
+        [
+            SLURM + "srun python variable.py\n",
+            SLURM + "srun python elsewhere.py\n",
+            SLURM + "srun bash -c 'exec python option.py --local_rank $SLURM_LOCALID'\n",
+            PER_NODE + "srun python -m torch.distributed.launch --nnodes=2 --nproc_per_node=4 "
+            "--node_rank $X option.py\n",
+        ],
+    ),
     "gpus-per-task": (
         [
             ("#!/bin/bash\n#SBATCH -N 2 -c 8\n#SBATCH --ntasks-per-node=4\n"
@@ -849,6 +864,17 @@ EXAMPLES: dict[str, tuple[list[tuple[str, int]], list[str]]] = {
         ],
     ),
 }  # fmt: skip
+OPTION = 'parser.add_argument("--local_rank", type=int, default='
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs that the scripts start."""
+    monkeypatch.chdir(tmp_path)
+    Path("option.py").write_text(f"{OPTION}0)\n")
+    Path("variable.py").write_text(f'{OPTION}int(os.environ["LOCAL_RANK"]))\n')
+
+
 BAD = [(rule, *case) for rule, (bad, _) in EXAMPLES.items() for case in bad]
 GOOD = [(rule, text) for rule, (_, good) in EXAMPLES.items() for text in good]
 

@@ -179,6 +179,18 @@ EXAMPLES: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             LOOP + "scaler.unscale_(optimizer)\nscaler.step(optimizer)\nscaler.update()\n",
         ],
     ),
+    "local-rank-argument": (
+        [
+            (1, 'parser.add_argument("--local_rank", type=int, default=0)\n'),
+            (2, "x = 1\nparser.add_argument('--local-rank', '--local_rank', default=-1)\n"),
+            (1, 'parser.add_argument("--local_rank", type=int)\n'),
+        ],
+        [
+            'parser.add_argument("--local_rank", default=int(os.environ["LOCAL_RANK"]))\n',
+            'parser.add_argument("--local_rank")\ndevice = os.environ["SLURM_LOCALID"]\n',
+            'parser.add_argument("--local_ranking", default=0)\n',
+        ],
+    ),
     "step-without-update": (
         [(9, LOOP + "    scaler.step(optimizer)\n")],
         [
@@ -355,7 +367,7 @@ def test_what_is_right_has_no_finding(rule: str, text: str) -> None:
 
 
 def test_every_rule_has_examples_of_both_kinds() -> None:
-    groups = ("Manual fp16", "Mistakes with torch.amp")
+    groups = ("Manual fp16", "Mistakes with torch.amp", "Ranks and GPUs")
     assert set(EXAMPLES) == {name for name, rule in RULES.items() if rule.group in groups}
     assert all(bad and good for bad, good in EXAMPLES.values())
 

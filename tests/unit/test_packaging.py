@@ -116,7 +116,7 @@ def test_a_run_has_the_job_side_alone_and_all_of_it(tmp_path: Path) -> None:
     )
 
     assert result.returncode == 0, result.stderr
-    shared = "config errors finding registry"
+    shared = "config errors files finding registry"
     own = "amp data distributed gan models preflight tasks trackers train"
     assert result.stdout.split() == sorted(f"{shared} {own}".split())
     assert len(names) > 80

@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
 from support.stubs import StubHost
 
 from hpc_amp.jobs.events import record_event
@@ -39,7 +40,9 @@ def test_a_run_is_removed_with_its_files(host: StubHost) -> None:
     outside = host.folder / "outside"
     outside.write_text("stays")
     (first / "link").symlink_to(outside)
-    assert "nobody can be asked; give --yes" in refused(host.hpc_amp("rm", "a"))
+    assert "there is no terminal to ask for confirmation; give --yes" in refused(
+        host.hpc_amp("rm", "a")
+    )
     result = host.hpc_amp("rm", "a", "--yes")  # the newest of that name
     assert result.stdout == "removed 1 run\n", result.stderr
     assert not second.exists() and first.exists()
@@ -89,6 +92,61 @@ def test_a_run_that_is_found_twice_is_counted_once(host: StubHost) -> None:
     assert host.hpc_amp("prune", "--keep", "2", "--yes").stdout == "there is nothing to remove\n"
     assert host.hpc_amp("prune", "--keep", "1", "--yes").stdout == "removed 1 run\n"
     assert not first.exists() and second.exists()
+
+
+def moved(run_dir: Path, folder: Path) -> Path:
+    """Move a run to `folder`, and leave a link to it in its place."""
+    folder.mkdir(exist_ok=True)
+    target = folder / run_dir.name
+    run_dir.rename(target)
+    run_dir.symlink_to(target)
+    return target
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["rm", "runs/a/20260102-000000-aaaa"],
+        ["rm", "a"],
+        ["rm", "runs/a/latest"],
+        ["prune", "--keep", "1"],
+    ],
+)
+def test_the_link_to_a_run_is_removed_with_it(host: StubHost, command: list[str]) -> None:
+    first, second = submitted(host, "a", 1), submitted(host, "a", 2)
+    if command[0] == "prune":
+        first, second = second, first
+    target = moved(second, host.folder / "scratch")
+
+    result = host.hpc_amp(*command, "--yes")
+
+    assert result.stdout == "removed 1 run\n", result.stderr
+    assert not target.exists() and not os.path.lexists(second) and first.exists()
+    assert (first.parent / "latest").read_text() == f"{first.name}\n"
+
+    assert host.hpc_amp("rm", "a", "--yes").returncode == 0
+    assert not first.parent.exists()
+
+
+def test_a_link_outside_of_the_runs_is_removed_if_it_is_named(host: StubHost) -> None:
+    run_dir = submitted(host, "a", 1)
+    named, other = host.work / "named", host.work / "other"
+    named.symlink_to(run_dir)
+    other.symlink_to(run_dir)
+    assert host.hpc_amp("rm", "named", "--yes").returncode == 0
+    assert not run_dir.exists() and not os.path.lexists(named)
+    assert os.path.islink(other), "nobody can find all links on a machine"
+
+
+def test_the_folder_of_a_name_stays_if_a_link_leads_to_it(host: StubHost) -> None:
+    """The link would lead nowhere, and the next submission could not create its folder."""
+    (host.folder / "scratch").mkdir()
+    (host.work / "runs").mkdir(exist_ok=True)
+    (host.work / "runs" / "a").symlink_to(host.folder / "scratch")
+    submitted(host, "a", 1)
+    assert host.hpc_amp("rm", "a", "--yes").returncode == 0
+    assert list((host.folder / "scratch").iterdir()) == []
+    assert submitted(host, "a", 2).exists()
 
 
 def test_points_of_a_sweep_are_not_pruned(host: StubHost) -> None:

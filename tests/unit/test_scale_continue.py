@@ -24,7 +24,7 @@ from support.studies import find_study, rank_file, write_timing
 from support.waiting import wait_until
 
 from hpc_amp.campaigns import interrupted, submit
-from hpc_amp.campaigns.lock import holding
+from hpc_amp.campaigns.folder import holding
 from hpc_amp.campaigns.record import read_submitted
 from hpc_amp.campaigns.status import UNDER_WAY, PointStatus
 from hpc_amp.campaigns.submit import parts_of
@@ -490,7 +490,7 @@ def test_a_file_system_without_locks(inside: Queue, monkeypatch: pytest.MonkeyPa
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with holding(study.campaign.description, "runs"):
+    with holding(study.campaign, "runs"):
         pass
 
 

@@ -18,8 +18,7 @@ from support.standins import CobaltStandIn, PbsStandIn
 from support.stubs import StubHost
 from support.waiting import wait_until
 
-from hpc_amp.campaigns.folder import Campaign, Group, read_campaign
-from hpc_amp.campaigns.lock import holding
+from hpc_amp.campaigns.folder import Campaign, Group, holding, read_campaign
 from hpc_amp.campaigns.parts import cut, render_part
 from hpc_amp.campaigns.record import read_submitted
 from hpc_amp.campaigns.status import point_statuses
@@ -585,7 +584,7 @@ def test_one_command_at_a_time_submits_points(host: StubHost) -> None:
     sweep = find_sweep("test", host.work / "sweeps")
 
     for command in ("continue", "cancel"):
-        with holding(sweep.folder / "campaign.json", "points"):
+        with holding(sweep, "points"):
             result = host.hpc_amp("sweep", command, "test")
         assert result.returncode == 2
         assert "another command is submitting points" in result.stderr

@@ -20,12 +20,12 @@ from hpc_amp.containers.apptainer.places import (
     check_space,
     child_environ,
     places,
-    whole,
 )
 from hpc_amp.containers.apptainer.program import Runtime, explain, refuse_many_ranks, run
 from hpc_amp.containers.ngc import REPOSITORY, table
 from hpc_amp.containers.storage import gib
 from hpc_amp.errors import HpcAmpError, UsageError
+from hpc_amp.files import replacing
 
 NGC_SIZE = 10 * 2**30
 """The typical size of an NGC PyTorch image as .sif, in bytes. They have 8 to 12 GB; 26.06 has 9.53
@@ -68,7 +68,7 @@ def build_image(
         secrets = credentials(base, child)
         command = [runtime.program, "build", *(["--fakeroot"] if fakeroot else []), *wanted.args]
         say(f"building {image} with {runtime.text}; temporary files in {made.scratch}")
-        with whole(image) as new:
+        with replacing(image) as new:
             status, output = run(
                 [*command, str(new), str(wanted.definition)],
                 child,

@@ -32,7 +32,7 @@ _MANY = 1024  # limit of descriptors to read; real files have 48
 
 
 def read_image(where: str) -> Image:
-    """Read an image. Raises UsageError if it is no image, or an incomplete one."""
+    """Read an image. Raises UsageError if it is not an image or is incomplete."""
     image = image_at(where, _read_file)
     if image.kind != "sandbox":
         return image

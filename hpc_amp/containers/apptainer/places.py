@@ -100,18 +100,6 @@ def places(
             say(f"not everything in {scratch} could be removed; remove it yourself")
 
 
-@contextlib.contextmanager
-def whole(image: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `image`. After the block, the file there is renamed to `image`;
-    if the block fails, it is removed."""
-    new = image.with_name(f".{image.name}.new.{os.getpid()}")
-    try:
-        yield new
-        os.replace(new, image)
-    finally:
-        new.unlink(missing_ok=True)
-
-
 def _choose(
     what: str, option: Path | None, variable: str, environ: Mapping[str, str], say: Say
 ) -> Path | None:

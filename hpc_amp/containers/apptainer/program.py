@@ -256,7 +256,7 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"unauthorized|authentication required|denied: |requested access to the resource is denied"
-        r"|401|403 forbidden",
+        r"|\bstatus[^\d\n]{1,40}40[13]\b|\b40[13] (unauthorized|forbidden)",
         "the registry refuses the credentials, or needs some: set NGC_API_KEY for nvcr.io, "
         "APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD for others; hpc-amp does not "
         "store them",
@@ -271,7 +271,8 @@ _CAUSES: tuple[tuple[str, str], ...] = (
         "the image is for another architecture",
     ),
     (
-        r"manifest unknown|name unknown|repository name not known|404|not found: .*manifest",
+        r"manifest unknown|name unknown|repository name not known|not found: .*manifest"
+        r"|\bstatus[^\d\n]{1,40}404\b|\b404 not found",
         "the registry has no such image or tag: check the name",
     ),
     (
@@ -294,15 +295,11 @@ _CAUSES: tuple[tuple[str, str], ...] = (
 
 def explain(output: str) -> tuple[str, str | None]:
     """The last error message in the output of a failed command, and its known cause, or None."""
-    lines = [_plain(line) for line in re.split(r"[\r\n]+", output)]
-    lines = [line for line in lines if line]
+    without_colours = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
+    lines = [line.strip() for line in re.split(r"[\r\n]+", without_colours) if line.strip()]
     last = next((line for line in reversed(lines) if "FATAL" in line), lines[-1] if lines else "")
     text = "\n".join(lines[-200:])
     cause = next(
         (cause for pattern, cause in _CAUSES if re.search(pattern, text, re.IGNORECASE)), None
     )
     return re.sub(r"^(FATAL|ERROR)\s*:\s*", "", last), cause
-
-
-def _plain(line: str) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip()

@@ -24,11 +24,11 @@ from hpc_amp.containers.apptainer.places import (
     check_space,
     child_environ,
     places,
-    whole,
 )
 from hpc_amp.containers.apptainer.program import Runtime, explain, refuse_many_ranks, run
 from hpc_amp.containers.image import machine
 from hpc_amp.errors import HpcAmpError, UsageError
+from hpc_amp.files import replacing
 from hpc_amp.locks import UnsupportedLocksError, lock
 
 TRANSPORTS = ("docker", "docker-archive", "oci", "oci-archive", "oras", "library", "https", "http")
@@ -91,7 +91,7 @@ def _pull(
         command += [] if made.keeps_cache else ["--disable-cache"]
         command += ["--arch", wanted.architecture] if wanted.architecture else []
         say(f"pulling {wanted.uri} with {runtime.text}; temporary files in {made.scratch}")
-        with whole(image) as new:
+        with replacing(image) as new:
             status, output = run(
                 [*command, *wanted.args, str(new), wanted.uri],
                 child,

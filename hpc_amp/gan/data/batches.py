@@ -1,8 +1,8 @@
 """What a task gets in each step, and the random numbers of a sample.
 
-Each sample has a seed of its own, which depends on (seed of the run, epoch, position in the epoch's
-order) alone. All random numbers that belong to the sample are drawn from it, so that they depend
-neither on the number of ranks, nor on accumulation, nor on where a run was resumed.
+Each sample has a seed of its own, which depends only on the seed of the run, the epoch and the
+position in the epoch's order. All random numbers of the sample are drawn from it. So they are the
+same for every number of ranks, with and without accumulation, and after a resume at any step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from hpc_amp.gan.data.config import PairedData
 
 @dataclass(frozen=True, slots=True)
 class PairedBatch:
-    """Images with what they are to be made from. Tensors are on the device, except `seeds`."""
+    """Images, each with the input that a generator makes it from. Tensors are on the device, except
+    `seeds`."""
 
     images: Tensor
     """float32 [B, 3, H, W] from -1 to 1."""
@@ -44,8 +45,8 @@ class PairedBatch:
 
 @dataclass(frozen=True, slots=True)
 class UnpairedBatch:
-    """As many images of domain A as of domain B, which have nothing to do with each other. Tensors
-    are on the device, except `seeds`."""
+    """Images of domains A and B, equally many of both. They are not pairs. Tensors are on the
+    device, except `seeds`."""
 
     a: Tensor
     """float32 [B, 3, H, W] from -1 to 1."""
@@ -134,8 +135,8 @@ def normal(
 ) -> Tensor:
     """Normally distributed numbers for each sample: float32 [B, *shape] on `device`.
 
-    The numbers of a sample depend on its seed, the shape and `purpose` alone. Give each use in a
-    step a purpose of its own, else all get the same numbers.
+    The numbers of a sample depend on its seed, the shape and `purpose` alone. Use a different
+    `purpose` for each use in a step: equal ones give equal numbers.
     """
     numbers = [torch.randn(shape, generator=generator(seed, purpose)) for seed in seeds.tolist()]
     return torch.stack(numbers).to(device)

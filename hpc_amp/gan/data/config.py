@@ -61,7 +61,7 @@ class SyntheticClasses:
     """The size of a synthetic set of classes."""
 
     classes: Annotated[int, at_least(3)] = 24
-    """Classes, those for evaluation among them."""
+    """Number of classes, including those for evaluation."""
     train: Count = 32
     """Images of each class that is trained on."""
     test: Count = 32
@@ -91,7 +91,7 @@ class GanData:
     """Mirror half of the training images. The parts of a pair are mirrored together."""
     workers: Natural | None = None
     """Threads of each rank that decode files; 0 decodes while the training waits. Default: the
-    rank's cores less one, at most 8. A synthetic set needs none."""
+    rank's cores less one, at most 8. A synthetic set needs no threads."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -183,8 +183,8 @@ class ClassData(GanData):
     references: Count = 1
     """Images that show the style of a sample."""
     unseen: Annotated[Count, NETWORK] = 4
-    """How many classes are held out for evaluation: the last ones by name. Folders say it
-    themselves where classes are in `test` (or `val`) and not in `train`."""
+    """Number of classes that are held out for evaluation: the last ones by name. If `test` (or
+    `val`) has classes that `train` does not have, those are held out instead."""
     unseen_file: Annotated[Path | None, NETWORK] = None
     """File with the names of the classes that are held out, one in each line, instead of
     `unseen`."""

@@ -310,7 +310,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 def _images(folder: Path, ending: str = "") -> list[str]:
     """The image files in a folder and those below, in the order of their names. Raises FolderError
-    where there is none."""
+    if there is no image."""
     paths = []
     for place, _, names in os.walk(folder, followlinks=True):
         for name in names:

@@ -34,7 +34,8 @@ EVALUATION = "evaluation"
 
 @dataclass(slots=True)
 class Readers:
-    """The threads of a rank that read samples. Without one, samples are read when asked for."""
+    """The threads of a rank that read samples. Without threads, each sample is read when it is
+    needed."""
 
     count: int
     _threads: ThreadPoolExecutor | None = field(init=False, default=None)
@@ -44,8 +45,8 @@ class Readers:
             self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="hpc-amp-reader")
 
     def read(self, batches: Iterable[list[Callable[[], T]]]) -> Iterator[list[T]]:
-        """The results of each batch of calls, in order. An error of a call is raised where its
-        batch is asked for."""
+        """The results of each batch of calls, in order. An error of a call is raised when its batch
+        is requested."""
         if self._threads is None:
             for batch in batches:
                 yield [call() for call in batch]

@@ -4,9 +4,9 @@ Everything is computed in integers, so each rank draws the same bits on any CPU 
 threads. Textures have a period of 4 pixels and a mean of 0, and do not change when an image is
 mirrored whose width is a multiple of 4.
 
-Images are drawn when they are asked for, one by one: a set of large images takes neither long to
-prepare nor much memory. Random numbers come from streams of the whole set, whose states at each
-image are found on the way.
+Each image is drawn when it is read, so that a set of large images needs little time to prepare and
+little memory. Random numbers come from streams of the whole set, whose states at each image are
+found on the way.
 """
 
 from __future__ import annotations

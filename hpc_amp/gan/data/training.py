@@ -55,8 +55,6 @@ class Prepared(Generic[Batch]):
     synthetic: bool
     training: GanTraining[Batch]
     evaluation: Callable[[], Iterator[Batch]]
-    evaluation_samples: int
-    """Samples of an evaluation, over all ranks."""
     classes: tuple[str, ...] = ()
     """Names of the classes that are trained on, by their numbers."""
     unseen: tuple[str, ...] = ()
@@ -250,7 +248,6 @@ def _prepare(
         synthetic=synthetic,
         training=GanTraining(training, readers, place),
         evaluation=lambda: evaluate_set(test, readers, place),
-        evaluation_samples=test.samples,
         classes=classes,
         unseen=unseen,
         labels_of=labels_of,

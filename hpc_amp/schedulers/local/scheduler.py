@@ -146,7 +146,7 @@ class Local(Scheduler):
     def cancel(self, job_id: str) -> None:
         """Send SIGTERM to the script, which lets the ranks save, and SIGKILL to all its processes
         30 s later."""
-        pid = _pid(job_id)
+        pid = int(job_id.split("-")[1])
         if not _alive(job_id):
             return
         _send(pid, signal.SIGTERM)
@@ -156,10 +156,6 @@ class Local(Scheduler):
         if _alive(job_id):
             for member in _family(pid):
                 _send(member, signal.SIGKILL)
-
-
-def _pid(job_id: str) -> int:
-    return int(job_id.split("-")[1])
 
 
 def _alive(job_id: str) -> bool:

@@ -45,7 +45,10 @@ if TYPE_CHECKING:
     from hpc_amp.jobs.spec import Spec
 
 FILES = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
-_AWAY = "Unable to contact slurm controller|Connection refused|No route to host"
+_AWAY = (
+    "Unable to contact slurm controller|Connection refused|No route to host"
+    "|Could not establish a configuration source"
+)
 
 
 def quote_directive(value: str) -> str:

@@ -47,7 +47,7 @@ class FunitNetworks:
     spectral: Annotated[SpectralName, NETWORK] = "none"
     """Spectral normalisation of the discriminator, and the number format of its iteration."""
     gan_weight: NonNegative = 1.0
-    """Weight of the adversarial loss, which is the mean of that of translated and that of
+    """Weight of the adversarial loss, which is the mean of the losses of translated and of
     reconstructed images."""
     features_weight: NonNegative = 1.0
     """Weight of the distance of discriminator features of translated images and of references."""

@@ -21,7 +21,7 @@ from hpc_amp.tasks.funit.config import FunitNetworks
 
 class ContentEncoder(nn.Sequential):
     """Images [B, 3, H, W] to their layout [B, C, H / 2^n, W / 2^n]. Instance normalisation removes
-    most of what tells the class."""
+    most information about the class."""
 
     def __init__(self, config: FunitNetworks) -> None:
         channels = config.width
@@ -55,8 +55,8 @@ class PooledEncoder(nn.Module):
 
 
 class StyleEncoder(nn.Module):
-    """The style code of references, whatever the content image. A style that depends on the content
-    image has another `adapt`."""
+    """The style code of references. It does not depend on the content image; a subclass in which it
+    does overrides `adapt`."""
 
     def __init__(self, config: FunitNetworks) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ def cluster(values: Tensor, count: int, *key: int | str) -> Tensor:
                 break
             sums = torch.zeros_like(centres).index_add_(0, nearest, values)
             members = torch.bincount(nearest, minlength=len(centres))[:, None]
-            # A centre without members is nobody's nearest any more.
+            # A centre without members is removed.
             centres = (sums / members)[members[:, 0] > 0]
         error = float(distances.square().sum())
         if error < least:

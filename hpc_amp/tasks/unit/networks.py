@@ -13,8 +13,8 @@ from hpc_amp.tasks.unit.config import UnitNetworks
 
 class UnitGenerator(Translator):
     """An image is encoded to the mean of a normal distribution with variance 1 in the latent space,
-    [B, width * 2**downs, H / 2**downs, W / 2**downs]. Either decoder makes an image from a latent
-    vector: that of the same domain the image again, that of the other one its translation.
+    [B, width * 2**downs, H / 2**downs, W / 2**downs]. Each decoder makes an image of its domain
+    from it: the decoder of the same domain reconstructs the image, and the other one translates it.
 
     The last blocks of the encoders and the first ones of the decoders are the same for both
     domains, so that a latent vector means the same in both.
