@@ -32,8 +32,8 @@ for name in os.listdir("runs"):
         continue
     for run in os.listdir(f"runs/{name}"):
         folder = f"runs/{name}/{run}"
-        if not os.path.isdir(folder):
-            continue
+        if not os.path.isfile(f"{folder}/attempts/2/progress.json"):
+            continue  # made by `submit`
         job = json.load(open(f"{folder}/job.json"))
         events = [json.loads(line) for line in open(f"{folder}/state.jsonl")]
         progress = json.load(open(f"{folder}/attempts/2/progress.json"))

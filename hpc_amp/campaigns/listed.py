@@ -9,7 +9,6 @@ from __future__ import annotations
 import calendar
 import os
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +36,7 @@ STATES = (
     "lost",
 )
 """All states of runs and campaigns."""
+_TIME = re.compile(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)")
 _EXPLAINED = 20
 """Rows whose failures are explained."""
 
@@ -77,11 +77,13 @@ class Row:
     @property
     def submitted(self) -> int | None:
         """When it was submitted, since the epoch: from the id in its path."""
-        try:
-            run_id = os.path.basename(self.folder)
-            return calendar.timegm(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
-        except ValueError:
+        found = _TIME.match(os.path.basename(self.folder))
+        if found is None:
             return None
+        try:  # not strptime, which takes as long as all else of a row
+            return calendar.timegm(tuple(map(int, found.groups())))
+        except ValueError:
+            return None  # it has the form of a time only
 
     def to_plain(self) -> dict[str, Any]:
         """The row as JSON values. A run has the keys of `RunStatus.to_plain`."""
@@ -146,9 +148,9 @@ def rows_of(folders: Iterable[Path], wanted: Wanted) -> tuple[list[Row], int]:
 
 def _places(parent: Path) -> list[_Place]:
     """The folders <parent>/<name>/<id>. A folder that is reached by two paths is listed once."""
-    root = os.path.realpath(parent)
+    root = Path(os.path.realpath(parent))
     found: dict[str, _Place] = {}
-    for name in _folders(root):
+    for name in _folders(str(root)):
         above = name.path
         if name.is_symlink():
             above = os.path.realpath(above)
@@ -158,7 +160,7 @@ def _places(parent: Path) -> list[_Place]:
             folder = os.path.join(above, entry.name)
             if entry.is_symlink():
                 folder = os.path.realpath(folder)
-            found.setdefault(folder, _Place(Path(root), f"{name.name}{os.sep}{entry.name}", folder))
+            found.setdefault(folder, _Place(root, f"{name.name}{os.sep}{entry.name}", folder))
     return list(found.values())
 
 

@@ -144,6 +144,8 @@ def size_in_words(size: int) -> str:
 
 
 def _plain(text: str) -> str:
+    if text.isprintable():
+        return text
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
