@@ -196,6 +196,17 @@ def test_all_runs_and_campaigns_are_one_question(host: StubHost) -> None:
     assert len(asked) == len(set(asked)) == 2  # jobs, and tasks of arrays
 
 
+def test_sizes_are_shown_if_asked_for(host: StubHost) -> None:
+    (submitted(host, "a") / "big").write_bytes(b"x" * 3 * 2**20)
+    titles, row = (
+        line.split("\t") for line in host.hpc_amp("status", "--size").stdout.splitlines()
+    )
+    assert titles[-1] == "SIZE" and 3 * 2**20 <= int(row[-1]) < 4 * 2**20
+    lines, _ = shown(host, "--size", columns=60)
+    assert lines[0].split()[-1] == "SIZE" and lines[1].endswith(" MiB")
+    assert json.loads(host.hpc_amp("status", "--size", "--json").stdout)[0]["size"] == int(row[-1])
+
+
 # ---- campaigns -----------------------------------------------------------------------------------
 
 
