@@ -20,7 +20,7 @@ _SPEED, _MEMORY, _GREY = "#0072B2", "#D55E00", "#555555"
 
 
 def draw(comparison: Comparison) -> dict[str, bytes]:
-    """The picture as `png` and `svg`. The comparison must have at least one row."""
+    """The picture as `png`, `svg` and `pdf`. The comparison must have at least one row."""
 
     def draw_both(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)

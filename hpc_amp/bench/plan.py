@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpc_amp.campaigns.measuring import Measuring
+from hpc_amp.campaigns.measuring import Measuring, whole_nodes
 from hpc_amp.campaigns.plan import CampaignPlan, plan_campaign
 from hpc_amp.campaigns.points import Point, Space, read_space
 from hpc_amp.config.load import read_job
@@ -49,7 +49,8 @@ def plan_bench(
     given = [*overrides, f"site={HERE}"] if options.here else overrides
     space = read_space(given, table=options.table, must_vary=False)
     source = read_job(config, space.fixed)
-    loaded = source.validate(site_of(source).defaults)
+    site = site_of(source)
+    loaded = source.validate(site.defaults)
     if loaded.job.train is None:
         raise ConfigError(
             "bench measures a built-in task, and this job has none",
@@ -57,7 +58,7 @@ def plan_bench(
             hint="write train: instead of run:",
         )
     measuring = Measuring(warmup=options.warmup, steps=options.steps, evaluate="at the end")
-    changes = measuring.overrides(loaded.job.train)
+    changes = [*measuring.overrides(loaded.job.train), *whole_nodes(loaded.job, site)]
     precisions = options.precisions or usual_precisions(loaded.job.resources.gpus_per_node > 0)
     space = with_precisions(space, precisions, asked=options.precisions is not None)
     space = replace(space, fixed=(*space.fixed, *changes))

@@ -113,8 +113,8 @@ def _row(comparison: Comparison, row: SettingResult) -> dict[str, Any]:
 
 def write_report(comparison: Comparison, folder: Path) -> Written:
     """Write `bench.txt` and `bench.json` into `folder`, which is created. If matplotlib is
-    installed and a run is measured, also write `bench.png` and `bench.svg`. Raises UsageError if a
-    file cannot be written."""
+    installed and a run is measured, also write `bench.png`, `bench.svg` and `bench.pdf`. Raises
+    UsageError if a file cannot be written."""
     files = {
         "bench.txt": (to_text(comparison) + "\n").encode(),
         "bench.json": to_json(comparison).encode(),

@@ -11,7 +11,9 @@ from hpc_amp.campaigns.folder import Campaign
 from hpc_amp.campaigns.status import PointStatus
 from hpc_amp.campaigns.timing import read_run
 from hpc_amp.campaigns.view import View
-from hpc_amp.config.schema import Train
+from hpc_amp.config.schema import Job, Train
+from hpc_amp.config.site import Site
+from hpc_amp.schedulers import get_scheduler
 
 _MANY = 999_999_999
 
@@ -41,6 +43,15 @@ def _with_timing(status: PointStatus) -> PointStatus:
         return replace(status, state="partial", reason=reason, timing=timing)
     reason = "; ".join(["it wrote no measurements", *timing.damaged[:1]])
     return replace(status, state="silent", reason=reason, timing=timing)
+
+
+def whole_nodes(job: Job, site: Site) -> list[str]:
+    """The override that requests whole nodes for a measurement, which other jobs would disturb.
+    None if the job says itself whether it wants them, or the scheduler has no such request."""
+    wanted = job.resources.exclusive is None
+    if wanted and get_scheduler(site.scheduler).exclusive_directive(site):
+        return ["job.exclusive=true"]
+    return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

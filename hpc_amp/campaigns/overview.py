@@ -8,7 +8,7 @@ from typing import Any
 
 from hpc_amp.campaigns.folder import Campaign
 from hpc_amp.campaigns.points import Point, short_names
-from hpc_amp.campaigns.status import UNDER_WAY, PointStatus
+from hpc_amp.campaigns.status import DROPPED, UNDER_WAY, PointStatus
 from hpc_amp.campaigns.tables import Table, as_text
 from hpc_amp.campaigns.words import NOT_KNOWN, count, milliseconds, one_line, under_way
 
@@ -106,5 +106,8 @@ def nothing_to_continue(statuses: Sequence[PointStatus], noun: str, done: str) -
     """Why `continue` submits nothing, as text."""
     number = sum(status.state in UNDER_WAY for status in statuses)
     if not number:
-        return f"all {noun}s are {done}" if done != "finished" else f"all {noun}s have finished"
+        dropped = sum(status.state == DROPPED for status in statuses)
+        less = f", except {count(dropped, noun)} that you dropped" if dropped else ""
+        ended = f"are {done}" if done != "finished" else "have finished"
+        return f"all {noun}s {ended}{less}"
     return f"{under_way(number, noun)}; there is nothing to continue"

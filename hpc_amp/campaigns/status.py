@@ -20,6 +20,8 @@ from hpc_amp.schedulers.arrays import Arrays
 
 UNDER_WAY = ("pending", "running", "unknown")
 """States in which a point must not be submitted again."""
+DROPPED = "dropped"
+"""The state of a point that the user has left out of the campaign."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from hpc_amp.campaigns.folder import DESCRIPTION, Campaign, read_campaign
 from hpc_amp.campaigns.overview import status_to_plain
-from hpc_amp.campaigns.status import UNDER_WAY, PointStatus, point_statuses
+from hpc_amp.campaigns.record import read_dropped
+from hpc_amp.campaigns.status import DROPPED, UNDER_WAY, PointStatus, point_statuses
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.known import known_folders, remember
 from hpc_amp.jobs.places import newest_in, newest_named
@@ -51,12 +53,23 @@ class View:
         return {}
 
     def statuses(self, campaign: Campaign, only: int | None = None) -> list[PointStatus]:
-        """The statuses of all points, or of the point `only`."""
-        return self.refine(campaign, point_statuses(campaign, only))
+        """The statuses of all points, or of the point `only`. A point that was left out and is not
+        done is `dropped`."""
+        dropped = read_dropped(campaign)
+        return [
+            replace(status, state=DROPPED, reason=dropped[status.index], timing=None)
+            if status.index in dropped and self.is_open(status)
+            else status
+            for status in self.refine(campaign, point_statuses(campaign, only))
+        ]
+
+    def is_open(self, status: PointStatus) -> bool:
+        """Whether a point is neither done, nor under way, nor dropped."""
+        return status.state not in (self.done, DROPPED, *UNDER_WAY)
 
     def unfinished(self, statuses: Sequence[PointStatus]) -> list[int]:
-        """The points that `continue` submits: those that are neither done nor under way."""
-        return [s.index for s in statuses if s.state != self.done and s.state not in UNDER_WAY]
+        """The points that `continue` submits."""
+        return [status.index for status in statuses if self.is_open(status)]
 
     def summary(self, campaign: Campaign, *, as_json: bool) -> str:
         """The text that a command prints after it has waited for the end of its runs."""

@@ -19,7 +19,13 @@ from hpc_amp.cli.doctor import doctor
 from hpc_amp.cli.explain import explain
 from hpc_amp.cli.job_options import JobCommand, takes_job
 from hpc_amp.cli.migrate import migrate
-from hpc_amp.cli.options import SectionGroup, complete_runs, json_option, runs_dir_option
+from hpc_amp.cli.options import (
+    SectionGroup,
+    complete_runs,
+    json_option,
+    no_check_option,
+    runs_dir_option,
+)
 from hpc_amp.cli.remove import prune, rm
 from hpc_amp.cli.scale import scale
 from hpc_amp.cli.shell import shell
@@ -249,6 +255,7 @@ def _print_script(config: Path | JobText, overrides: tuple[str, ...], run_id: st
     metavar="FILE",
     help="Write the job file to FILE too.",
 )
+@no_check_option
 @json_option
 @run_id_option
 def submit(
@@ -257,6 +264,7 @@ def submit(
     dry_run: bool,
     follow: bool,
     save: Path | None,
+    no_check: bool,
     as_json: bool,
     run_id: str | None,
 ) -> None:
@@ -279,6 +287,8 @@ def submit(
 
     plan, loaded = prepare(config, overrides, run_id=run_id)
     _say_remarks(plan)
+    if not no_check:
+        _refuse_impossible(plan)
     _save_job(save, config, overrides)
     submit_plan(
         plan,
@@ -302,6 +312,15 @@ def _save_job(path: Path | None, config: Path | JobText, overrides: tuple[str, .
     if not isinstance(config, Path) and config.folder not in (None, Path.cwd()):
         raise UsageError(f"the paths in {config} start in {config.folder}: change to that folder")
     write_new(path, tree_text(read_job(config, overrides).tree))
+
+
+def _refuse_impossible(plan: Plan) -> None:
+    """Raise ConfigError for a job that can never run. Prints warnings."""
+    from hpc_amp.jobs.possible import ANSWER_SECONDS, refuse_impossible
+    from hpc_amp.schedulers.base import Client
+
+    for warning in refuse_impossible(plan, Client(ANSWER_SECONDS)):
+        click.echo(f"note: {warning}", err=True)
 
 
 def _say_remarks(plan: Plan) -> None:

@@ -20,7 +20,7 @@ from hpc_amp.cli.campaigns import (
     start_campaign,
     warmup_option,
 )
-from hpc_amp.cli.options import DefaultGroup, json_option
+from hpc_amp.cli.options import DefaultGroup, json_option, no_check_option
 
 if TYPE_CHECKING:
     from hpc_amp.bench.view import BenchView
@@ -80,6 +80,7 @@ def _view() -> BenchView:
 @click.option(
     "--dry-run", is_flag=True, help="Print the settings and the script, and submit nothing."
 )
+@no_check_option
 @json_option
 @parent_option("benches")
 def start(

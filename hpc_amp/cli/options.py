@@ -9,6 +9,11 @@ from pathlib import Path
 import click
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+no_check_option = click.option(
+    "--no-check",
+    is_flag=True,
+    help="Submit without checking the limits of the queue, the program and the names of networks.",
+)
 runs_dir_option = click.option(
     "--runs-dir",
     type=click.Path(path_type=Path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ from hpc_amp.cli.campaigns import (
     start_campaign,
     warmup_option,
 )
-from hpc_amp.cli.options import DefaultGroup, json_option
+from hpc_amp.cli.options import DefaultGroup, json_option, no_check_option
 
 if TYPE_CHECKING:
     from hpc_amp.study.view import ScaleView
@@ -43,8 +44,12 @@ def _view() -> ScaleView:
     return SCALE
 
 
-def _node_counts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+def _node_counts(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[int, ...] | None:
     """`1,2,4` as numbers."""
+    if value is None:
+        return None
     words = [word.strip() for word in value.split(",")]
     if not all(word.isdecimal() and 0 < int(word) <= 10**6 for word in words):
         raise click.BadParameter(f"{value!r} is not a list of numbers of nodes, such as 1,2,4.")
@@ -58,9 +63,8 @@ def _node_counts(ctx: click.Context, param: click.Parameter, value: str) -> tupl
     "--nodes",
     callback=_node_counts,
     metavar="LIST",
-    default="1,2,4,8",
-    show_default=True,
-    help="Numbers of nodes to measure.",
+    help="Numbers of nodes to measure. Default: those of 1,2,4,8 that the queue allows, after a "
+    "confirmation.",
 )
 @click.option(
     "--kind",
@@ -104,12 +108,13 @@ def _node_counts(ctx: click.Context, param: click.Parameter, value: str) -> tupl
 )
 @limit_options(*_LIMITS)
 @click.option("--dry-run", is_flag=True, help="Print the runs and the scripts, and submit nothing.")
+@no_check_option
 @json_option
 @parent_option("studies")
 def start(
     config: Path,
     overrides: tuple[str, ...],
-    nodes: tuple[int, ...],
+    nodes: tuple[int, ...] | None,
     kind: str,
     repeats: int,
     steps: int | None,
@@ -136,6 +141,8 @@ def start(
         raise click.UsageError("Give either --array or --in-allocation.")
     from hpc_amp.campaigns.measuring import Measuring
     from hpc_amp.campaigns.submit import describe
+    from hpc_amp.jobs.possible import ANSWER_SECONDS
+    from hpc_amp.schedulers.base import Client
     from hpc_amp.study.folder import KINDS
     from hpc_amp.study.plan import StudyOptions, plan_study
 
@@ -154,19 +161,23 @@ def start(
         in_allocation=in_allocation,
         arrays=arrays,
     )
-    study = plan_study(config, overrides, parent, options)
     bounds = Limits(**limits)
+    client = None if bounds.no_check else Client(ANSWER_SECONDS)
+    study = plan_study(config, overrides, parent, options, client)
     campaign = describe(
         _view(),
         study.plan,
         submitting=study.submitting,
         at_once=bounds.max_parallel,
-        options=study.facts(),
+        options={**study.facts(), "command": shlex.join(["hpc-amp", *sys.argv[1:]])},
     )
     for remark in study.plan.remarks:
         click.echo(f"note: {remark}", err=True)
     click.echo(study.describe(), err=as_json)
-    start_campaign(_view(), study.plan, campaign, bounds, as_json=as_json, dry_run=dry_run)
+    start_campaign(
+        _view(), study.plan, campaign, bounds,
+        as_json=as_json, dry_run=dry_run, client=client, always_ask=nodes is None,
+    )  # fmt: skip
 
 
 add_verbs(scale, _view, "study", "studies", _LIMITS)

@@ -22,7 +22,7 @@ from hpc_amp.cli.campaigns import (
     start_campaign,
 )
 from hpc_amp.cli.job_options import JobCommand, takes_job
-from hpc_amp.cli.options import DefaultGroup, json_option
+from hpc_amp.cli.options import DefaultGroup, json_option, no_check_option
 
 if TYPE_CHECKING:
     from hpc_amp.campaigns.folder import Submitting
@@ -72,6 +72,7 @@ def _view() -> View:
 @click.option(
     "--dry-run", is_flag=True, help="Print the points and the scripts, and submit nothing."
 )
+@no_check_option
 @json_option
 @parent_option("sweeps")
 def start(

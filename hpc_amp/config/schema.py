@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -47,6 +47,7 @@ from hpc_amp.config.values import (
     step_range,
     value_names,
 )
+from hpc_amp.errors import KeyProblem
 
 SCHEMA_VERSION = 1
 
@@ -71,6 +72,10 @@ class Resources:
     """CPU cores for each rank: data loading, compression and the threads of CPU kernels."""
     memory: Size | None = None
     """Memory of each node, such as `64GiB`. Default: the scheduler's."""
+    exclusive: bool | None = None
+    """Request whole nodes, which no other job shares, so that nothing else disturbs the run. The
+    site may charge for the whole nodes. Default: false; in `scale` and in `bench --submit` true
+    where the scheduler has such a request."""
     walltime: Duration = "01:00:00"
     """Time limit of one attempt. A job that needs longer continues in the next attempt."""
     queue: Word | None = None
@@ -467,6 +472,11 @@ class Train:
     def check_keys(self) -> None:
         """Check keys of the task against each other. This is called before a job is submitted, and
         where the task is made. Raises KeyProblem."""
+
+    def unknown_names(self) -> Iterator[KeyProblem]:
+        """Yield a problem for each name, such as that of a network, that this version does not
+        know. The image of the job may know it. This is called before a job is submitted."""
+        yield from ()
 
     def generation_options(self) -> Mapping[str, bool] | None:
         """The options of `hpc-amp generate` that the task uses, of `style`, `instances` and

@@ -17,6 +17,7 @@ from hpc_amp.doctor.job import (
     check_elsewhere,
     check_folders,
     check_image,
+    check_run,
     check_scheduler,
     check_secrets,
     from_config_error,
@@ -75,6 +76,7 @@ def examine_job(
         found += container.check_here(needed=request.here, elsewhere=elsewhere)
         found += container.check_options(request.options, ranks=request.job.world_size)
     found += [*check_image(request), *check_folders(request), *check_data(request)]
+    found += check_run(request)
     others = container if container.uses_image else image_runtime(site)
     found += others.check_places(environ)
     found += [*check_tmp(), *check_leaks(others, environ), *check_scheduler(request)]

@@ -60,7 +60,11 @@ class Plan(Spec):
         if self.scheduler.whole_nodes or self.site.gpu_request == "none":
             return True
         directives = (*self.site.directives, *self.job.resources.directives)
-        return any(re.search(r"\bexcl(host|usive)?\b", line) for line in directives)
+        if any(re.search(r"\bexcl(host|usive)?\b", line) for line in directives):
+            return True
+        wanted = self.job.resources.exclusive
+        own = self.scheduler.exclusive_directive(self.site)
+        return bool(wanted) and own in self.scheduler.directives(self)
 
 
 def make_plan(loaded: LoadedJob, site: Site, run_dir: Path, *, shares_code: bool = False) -> Plan:

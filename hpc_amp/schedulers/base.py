@@ -191,6 +191,11 @@ class Scheduler(ABC):
         """The directives of the header without the marker, each quoted for this scheduler's parser
         of directives. The directives of site and job are included unchanged."""
 
+    def exclusive_directive(self, site: Site) -> str:
+        """The directive that requests nodes which no other job shares (`job.exclusive`), as
+        `directives` contains it. Empty if this scheduler has none, or none on this site."""
+        return ""
+
     @abstractmethod
     def check(self, plan: Spec) -> None:
         """Raise ConfigError if this scheduler cannot run the plan."""
@@ -250,9 +255,15 @@ class Scheduler(ABC):
             hint="hpc-amp submit and hpc-amp sweep run jobs there",
         )
 
-    def check_limits(self, job: Job, site: Site) -> Iterator[Finding]:
-        """Yield the findings of `doctor` about a job and the scheduler's limits, with the id
-        `sched`."""
+    def check_limits(self, job: Job, site: Site, client: Client) -> Iterator[Finding]:
+        """Yield findings, with the id `sched`, on a job that the scheduler's limits do not allow.
+        `doctor` shows them, and a job with an error is not submitted. None if `client`, which asks
+        the scheduler, gets no answer."""
+        yield from ()
+
+    def check_configuration(self, client: Client) -> Iterator[Finding]:
+        """Yield findings of `doctor`, with the id `sched`, on the configuration of the scheduler
+        itself."""
         yield from ()
 
     def node_architectures(self, job: Job) -> set[str]:
@@ -474,6 +485,42 @@ def run_command(
     if is_question and _asked is not None and result.returncode == 0:
         _asked[tuple(command)] = result
     return result
+
+
+class Client:
+    """Runs commands that ask a scheduler, each at most once, for at most `seconds` in total.
+
+    It keeps the answers, so all runs of a campaign are checked against the same ones. After a
+    command that did not answer in time, no further command is run.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._left = seconds
+        self._answers: dict[tuple[str, ...], subprocess.CompletedProcess[str]] = {}
+
+    def ask(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """The result of a command. Raises SchedulerError if it is not installed, and NoAnswerError
+        if there is no answer in time."""
+        if command not in self._answers:
+            if self._left <= 0:
+                raise NoAnswerError(f"there was no answer within {self._seconds:g} s")
+            begin = time.monotonic()
+            try:
+                self._answers[command] = run_command(command, timeout=self._left)
+            except NoAnswerError:
+                self._left = 0
+                raise
+            self._left -= time.monotonic() - begin
+        return self._answers[command]
+
+    def output(self, *command: str) -> str:
+        """The output of a command. Raises SchedulerError as `ask` does, and if the command
+        fails."""
+        result = self.ask(*command)
+        if result.returncode != 0:
+            raise SchedulerError(f"{command[0]} does not answer")
+        return result.stdout
 
 
 def output_of(command: Sequence[str]) -> str:

@@ -51,7 +51,7 @@ def caveats_of(study: Study, runs: Sequence[StudyRun], curves: Sequence[Curve]) 
     """All warnings about a study, the most general first. Equal warnings about several points are
     merged, because strong and weak scaling may share runs."""
     points = [scaled.point for curve in curves for scaled in curve.points]
-    caveats = [*_incomplete_points(runs)]
+    caveats = [*_incomplete_points(runs), *_overlapped(study, runs)]
     for curve in curves:
         caveats += _weak_reference(study, curve)
     caveats += _differing_conditions(runs, points)
@@ -94,6 +94,19 @@ def _incomplete_points(runs: Sequence[StudyRun]) -> Iterator[Caveat]:
     if lines:
         yield Caveat(
             "damaged", f"{count(len(lines), 'file')} cannot be used; the first one: {lines[0]}"
+        )
+
+
+def _overlapped(study: Study, runs: Sequence[StudyRun]) -> Iterator[Caveat]:
+    """A warning about runs that shared a node with another run of the study at the same time."""
+    number = sum(run.state == "overlapped" for run in runs)
+    if number:
+        option = "--max-queued 1" if study.campaign.submitting == "jobs" else "--max-parallel 1"
+        yield Caveat(
+            "overlap",
+            f"{count(number, 'run')} used a node at the same time as another run of the study, "
+            f"and the figures leave them out; to make them again, one at a time: hpc-amp scale "
+            f"continue {option}",
         )
 
 

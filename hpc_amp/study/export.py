@@ -58,6 +58,13 @@ def _study(analysis: Analysis) -> dict[str, Any]:
         "id": study.id,
         "folder": str(study.folder),
         "created": study.created,
+        "site": study.campaign.site,
+        "command": study.command,
+        **{key: analysis.facts(key) for key in ("model", "parameters")},
+        "versions": {
+            name: analysis.facts(f"environment.{name}")
+            for name in ("hpc_amp", "torch", "cuda", "python")
+        },
         "kinds": list(study.kinds),
         "nodes": list(study.nodes),
         "repeats": study.repeats,

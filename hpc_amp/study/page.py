@@ -73,6 +73,7 @@ def _study(analysis: Analysis, label: str) -> dict[str, Any]:
         "created": study.created,
         "plan": sentences.plan(analysis),
         "conditions": sentences.conditions(analysis),
+        "origin": sentences.origin(analysis),
         "caveats": analysis.caveats,
         "curves": [_curve(analysis, curve) for curve in analysis.curves],
         "unmeasured": unmeasured_table(analysis),

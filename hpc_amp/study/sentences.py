@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_amp.campaigns.words import count, joined, on_nodes, percent, percent_between
+from hpc_amp.campaigns.words import count, joined, on_nodes, one_line, percent, percent_between
 from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.curve import EFFICIENCY_FLOOR, Curve
 from hpc_amp.study.fit import Fit
@@ -27,6 +27,27 @@ def conditions(analysis: Analysis) -> str | None:
         return None
     device, torch, precision, data = (joined(analysis.values(key)) for key in _CONDITIONS)
     return f"{device}, torch {torch}, {precision}, {data} data"
+
+
+def origin(analysis: Analysis) -> list[str]:
+    """What was measured where, with which versions, and by which command; one line each. Parts that
+    are not recorded, such as the model of a program of the user, are left out."""
+    study = analysis.study
+
+    def said(key: str) -> str:
+        values = analysis.facts(key)
+        return joined([f"{v:,}" if isinstance(v, int) else one_line(v) for v in values])
+
+    facts = {
+        "model {}": said("model"),
+        "{} parameters": said("parameters"),
+        "hpc-amp {}": said("environment.hpc_amp"),
+        "CUDA {}": said("environment.cuda"),
+        "Python {}": said("environment.python"),
+    }
+    what = [form.format(text) for form, text in facts.items() if text]
+    lines = [", ".join([*what, f"site {study.campaign.site}"])]
+    return [*lines, f"made by: {study.command}"] if study.command else lines
 
 
 def heading(curve: Curve) -> str:

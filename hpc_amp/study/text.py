@@ -31,6 +31,7 @@ def _study(analysis: Analysis, width: int | None) -> list[str]:
     head = [f"{analysis.study.name}  {analysis.study.id}  {sentences.plan(analysis)}"]
     conditions = sentences.conditions(analysis)
     head += [conditions] if conditions else []
+    head += sentences.origin(analysis)
     parts = ["\n".join(line for sentence in head for line in _broken(sentence, width, ""))]
     for curve in analysis.curves:
         parts.append(

@@ -27,7 +27,7 @@ STUBS = REPOSITORY / "tests" / "stubs"
 REPORT = REPOSITORY / "tests" / "support" / "report.py"
 RUN_ID = "20261127-223455-kqzf"
 
-_SLURM = ("sbatch", "scancel", "scontrol", "squeue", "srun")
+_SLURM = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 
 
 @dataclass(frozen=True, slots=True)

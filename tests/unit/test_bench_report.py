@@ -218,7 +218,7 @@ def test_the_report_has_a_picture_that_is_the_same_every_time(tmp_path: Path) ->
     measure(bench, "fp16", 1, 0.1, peak_memory_bytes=2**29)
     comparison = compared(bench)
     written = write_report(comparison, tmp_path / "a")
-    assert written.names == ("bench.txt", "bench.json", "bench.png", "bench.svg")
+    assert written.names == ("bench.txt", "bench.json", "bench.png", "bench.svg", "bench.pdf")
     assert (tmp_path / "a" / "bench.png").read_bytes().startswith(b"\x89PNG")
     write_report(comparison, tmp_path / "b")
     for name in written.names:

@@ -509,9 +509,7 @@ def test_cobalts_queue_may_take_only_some(tmp_path: Path) -> None:
         result = cobalt_sweep(cobalt)
 
         assert result.returncode == 1
-        assert (
-            "queue is full; 2 jobs were submitted before; hpc-amp sweep continue" in result.stderr
-        )
+        assert "queue is full; 2 jobs were submitted; hpc-amp sweep continue" in result.stderr
         (folder,) = (cobalt.work / "sweeps" / "test").glob("2*")
         (submitted,) = read_submitted(read_campaign(folder))
         assert len(submitted.job_ids) == 2

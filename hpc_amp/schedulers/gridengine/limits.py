@@ -10,27 +10,35 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 from hpc_amp.errors import SchedulerError
 from hpc_amp.finding import Finding
-from hpc_amp.schedulers.base import run_command
+from hpc_amp.schedulers.base import Client
 from hpc_amp.schedulers.gridengine.slots import environment, slots_of_node
 
 _NEVER = "Grid Engine would refuse the job, or never start it"
 
 
-def check_limits(job: Job, site: Site) -> Iterator[Finding]:
-    """Yield findings on the time limit of the job's queue, on the rule of its parallel environment,
-    and on whether all ranks of a deleted job are killed. None if Grid Engine does not answer."""
+def check_limits(job: Job, site: Site, client: Client) -> Iterator[Finding]:
+    """Yield findings on the time limit of the job's queue and on the rule of its parallel
+    environment. None if Grid Engine does not answer."""
     try:
-        queues = run_command(["qconf", "-sql"]).stdout.split()
+        queues = client.ask("qconf", "-sql").stdout.split()
         if not queues:
             return
-        yield from _check_queue(job, queues)
-        yield from _check_environment(job, site)
-        yield from _check_kill(run_command(["qconf", "-sconf"]).stdout)
+        yield from _check_queue(job, queues, client)
+        yield from _check_environment(job, site, client)
     except SchedulerError:
         return
 
 
-def _check_queue(job: Job, queues: list[str]) -> Iterator[Finding]:
+def check_configuration(client: Client) -> Iterator[Finding]:
+    """Yield a finding if Grid Engine may not kill all ranks of a job that is deleted. None if it
+    does not answer."""
+    try:
+        yield from _check_kill(client.output("qconf", "-sconf"))
+    except SchedulerError:
+        return
+
+
+def _check_queue(job: Job, queues: list[str], client: Client) -> Iterator[Finding]:
     queue = job.resources.queue
     if queue is None or not re.fullmatch(
         r"[\w.+-]+", queue
@@ -40,7 +48,7 @@ def _check_queue(job: Job, queues: list[str]) -> Iterator[Finding]:
         fix = f"the queues are {', '.join(sorted(queues))}"
         yield Finding("sched", "error", f"there is no queue {queue}", _NEVER, fix)
         return
-    found = re.search(r"^h_rt +(\S+)", run_command(["qconf", "-sq", queue]).stdout, re.MULTILINE)
+    found = re.search(r"^h_rt +(\S+)", client.ask("qconf", "-sq", queue).stdout, re.MULTILINE)
     limit = _seconds(found[1]) if found else None
     if limit is not None and found is not None and limit < parse_duration(job.resources.walltime):
         what = f"job.walltime {job.resources.walltime} is more than {queue} allows ({found[1]})"
@@ -48,14 +56,14 @@ def _check_queue(job: Job, queues: list[str]) -> Iterator[Finding]:
         yield Finding("sched", "error", what, _NEVER, fix)
 
 
-def _check_environment(job: Job, site: Site) -> Iterator[Finding]:
+def _check_environment(job: Job, site: Site, client: Client) -> Iterator[Finding]:
     name, slots = environment(job, site), slots_of_node(job, site)
     if name is None:
         return
-    shown = run_command(["qconf", "-sp", name]).stdout
+    shown = client.ask("qconf", "-sp", name).stdout
     rule = re.search(r"^allocation_rule +(\S+)", shown, re.MULTILINE)
     if rule is None:
-        names = ", ".join(run_command(["qconf", "-spl"]).stdout.split())
+        names = ", ".join(client.ask("qconf", "-spl").stdout.split())
         what = f"there is no parallel environment {name}"
         fix = f"set options of the site file; the environments are {names or 'none'}"
         yield Finding("sched", "error", what, _NEVER, fix)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from hpc_amp.config.site import Site
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
+    from hpc_amp.schedulers.base import Client
 
 FILES = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
 _AWAY = (
@@ -140,6 +141,8 @@ class Slurm(Scheduler):
             options["--account"] = request.account
         options["--signal"] = f"B:USR1@{plan.stop_margin}"
         generated = [(name, f"{name}={quote_directive(value)}") for name, value in options.items()]
+        if request.exclusive:
+            generated.append(("--exclusive", self.exclusive_directive(plan.site)))
         return merge_directives([*generated, ("--requeue", "--requeue")], plan, _options)
 
     def _gpu_options(self, plan: Spec) -> dict[str, str]:
@@ -150,6 +153,11 @@ class Slurm(Scheduler):
         if plan.site.gpu_request == "gres":
             return {"--gres": f"gpu:{amount}"}
         return {"--gpus-per-node": amount}
+
+    def exclusive_directive(self, site: Site) -> str:
+        """Slurm then allocates all cores and GPUs of the nodes. The ranks still get what their step
+        requests."""
+        return "--exclusive"
 
     def check(self, plan: Spec) -> None:
         """Refuse directives that hpc-amp cannot follow, and a stop margin above Slurm's limit."""
@@ -231,11 +239,11 @@ class Slurm(Scheduler):
 
         return functions.executor(plan, self.directives)
 
-    def check_limits(self, job: Job, site: Site) -> Iterator[Finding]:
+    def check_limits(self, job: Job, site: Site, client: Client) -> Iterator[Finding]:
         """The limits of the job's partition."""
         from hpc_amp.schedulers.slurm import limits
 
-        return limits.check_limits(job)
+        return limits.check_limits(job, site, client)
 
     def node_architectures(self, job: Job) -> set[str]:
         """The architectures of the nodes in the job's partition."""
