@@ -65,6 +65,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The folders that the tests use are not recorded in the state folder of the user."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> test_cluster.Cluster:
     """The running test cluster. Without one: a failure in CI or with HPC_AMP_REQUIRE_CLUSTER=1,

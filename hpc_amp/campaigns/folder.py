@@ -1,6 +1,6 @@
 """The folder of a campaign.
 
-<parent>/<name>/<UTC time>-<4 letters>/   and   <parent>/<name>/latest -> the newest
+<parent>/<name>/<UTC time>-<4 letters>/   and   <parent>/<name>/latest, a file with the newest id
     campaign.json   view, keys, the values of every point, groups of points with their script
     config.yaml     the job file, as given
     jobs.jsonl      `job.json` of every point, one on each line

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.campaigns.timing import RankTiming, RunTiming
-from hpc_amp.jobs.attempts import read_json
+from hpc_amp.files import read_json
 
 BATCH, RATE = "global_batch", "samples_per_second"
 """The names of the numbers that tell the throughput."""

@@ -29,6 +29,7 @@ from hpc_amp.campaigns.words import count, joined
 from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.git import record_code_state
+from hpc_amp.jobs.known import remember
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.submit import waiting_for
 from hpc_amp.schedulers import Scheduler, get_scheduler
@@ -146,6 +147,7 @@ def write(campaign: Campaign, plan: CampaignPlan) -> None:
         except BaseException:
             rundir.discard(campaign.folder)
             raise
+        remember(campaign.folder.parents[1])
     except OSError as error:
         raise UsageError(f"the folder {campaign.folder} cannot be written: {error}") from None
 
@@ -258,10 +260,8 @@ def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
     script = write_script(campaign, part)
     # Signals wait until the accepted job is on record. Otherwise `continue` would submit it again.
     with waiting_for(get_scheduler(campaign.scheduler)):
-        is_new = not read_submitted(campaign)  # an older campaign does not become `latest` again
         record_submitted(campaign, part)
-        # Set before there is a job, so that the campaign is found by its name in any case.
-        before = rundir.point_latest(campaign.folder) if is_new else None
+        rundir.write_latest(campaign.folder.parent)
         arrays = arrays_of(campaign)
         try:
             for job_id in arrays.submit(script, len(part.points)):
@@ -274,13 +274,9 @@ def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
             raise  # `interrupted.settle` searches for the job, because no end is on record
         except HpcAmpError:
             record_queued(campaign, part, job_ids)
-            if is_new and not job_ids:
-                rundir.restore_latest(campaign.folder, before)
             raise
         # On a machine without a queue, Ctrl-C raises before this line, and no end is on record.
         record_queued(campaign, part, job_ids)
-        if is_new and not job_ids:
-            rundir.restore_latest(campaign.folder, before)
 
 
 def _wait_for_room(campaign: Campaign, max_queued: int) -> int:

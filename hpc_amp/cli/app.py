@@ -562,27 +562,62 @@ def _say_why_it_waits(text: str) -> None:
 
 
 @app.command()
-@click.argument("target", metavar="RUN", shell_complete=complete_runs)
+@click.argument("target", metavar="[RUN]", required=False, shell_complete=complete_runs)
 @runs_dir_option
 @json_option
-def wait(target: str, runs_dir: Path, as_json: bool) -> None:
-    """Wait until a run has ended.
+def wait(target: str | None, runs_dir: Path, as_json: bool) -> None:
+    """Wait until a run, or all points of a sweep, study or benchmark, have ended.
 
-    The exit status is 0 if the run finished, else 1. Ctrl-C ends this command; the run continues.
+    Without RUN, wait for the newest run. The exit status is 0 if all have finished, else 1. Ctrl-C
+    ends this command; the runs continue.
     """
+    from hpc_amp.campaigns.found import find
     from hpc_amp.jobs import rundir
     from hpc_amp.jobs.follow import follow as follow_run
 
-    run_dir = rundir.find_run(target, runs_dir)
-    rundir.refuse_elsewhere(run_dir)
+    folder, is_campaign = (
+        (rundir.newest_run(runs_dir), False) if target is None else find(target, runs_dir)
+    )
+    if target is None:
+        click.echo(f"run {folder}", err=True)
     try:
-        status = follow_run(run_dir, lambda text: None, on_wait=_say_why_it_waits)
+        if is_campaign:
+            _wait_for_campaign(folder, as_json)
+            return
+        rundir.refuse_elsewhere(folder)
+        status = follow_run(folder, lambda text: None, on_wait=_say_why_it_waits)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     reason = f" ({status.reason})" if status.reason else ""
     plain = f"{status.name}: {status.state}{reason}"
     click.echo(json.dumps(status.to_plain()) if as_json else plain)
     if status.state != "finished":
+        raise SystemExit(1)
+
+
+def _wait_for_campaign(folder: Path, as_json: bool) -> None:
+    """Wait until no point of a campaign is under way; exit with 1 unless all are done."""
+    import time
+
+    from hpc_amp.campaigns.folder import read_campaign, refuse_elsewhere
+    from hpc_amp.campaigns.overview import in_words, status_to_plain
+    from hpc_amp.campaigns.status import UNDER_WAY
+    from hpc_amp.campaigns.views import view_of
+    from hpc_amp.schedulers import get_scheduler
+
+    campaign = read_campaign(folder)
+    refuse_elsewhere(campaign)
+    view, scheduler = view_of(campaign.view), get_scheduler(campaign.scheduler)
+    while True:
+        statuses = view.statuses(campaign)
+        if not any(status.state in UNDER_WAY for status in statuses):
+            break
+        time.sleep(1.0 if scheduler.one_machine else scheduler.ask_seconds)
+    if as_json:
+        click.echo(json.dumps(status_to_plain(campaign, statuses, view.labels(campaign))))
+    else:
+        click.echo(f"{campaign.name}: {in_words(statuses, view.runs)}")
+    if any(status.state != view.done for status in statuses):
         raise SystemExit(1)
 
 

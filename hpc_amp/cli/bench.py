@@ -12,9 +12,11 @@ import click
 from hpc_amp.cli.campaigns import (
     Limits,
     add_verbs,
+    chosen_campaign,
     cost_options,
     expected_reports,
     limit_options,
+    newest_argument,
     parent_option,
     points_option,
     start_campaign,
@@ -158,7 +160,7 @@ add_verbs(bench, _view, "benchmark", "benches", cost_options)
 
 
 @bench.command()
-@click.argument("target", metavar="BENCHMARK")
+@newest_argument("benchmark")
 @json_option
 @click.option(
     "--out",
@@ -167,17 +169,18 @@ add_verbs(bench, _view, "benchmark", "benches", cost_options)
     help="Folder for text, JSON and picture. Default: `report` in the benchmark.",
 )
 @parent_option("benches")
-def report(target: str, as_json: bool, out: Path | None, parent: Path) -> None:
+def report(target: str | None, as_json: bool, out: Path | None, parent: Path) -> None:
     """Show the measurements of a benchmark.
 
     BENCHMARK is the folder of a benchmark, or the name of a job, whose newest benchmark is meant.
+    Default: the newest benchmark.
     The exit status is 1 if runs are missing.
     """
     from hpc_amp.bench.comparison import compare
     from hpc_amp.bench.report import to_json, to_text, write_report
 
     view = _view()
-    campaign = view.find(target, parent)
+    campaign = chosen_campaign(view, target, parent)
     comparison = compare(campaign, view.statuses(campaign))
     written = write_report(comparison, out or campaign.folder / "report")
     click.echo(to_json(comparison) if as_json else to_text(comparison), nl=not as_json)

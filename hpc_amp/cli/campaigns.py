@@ -72,6 +72,21 @@ def parent_option(parent: str) -> Callable[[F], F]:
     )
 
 
+def newest_argument(noun: str) -> Callable[[F], F]:
+    """The argument `target` for a campaign, which may be left out: see `chosen_campaign`."""
+    return click.argument("target", metavar=f"[{noun.upper()}]", required=False)
+
+
+def chosen_campaign(view: View, target: str | None, parent: Path) -> Campaign:
+    """The campaign that a command is about: `target`, or without it the newest one, which is then
+    named on standard error. Raises UsageError if there is none."""
+    if target is not None:
+        return view.find(target, parent)
+    campaign = view.newest(parent)
+    click.echo(f"{view.noun} {campaign.folder}", err=True)
+    return campaign
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of a submission."""
@@ -170,15 +185,16 @@ def add_verbs(
     """
     target = click.argument("target", metavar=noun.upper())
     folder = parent_option(parent)
+    newest = newest_argument(noun)
 
     @group.command(
         help=f"Show the state of each run.\n\n{noun.upper()} is the folder of a {noun}, or the "
-        f"name of a job, whose newest {noun} is meant.",
+        f"name of a job, whose newest {noun} is meant. Default: the newest {noun}.",
     )
-    @target
+    @newest
     @json_option
     @folder
-    def status(target: str, as_json: bool, parent: Path) -> None:
+    def status(target: str | None, as_json: bool, parent: Path) -> None:
         _status(load(), target, parent, as_json)
 
     @group.command(
@@ -216,11 +232,11 @@ def add_verbs(
         _cancel(load(), target, parent, as_json)
 
 
-def _status(view: View, target: str, parent: Path, as_json: bool) -> None:
+def _status(view: View, target: str | None, parent: Path, as_json: bool) -> None:
     from hpc_amp.campaigns.folder import refuse_elsewhere
     from hpc_amp.campaigns.overview import describe_status, status_to_plain
 
-    campaign = view.find(target, parent)
+    campaign = chosen_campaign(view, target, parent)
     refuse_elsewhere(campaign)
     statuses, labels = view.statuses(campaign), view.labels(campaign)
     if as_json:

@@ -14,12 +14,14 @@ import click
 from hpc_amp.cli.campaigns import (
     Limits,
     add_verbs,
+    chosen_campaign,
     cost_options,
     expected_reports,
     in_allocation_option,
     limit_options,
     max_parallel_option,
     max_queued_option,
+    newest_argument,
     parent_option,
     start_campaign,
     warmup_option,
@@ -219,7 +221,7 @@ add_verbs(scale, _view, "study", "studies", _LIMITS)
 
 
 @scale.command()
-@click.argument("study")
+@newest_argument("study")
 @click.option(
     "--compare",
     "other",
@@ -243,7 +245,7 @@ add_verbs(scale, _view, "study", "studies", _LIMITS)
 )
 @parent_option("studies")
 def report(
-    study: str,
+    target: str | None,
     other: str | None,
     as_latex: bool,
     as_json: bool,
@@ -254,8 +256,8 @@ def report(
     """Show speedup and efficiency of a study.
 
     The study may still be incomplete. STUDY and OTHER are folders of studies, or names of jobs,
-    whose newest studies are meant. With --latex or --json, files are only written if --out is
-    given. docs/scaling.md explains the report.
+    whose newest studies are meant. Default: the newest study. With --latex or --json, files are
+    only written if --out is given. docs/scaling.md explains the report.
     """
     from hpc_amp.errors import UsageError
     from hpc_amp.study.analysis import analyse
@@ -263,11 +265,11 @@ def report(
 
     if as_latex and as_json:
         raise click.UsageError("Give either --latex or --json.")
-    studies = [study_of(_view().find(name, parent)) for name in (study, other) if name is not None]
+    studies = [study_of(chosen_campaign(_view(), target, parent))]
+    if other is not None:
+        studies.append(study_of(_view().find(other, parent)))
     if len(studies) == 2 and studies[0].folder == studies[1].folder:
-        raise UsageError(
-            f"{other!r} and {study!r} are the same study", hint="--compare another one"
-        )
+        raise UsageError(f"{other!r} is the same study", hint="--compare another one")
     analyses = [analyse(one) for one in studies]
 
     from hpc_amp.campaigns.output import write_file

@@ -11,6 +11,7 @@ from hpc_amp.campaigns.points import split_values
 from hpc_amp.config.load import JobText
 from hpc_amp.config.write import to_text
 from hpc_amp.errors import UsageError
+from hpc_amp.jobs.places import LATEST, follow_latest
 
 _IMAGES = (".sif", ".simg", ".sqsh", ".squashfs")
 _JOB_FILES = (".yaml", ".yml", ".json")
@@ -37,6 +38,8 @@ container:
 def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
     """`given` itself if it is a job file, else the job of the run `given`, or the job that runs the
     program `given` with `arguments`. Raises UsageError for anything else, with what to type."""
+    if given.name == LATEST:
+        given = follow_latest(given)
     if (given / "job.json").is_file() and not arguments:
         from hpc_amp.jobs.submit import again  # only for a run: it takes half of this module's time
 

@@ -35,13 +35,12 @@ from hpc_amp.config.schema import Job, Train, job_class, to_plain
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.config.values import Fixed
 from hpc_amp.errors import UsageError
-from hpc_amp.files import replacing
+from hpc_amp.files import read_json, replacing
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.attempts import read_json
-from hpc_amp.jobs.code import copy_package
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
+from hpc_amp.jobs.shared_code import link_package
 
 _FACTS = ("hpc_amp", "site", "scheduler", "launcher", "python")
 """Entries of `job.json` besides the job whose changes are reported."""
@@ -106,8 +105,9 @@ def plan_change(run_dir: Path, overrides: Sequence[str], *, here: bool = False) 
             )
         check_job(dataclasses.replace(loaded, job=_without_what_was_read(loaded.job)), site)
         # The path of the submission: nodes may not have another path to the same folder.
+        is_point = (run_dir.parents[1] / "campaign.json").exists()  # not in a folder of runs
         place = run_dir if here else Path(resolved["run_dir"])
-        plan = make_plan(loaded, site, place)
+        plan = make_plan(loaded, site, place, shares_code=not is_point)
     after = json.loads(json.dumps(rundir.resolved(plan)))
     changed = _changed_keys(before, loaded.job, after["job"])
     _refuse_fixed(changed, loaded)
@@ -279,7 +279,7 @@ def apply(run_dir: Path, change: Change, command: str) -> int:
         rundir.write_resolved(change.plan, stage)
         (stage / "launch.sh").write_text(change.script)
         (stage / "launch.sh").chmod(0o755)
-        copy_package(stage, change.plan)
+        link_package(stage, change.plan)
         kept = _keep(run_dir, stage, change, command)
         _replace(run_dir, stage, kept)
         _log(run_dir, f"{command}: {', '.join(map(str, change.changed))}; before: {kept}")
@@ -316,8 +316,9 @@ def _replace(run_dir: Path, stage: Path, kept: Path) -> None:
     """Put the new files in place. Raises OSError."""
     source = run_dir / "src"
     # In a point of a sweep, `src` is a link to the sweep's folder, which this job's container does
-    # not mount.
-    if source.is_symlink() or not _same_code(source, stage / "src"):
+    # not mount. Another link leads to the shared copy of the package.
+    is_same = rundir.same_folder if source.is_symlink() else _same_code
+    if not is_same(source, stage / "src"):
         if os.path.lexists(source):
             os.rename(source, kept / "src")
         os.rename(stage / "src", source)

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.jobs.attempts import Attempt, read_attempts, read_json, read_number
+from hpc_amp.files import read_json
+from hpc_amp.jobs.attempts import Attempt, read_attempts, read_number, seconds_to_go
 from hpc_amp.jobs.change import Past, read_history
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.git import CodeState, read_code_state
-from hpc_amp.jobs.rundir import origin
+from hpc_amp.jobs.places import origin
 from hpc_amp.jobs.status import RunStatus, run_statuses
 
 
@@ -79,22 +80,12 @@ def _details(folder: Path, status: RunStatus) -> RunDetails:
     return RunDetails(
         status=status,
         attempts=attempts,
-        seconds_to_go=_seconds_to_go(folder, newest) if at_work else None,
+        seconds_to_go=seconds_to_go(folder, newest) if at_work else None,
         time_left=max(0, end - int(time.time())) if at_work and end is not None else None,
         heartbeat=_heartbeat(newest) if at_work else None,
         changes=read_history(folder),
         code=read_code_state(folder),
     )
-
-
-def _seconds_to_go(folder: Path, attempt: Path) -> int | None:
-    progress = read_json(attempt / "progress.json")
-    train = (read_json(folder / "job.json").get("job") or {}).get("train") or {}
-    try:
-        steps = progress["total_steps"] - progress["step"]
-        return int(steps * train["batch_size"] / progress["samples_per_second"])
-    except (KeyError, TypeError, ZeroDivisionError):
-        return None  # no progress is recorded yet, or the program records none
 
 
 def _heartbeat(attempt: Path) -> HeartbeatAge | None:

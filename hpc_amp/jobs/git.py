@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc_amp.jobs.attempts import read_json
+from hpc_amp.files import read_json
 
 if TYPE_CHECKING:
     from hpc_amp.jobs.plan import Plan

@@ -20,6 +20,7 @@ from hpc_amp.config.units import parse_duration
 from hpc_amp.containers import Container, get_container
 from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.bash_checks import check_host_code, check_setup
+from hpc_amp.jobs.places import follow_latest
 from hpc_amp.jobs.remarks import remarks_on
 from hpc_amp.jobs.spec import Spec
 from hpc_amp.launchers import Launcher, get_launcher, launchers_of
@@ -66,12 +67,13 @@ class Plan(Spec):
         return bool(wanted) and own in self.scheduler.directives(self)
 
 
-def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
+def make_plan(loaded: LoadedJob, site: Site, run_dir: Path, *, shares_code: bool = False) -> Plan:
     """Choose scheduler, launcher and container for a job on a site, and check that they work
     together.
 
     Paths in the job are made absolute, from the working directory. `run_dir` need not exist.
-    Raises ConfigError if the parts do not work together, and UsageError if host code is incomplete.
+    `shares_code`: whether the run may use the copy of the package that other runs use too. Raises
+    ConfigError if the parts do not work together, and UsageError if host code is incomplete.
     """
     job = loaded.job
     workdir = Path.cwd().resolve()
@@ -137,6 +139,7 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         overrides=(*loaded.overrides, *as_overrides(loaded.job, loaded.expanded)),
         origins=origins_of(loaded, site, fabric),
         submitted_from=workdir,
+        shares_code=shares_code and _is_writable(run_dir.parents[1]),
     )
     container.check(plan)
     return plan
@@ -151,6 +154,12 @@ def origins_of(loaded: LoadedJob, site: Site, fabric: Fabric | None) -> dict[str
         found = {f"container.env.{name}": f"fabric {fabric.name}" for name in env}
     found |= {f"container.env.{name}": f"site {site.name}" for name in site.env}
     return {**found, **loaded.tree.places()}
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether this user can write to a folder, or make it."""
+    existing = next(one for one in (folder, *folder.parents) if one.exists())
+    return os.access(existing, os.W_OK)
 
 
 def _umask() -> int:
@@ -208,8 +217,8 @@ def _on_one_node(job: Job) -> Job:
 
 
 def absolute_path(path: str, workdir: Path) -> str:
-    """Make a path of a job file absolute and resolve its symbolic links."""
-    return str((workdir / path).resolve())
+    """Make a path of a job file absolute, and resolve its symbolic links and `latest`."""
+    return str(follow_latest((workdir / path).resolve()))
 
 
 def _absolute_program(program: str, workdir: Path) -> str:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.errors import UsageError
+from hpc_amp.files import read_json
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.control import leftovers
-from hpc_amp.jobs.events import is_only_created
+from hpc_amp.jobs.events import is_only_created, read_events
+from hpc_amp.jobs.known import known_folders
 from hpc_amp.jobs.status import FINAL, RunStatus, left_of_moved, run_statuses
 
 
@@ -29,7 +31,8 @@ class Removable:
 
 
 def removable(run_dirs: Sequence[Path]) -> list[Removable]:
-    """The given runs. Raises UsageError for one that has not ended, or is a point of a campaign."""
+    """The given runs. Raises UsageError for one that has not ended, is a point of a campaign, or
+    has weights that another run still needs."""
     found = []
     for status in run_statuses(run_dirs):
         run_dir = Path(status.run_dir)
@@ -52,6 +55,8 @@ def removable(run_dirs: Sequence[Path]) -> list[Removable]:
         if left.is_something:
             raise UsageError(f"{run_dir}: {left}", hint="try again when it has ended")
         found.append(_removable(status))
+    for run_dir, user in _needed(run_dirs).items():
+        raise UsageError(f"{user} starts from the weights of {run_dir}", hint="remove that first")
     return found
 
 
@@ -84,11 +89,39 @@ def old_runs(
         for run_dir in dict.fromkeys(not_kept)
         if now - _changed(run_dir) >= older_than and _campaign_of(run_dir) is None
     ]
-    return [
-        _removable(status)
+    ended = [
+        status
         for status in run_statuses(chosen)
         if status.state in FINAL and not leftovers(status).is_something
     ]
+    needed = _needed([Path(status.run_dir) for status in ended])
+    return [_removable(status) for status in ended if Path(status.run_dir) not in needed]
+
+
+def _needed(run_dirs: Sequence[Path]) -> dict[Path, Path]:
+    """Those of the given runs whose files another run or a campaign still needs, such as its first
+    weights; each with the one that needs it. A run that has finished needs nothing."""
+    texts = {run_dir: json.dumps(str(run_dir))[1:-1] for run_dir in run_dirs}
+    folders = {run_dir.parents[1] for run_dir in run_dirs} | set(known_folders())
+    needed: dict[Path, Path] = {}
+    for description in (path for folder in folders for path in _descriptions(folder)):
+        user = description.parent
+        if user in texts or [e["state"] for e in read_events(user)[-1:]] == ["finished"]:
+            continue
+        try:
+            content = description.read_text()
+        except OSError:
+            continue  # it is being removed
+        for run_dir, text in texts.items():
+            if f"{text}/" in content or f'{text}"' in content:
+                needed.setdefault(run_dir, user)
+    return needed
+
+
+def _descriptions(folder: Path) -> Iterator[Path]:
+    """The files with the settings of runs, and of the points of campaigns."""
+    yield from folder.glob("*/[0-9]*/job.json")
+    yield from folder.glob("*/[0-9]*/jobs.jsonl")
 
 
 def _campaign_of(run_dir: Path) -> Path | None:
@@ -97,19 +130,14 @@ def _campaign_of(run_dir: Path) -> Path | None:
 
 
 def remove(runs: Sequence[Removable], runs_dir: Path, named: Sequence[Path] = ()) -> None:
-    """Remove runs, and the symbolic links to them in `runs_dir` and among the paths `named`. A link
-    `latest` then leads to the newest run that is left. Raises UsageError for a run that cannot be
+    """Remove runs, and the symbolic links to them in `runs_dir` and among the paths `named`. A file
+    `latest` then names the newest run that is left. Raises UsageError for a run that cannot be
     removed; those before it are gone then."""
     found = (*named, *runs_dir.glob("*"), *runs_dir.glob("*/[0-9]*"))
     links = [path for path in found if os.path.islink(path)]
     for run in runs:
         folder = run.run_dir
         places = [folder, *(link for link in links if rundir.same_folder(link, folder))]
-        outdated = [
-            place.parent / "latest"
-            for place in places
-            if rundir.same_folder(place.parent / "latest", folder)
-        ]
         linked_parent = any(rundir.same_folder(link, folder.parent) for link in links)
         doomed = folder.with_name(f".removed-{folder.name}")
         try:
@@ -122,21 +150,12 @@ def remove(runs: Sequence[Removable], runs_dir: Path, named: Sequence[Path] = ()
         for link in places[1:]:
             with contextlib.suppress(OSError):
                 link.unlink()
-        for latest in outdated:
-            _renew(latest, keep_folder=linked_parent and latest.parent == folder.parent)
-
-
-def _renew(latest: Path, *, keep_folder: bool) -> None:
-    """Let the link `latest` lead to the newest run beside it. If there is none, remove the link,
-    and its folder if that is then empty and `keep_folder` is false."""
-    others = sorted(path.parent for path in latest.parent.glob("[0-9]*/job.json"))
-    with contextlib.suppress(OSError):
-        if others:
-            rundir.point_latest(others[-1])
-            return
-        latest.unlink(missing_ok=True)
-        if not keep_folder:
-            latest.parent.rmdir()
+        parents = {place.parent for place in places}
+        for parent in (one for one in parents if os.path.lexists(one / "latest")):
+            rundir.write_latest(parent)
+            if not (linked_parent and parent == folder.parent):
+                with contextlib.suppress(OSError):  # other runs of the name are left
+                    parent.rmdir()
 
 
 def size_of(folder: Path) -> int:

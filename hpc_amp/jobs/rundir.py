@@ -1,6 +1,6 @@
 """Create and find run directories.
 
-runs/<name>/<UTC time>-<4 letters>/   and   runs/<name>/latest -> the newest
+runs/<name>/<UTC time>-<4 letters>/   and   runs/<name>/latest, a file with the newest id
 """
 
 from __future__ import annotations
@@ -21,13 +21,23 @@ from typing import Any
 from hpc_amp import __version__
 from hpc_amp.config.schema import SCHEMA_VERSION, Job, to_plain
 from hpc_amp.errors import UsageError
-from hpc_amp.files import replacing
-from hpc_amp.jobs.attempts import read_json
-from hpc_amp.jobs.code import copy_code, copy_package
-from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.clusters import refuse_other_cluster
+from hpc_amp.jobs.code import copy_code
 from hpc_amp.jobs.git import record_code_state
+from hpc_amp.jobs.places import (
+    all_runs,
+    find_run,
+    is_copy,
+    newest_run,
+    origin,
+    same_folder,
+    write_latest,
+)
 from hpc_amp.jobs.plan import Plan
+from hpc_amp.jobs.shared_code import link_package
 from hpc_amp.tasks.registry import TaskError, job_from_plain
+
+__all__ = ["all_runs", "find_run", "is_copy", "newest_run", "origin", "same_folder", "write_latest"]
 
 
 def new_run_id() -> str:
@@ -72,6 +82,7 @@ def create(plan: Plan, script: str, config_text: str) -> None:
 def discard(run_dir: Path) -> None:
     """Remove a run that was not submitted, and the folder above it if that is then empty."""
     shutil.rmtree(run_dir, ignore_errors=True)
+    write_latest(run_dir.parent)
     with contextlib.suppress(OSError):
         run_dir.parent.rmdir()
 
@@ -92,7 +103,7 @@ def _fill(plan: Plan, script: str, config_text: str) -> None:
     launch = run_dir / "launch.sh"
     launch.write_text(script)
     launch.chmod(0o755)
-    copy_package(run_dir, plan)
+    link_package(run_dir, plan)
     if plan.job.code is not None:
         copy_code(Path(plan.job.code), run_dir, run_dir.parents[1])
     record_code_state(plan, run_dir, run_dir.parents[1])
@@ -157,22 +168,6 @@ def job_of(run_dir: Path, resolved: Mapping[str, Any]) -> Job:
         raise UsageError(f"{run_dir}: {error.message}", hint=error.hint) from None
 
 
-def origin(folder: Path, resolved: Mapping[str, Any]) -> Path | None:
-    """The folder in which a run was submitted, if `folder` is not the same folder by another path;
-    else None. `resolved` is the content of the folder's `job.json`. The run was copied or moved
-    then, and its script and its job still use the original folder."""
-    recorded = resolved.get("run_dir")
-    if not isinstance(recorded, str):
-        return None
-    return None if same_folder(folder, Path(recorded)) else Path(recorded)
-
-
-def is_copy(origin: Path | None) -> bool:
-    """Whether a run or campaign with this `origin` is a copy. False: it was moved, or is where it
-    was submitted."""
-    return origin is not None and os.path.exists(origin)  # unlike Path.exists, it never fails
-
-
 @contextlib.contextmanager
 def working_in(folder: str, what: str) -> Iterator[None]:
     """Change the working directory for the duration of the block, to the folder from which the
@@ -192,18 +187,11 @@ def working_in(folder: str, what: str) -> Iterator[None]:
         os.chdir(before)
 
 
-def same_folder(one: Path, other: Path) -> bool:
-    """Whether two paths lead to the same folder, also by symbolic links and bind mounts."""
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False  # one of them does not exist on this machine
-
-
 def refuse_elsewhere(run_dir: Path) -> None:
-    """Raise UsageError if a run is not in the folder in which it was submitted: a command on it
-    would affect that folder."""
+    """Raise UsageError if a run is not in the folder in which it was submitted, because a command
+    on it would affect that folder, or if its job belongs to another cluster."""
     refuse_copy(run_dir, origin(run_dir, read_resolved(run_dir)), can_adopt=True)
+    refuse_other_cluster(run_dir)
 
 
 def refuse_copy(folder: Path, recorded: Path | None, *, can_adopt: bool = False) -> None:
@@ -246,76 +234,3 @@ def submission_folder(run_dir: Path, resolved: Mapping[str, Any]) -> str:
     inside = before.relative_to(recorded)
     above = run_dir.resolve().parents[len(inside.parts) - 1]
     return str(above if above / inside == run_dir.resolve() else recorded)
-
-
-def point_latest(run_dir: Path) -> str | None:
-    """Make the link `latest` point to a run. Returns its previous target, or None. If the link
-    cannot be changed, it stays as it is, and no error is raised."""
-    try:
-        before = os.readlink(run_dir.parent / "latest")
-    except OSError:
-        before = None
-    _link_latest(run_dir, run_dir.name)
-    return before
-
-
-def restore_latest(run_dir: Path, before: str | None) -> None:
-    """Make the link `latest` point to `before` again, after the submission of a run failed."""
-    latest = run_dir.parent / "latest"
-    with contextlib.suppress(OSError):
-        if os.readlink(latest) != run_dir.name:
-            return  # another run was submitted meanwhile
-        if before is None:
-            latest.unlink()
-        else:
-            _link_latest(run_dir, before)
-
-
-def _link_latest(run_dir: Path, target: str) -> None:
-    """Replace the link, so that `latest` exists at any time."""
-    with contextlib.suppress(OSError), replacing(run_dir.parent / "latest") as new:
-        new.symlink_to(target)
-
-
-def own_events(run_dir: Path) -> list[dict[str, Any]]:
-    """The events of a run. Those before `hpc-amp resume --here` on a copy are the original's."""
-    events = read_events(run_dir)
-    copied = [at for at, event in enumerate(events) if event.get("copied_from")]
-    return events[copied[-1] :] if copied else events
-
-
-def find_run(target: str, runs_dir: Path) -> Path:
-    """Find a run directory. `target` is a run directory, the name of a job (its newest run), or a
-    job id. Raises UsageError if there is no such run."""
-    for folder in (Path(target), runs_dir / target / "latest", runs_dir / target):
-        if os.path.isfile(folder / "job.json"):  # unlike Path.is_file, False for invalid names
-            return folder.resolve()
-    copies = []
-    for folder in all_runs(runs_dir):
-        if any(event.get("job_id") == target for event in own_events(folder)):
-            if origin(folder, read_json(folder / "job.json")) is None:
-                return folder
-            copies.append(folder)  # a copy has the events of the original, whose job this is
-    if copies:
-        return copies[0]
-    raise UsageError(
-        f"there is no run {target!r}: neither a run directory, nor a name or job id in {runs_dir}",
-        hint="`hpc-amp status` lists the runs; --runs-dir looks elsewhere",
-    )
-
-
-def newest_run(runs_dir: Path) -> Path:
-    """The run that was submitted last. Raises UsageError if there is none."""
-    found = all_runs(runs_dir)
-    if not found:
-        raise UsageError(f"there are no runs in {runs_dir}", hint="--runs-dir looks elsewhere")
-    return found[-1]
-
-
-def all_runs(runs_dir: Path) -> list[Path]:
-    """Every run directory below `runs_dir`, oldest first. A run may be on another disk, with a link
-    in its place: it has the time of the link's name."""
-    found: dict[Path, Path] = {}
-    for path in runs_dir.glob("*/[0-9]*/job.json"):
-        found.setdefault(path.parent.resolve(), path.parent)
-    return sorted(found, key=lambda run: (found[run].name, found[run].parent.name))

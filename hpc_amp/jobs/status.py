@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import SchedulerError, UsageError
-from hpc_amp.jobs.attempts import Orphan, find_orphan, read_json
+from hpc_amp.files import read_json
+from hpc_amp.jobs.attempts import Orphan, find_orphan
+from hpc_amp.jobs.clusters import other_cluster
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.links import read_chain, write_chain
-from hpc_amp.jobs.rundir import is_copy, origin
+from hpc_amp.jobs.places import is_copy, origin
 from hpc_amp.jobs.unsettled import INTERRUPTED, found_since, may_still_come
 from hpc_amp.schedulers import JobStatus, get_scheduler
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE
@@ -41,6 +43,8 @@ class RunStatus:
     step: int | None
     total_steps: int | None
     outcome: str | None
+    start: int | None = None
+    """When the scheduler expects to start a pending job, in seconds since the epoch."""
     orphan: Orphan | None = None
     """An attempt that still runs although the run's job has ended. `state` is then `running`."""
 
@@ -134,12 +138,16 @@ class RunView:
         self.attempt = max((int(event.get("attempt", 0)) for event in events), default=0)
         self.submissions = [event for event in events if event["state"] == "submitted"]
         self._events = events
+        is_open = self.last["state"] not in FINAL and self.origin is None
+        # Its job is in the queue of that cluster, if this machine belongs to another one.
+        self.other_cluster = other_cluster(self.scheduler, events) if is_open else None
         self._queue_answers = True
 
     @property
     def is_unsettled(self) -> bool:
         """Whether the run was submitted, but the job's id is not recorded yet."""
-        return self.last["state"] == "submitted" and self.job_id is None and self.origin is None
+        is_open = not self.ended and self.job_id is None
+        return is_open and self.last["state"] == "submitted"
 
     def look_for_job(self) -> None:
         """Search the queue for the job of an unsettled run, and record its id."""
@@ -160,7 +168,8 @@ class RunView:
     @property
     def ended(self) -> bool:
         """Whether the scheduler need not be queried about this run."""
-        return self.last["state"] in FINAL or self.origin is not None
+        is_elsewhere = self.origin is not None or self.other_cluster is not None
+        return is_elsewhere or self.last["state"] in FINAL
 
     def status(self, answers: dict[str, JobStatus] | None) -> RunStatus:
         """The status of the run. `answers` is as for `status_of`."""
@@ -169,6 +178,7 @@ class RunView:
         ended = read_json(attempt_path / "outcome.json")
         outcome = ended.get("outcome")
         self.orphan: Orphan | None = None
+        self.start: int | None = None
         state, reason = self._state(answers)
         if state == outcome == "failed":
             # The reason that the ranks recorded is more specific than the script's exit status.
@@ -184,6 +194,7 @@ class RunView:
             step=progress.get("step"),
             total_steps=progress.get("total_steps"),
             outcome=outcome or (state if state in ("finished", "failed") else None),
+            start=self.start,
             orphan=self.orphan,
         )
 
@@ -198,6 +209,8 @@ class RunView:
                 f"this folder was moved from {self.origin}, where its job looks for it: "
                 "`hpc-amp resume --here` continues it here"
             )
+        if self.other_cluster is not None:
+            return "unknown", f"it was submitted on the cluster {self.other_cluster}: ask there"
         if self.job_id is None:
             return self._without_job()
         if not self.resolved:
@@ -235,6 +248,7 @@ class RunView:
             state = "cancelled" if answer.reason.lower().startswith("cancelled") else "lost"
             return state, f"{answer.reason}{left}"
         if answer.state == "pending":
+            self.start = answer.start
             return "pending", answer.reason
         reason = "it was asked to save and stop" if self.stopping else ""
         return "running", reason

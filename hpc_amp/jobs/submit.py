@@ -19,6 +19,7 @@ from hpc_amp.jobs.change import Changed
 from hpc_amp.jobs.control import leftovers
 from hpc_amp.jobs.events import is_only_created, read_events, record_event
 from hpc_amp.jobs.git import read_code_state
+from hpc_amp.jobs.known import remember
 from hpc_amp.jobs.links import read_chain, submit_chain
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
@@ -45,7 +46,7 @@ def prepare(
     check_job(loaded, chosen)
     run_id = rundir.check_run_id(run_id) if run_id else rundir.new_run_id()
     run_dir = Path(loaded.job.runs_dir) / loaded.job.name / run_id
-    plan = make_plan(loaded, chosen, run_dir)
+    plan = make_plan(loaded, chosen, run_dir, shares_code=True)
     if isinstance(config, JobText) and config.run_dir is not None:
         differences = _differences(config.run_dir, plan, loaded, overrides)
         plan = replace(plan, remarks=(*plan.remarks, *differences))
@@ -99,16 +100,14 @@ def submit(
     """
     script = render(plan)
     rundir.create(plan, script, config_text)
+    remember(plan.run_dir.parents[1])
     with waiting_for(plan.scheduler):
-        # The link is set before the submission, so that the run can be found by its name even if
-        # this command is killed.
-        before = rundir.point_latest(plan.run_dir)
+        rundir.write_latest(plan.run_dir.parent)
         try:
             submission = _submit_script(plan.run_dir, plan.scheduler, plan.job.resources.chain)
         except UnclearError as error:
             raise _kept(error, plan.run_dir) from None
         except HpcAmpError:
-            rundir.restore_latest(plan.run_dir, before)
             rundir.discard(plan.run_dir)
             raise
         tell(submission)
@@ -121,7 +120,8 @@ def create(plan: Plan, config_text: str) -> str:
     script = render(plan)
     rundir.create(plan, script, config_text)
     record_event(plan.run_dir, "created", scheduler=plan.scheduler.name)
-    rundir.point_latest(plan.run_dir)
+    rundir.write_latest(plan.run_dir.parent)
+    remember(plan.run_dir.parents[1])
     return script
 
 
@@ -256,8 +256,8 @@ def _refuse_elsewhere_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
 
 
 def _forget_original(run_dir: Path) -> None:
-    """Let a copy of a run be a run of its own: the attempts and jobs of the original are none of
-    its. Raises UsageError."""
+    """Let a copy of a run be a run of its own: the attempts and jobs of the original do not belong
+    to it. Raises UsageError."""
     newest = newest_attempt(run_dir)
     try:
         (run_dir / "chain").unlink(missing_ok=True)
@@ -284,6 +284,8 @@ def _submit_script(run_dir: Path, scheduler: Scheduler, links: int, **facts: Any
     `facts`, is recorded before, because the script may start and even end before the scheduler's
     command returns. The job id is recorded afterwards in the event `queued`. It is missing if the
     scheduler gave no clear answer."""
+    cluster = scheduler.cluster()
+    facts |= {"cluster": cluster} if cluster else {}
     record_event(run_dir, "submitted", scheduler=scheduler.name, **facts)
     try:
         submission = submit_chain(scheduler, run_dir, links)

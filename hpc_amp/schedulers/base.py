@@ -10,6 +10,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
@@ -145,6 +146,12 @@ class Scheduler(ABC):
         """Whether this machine belongs to a cluster with this scheduler: its programs are found by
         `which`, and they are configured for a server."""
         return False
+
+    def cluster(self) -> str:
+        """The name of the cluster that this machine belongs to, if a file says it; else empty. Two
+        clusters may share a home directory, and both may have a job of the same id. No command is
+        run for this."""
+        return ""
 
     def works_with(self, launcher: Launcher) -> bool:
         """Whether a launcher works under this scheduler."""
@@ -436,6 +443,21 @@ def run_submit_command(
     raise not_submitted(command[0], result, away)
 
 
+_asked: dict[tuple[str, ...], subprocess.CompletedProcess[str]] | None = None
+
+
+@contextmanager
+def asked_once() -> Iterator[None]:
+    """In this block, equal questions to a scheduler are asked once: the first answer serves all of
+    them. Only for a block that changes nothing in the queue."""
+    global _asked
+    before, _asked = _asked, {}
+    try:
+        yield
+    finally:
+        _asked = before
+
+
 class NoAnswerError(SchedulerError):
     """A command of a scheduler did not end within its time limit."""
 
@@ -451,8 +473,11 @@ def run_command(
     """Run a command of a scheduler and capture its output. `own_session` separates it from the
     terminal's signals. Raises SchedulerError if it is not installed, and NoAnswerError if it does
     not end within `timeout` seconds."""
+    is_question = environ is None and folder is None
+    if is_question and _asked is not None and tuple(command) in _asked:
+        return _asked[tuple(command)]
     try:
-        return subprocess.run(
+        result = subprocess.run(
             command,
             env=environ,
             cwd=folder,
@@ -471,6 +496,9 @@ def run_command(
         ) from None
     except subprocess.TimeoutExpired:
         raise NoAnswerError(f"`{command[0]}` did not answer within {timeout:g} s") from None
+    if is_question and _asked is not None and result.returncode == 0:
+        _asked[tuple(command)] = result
+    return result
 
 
 class Client:

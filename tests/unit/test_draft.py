@@ -307,7 +307,7 @@ def test_what_a_program_reports_is_shown_and_ranked(host: StubHost) -> None:
         assert f"  {row}\n" in shown.stdout
     (status,) = json.loads(host.hpc_amp("status", "fit", "--json").stdout)
     assert (status["step"], status["total_steps"]) == (2, 2)
-    lines = (host.work / "runs" / "fit" / "latest" / "metrics.jsonl").read_text().splitlines()
+    lines = (Path(status["run_dir"]) / "metrics.jsonl").read_text().splitlines()
     assert [set(json.loads(line)) for line in lines] == [
         {"step", "time", "loss", "lr"}, {"step", "time", "loss", "lr"}, {"time", "accuracy"},
     ]  # fmt: skip
@@ -527,7 +527,7 @@ def test_reports_keep_what_hpc_amp_writes(host: StubHost) -> None:
     assert "refused report: time" in first.stdout and "refused too" in first.stdout, first.stdout
     host.hpc_amp("run", "fit.py", *options[:3], "container.env={TOKEN: other}")
     runs = sorted(str(path) for path in (host.work / "runs" / "fit").glob("2*"))
-    assert "  6  " in host.hpc_amp("status").stdout
+    assert "\t6\t" in host.hpc_amp("status").stdout
     assert "step 6\n" in host.hpc_amp("status", runs[0]).stdout
     shown = host.hpc_amp("compare", *runs)
     assert "secret" not in shown.stdout and "container.env.TOKEN" in shown.stdout

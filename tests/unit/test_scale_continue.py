@@ -58,7 +58,7 @@ cd {state}
 [ ! -e silent ] || {{ echo "slurm_load_jobs error: Unable to contact" >&2; exit 1; }}
 [ "${{*:1:5}}" = "-h -u $(id -u) --states=all -o" ] || exit 1
 case $6 in
-  "%i|%T|%r") cat queue ;;
+  "%i|%T|%r|%S") cat queue ;;
   "%i|%o") cat folders ;;
   *) exit 1 ;;
 esac

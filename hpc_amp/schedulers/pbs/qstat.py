@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 
 from hpc_amp.schedulers.answers import JobStatus
@@ -43,6 +44,16 @@ def _reason(comment: str) -> str:
     return "" if re.match(r"Job run at|Job Array Began|Job was sent", comment) else comment
 
 
+def _start(attributes: Mapping[str, str]) -> int | None:
+    """When PBS expects to start a job, if the administrator lets it estimate that
+    (backfilling, or `est_start_time_freq`). The time is written as by `ctime`."""
+    try:
+        text = attributes["estimated.start_time"]
+        return int(text) if text.isdecimal() else int(time.mktime(time.strptime(text)))
+    except (KeyError, ValueError):
+        return None
+
+
 def job_status(attributes: Mapping[str, str]) -> JobStatus:
     """The status of a job from its attributes in `qstat -f`."""
     state, comment = attributes.get("job_state", ""), attributes.get("comment", "")
@@ -53,7 +64,8 @@ def job_status(attributes: Mapping[str, str]) -> JobStatus:
         waits = "after" in attributes.get("depend", "")
         if state == "H" and waits and "s" in attributes.get("Hold_Types", ""):
             return JobStatus("pending", "waits for another job", after=True)
-        return JobStatus("pending", _reason(comment) or ("held" if state == "H" else ""))
+        reason = _reason(comment) or ("held" if state == "H" else "")
+        return JobStatus("pending", reason, start=_start(attributes))
     status = attributes.get("Exit_status")
     if status is None:
         return JobStatus("ended", "it never ran: it was deleted, or the job it waited for was")

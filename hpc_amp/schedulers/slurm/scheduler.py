@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -99,6 +100,17 @@ class Slurm(Scheduler):
         except (OSError, subprocess.TimeoutExpired):
             return False
         return ping.returncode == 0
+
+    def cluster(self) -> str:
+        """`ClusterName` of slurm.conf. On a "configless" cluster, slurmd keeps a copy."""
+        given = os.environ.get("SLURM_CONF")
+        files = [Path(given)] if given else [*FILES, Path("/run/slurm/conf/slurm.conf")]
+        for file in files:
+            with contextlib.suppress(OSError):  # it is not there
+                text = file.read_text(errors="replace")
+                found = re.search(r"(?im)^\s*ClusterName\s*=\s*(\S+)", text)
+                return found[1] if found else ""
+        return ""
 
     def default_launcher(self, job: Job) -> str:
         """srun, with one task for each rank."""
