@@ -11,6 +11,7 @@ from hpc_amp.campaigns.points import Point, short_names
 from hpc_amp.campaigns.status import DROPPED, UNDER_WAY, PointStatus
 from hpc_amp.campaigns.tables import Table, as_text
 from hpc_amp.campaigns.words import NOT_KNOWN, count, milliseconds, one_line, under_way
+from hpc_amp.jobs.status import RunStatus
 
 Labels = Mapping[str, Mapping[int, str]]
 """Further columns of a table: title -> number of a point -> text."""
@@ -53,9 +54,7 @@ def status_table(
         if repeats:
             row.append(str(status.point.repeat))
         row.append(status.state)
-        row.append(
-            NOT_KNOWN if run is None or run.step is None else f"{run.step}/{run.total_steps}"
-        )
+        row.append(_step(run))
         if measures:
             row.append(
                 NOT_KNOWN if status.step_seconds is None else milliseconds(status.step_seconds)
@@ -111,3 +110,10 @@ def nothing_to_continue(statuses: Sequence[PointStatus], noun: str, done: str) -
         ended = f"are {done}" if done != "finished" else "have finished"
         return f"all {noun}s {ended}{less}"
     return f"{under_way(number, noun)}; there is nothing to continue"
+
+
+def _step(run: RunStatus | None) -> str:
+    """The step of a run, with the number of all steps if it is known."""
+    if run is None or run.step is None:
+        return NOT_KNOWN
+    return str(run.step) if run.total_steps is None else f"{run.step}/{run.total_steps}"
