@@ -199,7 +199,7 @@ CASES = {
     "job",
     RUN + "zzz: 3": f"job.yaml:3: unknown key zzz; the keys at the top level are {TOP_KEYS}",
     RUN + "launch:\n  qq: 3": "job.yaml:4: unknown key launch.qq; the keys of launch are method, "
-    "mpi, fabric, args, forward_signals, timeout, preflight",
+    "mpi, fabric, args, label, forward_signals, timeout, preflight",
     RUN
     + '"a\\nb": 3': f"job.yaml:3: unknown key 'a\\nb'; the keys at the top level are {TOP_KEYS}",
     # null and missing
@@ -250,10 +250,11 @@ CASES = {
     RUN + "job: {queue: {a: b}}": "job.yaml:3: job.queue: must be text, not a mapping; put a text "
     "with brackets or ': ' in quotes",
     RUN + "job: 4": "job.yaml:3: job: must be a section with keys, not '4'; its keys are nodes, "
-    "gpus_per_node, ranks_per_node, cpus_per_gpu, memory, walltime, queue, account, directives, "
+    "gpus_per_node, ranks_per_node, cpus_per_gpu, memory, exclusive, walltime, queue, account, "
+    "directives, "
     "skip_directives, setup, stop_margin, grace, max_restarts, chain",
     RUN + "launch: [srun]": "job.yaml:3: launch: must be a section with keys, not a list; its keys "
-    "are method, mpi, fabric, args, forward_signals, timeout, preflight",
+    "are method, mpi, fabric, args, label, forward_signals, timeout, preflight",
     "name: x\nrun: python a.py": "job.yaml:2: run: must be a list, not 'python a.py'; write "
     "[first, second]",
     RUN + "container:\n  bind: /scratch": "job.yaml:4: container.bind: must be a list, not "
