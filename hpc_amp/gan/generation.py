@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,12 @@ class Request:
         stride = self.batch_size * self.ranks
         for first in range(self.rank * self.batch_size, len(self.files), stride):
             yield self.files[first : first + self.batch_size]
+
+    def sequences(self) -> list[list[Path]]:
+        """The files of this rank, for a model of video: all files of a folder are a sequence, in
+        the order of their names, and the ranks share the sequences."""
+        groups = [list(group) for _, group in itertools.groupby(self.files, lambda f: f.parent)]
+        return groups[self.rank :: self.ranks]
 
     def seeds(self, files: Sequence[Path]) -> Tensor:
         """A seed for each file: int64 [B] on the CPU."""
