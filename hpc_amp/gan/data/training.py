@@ -131,7 +131,7 @@ def prepare_videos(
     place = Place(train, world, device)
     if data.name == "synthetic":
         labels = min(data.labels, len(COLOURS))
-        training, test = (_drawn_videos(data, labels, split) for split in ("train", "test"))
+        training, test = (drawn_videos(data, labels, split) for split in ("train", "test"))
         return _prepare(
             "SYNTHETIC videos",
             training,
@@ -145,7 +145,8 @@ def prepare_videos(
     return _prepare(data.folder.name, training, test, _readers(data, world), place)
 
 
-def _drawn_videos(data: VideoData, labels: int, split: str) -> VideoSet:
+def drawn_videos(data: VideoData, labels: int, split: str) -> VideoSet:
+    """The sequences of a split of a synthetic set, with `labels` labels."""
     count = data.synthetic.train if split == "train" else data.synthetic.test
     drawn = DrawnVideos(count, labels, data.size, data.synthetic, split)
     frames = drawn.frames

@@ -1,4 +1,5 @@
-"""Optical flow: warping by it, composing it, and where it leads out of the image.
+"""Optical flow: warping by it, composing it, where it leads out of the image, and what it is
+estimated from.
 
 A flow [B, 2, H, W] is a backward flow in pixels: the point that is at (x, y) in a frame was at
 (x + flow[0], y + flow[1]) in the frame before it. All computations here are fp32, also under
@@ -50,7 +51,7 @@ def gather_bilinear(images: Tensor, flow: Tensor) -> Tensor:
         place = (top.long() + down).clamp(max=height - 1) * width
         place = place + (left.long() + right).clamp(max=width - 1)
         index = place.flatten(1)[:, None].expand(-1, flat.shape[1], -1)
-        return flat.gather(2, index).unflatten(2, (height, width))
+        return flat.gather(2, index).view(*flat.shape[:2], height, width)
 
     above = at(0, 0) * (1 - right_share) + at(0, 1) * right_share
     below = at(1, 0) * (1 - right_share) + at(1, 1) * right_share
@@ -61,6 +62,27 @@ def compose(flow: Tensor, before: Tensor) -> Tensor:
     """The flow over two frames, of `flow` to the frame before and of the flow `before` that this
     frame has: float32 [B, 2, H, W]."""
     return flow.float() + warp(before, flow)
+
+
+def correlation(now: Tensor, before: Tensor, radius: int) -> Tensor:
+    """How well each pixel of `now` fits the pixels around its place in `before`, [B, C, H, W] both:
+    [B, (2 radius + 1)^2, H, W] in the type of `now`, the sums over channels of the products, less
+    their mean over all places.
+
+    The first channel is for the flow (-radius, -radius), the next ones go from left to right, then
+    down. Of one-hot label maps, a product is 1 where the labels are equal. Beyond the border is 0.
+    """
+    with torch.autocast(now.device.type, enabled=False):
+        height, width = now.shape[2:]
+        wide = F.pad(before.float(), (radius,) * 4)
+        wanted, side = now.float(), range(2 * radius + 1)
+        products = [
+            (wanted * wide[:, :, down : down + height, right : right + width]).sum(1)
+            for down in side
+            for right in side
+        ]
+        found = torch.stack(products, 1)
+        return (found - found.mean(1, keepdim=True)).to(now.dtype)
 
 
 def inside(flow: Tensor) -> Tensor:

@@ -56,6 +56,12 @@ class FlowNetwork:
     """Convolutions of stride 2."""
     blocks: Annotated[Natural, NETWORK] = 6
     """Residual blocks at the smallest size."""
+    norm: Annotated[Literal["instance", "none"], NETWORK] = "instance"
+    """Normalisation of the layers outside of the residual blocks."""
+    correlation: Annotated[Natural, NETWORK] = 0
+    """Show the network, too, how well the label map fits the one before when moved by up to so many
+    pixels in each direction: (2 n + 1)^2 more channels. It learns small movements much faster
+    then. The paper has 0: none."""
     scale: Annotated[float, above(0), NETWORK] = 20.0
     """Pixels of flow for an output of 1: about the largest movement from frame to frame."""
 

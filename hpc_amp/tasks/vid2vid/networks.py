@@ -22,7 +22,7 @@ from hpc_amp.gan.config import SpectralName
 from hpc_amp.gan.layers import ConvBlock, ResidualBlock, Upsample, initialize, upsample
 from hpc_amp.gan.norms import Spade
 from hpc_amp.gan.spectral import advance, held, spectral_norm
-from hpc_amp.gan.video.warp import warp
+from hpc_amp.gan.video.warp import correlation, warp
 from hpc_amp.tasks.vid2vid.config import FlowNetwork, Vid2vidNetworks
 
 WARPED_CHANNELS = 4
@@ -89,7 +89,7 @@ class FlowEstimator(nn.Module):
     def __init__(self, inputs: int, config: FlowNetwork, spectral: SpectralName) -> None:
         super().__init__()
         self.scale = config.scale
-        block = partial(ConvBlock, norm="instance", activation_name="leaky", spectral=spectral)
+        block = partial(ConvBlock, norm=config.norm, activation_name="leaky", spectral=spectral)
         widths = [config.width * 2**level for level in range(config.halvings + 1)]
         layers: list[nn.Module] = [block(inputs, widths[0], 7)]
         layers += [block(before, after, stride=2) for before, after in itertools.pairwise(widths)]
@@ -99,6 +99,14 @@ class FlowEstimator(nn.Module):
         self.body = nn.Sequential(*layers)
         self.flow = nn.Conv2d(widths[0], 2, 3, padding=1)
         self.mask = nn.Conv2d(widths[0], 1, 3, padding=1)
+
+    def settle(self) -> None:
+        """Draw weights that keep the size of values from layer to layer without normalisation, and
+        begin with small flows."""
+        initialize(self, "kaiming")
+        with torch.no_grad():
+            self.flow.weight.mul_(0.1)
+            self.mask.weight.mul_(0.1)
 
     def forward(self, seen: Tensor) -> tuple[Tensor, Tensor]:
         """Flow, and mask."""
@@ -128,7 +136,8 @@ class Vid2vidGenerator(nn.Module):
             block(seen, channels[0]),
             *(block(before, after, stride=2) for before, after in itertools.pairwise(channels)),
         )
-        self.flow = FlowEstimator(seen, networks.flow, spectral)
+        fits = (2 * networks.flow.correlation + 1) ** 2 if networks.flow.correlation else 0
+        self.flow = FlowEstimator(seen + fits, networks.flow, spectral)
         self.head = FrameBlock(channels[-1], channels[-1], condition, networks, warped=False)
         downwards = list(itertools.pairwise(reversed(channels)))
         self.up = nn.ModuleList(
@@ -143,6 +152,8 @@ class Vid2vidGenerator(nn.Module):
         )
         self.last = nn.Conv2d(channels[0], 3, 3, padding=1)
         initialize(self, "xavier")
+        if networks.flow.norm == "none":
+            self.flow.settle()
 
     def forward(
         self,
@@ -206,7 +217,11 @@ class Vid2vidGenerator(nn.Module):
         seen = torch.cat(
             (images_before.flatten(1, 2).to(now.dtype), conditions_before.flatten(1, 2), now), 1
         )
-        flow, mask = self.flow(seen)
+        evidence = seen
+        if radius := self.networks.flow.correlation:
+            fits = correlation(now, conditions_before[:, -1], radius)
+            evidence = torch.cat((seen, fits), 1)
+        flow, mask = self.flow(evidence)
         warped = warp(images_before[:, -1], flow)
         shown = torch.cat((warped, mask), 1).to(now.dtype)
         drawn = self._decode(self.encoder(seen), now, shown)
