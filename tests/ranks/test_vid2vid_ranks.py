@@ -1,15 +1,19 @@
-"""vid2vid on two ranks: as on one, exact resume."""
+"""vid2vid on two ranks: as on one, exact resume, and generated sequences."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rank_trainings import check_resume, train_models
+from support.rank_trainings import check_resume, run_on, train_models
 from support.training import curve
 from support.vid2vid import LOSSES, METRICS, plain_train
+from support.video import write_videos
 from support.warm import Warm
+
+from hpc_amp.config.schema import Job, to_plain
 
 pytestmark = pytest.mark.ranks
 
@@ -35,9 +39,10 @@ STOP = 4
 """In the middle of the second epoch, whose sequences are longer."""
 
 
-def test_two_ranks_train_as_one_and_resume_exactly(warm: Warm, tmp_path: Path) -> None:
+def test_two_ranks_train_resume_and_generate_as_one(warm: Warm, tmp_path: Path) -> None:
     """The same sequences in each step, the same losses and metrics, also where sequences grow; a
-    resume under fp16 with overflows and accumulation is bit-exact."""
+    resume under fp16 with overflows and accumulation is bit-exact. Then both ranks generate what
+    one does, each its share of the sequences."""
     train_models(warm, tmp_path, {"vid2vid": (plain_train(**PARITY), plain_train(**FP16))}, STOP)
     folder = tmp_path / "vid2vid"
     one, two = (folder / f"parity-{ranks}" for ranks in (1, 2))
@@ -51,3 +56,18 @@ def test_two_ranks_train_as_one_and_resume_exactly(warm: Warm, tmp_path: Path) -
         assert [v for _, v in seen] == pytest.approx([v for _, v in expected], rel=2e-2, abs=1e-3)
     curves = [*(f"train/{loss}" for loss in LOSSES), *(f"eval/{metric}" for metric in METRICS)]
     check_resume(folder / "stopped", folder / "whole", STOP, curves)
+
+    write_videos(tmp_path / "data", sequences=3)
+    plain = {**to_plain(Job(name="vid2vid")), "train": plain_train(**PARITY)}
+    (one / "job.json").write_text(json.dumps({"job": plain}))
+    words = ["-m", "hpc_amp.train.generate", one, "--input", tmp_path / "data/test_A"]
+    words += ["--instances", tmp_path / "data/test_inst", "--device", "cpu"]
+    made = {}
+    for ranks in (1, 2):
+        output = tmp_path / f"out {ranks}"
+        said = run_on(warm, ranks, *words, "--output", output)
+        files = sorted(path for path in output.rglob("*.png"))
+        made[ranks] = {str(file.relative_to(output)): file.read_bytes() for file in files}
+    assert "rank 0: 8 images in" in said and "rank 1: 4 images in" in said
+    assert len(made[1]) == 12 and made[2] == made[1]
+    assert "scene 2/frame-003.png" in made[1]
