@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,8 +51,10 @@ class Request:
     def sequences(self) -> list[list[Path]]:
         """The files of this rank, for a model of video: all files of a folder are a sequence, in
         the order of their names, and the ranks share the sequences."""
-        groups = [list(group) for _, group in itertools.groupby(self.files, lambda f: f.parent)]
-        return groups[self.rank :: self.ranks]
+        groups: dict[Path, list[Path]] = {}
+        for file in self.files:
+            groups.setdefault(file.parent, []).append(file)
+        return list(groups.values())[self.rank :: self.ranks]
 
     def seeds(self, files: Sequence[Path]) -> Tensor:
         """A seed for each file: int64 [B] on the CPU."""

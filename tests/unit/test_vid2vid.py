@@ -271,6 +271,12 @@ def test_a_resume_is_bit_exact_where_sequences_grow(tmp_path: Path) -> None:
 # -- generate --------------------------------------------------------------------------------------
 
 
+def test_a_folder_in_a_sequence_is_another_sequence() -> None:
+    files = [Path("in", name) for name in ("a/1.png", "a/b/1.png", "a/c.png", "d/1.png")]
+    request = Request(folder=Path("in"), files=files)
+    assert request.sequences() == [[files[0], files[2]], [files[1]], [files[3]]]
+
+
 def test_frames_of_several_sequences_are_made_on_any_number_of_ranks(tmp_path: Path) -> None:
     """As the evaluation makes them; one sequence does not see another."""
     write_videos(tmp_path / "data", sequences=5)

@@ -210,6 +210,17 @@ def test_a_folder_gives_what_was_written(tmp_path: Path) -> None:
     assert batch.first(1).inputs is not None and len(batch.first(1)) == 1
 
 
+def test_a_folder_in_a_sequence_is_another_sequence(tmp_path: Path) -> None:
+    write_videos(tmp_path)
+    for part in "AB":
+        (tmp_path / f"train_{part}/scene 1").rename(tmp_path / f"train_{part}/scene 0/frame-001b")
+    data = from_plain(VideoData, {"name": "folder", "root": str(tmp_path), "flow": "none"})
+    files, _ = data.scan_sequences()
+    assert files.lengths == (4, 4)
+    folders = [str(Path(path).parent.name) for path in files.frames.images]
+    assert folders == [*["scene 0"] * 4, *["frame-001b"] * 4]
+
+
 def test_what_is_wrong_with_a_folder_of_videos(tmp_path: Path) -> None:
     folder: dict[str, Any] = {"name": "folder", "root": str(tmp_path)}
     with pytest.raises(DataError, match=r"no videos in .*: expected train_A and train_B"):

@@ -78,7 +78,8 @@ def _scan_split(
             raise FolderError(f"no maps of instances in {folder}: set instances=false")
         maps = by_name(folder)
         check_partners(frames, maps, made, folder)
-    names = sorted(frames)
+    # A folder of a sequence may have folders, which are other sequences.
+    names = sorted(frames, key=lambda name: (os.path.dirname(name), name))
     sequences = [list(group) for _, group in itertools.groupby(names, os.path.dirname)]
     if "" in {os.path.dirname(name) for name in names}:
         raise FolderError(f"{made} has frames outside of the folders of sequences")
