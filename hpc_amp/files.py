@@ -1,4 +1,5 @@
-"""Atomic writes: whoever reads a file sees its old content or its new content, never a part of it.
+"""Small files: reading JSON, and atomic writes. Whoever reads a file sees its old content or its
+new content, never a part of it.
 
 The new content is written to a temporary file in the same folder, which is then renamed. The
 permissions are those that the user's umask gives. The files are not fsynced: after a crash of the
@@ -44,6 +45,16 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON atomically. Raises OSError."""
     write_atomically(path, json_text(content))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file. Returns an empty dictionary if the file is missing, damaged
+    or no object."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def json_text(content: Mapping[str, Any]) -> str:

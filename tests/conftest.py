@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -18,6 +20,9 @@ from support.environment import in_ci
 from support.stubs import StubHost
 from support.warm import Warm
 from support.warm_python import WarmPython
+
+# Nothing of what the tests are collected into is garbage, and there are ten thousand of them.
+gc.disable()
 
 # A shell lets what it starts in the background ignore Ctrl-C, and all that the tests start inherits
 # that: `tests/run` runs parts of the tests so.
@@ -52,6 +57,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return 2 if item.get_closest_marker("slurm") else 0
 
     items.sort(key=turn)
+
+
+def pytest_collection_finish() -> None:
+    """From now on there is garbage. The collector need not look at the tests, and at torch."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The folders that the tests use are not recorded in the state folder of the user."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(scope="session")
@@ -112,3 +129,10 @@ def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = WarmPython(tmp_path_factory.mktemp("warm"))
     yield made.python
     made.close()
+
+
+@pytest.fixture(scope="session")
+def warm_cluster(cluster: test_cluster.Cluster, warm_python: Path) -> test_cluster.Cluster:
+    """The cluster with that Python in its containers."""
+    folder = str(warm_python.parents[1])
+    return dataclasses.replace(cluster, binds=[*cluster.binds, folder], python=str(warm_python))

@@ -8,12 +8,13 @@ keeps an uninitialised momentum buffer, and the second step makes the weights Na
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hpc_amp.amp.norm import by_device_and_dtype
 from hpc_amp.config import schema
 
 
@@ -58,7 +59,7 @@ class LossScaler:
         ranks.
         """
         finite: Tensor | None = None
-        for group in _by_device_and_dtype(gradients):
+        for group in by_device_and_dtype(gradients):
             torch._foreach_mul_(group, 1.0 / self.value)
             ok = torch.isfinite(_magnitude(group))
             finite = ok if finite is None else finite & ok.to(finite.device)
@@ -126,10 +127,3 @@ def _magnitude(tensors: list[Tensor]) -> Tensor:
     # One fused pass over all of them. It overflows only for finite gradients that are so large that
     # they could not be used either.
     return torch.stack(torch._foreach_norm(tensors)).sum(dtype=torch.float32)
-
-
-def _by_device_and_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for tensor in tensors:
-        groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-    return list(groups.values())

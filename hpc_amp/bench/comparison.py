@@ -12,6 +12,7 @@ from typing import Any
 from hpc_amp.bench.plan import PRECISION_KEYS
 from hpc_amp.campaigns.folder import Campaign
 from hpc_amp.campaigns.points import Point, short_names
+from hpc_amp.campaigns.reported import BATCH, RATE
 from hpc_amp.campaigns.spread import quartiles
 from hpc_amp.campaigns.status import PointStatus
 from hpc_amp.campaigns.timing import RankTiming
@@ -52,9 +53,13 @@ class MeasuredRun:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The metrics of the last evaluation."""
+        """The metrics of the last evaluation, or those that the program reported last."""
         metrics = self.summary.get("metrics") or {}
-        return {name: value for name, value in metrics.items() if type(value) in (int, float)}
+        return {
+            name: value
+            for name, value in metrics.items()
+            if type(value) in (int, float) and name not in (BATCH, RATE)
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +104,15 @@ class Comparison:
         return int(self.campaign.options["warmup"])
 
     @property
-    def steps(self) -> int:
-        """Measured steps of a run."""
-        return int(self.campaign.options["steps"])
+    def steps(self) -> int | None:
+        """Measured steps of a run; None if all steps of the program are."""
+        steps = self.campaign.options["steps"]
+        return None if steps is None else int(steps)
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the user's own program reported the times."""
+        return self.first is not None and self.first.ranks[0].reported
 
     @property
     def first(self) -> MeasuredRun | None:

@@ -20,12 +20,15 @@ _SPEED, _MEMORY, _GREY = "#0072B2", "#D55E00", "#555555"
 
 
 def draw(comparison: Comparison) -> dict[str, bytes]:
-    """The picture as `png` and `svg`. The comparison must have at least one row."""
+    """The picture as `png`, `svg` and `pdf`. The comparison must have at least one row."""
 
     def draw_both(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        _draw_speed(left, comparison)
-        _draw_memory(right, comparison)
+        if comparison.is_reported:
+            _draw_speed(figure.subplots(), comparison)
+        else:
+            left, right = figure.subplots(1, 2)
+            _draw_speed(left, comparison)
+            _draw_memory(right, comparison)
         _write_conditions(figure, comparison)
 
     return make_picture(6.4, 3.4, draw_both)

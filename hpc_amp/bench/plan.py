@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpc_amp.campaigns.measuring import Measuring
+from hpc_amp.campaigns.measuring import NO_RESTARTS, USUAL_STEPS, Measuring, whole_nodes
 from hpc_amp.campaigns.plan import CampaignPlan, plan_campaign
 from hpc_amp.campaigns.points import Point, Space, read_space
-from hpc_amp.config.load import read_job
+from hpc_amp.config.load import JobText, read_job
 from hpc_amp.config.schema import Precision
 from hpc_amp.config.site import Site
 from hpc_amp.config.sites import HERE, site_of
-from hpc_amp.errors import ConfigError, UsageError
+from hpc_amp.errors import UsageError
 from hpc_amp.schedulers import get_scheduler
 
 USUAL = ("fp32", "tf32", "bf16", "fp16", "O2")
@@ -31,7 +31,7 @@ class BenchOptions:
     table: Path | None = None
     repeats: int
     warmup: int
-    steps: int
+    steps: int | None
     here: bool
 
 
@@ -42,29 +42,34 @@ def usual_precisions(gpus: bool) -> tuple[str, ...]:
 
 
 def plan_bench(
-    config: Path, overrides: Sequence[str], parent: Path, options: BenchOptions
+    config: Path | JobText, overrides: Sequence[str], parent: Path, options: BenchOptions
 ) -> CampaignPlan:
     """Plan a benchmark, and validate every point. Writes nothing to disk. Raises ConfigError if a
-    point is wrong or the job has no built-in task."""
+    point is wrong, and UsageError if an option does not fit the job."""
     given = [*overrides, f"site={HERE}"] if options.here else overrides
     space = read_space(given, table=options.table, must_vary=False)
     source = read_job(config, space.fixed)
-    loaded = source.validate(site_of(source).defaults)
+    site = site_of(source)
+    loaded = source.validate(site.defaults)
     if loaded.job.train is None:
-        raise ConfigError(
-            "bench measures a built-in task, and this job has none",
-            where=loaded.where("run"),
-            hint="write train: instead of run:",
-        )
-    measuring = Measuring(warmup=options.warmup, steps=options.steps, evaluate="at the end")
-    changes = measuring.overrides(loaded.job.train)
+        if options.precisions is not None:
+            raise UsageError(
+                "--precisions sets a key of a task, and this job runs your own program",
+                hint="vary an argument of the program: -- --precision=fp32,bf16",
+            )
+        changes = [*NO_RESTARTS, *whole_nodes(loaded.job, site)]
+        space = replace(space, fixed=(*space.fixed, *changes))
+        return plan_campaign(source.with_overrides(changes), space, parent, repeats=options.repeats)
+    steps = options.steps or USUAL_STEPS
+    measuring = Measuring(warmup=options.warmup, steps=steps, evaluate="at the end")
+    changes = [*measuring.overrides(loaded.job.train), *whole_nodes(loaded.job, site)]
     precisions = options.precisions or usual_precisions(loaded.job.resources.gpus_per_node > 0)
     space = with_precisions(space, precisions, asked=options.precisions is not None)
     space = replace(space, fixed=(*space.fixed, *changes))
     return plan_campaign(source.with_overrides(changes), space, parent, repeats=options.repeats)
 
 
-def busy_site(config: Path, overrides: Sequence[str], table: Path | None) -> Site | None:
+def busy_site(config: Path | JobText, overrides: Sequence[str], table: Path | None) -> Site | None:
     """The site of the job, if this machine seems to be one of its login nodes: the site has a
     scheduler, and this is not a job of it. Otherwise None. Raises ConfigError and UsageError."""
     source = read_job(config, read_space(overrides, table=table, must_vary=False).fixed)

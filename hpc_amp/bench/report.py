@@ -11,6 +11,7 @@ from hpc_amp.bench.picture import draw
 from hpc_amp.bench.sentences import conditions, is_of_cpu, missing, warnings
 from hpc_amp.campaigns.output import Written, why_no_pictures, write_file
 from hpc_amp.campaigns.overview import cells, facts
+from hpc_amp.campaigns.reported import HOW, SILENT
 from hpc_amp.campaigns.tables import Table, as_text
 from hpc_amp.campaigns.words import NOT_KNOWN, mebibytes, milliseconds, significant
 
@@ -27,8 +28,9 @@ def to_text(comparison: Comparison) -> str:
         columns = (*names, *_COLUMNS, *comparison.metrics, "skipped")
         table = Table(columns, rows, words=frozenset(names))
         parts.append("\n".join(as_text(table)))
+    silent = any(status.reason == SILENT for status in comparison.missing)
     for title, lines in (
-        ("not measured", missing(comparison)),
+        ("not measured", [*missing(comparison), *(HOW.splitlines() if silent else [])]),
         ("warnings", list(warnings(comparison))),
     ):
         if lines:
@@ -41,8 +43,11 @@ def _cells(comparison: Comparison, row: SettingResult) -> tuple[str, ...]:
     return (
         *cells(row.setting),
         f"{len(row.runs)}/{comparison.campaign.repeats}",
-        milliseconds(row.step_seconds),
-        f"{milliseconds(low)}-{milliseconds(high)}",
+        *(
+            (milliseconds(row.step_seconds), f"{milliseconds(low)}-{milliseconds(high)}")
+            if row.runs[0].ranks[0].has_batch
+            else (NOT_KNOWN, NOT_KNOWN)
+        ),
         significant(row.samples_per_second),
         NOT_KNOWN if row.speedup is None else f"{row.speedup:.2f}",
         NOT_KNOWN if row.peak_memory is None else mebibytes(row.peak_memory),
@@ -82,7 +87,7 @@ def to_json(comparison: Comparison) -> str:
 
 
 def _row(comparison: Comparison, row: SettingResult) -> dict[str, Any]:
-    return {
+    plain: dict[str, Any] = {
         "setting": row.label,
         "values": dict(zip(comparison.campaign.keys, row.setting.values, strict=True)),
         "tf32": row.runs[0].facts.get("tf32"),
@@ -93,7 +98,7 @@ def _row(comparison: Comparison, row: SettingResult) -> dict[str, Any]:
         "speedup": row.speedup,
         "speedup_of_rounds": row.speedup_spread,
         "peak_memory_bytes": row.peak_memory,
-        "data_wait": row.data_wait,
+        "data_wait": None if comparison.is_reported else row.data_wait,
         "communication": row.communication,
         "metrics": row.metrics,
         "skipped_steps": row.skipped_steps,
@@ -109,12 +114,16 @@ def _row(comparison: Comparison, row: SettingResult) -> dict[str, Any]:
             for run in row.runs
         ],
     }
+    if not row.runs[0].ranks[0].has_batch:  # steps are not known
+        plain |= dict.fromkeys(("step_seconds", "step_quartiles", "fastest_and_slowest_run"))
+        plain["runs"] = [{**run, "step_seconds": None} for run in plain["runs"]]
+    return plain
 
 
 def write_report(comparison: Comparison, folder: Path) -> Written:
     """Write `bench.txt` and `bench.json` into `folder`, which is created. If matplotlib is
-    installed and a run is measured, also write `bench.png` and `bench.svg`. Raises UsageError if a
-    file cannot be written."""
+    installed and a run is measured, also write `bench.png`, `bench.svg` and `bench.pdf`. Raises
+    UsageError if a file cannot be written."""
     files = {
         "bench.txt": (to_text(comparison) + "\n").encode(),
         "bench.json": to_json(comparison).encode(),

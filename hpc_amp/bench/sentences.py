@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpc_amp.bench.comparison import Comparison
+from hpc_amp.campaigns.reported import NOT_REPORTED
 from hpc_amp.campaigns.status import PointStatus
+from hpc_amp.campaigns.timing import RankTiming
 from hpc_amp.campaigns.words import count, joined, percent
 
 CPU = (
@@ -26,7 +28,7 @@ _SAME_FOR_ALL = {
 
 def is_of_cpu(comparison: Comparison) -> bool:
     """Whether the ranks computed on CPUs, or will do so if nothing is measured yet."""
-    kinds = comparison.facts("device_type")
+    kinds = [] if comparison.is_reported else comparison.facts("device_type")
     return "cpu" in kinds if kinds else not any(group.gpus for group in comparison.campaign.groups)
 
 
@@ -35,6 +37,8 @@ def conditions(comparison: Comparison) -> list[str]:
     first = comparison.first
     if first is None:
         return []
+    if comparison.is_reported:
+        return _as_reported(comparison, first.ranks[0])
     rank, facts = first.ranks[0], first.facts
     environment: dict[str, Any] = facts.get("environment") or {}
     batches = joined([f"{int(size):,}" for size in comparison.values("batch_size")])
@@ -58,6 +62,25 @@ def conditions(comparison: Comparison) -> list[str]:
         ", ".join(machine),
         ", ".join(versions),
         f"{_layout(comparison)}; TF32 {_tf32(comparison)}",
+    ]
+
+
+def _as_reported(comparison: Comparison, rank: RankTiming) -> list[str]:
+    """The lines for the user's own program."""
+    batches = joined([f"{int(size):,}" for size in comparison.values("batch_size")])
+    batch = f"batch of {batches}" if rank.has_batch else "a batch that is not reported"
+    known = {
+        "device": joined(comparison.values("device")),
+        "host": f"host {joined(comparison.values('host'))}",
+        "torch": f"torch {joined(comparison.values('torch'))}",
+    }
+    machine = [words for key, words in known.items() if getattr(rank, key) != NOT_REPORTED]
+    return [
+        f"own program, {batch} on {count(rank.world_size, 'rank')}, throughput as rank 0 reports "
+        "it",
+        f"{count(comparison.warmup, 'step')} of warm-up, {count(len(rank.steps), 'report')} "
+        f"measured, {count(comparison.campaign.repeats, 'repeat')}",
+        *([", ".join(machine)] if machine else []),
     ]
 
 
@@ -108,8 +131,9 @@ def warnings(comparison: Comparison) -> Iterator[str]:
     fewest = [
         min(len(rank.steps) for rank in run.ranks) for row in comparison.rows for run in row.runs
     ]
-    short = sum(steps < comparison.steps for steps in fewest)
-    if short:
+    planned = comparison.steps
+    short = 0 if planned is None else sum(steps < planned for steps in fewest)
+    if short and not comparison.is_reported:
         yield f"{count(short, 'run')} with fewer measured steps than planned"
 
 
@@ -117,6 +141,8 @@ def _varies(comparison: Comparison, key: str) -> bool:
     """Whether a field of `RankTiming` differs because the settings of the benchmark vary it."""
     prefixes = {"batch_size": "train.batch_size", "data": "train.data", "world_size": "job."}
     prefix = prefixes.get(key)
+    if key == "batch_size" and comparison.is_reported:
+        return bool(comparison.campaign.keys)  # an argument may be the batch
     return prefix is not None and any(one.startswith(prefix) for one in comparison.campaign.keys)
 
 

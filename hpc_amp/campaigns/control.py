@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpc_amp.campaigns.folder import Campaign
 from hpc_amp.campaigns.parts import arrays_of
-from hpc_amp.campaigns.record import read_submitted, record_cancelled
+from hpc_amp.campaigns.record import read_submitted, record_cancelled, record_dropped
 from hpc_amp.campaigns.status import UNDER_WAY, PointStatus, point_statuses
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.control import SAVE_SECONDS, ask_to_stop
@@ -70,6 +70,32 @@ def cancel(campaign: Campaign, on_wait: Callable[[], object]) -> list[PointStatu
             if status.job_id is not None and status.job_id not in tasks:
                 scheduler.cancel(status.job_id)
     return before
+
+
+def drop(campaign: Campaign, statuses: Sequence[PointStatus], points: Sequence[int]) -> None:
+    """Leave points out of a campaign. Jobs of theirs that wait in the queue are ended. Raises
+    UsageError if a point does not exist, runs, or waits in a job that makes other points too, and
+    SchedulerError if the scheduler does not answer."""
+    by_index = {status.index: status for status in statuses}
+    waiting = []
+    for point in points:
+        if point not in by_index:
+            raise UsageError(
+                f"there is no point {point}", hint=f"they are 0 to {len(campaign.points) - 1}"
+            )
+        status = by_index[point]
+        single = campaign.submitting == "jobs" and status.job_id is not None
+        if status.state == "pending" and single:
+            waiting.append(status)
+        elif status.state in UNDER_WAY:
+            raise UsageError(
+                f"point {point} is {status.state}",
+                hint=f"wait, or end all: hpc-amp {campaign.view} cancel {campaign.folder}",
+            )
+    record_dropped(campaign, points, f"by hpc-amp {campaign.view} drop")
+    scheduler = get_scheduler(campaign.scheduler)
+    for status in waiting:
+        scheduler.cancel(str(status.job_id))
 
 
 def left_in_queue(campaign: Campaign, statuses: Sequence[PointStatus]) -> list[PointStatus]:

@@ -14,6 +14,7 @@ _DOTS_PER_INCH = 200
 _SETTINGS: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
+    "pdf.fonttype": 42,  # TrueType: some publishers refuse the default, Type 3
     "svg.fonttype": "path",
     "svg.hashsalt": "hpc-amp",
     "text.parse_math": False,
@@ -23,8 +24,8 @@ _SETTINGS: Any = {
 def make_picture(
     width: float, height: float, draw: Callable[[Figure], object], *, font_size: float = 9
 ) -> dict[str, bytes]:
-    """A picture as `png` and `svg`. `width` and `height` are in inches, `font_size` is in points,
-    and `draw` draws the figure. The settings of the user's matplotlibrc are not used."""
+    """A picture as `png`, `svg` and `pdf`. `width` and `height` are in inches, `font_size` is in
+    points, and `draw` draws the figure. The settings of the user's matplotlibrc are not used."""
     from matplotlib import rc_context, rcdefaults
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -38,6 +39,7 @@ def make_picture(
             return {
                 "png": _bytes(figure, "png", {"Software": None}),
                 "svg": _bytes(figure, "svg", {"Date": None, "Creator": None}),
+                "pdf": _bytes(figure, "pdf", {"CreationDate": None, "Creator": None}),
             }
 
 

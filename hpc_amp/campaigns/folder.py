@@ -1,9 +1,10 @@
 """The folder of a campaign.
 
-<parent>/<name>/<UTC time>-<4 letters>/   and   <parent>/<name>/latest -> the newest
+<parent>/<name>/<UTC time>-<4 letters>/   and   <parent>/<name>/latest, a file with the newest id
     campaign.json   view, keys, the values of every point, groups of points with their script
     config.yaml     the job file, as given
     jobs.jsonl      `job.json` of every point, one on each line
+    git.json, git.patch   the state of the user's code in git
     snapshot.tar    the package as `src`, and the user's `code`
     launch.sh       launch script of point 0000; it is adapted for each point of the group
     array-1.sh      the submitted script: it creates the run directory of a point and starts the run

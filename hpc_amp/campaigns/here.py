@@ -16,7 +16,6 @@ from pathlib import Path
 from hpc_amp.campaigns.folder import Campaign
 from hpc_amp.campaigns.parts import Part, arrays_of
 from hpc_amp.campaigns.record import (
-    read_submitted,
     record_cancelled,
     record_queued,
     record_submitted,
@@ -78,14 +77,12 @@ def run_here(
     pool = _Pool(campaign, slots, on_end)
     own_id = arrays_of(campaign).id_of_process(os.getpid())
     waiting: list[tuple[int, Path, int]] = []
-    is_new = not read_submitted(campaign)  # an older campaign does not become `latest` again
     for part in parts:
         script = write_script(campaign, part)
         record_submitted(campaign, part)
         record_queued(campaign, part, [own_id])
         waiting += [(point, script, task) for task, point in enumerate(part.points)]
-    if is_new:
-        rundir.point_latest(campaign.folder)
+    rundir.write_latest(campaign.folder.parent)
     on_record()
     interrupted = threading.Event()
     # The handler sets a flag instead of raising: a process that is being started must be noted.

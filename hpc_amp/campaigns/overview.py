@@ -8,9 +8,10 @@ from typing import Any
 
 from hpc_amp.campaigns.folder import Campaign
 from hpc_amp.campaigns.points import Point, short_names
-from hpc_amp.campaigns.status import UNDER_WAY, PointStatus
+from hpc_amp.campaigns.status import DROPPED, UNDER_WAY, PointStatus
 from hpc_amp.campaigns.tables import Table, as_text
 from hpc_amp.campaigns.words import NOT_KNOWN, count, milliseconds, one_line, under_way
+from hpc_amp.jobs.status import RunStatus
 
 Labels = Mapping[str, Mapping[int, str]]
 """Further columns of a table: title -> number of a point -> text."""
@@ -53,9 +54,7 @@ def status_table(
         if repeats:
             row.append(str(status.point.repeat))
         row.append(status.state)
-        row.append(
-            NOT_KNOWN if run is None or run.step is None else f"{run.step}/{run.total_steps}"
-        )
+        row.append(_step(run))
         if measures:
             row.append(
                 NOT_KNOWN if status.step_seconds is None else milliseconds(status.step_seconds)
@@ -106,5 +105,15 @@ def nothing_to_continue(statuses: Sequence[PointStatus], noun: str, done: str) -
     """Why `continue` submits nothing, as text."""
     number = sum(status.state in UNDER_WAY for status in statuses)
     if not number:
-        return f"all {noun}s are {done}" if done != "finished" else f"all {noun}s have finished"
+        dropped = sum(status.state == DROPPED for status in statuses)
+        less = f", except {count(dropped, noun)} that you dropped" if dropped else ""
+        ended = f"are {done}" if done != "finished" else "have finished"
+        return f"all {noun}s {ended}{less}"
     return f"{under_way(number, noun)}; there is nothing to continue"
+
+
+def _step(run: RunStatus | None) -> str:
+    """The step of a run, with the number of all steps if it is known."""
+    if run is None or run.step is None:
+        return NOT_KNOWN
+    return str(run.step) if run.total_steps is None else f"{run.step}/{run.total_steps}"

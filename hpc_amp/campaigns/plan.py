@@ -19,7 +19,7 @@ from hpc_amp.config.schema import Job, Train
 from hpc_amp.config.site import Site
 from hpc_amp.config.sites import site_of
 from hpc_amp.errors import ConfigError, UsageError
-from hpc_amp.jobs.plan import Plan, absolute_path, make_plan
+from hpc_amp.jobs.plan import Plan, absolute_path, make_plan, origins_of
 from hpc_amp.jobs.render import render
 from hpc_amp.jobs.rundir import new_run_id, resolved
 
@@ -224,6 +224,7 @@ def _resolved_point(
         **common,
         "run_dir": str(run_dir),
         "overrides": [*loaded.overrides, *as_overrides(loaded.job, loaded.expanded)],
+        "origins": origins_of(loaded, plan.site, plan.fabric),
         "workdir": str(run_dir / "code") if job.code is not None else common["workdir"],
         "job": {**common["job"], "train": train, "run": job.run, "container": container},
     }

@@ -62,6 +62,21 @@ def record_cancelled(campaign: Campaign, reason: str) -> None:
     record_event(campaign.folder, "cancelled", reason=reason)
 
 
+def record_dropped(campaign: Campaign, points: Sequence[int], reason: str) -> None:
+    """Record that points are left out of the campaign."""
+    record_event(campaign.folder, "dropped", points=ranges.to_text(points), reason=reason)
+
+
+def read_dropped(campaign: Campaign) -> dict[int, str]:
+    """The points that are left out of the campaign, each with the reason."""
+    return {
+        point: str(event.get("reason", ""))
+        for event in read_events(campaign.folder)
+        if event["state"] == "dropped"
+        for point in ranges.from_text(event["points"])
+    }
+
+
 def read_submitted(campaign: Campaign) -> list[Submitted]:
     """All submissions, oldest first."""
     found: dict[int, Submitted] = {}

@@ -20,6 +20,8 @@ from hpc_amp.schedulers.arrays import Arrays
 
 UNDER_WAY = ("pending", "running", "unknown")
 """States in which a point must not be submitted again."""
+DROPPED = "dropped"
+"""The state of a point that the user has left out of the campaign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,11 @@ class PointStatus:
 
     @property
     def step_seconds(self) -> float | None:
-        """The median time of a step in seconds; None if nothing was measured."""
-        return self.timing.step_seconds if self.timing is not None and self.timing.ranks else None
+        """The median time of a step in seconds; None if it is not known."""
+        timing = self.timing
+        if timing is None or not timing.ranks or not timing.ranks[0].has_batch:
+            return None
+        return timing.step_seconds
 
     def to_plain(self, keys: Sequence[str]) -> dict[str, Any]:
         """The status as JSON values."""

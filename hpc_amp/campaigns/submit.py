@@ -11,7 +11,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.campaigns.folder import Campaign, Submitting, write_description
+from hpc_amp.campaigns import ranges
+from hpc_amp.campaigns.folder import Campaign, Group, Submitting, write_description
 from hpc_amp.campaigns.parts import Part, arrays_of, cut, render_part
 from hpc_amp.campaigns.plan import CampaignPlan
 from hpc_amp.campaigns.record import (
@@ -24,12 +25,15 @@ from hpc_amp.campaigns.record import (
 from hpc_amp.campaigns.snapshot import write_snapshot
 from hpc_amp.campaigns.status import UNDER_WAY, PointStatus, point_statuses
 from hpc_amp.campaigns.view import View
-from hpc_amp.campaigns.words import joined
+from hpc_amp.campaigns.words import count, joined
 from hpc_amp.errors import HpcAmpError, SchedulerError, UnclearError, UsageError
 from hpc_amp.jobs import rundir
+from hpc_amp.jobs.git import record_code_state
+from hpc_amp.jobs.known import remember
 from hpc_amp.jobs.plan import Plan
 from hpc_amp.jobs.submit import waiting_for
 from hpc_amp.schedulers import Scheduler, get_scheduler
+from hpc_amp.schedulers.base import UnreachableError
 from hpc_amp.signals import INTERRUPTING
 
 POLL_SECONDS = 10.0
@@ -138,10 +142,12 @@ def write(campaign: Campaign, plan: CampaignPlan) -> None:
             for group, script in zip(campaign.groups, scripts, strict=True):
                 (campaign.folder / group.script).write_text(script)
             write_snapshot(campaign.folder, [group.plan for group in plan.groups])
+            record_code_state(plan.plan, campaign.folder, campaign.folder.parents[1])
             write_description(campaign)
         except BaseException:
             rundir.discard(campaign.folder)
             raise
+        remember(campaign.folder.parents[1])
     except OSError as error:
         raise UsageError(f"the folder {campaign.folder} cannot be written: {error}") from None
 
@@ -201,12 +207,17 @@ def submit(
     """Submit the parts of a campaign, and return the ids of their jobs. With `max_queued`, wait
     before each part until fewer than so many runs are in the queue.
 
-    Raises SchedulerError if a part is refused. Jobs that were accepted before are on record and
-    continue.
+    If a part is refused, the other parts with the same request are not tried, and those with
+    another request are. Then SchedulerError is raised. Accepted jobs are on record and continue.
     """
     taken: list[str] = []
+    refused: dict[Group, SchedulerError] = {}
+    left: list[int] = []
     room = 0
     for part in parts:
+        if part.group in refused:
+            left += part.points
+            continue
         if max_queued is not None:
             room = room or _wait_for_room(campaign, max_queued)
             room -= 1
@@ -219,14 +230,29 @@ def submit(
                 hint=f"hpc-amp {campaign.view} continue {campaign.folder} searches for it",
             ) from None
         except HpcAmpError as error:
-            if not taken and not job_ids:
-                raise
-            raise SchedulerError(
-                f"{error}; {len(taken) + len(job_ids)} jobs were submitted before",
-                hint=f"hpc-amp {campaign.view} continue {campaign.folder} submits the rest",
-            ) from None
+            if isinstance(error, UnreachableError) or not isinstance(error, SchedulerError):
+                raise _some_refused(campaign, error, [*taken, *job_ids], ()) from None
+            refused[part.group] = error
+            left += part.points[len(job_ids) :]
         taken += job_ids
+    if refused:
+        raise _some_refused(campaign, next(iter(refused.values())), taken, sorted(left))
     return taken
+
+
+def _some_refused(
+    campaign: Campaign, error: HpcAmpError, taken: Sequence[str], points: Sequence[int]
+) -> HpcAmpError:
+    """The error after a submission of which the scheduler has refused `points`, or was not reached.
+    `error` itself if no job was accepted."""
+    if not taken:
+        return error
+    where = f"hpc-amp {campaign.view}"
+    hint = f"{where} continue {campaign.folder} submits the rest"
+    if points:
+        hint += f"; to leave it out: {where} drop {campaign.folder} {ranges.to_text(points)}"
+    were = "was" if len(taken) == 1 else "were"
+    return SchedulerError(f"{error}; {count(len(taken), 'job')} {were} submitted", hint=hint)
 
 
 def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
@@ -234,10 +260,8 @@ def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
     script = write_script(campaign, part)
     # Signals wait until the accepted job is on record. Otherwise `continue` would submit it again.
     with waiting_for(get_scheduler(campaign.scheduler)):
-        is_new = not read_submitted(campaign)  # an older campaign does not become `latest` again
         record_submitted(campaign, part)
-        # Set before there is a job, so that the campaign is found by its name in any case.
-        before = rundir.point_latest(campaign.folder) if is_new else None
+        rundir.write_latest(campaign.folder.parent)
         arrays = arrays_of(campaign)
         try:
             for job_id in arrays.submit(script, len(part.points)):
@@ -250,13 +274,9 @@ def _submit_part(campaign: Campaign, part: Part, job_ids: list[str]) -> None:
             raise  # `interrupted.settle` searches for the job, because no end is on record
         except HpcAmpError:
             record_queued(campaign, part, job_ids)
-            if is_new and not job_ids:
-                rundir.restore_latest(campaign.folder, before)
             raise
         # On a machine without a queue, Ctrl-C raises before this line, and no end is on record.
         record_queued(campaign, part, job_ids)
-        if is_new and not job_ids:
-            rundir.restore_latest(campaign.folder, before)
 
 
 def _wait_for_room(campaign: Campaign, max_queued: int) -> int:

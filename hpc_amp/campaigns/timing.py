@@ -78,6 +78,15 @@ class RankTiming:
     communication: tuple[float | None, ...] | None
     facts: Mapping[str, Any] = field(compare=False, repr=False)
     """The whole content of the file."""
+    reported: bool = False
+    """Whether the user's own program reported the times (`campaigns.reported`). Then it is rank 0's
+    report for all ranks, and the parts of a step are not known."""
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether the batch is known. If not, `batch_size` is 1, and a step is the time of one
+        sample."""
+        return self.facts.get("batch_size") is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +156,8 @@ class RunTiming:
 
     @property
     def complete(self) -> bool:
-        """Whether all ranks have written their times."""
-        return 0 < self.world_size == len(self.ranks)
+        """Whether all ranks have written their times, or the program has reported them."""
+        return 0 < self.world_size == len(self.ranks) or any(rank.reported for rank in self.ranks)
 
     @property
     def step_seconds(self) -> float:

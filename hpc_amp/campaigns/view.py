@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from hpc_amp.campaigns.folder import DESCRIPTION, Campaign, read_campaign
 from hpc_amp.campaigns.overview import status_to_plain
-from hpc_amp.campaigns.status import UNDER_WAY, PointStatus, point_statuses
+from hpc_amp.campaigns.record import read_dropped
+from hpc_amp.campaigns.status import DROPPED, UNDER_WAY, PointStatus, point_statuses
 from hpc_amp.errors import UsageError
+from hpc_amp.jobs.known import known_folders, remember
+from hpc_amp.jobs.places import newest_in, newest_named
 
 _OLDER_DESCRIPTIONS = ("sweep.json", "study.json", "bench.json")
 
@@ -49,12 +53,23 @@ class View:
         return {}
 
     def statuses(self, campaign: Campaign, only: int | None = None) -> list[PointStatus]:
-        """The statuses of all points, or of the point `only`."""
-        return self.refine(campaign, point_statuses(campaign, only))
+        """The statuses of all points, or of the point `only`. A point that was left out and is not
+        done is `dropped`."""
+        dropped = read_dropped(campaign)
+        return [
+            replace(status, state=DROPPED, reason=dropped[status.index], timing=None)
+            if status.index in dropped and self.is_open(status)
+            else status
+            for status in self.refine(campaign, point_statuses(campaign, only))
+        ]
+
+    def is_open(self, status: PointStatus) -> bool:
+        """Whether a point is neither done, nor under way, nor dropped."""
+        return status.state not in (self.done, DROPPED, *UNDER_WAY)
 
     def unfinished(self, statuses: Sequence[PointStatus]) -> list[int]:
-        """The points that `continue` submits: those that are neither done nor under way."""
-        return [s.index for s in statuses if s.state != self.done and s.state not in UNDER_WAY]
+        """The points that `continue` submits."""
+        return [status.index for status in statuses if self.is_open(status)]
 
     def summary(self, campaign: Campaign, *, as_json: bool) -> str:
         """The text that a command prints after it has waited for the end of its runs."""
@@ -73,21 +88,49 @@ class View:
         in `parent` is meant. Raises UsageError if there is none, or if it belongs to another view
         or an older version."""
         named = parent / target
-        newest = sorted(named.glob(f"[0-9]*/{DESCRIPTION}"))[-1:] if os.path.isdir(named) else []
-        for folder in (Path(target), named / "latest", *(path.parent for path in newest), named):
-            if os.path.isfile(folder / DESCRIPTION):  # False, too, for names that no file can have
+        found = [Path(target), newest_named(Path(target), DESCRIPTION)]
+        found += [newest_in(named, DESCRIPTION), named]
+        for folder in found:
+            # False, too, for names that no file can have
+            if folder is not None and os.path.isfile(folder / DESCRIPTION):
                 campaign = read_campaign(folder.resolve())
                 if campaign.view != self.name:
                     raise UsageError(
                         f"{campaign.folder} was started by hpc-amp {campaign.view}",
                         hint=f"use hpc-amp {campaign.view}",
                     )
+                remember(campaign.folder.parents[1])
                 return campaign
+        elsewhere = self._newest(folder / target for folder in known_folders())
+        if elsewhere is not None:
+            return elsewhere
         _refuse_older(target, named, self.noun)
         raise UsageError(
             f"there is no {self.noun} {target!r}: it is neither a folder nor a name in {parent}",
             hint=f"{self.parent_option} chooses another folder",
         )
+
+    def newest(self, parent: Path) -> Campaign:
+        """The campaign of this view that was started last: in `parent`, or if that has none, in the
+        known folders. Raises UsageError if there is none."""
+        for folders in ([parent], known_folders()):
+            found = self._newest(one for folder in folders for one in folder.glob("[!.]*"))
+            if found is not None:
+                return found
+        raise UsageError(f"there is no {self.noun} in {parent}", hint=f"name the {self.noun}")
+
+    def _newest(self, named: Iterable[Path]) -> Campaign | None:
+        """The newest campaign of this view in folders of names. A campaign that cannot be read is
+        left out."""
+        found = [path.parent for name in named for path in name.glob(f"[0-9]*/{DESCRIPTION}")]
+        for folder in sorted(found, key=lambda path: path.name, reverse=True):
+            try:
+                campaign = read_campaign(folder.resolve())
+            except UsageError:
+                continue
+            if campaign.view == self.name:
+                return campaign
+        return None
 
 
 def _refuse_older(target: str, named: Path, noun: str) -> None:

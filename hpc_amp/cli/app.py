@@ -17,12 +17,20 @@ from hpc_amp.cli.container import container
 from hpc_amp.cli.docs import docs
 from hpc_amp.cli.doctor import doctor
 from hpc_amp.cli.explain import explain
+from hpc_amp.cli.export import export
 from hpc_amp.cli.job_options import JobCommand, takes_job
 from hpc_amp.cli.migrate import migrate
-from hpc_amp.cli.options import SectionGroup, complete_runs, json_option, runs_dir_option
+from hpc_amp.cli.options import (
+    SectionGroup,
+    complete_runs,
+    json_option,
+    no_check_option,
+    runs_dir_option,
+)
 from hpc_amp.cli.remove import prune, rm
 from hpc_amp.cli.scale import scale
 from hpc_amp.cli.shell import shell
+from hpc_amp.cli.site import site
 from hpc_amp.cli.status import compare, status
 from hpc_amp.cli.sweep import sweep
 
@@ -60,11 +68,13 @@ app.add_command(container)
 app.add_command(docs)
 app.add_command(doctor)
 app.add_command(explain)
+app.add_command(export)
 app.add_command(migrate)
 app.add_command(prune)
 app.add_command(rm)
 app.add_command(scale)
 app.add_command(shell)
+app.add_command(site)
 app.add_command(status)
 app.add_command(sweep)
 
@@ -224,10 +234,37 @@ def lint(scripts: tuple[str, ...], strict: bool, as_json: bool) -> None:
 
 @app.command(cls=JobCommand)
 @takes_job
+@click.option(
+    "--create", is_flag=True, help="Create the run directory, so that you can submit the script."
+)
 @run_id_option
-def render(config: Path | JobText, overrides: tuple[str, ...], run_id: str | None) -> None:
-    """Print the launch script of a job file (CONFIG)."""
-    _print_script(config, overrides, run_id)
+def render(
+    config: Path | JobText, overrides: tuple[str, ...], create: bool, run_id: str | None
+) -> None:
+    """Print the launch script of a job file (CONFIG).
+
+    \b
+      hpc-amp render job.yaml
+      hpc-amp render job.yaml --create > job.sh      then: sbatch job.sh
+
+    The script needs its run directory, which `submit` and --create make.
+    """
+    if not create:
+        _print_script(config, overrides, run_id)
+        if not sys.stdout.isatty():
+            click.echo(
+                "note: to submit this script yourself, add --create: it needs its run directory",
+                err=True,
+            )
+        return
+    from hpc_amp.jobs.submit import create as create_run
+    from hpc_amp.jobs.submit import prepare
+
+    plan, loaded = prepare(config, overrides, run_id=run_id)
+    _say_remarks(plan)
+    script = create_run(plan, loaded.text)
+    click.echo(f"run directory {plan.run_dir}", err=True)
+    click.echo(script.encode(), nl=False)
 
 
 def _print_script(config: Path | JobText, overrides: tuple[str, ...], run_id: str | None) -> None:
@@ -249,6 +286,7 @@ def _print_script(config: Path | JobText, overrides: tuple[str, ...], run_id: st
     metavar="FILE",
     help="Write the job file to FILE too.",
 )
+@no_check_option
 @json_option
 @run_id_option
 def submit(
@@ -257,6 +295,7 @@ def submit(
     dry_run: bool,
     follow: bool,
     save: Path | None,
+    no_check: bool,
     as_json: bool,
     run_id: str | None,
 ) -> None:
@@ -279,6 +318,8 @@ def submit(
 
     plan, loaded = prepare(config, overrides, run_id=run_id)
     _say_remarks(plan)
+    if not no_check:
+        _refuse_impossible(plan)
     _save_job(save, config, overrides)
     submit_plan(
         plan,
@@ -302,6 +343,15 @@ def _save_job(path: Path | None, config: Path | JobText, overrides: tuple[str, .
     if not isinstance(config, Path) and config.folder not in (None, Path.cwd()):
         raise UsageError(f"the paths in {config} start in {config.folder}: change to that folder")
     write_new(path, tree_text(read_job(config, overrides).tree))
+
+
+def _refuse_impossible(plan: Plan) -> None:
+    """Raise ConfigError for a job that can never run. Prints warnings."""
+    from hpc_amp.jobs.possible import ANSWER_SECONDS, refuse_impossible
+    from hpc_amp.schedulers.base import Client
+
+    for warning in refuse_impossible(plan, Client(ANSWER_SECONDS)):
+        click.echo(f"note: {warning}", err=True)
 
 
 def _say_remarks(plan: Plan) -> None:
@@ -512,27 +562,62 @@ def _say_why_it_waits(text: str) -> None:
 
 
 @app.command()
-@click.argument("target", metavar="RUN", shell_complete=complete_runs)
+@click.argument("target", metavar="[RUN]", required=False, shell_complete=complete_runs)
 @runs_dir_option
 @json_option
-def wait(target: str, runs_dir: Path, as_json: bool) -> None:
-    """Wait until a run has ended.
+def wait(target: str | None, runs_dir: Path, as_json: bool) -> None:
+    """Wait until a run, or all points of a sweep, study or benchmark, have ended.
 
-    The exit status is 0 if the run finished, else 1. Ctrl-C ends this command; the run continues.
+    Without RUN, wait for the newest run. The exit status is 0 if all have finished, else 1. Ctrl-C
+    ends this command; the runs continue.
     """
+    from hpc_amp.campaigns.found import find
     from hpc_amp.jobs import rundir
     from hpc_amp.jobs.follow import follow as follow_run
 
-    run_dir = rundir.find_run(target, runs_dir)
-    rundir.refuse_elsewhere(run_dir)
+    folder, is_campaign = (
+        (rundir.newest_run(runs_dir), False) if target is None else find(target, runs_dir)
+    )
+    if target is None:
+        click.echo(f"run {folder}", err=True)
     try:
-        status = follow_run(run_dir, lambda text: None, on_wait=_say_why_it_waits)
+        if is_campaign:
+            _wait_for_campaign(folder, as_json)
+            return
+        rundir.refuse_elsewhere(folder)
+        status = follow_run(folder, lambda text: None, on_wait=_say_why_it_waits)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     reason = f" ({status.reason})" if status.reason else ""
     plain = f"{status.name}: {status.state}{reason}"
     click.echo(json.dumps(status.to_plain()) if as_json else plain)
     if status.state != "finished":
+        raise SystemExit(1)
+
+
+def _wait_for_campaign(folder: Path, as_json: bool) -> None:
+    """Wait until no point of a campaign is under way; exit with 1 unless all are done."""
+    import time
+
+    from hpc_amp.campaigns.folder import read_campaign, refuse_elsewhere
+    from hpc_amp.campaigns.overview import in_words, status_to_plain
+    from hpc_amp.campaigns.status import UNDER_WAY
+    from hpc_amp.campaigns.views import view_of
+    from hpc_amp.schedulers import get_scheduler
+
+    campaign = read_campaign(folder)
+    refuse_elsewhere(campaign)
+    view, scheduler = view_of(campaign.view), get_scheduler(campaign.scheduler)
+    while True:
+        statuses = view.statuses(campaign)
+        if not any(status.state in UNDER_WAY for status in statuses):
+            break
+        time.sleep(1.0 if scheduler.one_machine else scheduler.ask_seconds)
+    if as_json:
+        click.echo(json.dumps(status_to_plain(campaign, statuses, view.labels(campaign))))
+    else:
+        click.echo(f"{campaign.name}: {in_words(statuses, view.runs)}")
+    if any(status.state != view.done for status in statuses):
         raise SystemExit(1)
 
 
@@ -682,10 +767,18 @@ def _without_secret(override: str) -> str:
 @click.argument("target", metavar="RUN", shell_complete=complete_runs)
 @overrides_argument
 @click.option("--follow", is_flag=True, help="Print the log until the run ends, then a summary.")
+@click.option(
+    "--here", is_flag=True, help="Continue a run that was copied or moved, in its present folder."
+)
 @runs_dir_option
 @json_option
 def resume(
-    target: str, overrides: tuple[str, ...], follow: bool, runs_dir: Path, as_json: bool
+    target: str,
+    overrides: tuple[str, ...],
+    follow: bool,
+    here: bool,
+    runs_dir: Path,
+    as_json: bool,
 ) -> None:
     """Submit a run again; it continues from its newest checkpoint.
 
@@ -698,7 +791,8 @@ def resume(
 
     run_dir = rundir.find_run(target, runs_dir)
     log = run_dir / "logs" / "job.log"
-    command = shlex.join(["hpc-amp", "resume", target, *map(_without_secret, overrides)])
+    words = [*(["--here"] if here else []), target, *map(_without_secret, overrides)]
+    command = shlex.join(["hpc-amp", "resume", *words])
 
     def tell(resumed: Resumed) -> None:
         for remark in resumed.remarks:
@@ -707,6 +801,6 @@ def resume(
             click.echo(f"changed: {one}", err=True)
         _report_submission(resumed.submission, run_dir, resumed.scheduler, as_json=as_json)
 
-    resume_run(run_dir, overrides, command, tell)
+    resume_run(run_dir, overrides, command, tell, here=here)
     if follow:
         _follow_until_interrupted(run_dir, as_json=as_json, from_end=log.exists())

@@ -1,5 +1,5 @@
-"""What the commands of all views of campaigns share: `status`, `continue`, `cancel`, and everything
-from a planned campaign to its submission."""
+"""What the commands of all views of campaigns share: `status`, `continue`, `drop`, `cancel`, and
+everything from a planned campaign to its submission."""
 
 from __future__ import annotations
 
@@ -23,9 +23,19 @@ if TYPE_CHECKING:
     from hpc_amp.campaigns.plan import CampaignPlan
     from hpc_amp.campaigns.status import PointStatus
     from hpc_amp.campaigns.view import View
+    from hpc_amp.schedulers.base import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 _POLL_SECONDS = 1.0
+
+
+def expected_reports(plan: CampaignPlan) -> list[str]:
+    """A remark if the user's own program seems to report nothing that can be measured."""
+    from hpc_amp.campaigns.reported import expect_reports
+
+    remark = expect_reports(plan.plan.workdir, plan.plan.job.run)
+    return [] if remark is None else [remark]
+
 
 points_option = click.option(
     "--points",
@@ -62,6 +72,21 @@ def parent_option(parent: str) -> Callable[[F], F]:
     )
 
 
+def newest_argument(noun: str) -> Callable[[F], F]:
+    """The argument `target` for a campaign, which may be left out: see `chosen_campaign`."""
+    return click.argument("target", metavar=f"[{noun.upper()}]", required=False)
+
+
+def chosen_campaign(view: View, target: str | None, parent: Path) -> Campaign:
+    """The campaign that a command is about: `target`, or without it the newest one, which is then
+    named on standard error. Raises UsageError if there is none."""
+    if target is not None:
+        return view.find(target, parent)
+    campaign = view.newest(parent)
+    click.echo(f"{view.noun} {campaign.folder}", err=True)
+    return campaign
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of a submission."""
@@ -70,6 +95,7 @@ class Limits:
     max_queued: int | None = None
     ask_above: float | None = None
     yes: bool = False
+    no_check: bool = False
 
 
 max_parallel_option = click.option(
@@ -117,9 +143,12 @@ def start_campaign(
     *,
     as_json: bool,
     dry_run: bool = False,
+    client: Client | None = None,
+    always_ask: bool = False,
 ) -> None:
     """Write a new campaign and submit all of its points. If `dry_run`, print the points and the
-    scripts instead."""
+    scripts instead. `client` has answers of the scheduler about its limits. `always_ask`: ask for
+    confirmation whatever the runs cost, because the user has not chosen the points."""
     from hpc_amp.campaigns.cost import estimate
     from hpc_amp.campaigns.folder import holding
     from hpc_amp.campaigns.submit import parts_of, write
@@ -132,7 +161,9 @@ def start_campaign(
         if view.ask_above is not None:
             click.echo(f"\n{estimate(campaign, wanted)}")
         return
-    _ask(view, campaign, wanted, limits, (), as_json)
+    if not limits.no_check:
+        _refuse_impossible(plan, campaign, client)
+    _ask(view, campaign, wanted, limits, (), as_json, always=always_ask)
     write(campaign, plan)
     with ExitStack() as held:
         held.enter_context(holding(campaign, f"{view.runs}s"))
@@ -146,7 +177,7 @@ def add_verbs(
     parent: str,
     limits: Sequence[Callable[[Any], Any]] = (max_parallel_option, *cost_options),
 ) -> None:
-    """Add the commands `status`, `continue` and `cancel` to the group of a view.
+    """Add the commands `status`, `continue`, `drop` and `cancel` to the group of a view.
 
     `load` returns the view. It is called when a command runs, so that the command line starts
     quickly. `noun` is the word for a campaign of the view, `parent` the default folder of its
@@ -154,15 +185,16 @@ def add_verbs(
     """
     target = click.argument("target", metavar=noun.upper())
     folder = parent_option(parent)
+    newest = newest_argument(noun)
 
     @group.command(
         help=f"Show the state of each run.\n\n{noun.upper()} is the folder of a {noun}, or the "
-        f"name of a job, whose newest {noun} is meant.",
+        f"name of a job, whose newest {noun} is meant. Default: the newest {noun}.",
     )
-    @target
+    @newest
     @json_option
     @folder
-    def status(target: str, as_json: bool, parent: Path) -> None:
+    def status(target: str | None, as_json: bool, parent: Path) -> None:
         _status(load(), target, parent, as_json)
 
     @group.command(
@@ -179,6 +211,18 @@ def add_verbs(
         _continue(load(), target, parent, Limits(**limits), as_json)
 
     @group.command(
+        help=f"Leave runs out of a {noun}.\n\nPOINTS are their numbers in `{group.name} status`, "
+        f"such as 3,7-9. `{group.name} continue` no longer submits them, jobs of theirs that wait "
+        "in the queue are ended, and the report names them as dropped. Runs that are done stay.",
+    )
+    @target
+    @click.argument("points")
+    @json_option
+    @folder
+    def drop(target: str, points: str, as_json: bool, parent: Path) -> None:
+        _drop(load(), target, points, parent, as_json)
+
+    @group.command(
         help=f"End all runs that are queued or running. `{group.name} continue` submits them again."
     )
     @target
@@ -188,11 +232,11 @@ def add_verbs(
         _cancel(load(), target, parent, as_json)
 
 
-def _status(view: View, target: str, parent: Path, as_json: bool) -> None:
+def _status(view: View, target: str | None, parent: Path, as_json: bool) -> None:
     from hpc_amp.campaigns.folder import refuse_elsewhere
     from hpc_amp.campaigns.overview import describe_status, status_to_plain
 
-    campaign = view.find(target, parent)
+    campaign = chosen_campaign(view, target, parent)
     refuse_elsewhere(campaign)
     statuses, labels = view.statuses(campaign), view.labels(campaign)
     if as_json:
@@ -229,6 +273,27 @@ def _continue(view: View, target: str, parent: Path, limits: Limits, as_json: bo
         click.echo(view.summary(campaign, as_json=True))
     elif as_json:
         click.echo(json.dumps({**facts(campaign), "submitted": 0, "job_ids": []}))
+
+
+def _drop(view: View, target: str, points: str, parent: Path, as_json: bool) -> None:
+    from hpc_amp.campaigns.control import drop
+    from hpc_amp.campaigns.folder import holding, refuse_elsewhere
+    from hpc_amp.campaigns.overview import facts
+    from hpc_amp.campaigns.ranges import from_text
+    from hpc_amp.campaigns.words import count
+
+    try:
+        numbers = sorted(set(from_text(points)))
+    except ValueError:
+        raise click.UsageError(f"{points!r} is not a list of points, such as 3,7-9.") from None
+    campaign = view.find(target, parent)
+    refuse_elsewhere(campaign)
+    with holding(campaign, f"{view.runs}s"):
+        drop(campaign, view.statuses(campaign), numbers)
+    if as_json:
+        click.echo(json.dumps({**facts(campaign), "dropped": numbers}))
+    else:
+        click.echo(f"dropped {count(len(numbers), view.runs)} of {campaign.folder}")
 
 
 def _cancel(view: View, target: str, parent: Path, as_json: bool) -> None:
@@ -320,6 +385,33 @@ def _check_limits(campaign: Campaign, limits: Limits) -> None:
         )
 
 
+def _refuse_impossible(
+    plan: CampaignPlan, campaign: Campaign, client: Client | None = None
+) -> None:
+    """Raise ConfigError if a job of the campaign can never run. Prints warnings."""
+    from hpc_amp.campaigns.points import setting_in_words
+    from hpc_amp.errors import ConfigError
+    from hpc_amp.jobs.possible import ANSWER_SECONDS, refuse_impossible
+    from hpc_amp.schedulers.base import Client
+
+    groups = list(plan.groups)
+    if campaign.submitting == "one job":  # the job has the nodes of its largest run
+        groups = [max(groups, key=lambda group: group.plan.job.resources.nodes)]
+    client = client or Client(ANSWER_SECONDS)
+    warnings: dict[str, None] = {}
+    for group in groups:
+        try:
+            warnings |= dict.fromkeys(refuse_impossible(group.plan, client))
+        except ConfigError as error:
+            point = campaign.points[group.points[0]]
+            settings = setting_in_words(campaign.keys, point)
+            raise ConfigError(
+                f"{error.message} (point {point.index}: {settings})", hint=error.hint
+            ) from None
+    for warning in warnings:
+        click.echo(f"note: {warning}", err=True)
+
+
 def _ask(
     view: View,
     campaign: Campaign,
@@ -327,9 +419,11 @@ def _ask(
     limits: Limits,
     before: Sequence[PointStatus],
     as_json: bool,
+    *,
+    always: bool = False,
 ) -> None:
-    """Print the cost of the runs, and ask for confirmation if it is above the limit. Raises
-    UsageError if no terminal can answer."""
+    """Print the cost of the runs, and ask for confirmation if it is above the limit, or `always`.
+    Raises UsageError if no terminal can answer."""
     bound = view.ask_above if limits.ask_above is None else limits.ask_above
     if bound is None:
         return
@@ -337,11 +431,16 @@ def _ask(
 
     cost = estimate(campaign, wanted, before)
     click.echo(str(cost), err=as_json)
-    if limits.yes or cost.most <= bound:
+    if limits.yes or (cost.most <= bound and not always):
         return
     if not sys.stdin.isatty():
         from hpc_amp.errors import UsageError
 
+        if always:
+            raise UsageError(
+                "without --nodes, the runs have to be confirmed, and there is no terminal to ask",
+                hint="give --nodes 1,2,4, or confirm with --yes",
+            )
         raise UsageError(
             f"{cost.most_in_words} are above --ask-above {bound:g}, and there is no terminal "
             "to ask",
@@ -478,8 +577,10 @@ def _follow(view: View, campaign: Campaign, points: set[int], as_json: bool) -> 
 
 
 def _end(view: View, campaign: Campaign, as_json: bool) -> None:
+    from hpc_amp.campaigns.status import DROPPED
+
     click.echo(view.summary(campaign, as_json=as_json))
-    if any(status.state != view.done for status in view.statuses(campaign)):
+    if any(status.state not in (view.done, DROPPED) for status in view.statuses(campaign)):
         raise SystemExit(1)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from hpc_amp.cli.options import json_option
+
+if TYPE_CHECKING:
+    from hpc_amp.finding import Finding
 
 
 @click.command()
@@ -32,13 +36,18 @@ def doctor(
 ) -> None:
     """Check this machine, a job and its image for problems.
 
-    Without CONFIG, only this machine is checked. The compute nodes are checked at the start of
+    Without CONFIG, only this machine is checked. `site=NAME` in its place checks a site file: what
+    can be checked without a job. The compute nodes are checked at the start of
     every job (launch.preflight). `?` marks what cannot be checked here. The exit status is 1 if
     there is an error. docs/doctor.md lists all checks.
     """
     from hpc_amp.doctor import examine
-    from hpc_amp.finding import exit_status, to_text
 
+    if config is not None and str(config).startswith("site=") and not config.exists():
+        if network or image is not None:
+            raise click.UsageError("site=NAME alone checks a site: leave out the other options.")
+        found = examine.examine_site(str(config).removeprefix("site="), overrides)
+        _report(found, as_json)
     if network:
         if config is None or image is not None:
             raise click.UsageError("--network needs CONFIG and does not work with --image.")
@@ -54,6 +63,12 @@ def doctor(
         found = examine.examine_job(config, overrides, quick=quick)
     else:
         found = examine.examine_machine()
+    _report(found, as_json)
+
+
+def _report(found: list[Finding], as_json: bool) -> NoReturn:
+    from hpc_amp.finding import exit_status, to_text
+
     if as_json:
         click.echo(json.dumps([finding.to_plain() for finding in found], indent=1))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,21 +49,32 @@ _SHORT_FORMS = (
 )
 
 
-def takes_job(command: F, *, varies: bool = False, anywhere: bool = True) -> F:
+def takes_job(
+    command: F,
+    *,
+    varies: bool = False,
+    anywhere: bool = True,
+    named_by: Sequence[str] = (),
+    without: Sequence[str] = (),
+) -> F:
     """Give a command the arguments CONFIG and KEY=VALUE, and short forms of the usual keys. The
     command, a `JobCommand`, gets `config`, a path or a `JobText`, and `overrides`, a tuple.
 
     `varies`: arguments of a program may have several values, `--lr=0.1,0.2`. `anywhere`: the job of
     a run may be given in another folder than that of its submission, because the command changes
-    to it (`hpc_amp.jobs.submit.prepare`).
+    to it (`hpc_amp.jobs.submit.prepare`). `named_by`: parameters of the command that name an
+    argument of the program, which becomes a value of the job. `without`: keys without a short form.
     """
 
     @functools.wraps(command)
     def with_job(config: Path, overrides: tuple[str, ...], **others: Any) -> Any:
-        from hpc_amp.draft.program import job_or_program, varied
+        from hpc_amp.draft.program import job_or_program, varied, with_value
 
         meta = click.get_current_context().meta
         arguments, several = varied(meta[_ARGUMENTS]) if varies else (meta[_ARGUMENTS], [])
+        for name in filter(None, (others[parameter] for parameter in named_by)):
+            arguments, value = with_value(arguments, name)
+            several = [*several, *value]
         job: Path | JobText = job_or_program(config, arguments)
         if not anywhere and not isinstance(job, Path) and job.folder not in (None, Path.cwd()):
             raise click.UsageError(
@@ -74,6 +85,8 @@ def takes_job(command: F, *, varies: bool = False, anywhere: bool = True) -> F:
         return command(config=job, overrides=given, **others)
 
     for names, metavar, key in reversed(_SHORT_FORMS):
+        if key in without:
+            continue
         with_job = click.option(
             *names, metavar=metavar, help=f"Short for {key}={metavar}.", callback=_sets(key),
             expose_value=False,

@@ -9,6 +9,11 @@ from pathlib import Path
 import click
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+no_check_option = click.option(
+    "--no-check",
+    is_flag=True,
+    help="Submit without checking the limits of the queue, the program and the names of networks.",
+)
 runs_dir_option = click.option(
     "--runs-dir",
     type=click.Path(path_type=Path),
@@ -27,6 +32,7 @@ _SECTIONS = {
         "wait",
         "compare",
         "explain",
+        "export",
         "cancel",
         "resume",
         "shell",
@@ -35,7 +41,7 @@ _SECTIONS = {
         "prune",
     ),
     "Many runs": ("sweep", "scale", "bench"),
-    "Machines and images": ("doctor", "container"),
+    "Machines and images": ("doctor", "site", "container"),
     "Scripts of your own": ("lint", "migrate"),
     "This program": ("docs", "completion"),
 }

@@ -58,22 +58,29 @@ def prune(
 ) -> None:
     """Remove old runs that have ended. With NAME, only runs of these jobs.
 
-    Runs that are pending or running, and runs of sweeps, studies and benchmarks, are not removed.
+    Runs that wait or run, those of sweeps, studies and benchmarks, and those whose checkpoints
+    another run starts from, stay as they are. Copies of the package that no run uses are removed
+    too.
     """
     from hpc_amp.config.units import parse_duration
     from hpc_amp.jobs.removal import old_runs
+    from hpc_amp.jobs.shared_code import remove_unused
 
     try:
         seconds = parse_duration(older) if older is not None else 0
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--older") from None
     found = old_runs(runs_dir, keep=keep, older_than=seconds, names=names)
-    if not found:
-        click.echo("there is nothing to remove")
-    elif dry_run:
-        click.echo(_listed(found))
-    else:
+    if dry_run:
+        click.echo(_listed(found) if found else "there is nothing to remove")
+        return
+    if found:
         _remove(found, yes, runs_dir)
+    copies = remove_unused([runs_dir])
+    if copies:
+        click.echo(f"removed {copies} cop{'ies' if copies > 1 else 'y'} of the package")
+    elif not found:
+        click.echo("there is nothing to remove")
 
 
 def _remove(
@@ -93,14 +100,7 @@ def _remove(
 
 
 def _listed(runs: Sequence[Removable]) -> str:
-    lines = [f"{_size(run.size):>9}  {run.state:<12}  {run.run_dir}" for run in runs]
-    return "\n".join([*lines, f"{_size(sum(run.size for run in runs)):>9}  in all"])
+    from hpc_amp.cli.overview import size_in_words
 
-
-def _size(size: int) -> str:
-    amount, unit = float(size), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024 or unit == "TiB":
-            break
-        amount /= 1024
-    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+    lines = [f"{size_in_words(run.size):>9}  {run.state:<12}  {run.run_dir}" for run in runs]
+    return "\n".join([*lines, f"{size_in_words(sum(run.size for run in runs)):>9}  in all"])

@@ -2,98 +2,199 @@
 
 from __future__ import annotations
 
-import calendar
 import json
-import sys
 import time
-from fnmatch import fnmatch
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpc_amp.cli.options import complete_runs, json_option, runs_dir_option
+from hpc_amp.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from hpc_amp.jobs.attempts import Attempt
     from hpc_amp.jobs.details import RunDetails
-    from hpc_amp.jobs.status import RunStatus
 
-_WATCH_SECONDS = 2.0
+_SHOWN = 20
+"""Rows that a terminal shows if -n is not given, besides those that have not ended."""
 
 
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[RUN]...", shell_complete=complete_runs)
 @click.option("-w", "--watch", is_flag=True, help="Show it again and again, until all have ended.")
 @click.option(
-    "-n",
-    "--newest",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Only the newest N, newest first.",
+    "--interval",
+    type=click.FloatRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --watch: the time between two looks. The scheduler is asked once for each.",
 )
+@click.option("-n", "--newest", type=click.IntRange(min=1), metavar="N", help="Only the newest N.")
 @click.option("--state", "states", multiple=True, metavar="STATE", help="Only runs in this state.")
 @click.option(
     "--name", "pattern", metavar="PATTERN", help="Only jobs of this name, such as 'gan*'."
 )
+@click.option("-a", "--all", "everywhere", is_flag=True, help="All runs, of all known folders.")
+@click.option("--size", "sized", is_flag=True, help="Show the size of all files too.")
 @runs_dir_option
 @json_option
+@click.pass_context
 def status(
+    ctx: click.Context,
     targets: tuple[str, ...],
     watch: bool,
+    interval: float,
     newest: int | None,
     states: tuple[str, ...],
     pattern: str | None,
+    everywhere: bool,
+    sized: bool,
     runs_dir: Path,
     as_json: bool,
 ) -> None:
-    """Show the state of runs.
+    """Show the state of runs, sweeps, studies and benchmarks, the newest first.
 
-    Without RUN, one line for each run is printed. With RUN, its details and all its attempts are
-    printed. Ctrl-C ends --watch; the runs continue.
+    \b
+      hpc-amp status                        those of this folder
+      hpc-amp status -w -n 5                the newest five, again and again
+      hpc-amp status --all --state failed   those of all folders that were used before
+      hpc-amp status cifar                  the newest run, or sweep, of a name, with all details
+
+    Without RUN, there is one line each, and a second one that says why it waits or failed. In a
+    folder without runs, those of all known folders are shown. In a pipe, columns are separated by
+    tabs. Ctrl-C ends --watch; the runs continue.
     """
-    from hpc_amp.jobs import rundir
-    from hpc_amp.jobs.status import FINAL, STATES
+    from hpc_amp.campaigns.listed import STATES
 
     for state in states:
         if state not in STATES:
             raise click.BadParameter(f"{state!r} is not one of {', '.join(STATES)}.")
-    if targets and (newest or states or pattern):
-        raise click.UsageError("-n, --state and --name choose among all runs: leave out RUN.")
+    if targets and (newest or states or pattern or everywhere or sized):
+        raise click.UsageError("The other options choose among all runs: leave out RUN.")
     if watch and as_json:
         raise click.UsageError("Give either --watch or --json.")
-    named = [rundir.find_run(target, runs_dir) for target in targets]
-
-    def show() -> bool:
-        """Print once. Returns whether all have ended."""
-        if named:
-            from hpc_amp.jobs.details import run_details
-
-            found = run_details(named)
-            if as_json:
-                click.echo(json.dumps([entry.to_plain() for entry in found], indent=1))
-            else:
-                click.echo("\n\n".join(_details(entry) for entry in found))
-            return all(entry.status.state in FINAL for entry in found)
-        statuses = _chosen(rundir.all_runs(runs_dir), pattern, states, newest)
-        if as_json:
-            click.echo(json.dumps([entry.to_plain() for entry in statuses], indent=1))
-        elif not statuses:
-            few = " that are asked for" if pattern or states else ""
-            click.echo(f"no runs{few} in {runs_dir}")
-        else:
-            click.echo(_overview(statuses))
-        return all(entry.state in FINAL for entry in statuses)
-
+    if targets:
+        look = _look_at(targets, runs_dir, as_json=as_json)
+    else:
+        source = ctx.get_parameter_source("runs_dir")
+        only = runs_dir if source is not click.core.ParameterSource.DEFAULT else None
+        look = _look_at_all(only, newest, states, pattern, everywhere, sized, as_json=as_json)
     if not watch:
-        show()
+        click.echo("\n".join(look(Screen())[0]))
         return
     try:
-        _again_and_again(show)
+        _again_and_again(look, interval)
     except KeyboardInterrupt:
+        click.echo(err=True)  # the terminal has written ^C
         raise SystemExit(130) from None
+
+
+Look = Callable[[Screen], tuple[list[str], bool]]
+"""Returns the lines to show, and whether all have ended."""
+
+
+def _again_and_again(look: Look, interval: float) -> None:
+    screen = Screen()
+    while True:
+        lines, all_ended = look(screen)
+        screen.draw(lines)
+        if all_ended:
+            return
+        time.sleep(interval)
+
+
+def _look_at(targets: Sequence[str], runs_dir: Path, *, as_json: bool) -> Look:
+    """Show the details of named runs and campaigns."""
+    from hpc_amp.campaigns.found import find
+
+    found = dict(find(target, runs_dir) for target in targets)
+
+    def look(screen: Screen) -> tuple[list[str], bool]:
+        runs = iter(_runs([folder for folder, is_campaign in found.items() if not is_campaign]))
+        shown = [_campaign(folder) if found[folder] else next(runs) for folder in found]
+        all_ended = all(ended for _, _, ended in shown)
+        if as_json:
+            return [json.dumps([plain for _, plain, _ in shown], indent=1)], all_ended
+        return "\n\n".join(text for text, _, _ in shown).splitlines(), all_ended
+
+    return look
+
+
+Shown = tuple[str, dict[str, Any], bool]
+"""The details of a run or a campaign, as text and as JSON values; and whether it has ended."""
+
+
+def _runs(folders: Sequence[Path]) -> list[Shown]:
+    from hpc_amp.jobs.details import run_details
+    from hpc_amp.jobs.status import FINAL
+
+    return [
+        (_details(one), one.to_plain(), one.status.state in FINAL) for one in run_details(folders)
+    ]
+
+
+def _campaign(folder: Path) -> Shown:
+    from hpc_amp.campaigns.folder import read_campaign
+    from hpc_amp.campaigns.overview import describe_status, status_to_plain
+    from hpc_amp.campaigns.status import UNDER_WAY
+    from hpc_amp.campaigns.views import view_of
+
+    campaign = read_campaign(folder)
+    view = view_of(campaign.view)
+    statuses, labels = view.statuses(campaign), view.labels(campaign)
+    return (
+        describe_status(campaign, statuses, labels, view.runs),
+        status_to_plain(campaign, statuses, labels),
+        all(status.state not in UNDER_WAY for status in statuses),
+    )
+
+
+def _look_at_all(
+    only: Path | None,
+    newest: int | None,
+    states: tuple[str, ...],
+    pattern: str | None,
+    everywhere: bool,
+    sized: bool,
+    *,
+    as_json: bool,
+) -> Look:
+    """Show a line for each run and campaign. `only`: of this folder alone."""
+    from hpc_amp.campaigns.found import folders_to_list
+    from hpc_amp.campaigns.listed import Wanted, rows_of
+    from hpc_amp.cli.overview import as_table, as_tabs
+
+    folders, absent = folders_to_list(only, everywhere=everywhere)
+
+    def look(screen: Screen) -> tuple[list[str], bool]:
+        few = newest is None and not everywhere and screen.is_terminal and not as_json
+        wanted = Wanted(_SHOWN if few else newest, states, pattern, keep_under_way=few)
+        rows, more = rows_of(folders, wanted)
+        if sized:
+            from hpc_amp.jobs.removal import size_of
+
+            for row in rows:
+                row.size = size_of(Path(row.folder))
+        all_ended = all(row.ended for row in rows)
+        if as_json:
+            return [json.dumps([row.to_plain() for row in rows], indent=1)], all_ended
+        if not rows:
+            chosen = " that are asked for" if pattern or states else ""
+            return [f"no runs{chosen} in {only or 'runs'}"], True
+        if not screen.is_terminal:
+            return as_tabs(rows), all_ended
+        lines = as_table(rows, screen)
+        notes = [f"{more} older: --all, or -n {more + len(rows)}"] if few and more else []
+        notes += [f"cannot be reached at present: {folder}" for folder in absent]
+        return [
+            *lines,
+            *(screen.coloured(screen.cut(one, screen.width), "dim") for one in notes),
+        ], (all_ended)
+
+    return look
 
 
 @click.command()
@@ -111,69 +212,6 @@ def compare(targets: tuple[str, ...], runs_dir: Path, as_json: bool) -> None:
         raise click.UsageError("Name two runs or more.")
     compared = compare_runs([rundir.find_run(target, runs_dir) for target in targets])
     click.echo(json.dumps(compared.to_plain(), indent=1) if as_json else as_text(compared))
-
-
-def _again_and_again(show: Callable[[], bool]) -> None:
-    """Call `show` until it returns True. A terminal is cleared before."""
-    while True:
-        click.clear()  # nothing where the output is not a terminal
-        if show():
-            return
-        sys.stdout.flush()
-        time.sleep(_WATCH_SECONDS)
-
-
-def _chosen(
-    folders: list[Path], pattern: str | None, states: tuple[str, ...], newest: int | None
-) -> list[RunStatus]:
-    """The statuses of the runs that are asked for. Those of other runs are not read, as far as
-    their names and places say enough."""
-    from hpc_amp.jobs.status import run_statuses
-
-    if pattern is not None:
-        folders = [folder for folder in folders if fnmatch(folder.parent.name, pattern)]
-    if newest is None:
-        statuses = run_statuses(folders)
-        return [one for one in statuses if not states or one.state in states]
-    folders = folders[::-1]
-    if not states:
-        return run_statuses(folders[:newest])
-    return [one for one in run_statuses(folders) if one.state in states][:newest]
-
-
-def _overview(statuses: list[RunStatus]) -> str:
-    rows = [("NAME", "STATE", "AGE", "STEP", "ATTEMPT", "JOB", "RUN DIRECTORY")]
-    for entry in statuses:
-        total = f"/{entry.total_steps}" if entry.total_steps else ""
-        step = "-" if entry.step is None else f"{entry.step}{total}"
-        where = Path(entry.run_dir)
-        here = where.relative_to(Path.cwd()) if where.is_relative_to(Path.cwd()) else where
-        rows.append(
-            (
-                *(entry.name, entry.state, _age(where.name), step, str(entry.attempt)),
-                *(entry.job_id or "-", str(here)),
-            )
-        )
-    first, *lines = _columns(rows)
-    text = [first]
-    for entry, line in zip(statuses, lines, strict=True):
-        text.append(line)
-        if entry.reason and entry.state != "finished":
-            text.append(f"    {entry.reason}")
-    return "\n".join(text)
-
-
-def _age(run_id: str) -> str:
-    """How long ago a run was submitted, from the time in its id: `45s`, `12m`, `3h`, `2d`."""
-    try:
-        then = calendar.timegm(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
-    except ValueError:
-        return "-"
-    seconds = max(0, int(time.time()) - then)
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
 
 
 def _details(found: RunDetails) -> str:
@@ -195,6 +233,8 @@ def _details(found: RunDetails) -> str:
         rows.append(
             ("alive", f"{ranks}, each reported within the last {beat.age} s (oldest: {oldest})")
         )
+    if found.code is not None:
+        rows.append(("code", str(found.code)))
     lines = [f"{entry.name}: {entry.state}{reason}"]
     lines += [f"  {name:<9}  {value}" for name, value in rows]
     if found.attempts:

@@ -11,16 +11,18 @@ import click
 from hpc_amp.cli.campaigns import (
     Limits,
     add_verbs,
+    chosen_campaign,
     cost_options,
     in_allocation_option,
     limit_options,
     max_parallel_option,
+    newest_argument,
     parent_option,
     points_option,
     start_campaign,
 )
 from hpc_amp.cli.job_options import JobCommand, takes_job
-from hpc_amp.cli.options import DefaultGroup, json_option
+from hpc_amp.cli.options import DefaultGroup, json_option, no_check_option
 
 if TYPE_CHECKING:
     from hpc_amp.campaigns.folder import Submitting
@@ -70,6 +72,7 @@ def _view() -> View:
 @click.option(
     "--dry-run", is_flag=True, help="Print the points and the scripts, and submit nothing."
 )
+@no_check_option
 @json_option
 @parent_option("sweeps")
 def start(
@@ -113,7 +116,7 @@ add_verbs(sweep, _view, "sweep", "sweeps")
 
 
 @sweep.command()
-@click.argument("target", metavar="SWEEP")
+@newest_argument("sweep")
 @click.option("--metric", help="The metric to rank by. Default: the best metric of the task.")
 @click.option(
     "--highest/--lowest",
@@ -138,7 +141,7 @@ add_verbs(sweep, _view, "sweep", "sweeps")
 )
 @parent_option("sweeps")
 def report(
-    target: str,
+    target: str | None,
     metric: str | None,
     highest_first: bool | None,
     top: int | None,
@@ -149,17 +152,17 @@ def report(
 ) -> None:
     """Rank the finished points of a sweep.
 
-    SWEEP is the folder of a sweep, or the name of a job, whose newest sweep is meant. A metric is a
-    number in `summary.json`, or the newest value in `metrics.jsonl`. The task says whether its best
-    metric should be high or low. For other metrics, lower losses, errors and times are better, and
-    higher values of all else; --highest and --lowest change this. With --json, files are only
-    written if --out is given.
+    SWEEP is the folder of a sweep, or the name of a job, whose newest sweep is meant. Default: the
+    newest sweep. A metric is a number in `summary.json`, or the newest value in `metrics.jsonl`.
+    The task says whether its best metric should be high or low. For other metrics, lower losses,
+    errors and times are better, and higher values of all else; --highest and --lowest change this.
+    With --json, files are only written if --out is given.
     """
     from hpc_amp.campaigns.output import write_file
     from hpc_amp.sweep.ranking import rank
     from hpc_amp.sweep.report import to_csv, to_json, to_text, write_report
 
-    found = _view().find(target, parent)
+    found = chosen_campaign(_view(), target, parent)
     ranking = rank(found, _view().statuses(found), metric, highest_first)
     if as_json:
         click.echo(to_json(ranking), nl=False)

@@ -174,6 +174,13 @@ def _check_on_site(loaded: LoadedJob, job: Job, site: Site) -> None:
                 "hpc-amp sets it itself",
                 f"leave it out: {scheduler.own_variables[name]}",
             )
+    can_be_exclusive = scheduler.whole_nodes or scheduler.exclusive_directive(site)
+    if job.resources.exclusive and not can_be_exclusive:
+        raise loaded.error(
+            "job.exclusive",
+            f"it is not known how {scheduler.title} requests whole nodes on the site {site.name}",
+            "leave it out, use job.directives, or see docs/sites.md for options of the site",
+        )
     if job.resources.chain and not scheduler.chains:
         raise loaded.error(
             "job.chain",

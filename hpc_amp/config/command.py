@@ -144,6 +144,23 @@ def script_in(words: Sequence[str]) -> str | None:
     return file
 
 
+def program_in(words: Sequence[str]) -> str | None:
+    """The path of the file that a command starts, as in `python train.py`, `bash run.sh` or
+    `./train`. None if the words do not show it, or the program is searched in PATH."""
+    if not words:
+        return None
+    if _PYTHON.fullmatch(_base(words[0])):
+        at = 1
+        while at < len(words) and words[at].startswith("-"):
+            if re.fullmatch(r"-[^WXmc-]*[mc].*|-", words[at]):
+                return None
+            at += 2 if words[at] in _PYTHON_VALUES else 1
+        return words[at] if at < len(words) else None
+    if _base(words[0]) in _SHELLS:
+        return script_in(words)
+    return words[0] if "/" in words[0] else None
+
+
 def launchers_in_script(text: str) -> Iterator[tuple[int, CommandLauncher]]:
     """Yield the launchers that a shell script starts, each with its line number (from 1)."""
     for command in read_shell(text).commands:

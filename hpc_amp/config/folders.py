@@ -48,11 +48,16 @@ def check_own_name(name: str, path: Path, tree: MappingNode) -> None:
         )
 
 
-def _folders(kind: str) -> list[Path]:
+def own_folder(kind: Literal["sites", "fabrics"]) -> Path:
+    """The user's folder, `~/.config/hpc-amp/sites`. It need not exist."""
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
+    return config / "hpc-amp" / kind
+
+
+def _folders(kind: Literal["sites", "fabrics"]) -> list[Path]:
     """The folders in the order of search: `$HPC_AMP_SITES` (for fabric profiles its subfolder),
     `~/.config/hpc-amp`, the installation."""
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
-    folders = [config / "hpc-amp" / kind, resource_folder("configs") / kind]
+    folders = [own_folder(kind), resource_folder("configs") / kind]
     own = os.environ.get("HPC_AMP_SITES")
     if not own:
         return folders

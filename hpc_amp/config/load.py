@@ -55,6 +55,8 @@ class JobText:
     """Overrides that belong to it, before those of the command line."""
     folder: Path | None = None
     """The folder that its paths are relative to. None: the present one."""
+    run_dir: Path | None = None
+    """The run whose job it is, if it is one that runs again."""
 
     def __str__(self) -> str:
         return str(self.path)

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -47,6 +47,7 @@ from hpc_amp.config.values import (
     step_range,
     value_names,
 )
+from hpc_amp.errors import KeyProblem
 
 SCHEMA_VERSION = 1
 
@@ -71,6 +72,10 @@ class Resources:
     """CPU cores for each rank: data loading, compression and the threads of CPU kernels."""
     memory: Size | None = None
     """Memory of each node, such as `64GiB`. Default: the scheduler's."""
+    exclusive: bool | None = None
+    """Request whole nodes, which no other job shares, so that nothing else disturbs the run. The
+    site may charge for the whole nodes. Default: false; in `scale` and in `bench --submit` true
+    where the scheduler has such a request."""
     walltime: Duration = "01:00:00"
     """Time limit of one attempt. A job that needs longer continues in the next attempt."""
     queue: Word | None = None
@@ -150,6 +155,9 @@ class Launch:
     site's."""
     args: Words = field(default_factory=list)
     """Further options for the launcher."""
+    label: bool = True
+    """Begin each line of the output with its rank, as in `[rank3]: loss 0.5`, if the job has
+    several ranks. It is the same under every launcher."""
     forward_signals: bool | None = None
     """Forward SIGUSR1 and SIGUSR2 to the ranks. Default: only to built-in tasks, which save and
     stop. These signals would kill a program that does not handle them."""
@@ -448,8 +456,9 @@ class Train:
     log_every: Count = 20
     """Steps between two lines of the log and two points of the curves."""
     trackers: Words = field(default_factory=lambda: ["tensorboard"])
-    """Where curves are written in addition to `metrics.jsonl`: `tensorboard`, and the names of
-    trackers that other packages add. Each has to be installed in the image of the job too."""
+    """Where curves are written in addition to `metrics.jsonl`: `tensorboard`, `wandb`, `mlflow`,
+    and the names of trackers that other packages add. Each has to be installed in the image of the
+    job too. See [tracking](tracking.md)."""
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
     """When checkpoints are saved."""
     timing: Timing | None = None
@@ -467,6 +476,11 @@ class Train:
     def check_keys(self) -> None:
         """Check keys of the task against each other. This is called before a job is submitted, and
         where the task is made. Raises KeyProblem."""
+
+    def unknown_names(self) -> Iterator[KeyProblem]:
+        """Yield a problem for each name, such as that of a network, that this version does not
+        know. The image of the job may know it. This is called before a job is submitted."""
+        yield from ()
 
     def generation_options(self) -> Mapping[str, bool] | None:
         """The options of `hpc-amp generate` that the task uses, of `style`, `instances` and

@@ -124,8 +124,8 @@ class Site:
     """Options of this site's scheduler, by name. Grid Engine: `parallel_environment` of jobs on
     several nodes (default: `mpi`), `one_node_environment` of jobs on one node (default: the same),
     `slots_per_node` that the environment's rule gives (default: the slots that the job's ranks
-    need), and the names of the resources for GPUs, `gpu_resource` (default: `gpu`), and for memory,
-    `memory_resource`."""
+    need), and the names of the resources for GPUs, `gpu_resource` (default: `gpu`), for memory,
+    `memory_resource`, and for whole nodes, `exclusive_resource` (`relop EXCL` in `qconf -sc`)."""
     bind: Binds = field(default_factory=list)
     """Host paths that every container of this site sees: file systems, fabric libraries."""
     env: Annotated[dict[str, str], environment_names] = field(default_factory=dict)

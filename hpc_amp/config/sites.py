@@ -66,6 +66,65 @@ def site_files() -> dict[str, Path]:
     return named_files("sites")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class KnownSite:
+    """A line of `hpc-amp site list`."""
+
+    name: str
+    scheduler: str
+    text: str
+    """Its description, or the error of its file."""
+    path: Path | None
+    """Its file. None for a scheduler without one."""
+    is_here: bool
+    """Whether `site: auto` is this site on this machine."""
+
+    @property
+    def folder(self) -> str:
+        """The folder of its file; empty without one."""
+        return "" if self.path is None else str(self.path.parent)
+
+    def to_plain(self) -> dict[str, str | bool | None]:
+        """For JSON."""
+        path = None if self.path is None else str(self.path)
+        return {
+            "name": self.name,
+            "scheduler": self.scheduler,
+            "description": self.text,
+            "path": path,
+            "auto": self.is_here,
+        }
+
+
+def known_sites() -> list[KnownSite]:
+    """All sites that can be named, in the order in which they are searched, then the schedulers
+    without a file."""
+    files = site_files()
+    try:
+        here = find_site().name
+    except ConfigError:
+        here = ""  # a wrong file, which its own line shows
+    found = []
+    for name, path in files.items():
+        try:
+            # Paths are not expanded: the variables of other sites may not be set here.
+            site = _site_of(path, read_file(path, "site file")[1])
+            found.append(KnownSite(name, site.scheduler, site.description, path, name == here))
+        except ConfigError as error:
+            found.append(KnownSite(name, "?", str(error), path, is_here=False))
+    for name in SCHEDULERS.names():
+        if name not in files:
+            found.append(KnownSite(name, name, "", None, name == here))
+    return found
+
+
+def path_of(site: Site, given: str) -> Path | None:
+    """The file of a site that `find_site(given)` returned; None if it has none."""
+    if "/" in given or given.endswith((".yaml", ".yml")):
+        return Path(given)
+    return site_files().get(site.name)
+
+
 def find_site(
     name: str = "auto",
     *,
@@ -122,7 +181,7 @@ def site_of(source: JobSource, *, hostname: str | None = None, which: Which = sh
 
 
 def _site_of_this_machine(files: dict[str, Path], hostname: str | None, which: Which) -> Site:
-    hosts = [hostname] if hostname else _host_names()
+    hosts = [hostname] if hostname else host_names()
     for path in files.values():
         # Paths are not expanded yet: the variables of other sites may not be set here.
         site = _site_of(path, read_file(path, "site file")[1])
@@ -142,7 +201,7 @@ def _generic(scheduler: str, files: dict[str, Path]) -> Site:
     return Site(name=scheduler, scheduler=scheduler)
 
 
-def _host_names() -> list[str]:
+def host_names() -> list[str]:
     """This host's names. DNS, which may be slow, is asked only if the host's name is not a full
     one."""
     name = socket.gethostname()

@@ -10,7 +10,7 @@ override that is wrong.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Union
 
 _NULLS = {"", "~", "null", "Null", "NULL"}
 
@@ -68,6 +68,16 @@ class MappingNode:
             node = below
         return node.where
 
+    def places(self, prefix: str = "") -> dict[str, str]:
+        """Where each value was written, by its key. `prefix` comes before the keys."""
+        found: dict[str, str] = {}
+        for name, node in self.entries.items():
+            if isinstance(node, MappingNode) and node.entries:
+                found |= node.places(f"{prefix}{name}.")
+            else:
+                found[f"{prefix}{name}"] = node.where
+        return found
+
 
 Node = Union[Scalar, Items, MappingNode]  # noqa: UP007  evaluated at run time, before its classes' hints
 
@@ -91,6 +101,15 @@ def assign(table: MappingNode, path: list[str], node: Node) -> MappingNode:
         below = present if isinstance(present, MappingNode) else MappingNode({}, node.where)
         changed = assign(below, rest, node)
     return MappingNode({**table.entries, name: changed}, table.where)
+
+
+def plain(node: Node) -> dict[str, Any] | list[Any] | str | None:
+    """A tree as JSON values. Scalars stay text."""
+    if isinstance(node, MappingNode):
+        return {name: plain(entry) for name, entry in node.entries.items()}
+    if isinstance(node, Items):
+        return [plain(item) for item in node.items]
+    return None if node.is_null else node.text
 
 
 def shown(text: str) -> str:

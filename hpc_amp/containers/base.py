@@ -44,6 +44,7 @@ from hpc_amp.registry import code_beside
 from hpc_amp.resources import Which
 
 if TYPE_CHECKING:
+    from hpc_amp.clients import Clients
     from hpc_amp.config.bind import Bind
     from hpc_amp.config.site import Site
     from hpc_amp.jobs.spec import Spec
@@ -177,6 +178,14 @@ class Container(ABC):
         """The last error message of the runtime in `output`, and its known cause, or None."""
         lines = [line.strip() for line in output.splitlines() if line.strip()]
         return (lines[-1] if lines else "", None)
+
+    def seen_here(self, clients: Clients) -> str:
+        """The version and the path of the runtime, if this machine has it. Empty if not."""
+        program = next(filter(clients.has, self.binaries), None)
+        if program is None:
+            return ""
+        said = clients.output(program, "--version", with_errors=True).strip()
+        return f"{said.splitlines()[0] if said else program}, {clients.which(program)}"
 
     # ---- doctor ----------------------------------------------------------------------------------
 

@@ -72,3 +72,8 @@ class Normalization:
     def __call__(self, pixels: Tensor) -> Tensor:
         """Normalise `pixels`, uint8 [N, C, H, W], to float32 with mean 0 and deviation 1."""
         return pixels.float().sub_(self.mean[:, None, None]).div_(self.std[:, None, None])
+
+    def undo(self, images: Tensor) -> Tensor:
+        """The images [N, C, H, W] before they were normalised, with values from 0 to 1."""
+        pixels = images.float() * self.std[:, None, None] + self.mean[:, None, None]
+        return (pixels / 255).clamp(0, 1)

@@ -2,7 +2,8 @@
 
 The program gets the standard torch.distributed variables, whichever launcher started this process,
 and its world has to be the one that the job requests. This process is replaced by the program, so
-that signals and exit codes are the program's own.
+that signals and exit codes are the program's own. With several ranks, it may stay above the program
+instead, to label its output and to understand its exit status (`hpc_amp.distributed.supervise`).
 
 With `--job JOB_JSON`, the command, its environment and its working directory come from the run
 directory, because text from a configuration never passes through a shell. Options after it run
@@ -49,6 +50,8 @@ class RankProgram:
     """The working directory, or None for the present one."""
     may_stop: bool = False
     """Whether an exit status of 75 means that the program stopped at a checkpoint."""
+    label: bool = False
+    """Whether each line of the output gets the rank, if there are several ranks."""
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -107,15 +110,31 @@ def _replace(program: RankProgram, world: World, complaint: str) -> NoReturn:
     try:
         if program.folder is not None:
             os.chdir(program.folder)
-        if program.may_stop and world.size > 1:
-            from hpc_amp.distributed.supervise import supervise  # only needed here
-
-            mark = Path(os.environ["HPC_AMP_OUTCOME_FILE"]).with_name("stopped")
-            own_mark = mark if world.is_main else None
-            sys.exit(supervise(command, environment, own_mark, end_with_parent))
+        if world.size > 1 and (program.may_stop or program.label):
+            sys.exit(_supervised(program, command, environment, world))
         os.execvpe(executable, command, environment)
     except OSError as error:
         _fail(f"{complaint} {word!r} in {program.folder or os.getcwd()!r}: {error}")
+
+
+def _supervised(
+    program: RankProgram, command: list[str], environment: Mapping[str, str], world: World
+) -> int:
+    """Run the command as a child process, and return the exit status for the launcher."""
+    from hpc_amp.distributed.labels import LabelledOutput  # only needed here
+    from hpc_amp.distributed.supervise import supervise
+
+    mark = None
+    if program.may_stop and world.is_main:
+        mark = Path(os.environ["HPC_AMP_OUTCOME_FILE"]).with_name("stopped")
+    return supervise(
+        command,
+        environment,
+        end_with_parent,
+        may_stop=program.may_stop,
+        mark=mark,
+        output=LabelledOutput(world.rank) if program.label else None,
+    )
 
 
 def _check_mpi(path: Path, resolved: Mapping[str, Any]) -> NoReturn:
@@ -155,7 +174,8 @@ def _program(path: Path, resolved: Mapping[str, Any]) -> RankProgram:
     command = job["run"] or [sys.executable, "-m", "hpc_amp.train", str(path)]
     may_stop = job["run"] is not None and bool(os.environ.get("HPC_AMP_OUTCOME_FILE"))
     changes = environment_changes(os.environ, resolved, path.parent)
-    return RankProgram(command, changes, resolved["workdir"], may_stop)
+    label = bool(job.get("launch", {}).get("label"))
+    return RankProgram(command, changes, resolved["workdir"], may_stop, label)
 
 
 def _session(path: Path, resolved: Mapping[str, Any], command: list[str]) -> RankProgram:

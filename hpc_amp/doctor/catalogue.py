@@ -51,7 +51,7 @@ CATALOGUE = (
     Check("cache", ("login",), "the folders for the runtime's downloads and unpacked files fit"),
     Check("bind", ("login", "node"), "the paths to be mounted exist on every node"),
     Check("data", ("login", "node"), "the data set is in the folder that the job reads"),
-    Check("program", ("node",), "your own program exists in the container"),
+    Check("program", ("login", "node"), "your own program exists in the container"),
     Check("cwd", ("login",), "the working directory is visible in the container"),
     Check("run.dir", ("node",), "every node sees the run directory"),
     Check("fs", ("login", "node"), "the run directory is writable and has space for checkpoints"),
@@ -63,6 +63,7 @@ CATALOGUE = (
     Check("env.libs", ("node",), "LD_LIBRARY_PATH of the image is kept"),
     Check("usersite", ("node", "image"), "Python does not use packages in ~/.local"),
     Check("py.path", ("node", "image"), "no other packages come before those of the image"),
+    Check("trackers", ("node",), "the packages of `train.trackers` are there"),
     Check("gpu.count", ("node", "image"), "the requested GPUs are visible"),
     Check("gpu.driver", ("login", "node", "image"), "the driver supports the image's CUDA"),
     Check(

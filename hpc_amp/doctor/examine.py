@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hpc_amp.config.checks import check_job
-from hpc_amp.config.sites import find_site, load_for_site
+from hpc_amp.config.load import JobText
+from hpc_amp.config.site import Site
+from hpc_amp.config.sites import find_site, host_names, load_for_site, path_of, site_files
 from hpc_amp.containers import CONTAINERS, image_runtime
 from hpc_amp.containers.image import machine
 from hpc_amp.doctor.data import check_data
 from hpc_amp.doctor.image_inside import look_inside
 from hpc_amp.doctor.job import (
     CheckedRequest,
+    check_binds,
     check_elsewhere,
     check_folders,
     check_image,
+    check_log_folders,
+    check_run,
     check_scheduler,
     check_secrets,
     from_config_error,
@@ -27,6 +34,7 @@ from hpc_amp.finding import Finding
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
+from hpc_amp.schedulers import SCHEDULERS
 
 
 def examine_machine(environ: Mapping[str, str] = os.environ) -> list[Finding]:
@@ -75,6 +83,7 @@ def examine_job(
         found += container.check_here(needed=request.here, elsewhere=elsewhere)
         found += container.check_options(request.options, ranks=request.job.world_size)
     found += [*check_image(request), *check_folders(request), *check_data(request)]
+    found += check_run(request)
     others = container if container.uses_image else image_runtime(site)
     found += others.check_places(environ)
     found += [*check_tmp(), *check_leaks(others, environ), *check_scheduler(request)]
@@ -83,6 +92,71 @@ def examine_job(
     if request.image is not None and not quick:
         found += _inside(request, plan)
     return [*found, *check_elsewhere(request, {finding.id for finding in found})]
+
+
+def examine_site(
+    name: str, overrides: Sequence[str] = (), *, environ: Mapping[str, str] = os.environ
+) -> list[Finding]:
+    """Check a site, given by its name or path, as far as that is possible without a job.
+
+    A job with the site's defaults, changed by `overrides`, is planned and not submitted. Errors of
+    the site file become findings. Raises ConfigError if there is no such site.
+    """
+    is_path = "/" in name or name.endswith((".yaml", ".yml"))
+    exists = (
+        Path(name).is_file() if is_path else name in ("auto", *site_files(), *SCHEDULERS.names())
+    )
+    try:
+        site = find_site(name)
+        where = path_of(site, name)
+        text = f"name: doctor\nsite: {json.dumps(str(where or site.name))}\nrun: ['true']\n"
+        loaded, site = load_for_site(JobText(where or Path(name), text), overrides)
+    except ConfigError as error:
+        if not exists:
+            raise
+        return [from_config_error(error)]
+    title = f"{site.name} ({site.scheduler})"
+    found = [Finding("site", "good", title + (f": {where}" if where else ", without a file"))]
+    request = CheckedRequest(loaded, site, environ)
+    found += _check_hosts(site)
+    found += [
+        finding
+        if finding.severity != "good"
+        else replace(finding, what="a job with the site's defaults can be submitted")
+        for finding in _plan(request)[1]
+    ]
+    container = image_runtime(site)
+    elsewhere = ""
+    if not request.here:
+        elsewhere = "the site's setup may load it on the nodes"
+        if not site.setup.strip():
+            elsewhere = "the nodes may have it: hpc-amp site draft --on-node looks"
+    found += container.check_here(needed=request.here, elsewhere=elsewhere)
+    found += container.check_options(site.container_args, ranks=2)
+    found += [*check_binds(request), *check_log_folders(request), *check_secrets(request)]
+    scheduler = list(check_scheduler(request))
+    if all(finding.severity != "error" for finding in scheduler) and not request.here:
+        more = list(request.scheduler.check_site(loaded.job, site))
+        scheduler = more if more and scheduler[0].severity == "good" else [*scheduler, *more]
+    found += scheduler
+    what = "a job checks the nodes: hpc-amp site draft --on-node, or launch.preflight of any job"
+    ids = ("gpu.count", "net.if", "net.reach")
+    return found if request.here else [*found, *(Finding(id, "unknown", what) for id in ids)]
+
+
+def _check_hosts(site: Site) -> Iterator[Finding]:
+    """Whether `site: auto` chooses the site on this machine."""
+    try:
+        here = find_site()
+    except ConfigError:
+        return  # another site's file is wrong, which does not concern this one
+    if here.name == site.name:
+        yield Finding("site", "good", "site: auto is this site on this machine")
+    elif site.hosts:
+        what = f"site: auto is {here.name} on this machine, whose name is {host_names()[0]}"
+        why = f"its hosts are {', '.join(site.hosts)}"
+        fix = "if this is a login node of the site, correct hosts in the site file"
+        yield Finding("site", "warning", what, why, fix)
 
 
 def examine_image(image: str, *, runtime_name: str = "auto") -> list[Finding]:

@@ -20,9 +20,12 @@ from hpc_amp.containers.storage import IN_MEMORY, file_system, gib
 from hpc_amp.doctor.catalogue import CATALOGUE
 from hpc_amp.errors import ConfigError, HpcAmpError, UsageError
 from hpc_amp.finding import Finding, Findings
+from hpc_amp.jobs.possible import check_names, check_program
 from hpc_amp.schedulers import Scheduler, get_scheduler
+from hpc_amp.schedulers.base import Client
 
 _GIB = 2**30
+_ANSWER_SECONDS = 60.0
 _OWN_DISK = ("ext2", "ext3", "ext4", "xfs", "btrfs", "overlay", "zfs")
 # Every image has these folders, so the plan never binds them.
 _SYSTEM = (
@@ -166,13 +169,14 @@ def check_architecture(request: CheckedRequest, architecture: str | None) -> Fin
 def check_folders(request: CheckedRequest) -> Findings:
     """Check the binds, the working directory, the run directory and the folders of logs."""
     if request.image is not None:
-        yield from _check_binds(request)
+        yield from check_binds(request)
         yield from _check_workdir(request)
     yield from check_run_folder(request)
     yield from check_log_folders(request)
 
 
-def _check_binds(request: CheckedRequest) -> Findings:
+def check_binds(request: CheckedRequest) -> Findings:
+    """Check that the host paths to be mounted exist."""
     job, site = request.job, request.site
     missing = [bind for bind in job.container.bind if not os.path.exists(_source(bind))]
     # Binds of the site may exist only on its compute nodes.
@@ -257,6 +261,12 @@ def check_run_folder(request: CheckedRequest) -> Findings:
         yield Finding("fs", "good", f"{folder} has {gib(free)} of free space")
 
 
+def check_run(request: CheckedRequest) -> Findings:
+    """Check that the user's own program exists, and that the names of networks are known."""
+    yield from check_program(request.job, request.site, Path.cwd())
+    yield from check_names(request.job)
+
+
 # ---- the scheduler -------------------------------------------------------------------------------
 
 
@@ -283,7 +293,11 @@ def check_scheduler(
         fix = "try again later; the site's status page may name a problem"
         yield Finding("sched", "error", error.message, why, error.hint or fix)
         return
-    found = list(scheduler.check_limits(request.job, request.site))
+    client = Client(_ANSWER_SECONDS)
+    found = [
+        *scheduler.check_limits(request.job, request.site, client),
+        *scheduler.check_configuration(client),
+    ]
     margin = parse_duration(request.job.resources.stop_margin)
     if request.job.train is not None and margin < 30:
         what = f"job.stop_margin is {format_duration(margin)}"

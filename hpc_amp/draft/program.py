@@ -11,6 +11,7 @@ from hpc_amp.campaigns.points import split_values
 from hpc_amp.config.load import JobText
 from hpc_amp.config.write import to_text
 from hpc_amp.errors import UsageError
+from hpc_amp.jobs.places import LATEST, follow_latest
 
 _IMAGES = (".sif", ".simg", ".sqsh", ".squashfs")
 _JOB_FILES = (".yaml", ".yml", ".json")
@@ -37,6 +38,8 @@ container:
 def job_or_program(given: Path, arguments: Sequence[str]) -> Path | JobText:
     """`given` itself if it is a job file, else the job of the run `given`, or the job that runs the
     program `given` with `arguments`. Raises UsageError for anything else, with what to type."""
+    if given.name == LATEST:
+        given = follow_latest(given)
     if (given / "job.json").is_file() and not arguments:
         from hpc_amp.jobs.submit import again  # only for a run: it takes half of this module's time
 
@@ -77,8 +80,7 @@ def varied(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     for word in arguments:
         option, equals, text = word.partition("=")
         if option.startswith("-") and equals and len(split_values(text)) > 1:
-            name = re.sub(r"\W", "_", option.lstrip("-"), flags=re.ASCII) or "_"
-            name = f"_{name}" if name[0].isdigit() else name
+            name = value_name(option)
             while name in names:
                 name += "_"
             names.add(name)
@@ -86,6 +88,30 @@ def varied(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             word = f"{option}={{{name}}}"
         words.append(word)
     return words, overrides
+
+
+def with_value(arguments: Sequence[str], name: str) -> tuple[list[str], list[str]]:
+    """Arguments with a name in place of the value of one of them, `--batch={batch}` for
+    `--batch=64` or `--batch 64`, and the override that gives the name this value. Without such an
+    argument, they are unchanged and there is no override."""
+    words = list(arguments)
+    for index, word in enumerate(words):
+        option, equals, text = word.partition("=")
+        if not option.startswith("-") or value_name(option) != name:
+            continue
+        if equals:
+            words[index] = f"{option}={{{name}}}"
+            return words, [f"values.{name}={text}"]
+        if index + 1 < len(words):
+            text, words[index + 1] = words[index + 1], f"{{{name}}}"
+            return words, [f"values.{name}={text}"]
+    return words, []
+
+
+def value_name(option: str) -> str:
+    """The name of an argument in `values`: `batch_size` for `--batch-size`."""
+    name = re.sub(r"\W", "_", option.lstrip("-"), flags=re.ASCII) or "_"
+    return f"_{name}" if name[0].isdigit() else name
 
 
 def draft_from_program(program: Path) -> str:

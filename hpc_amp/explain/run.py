@@ -40,27 +40,37 @@ def explain_log(path: Path | None) -> Answer:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def explain_run(status: RunStatus, *, bounded: bool = False) -> Answer:
-    """Explain a run. With `bounded`, only the beginning and the end of a large log are read."""
+def explain_run(status: RunStatus) -> Answer:
+    """Explain a run."""
+    return _explained(status.run_dir, status.state, status.reason, bounded=False)
+
+
+def explain_failure(run_dir: str, state: str, reason: str) -> Answer:
+    """Explain a run that has failed, quickly: only the beginning and the end of a large log are
+    read. `state` and `reason` are those of its status."""
+    return _explained(run_dir, state, reason, bounded=True)
+
+
+def _explained(run_dir: str, state: str, reason: str, *, bounded: bool) -> Answer:
     scan = Scan(known_failures())
-    log = Path(status.run_dir) / "logs" / "job.log"
+    log = Path(run_dir) / "logs" / "job.log"
     remarks = []
     try:
         with log.open("rb") as stream:
             _read_log(scan, stream, log, bounded=bounded)
     except OSError as error:
         remarks.append(f"{log} cannot be read: {error.strerror}")
-    if status.state in _FAILED or (status.state == "pending" and status.reason):
+    if state in _FAILED or (state == "pending" and reason):
         # Entries match the reason as a line, also the reason why a queued job can never start.
-        words = f"hpc-amp status: {status.state}: {' '.join(status.reason.split())}\n"
+        words = f"hpc-amp status: {state}: {' '.join(reason.split())}\n"
         scan.read(io.BytesIO(words.encode()), "status", first_number=None)
     verdict = scan.verdict()
-    if status.state not in _FAILED:
-        remarks.append(f"the run is {status.state}")
-        verdict.ended_well = verdict.ended_well or status.state == "finished"
-        if status.state == "finished":
+    if state not in _FAILED:
+        remarks.append(f"the run is {state}")
+        verdict.ended_well = verdict.ended_well or state == "finished"
+        if state == "finished":
             verdict.finding = verdict.error = None
-    return Answer(status.run_dir, verdict, tuple(remarks))
+    return Answer(run_dir, verdict, tuple(remarks))
 
 
 def _read_log(scan: Scan, stream: BinaryIO, log: Path, *, bounded: bool) -> None:

@@ -17,11 +17,14 @@ from torch import Tensor, nn
 from hpc_amp.config.schema import Optimizer
 from hpc_amp.gan.collapse import CHANCE, CollapseWatch
 from hpc_amp.gan.config import Adversarial, GanTrain
+from hpc_amp.gan.data.batches import ClassBatch, PairedBatch, UnpairedBatch
 from hpc_amp.gan.generation import Request
 from hpc_amp.tasks.base import Best, Losses, ModelError, Networks, Phase, Task
 
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 """Names of the two phases, and of their networks."""
+_SHOWN = 16
+"""The number of inputs in a picture."""
 
 
 class ConditionalGan(Task):
@@ -156,6 +159,12 @@ class ConditionalGan(Task):
             return None
         rows = self.picture_rows(networks).float().cpu()
         return rows.permute(0, 2, 3, 1, 4).flatten(3).div(2).add(0.5).clamp(0, 1)
+
+    def input_pictures(self, batch: PairedBatch | UnpairedBatch | ClassBatch) -> Tensor | None:
+        """The first images of a batch."""
+        if self.train.evaluation.pictures == 0:
+            return None
+        return batch.examples(_SHOWN).float().cpu().div(2).add(0.5).clamp(0, 1)
 
 
 def adam(sides: Adversarial, lr: float) -> Optimizer:

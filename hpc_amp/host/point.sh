@@ -26,10 +26,13 @@ unpack_snapshot() {
 # make_run_dir: create the files of the run directory. launch.sh is created last; it marks the directory as
 # complete.
 make_run_dir() {
-  local id=${campaign_dir##*/} first=${point%%-*}
+  local id=${campaign_dir##*/} first=${point%%-*} name
   [ ! -e launch.sh ] || return 0
   { ln -sfn ../../snapshot/src src && ln -sfn ../../config.yaml config.yaml; } ||
     fail "its run directory cannot be written"
+  for name in git.json git.patch; do
+    [ ! -e "../../$name" ] || ln -sfn "../../$name" "$name" || fail "its run directory cannot be written"
+  done
   if [ "${campaign[own_code]}" = yes ]; then
     rm -rf code .code
     { cp -a ../../snapshot/code .code && mv -T .code code; } || fail "its code cannot be copied"

@@ -12,7 +12,6 @@ attempts/N/ended          written when no process of the attempt is left
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import tempfile
@@ -22,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.schedulers import get_scheduler
+from hpc_amp.files import read_json
 
 # The events of state.jsonl with which the launch script ends an attempt, and their texts.
 _ENDINGS = {
@@ -113,6 +112,8 @@ def find_orphan(run_dir: Path, scheduler: str) -> Orphan | None:
     folder = newest_attempt(run_dir)
     if folder is None or (folder / "ended").exists():
         return None
+    from hpc_amp.schedulers import get_scheduler
+
     owner = read_json(folder / "owner")
     host = str(owner.get("host", "unknown"))
     if host == socket.gethostname() and get_scheduler(scheduler).one_machine:
@@ -198,19 +199,22 @@ def _cancelled(events: Sequence[dict[str, Any]], number: int) -> bool:
     return any(event["state"] == "cancelled" for event in within)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file. Returns an empty dictionary if the file is missing, damaged
-    or no object."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def read_number(path: Path) -> int | None:
     """Read a file that contains one whole number. Returns None if it is missing or damaged."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
+        return None
+
+
+def seconds_to_go(run_dir: Path, attempt: Path) -> int | None:
+    """Seconds to the last step of a running attempt, at its present speed. None if no progress is
+    recorded yet, or the program records none."""
+    progress = read_json(attempt / "progress.json")
+    train = (read_json(run_dir / "job.json").get("job") or {}).get("train") or {}
+    try:
+        steps = progress["total_steps"] - progress["step"]
+        batch = train.get("batch_size") or progress["global_batch"]
+        return int(steps * batch / progress["samples_per_second"])
+    except (KeyError, TypeError, ZeroDivisionError):
         return None

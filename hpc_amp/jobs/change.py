@@ -35,13 +35,12 @@ from hpc_amp.config.schema import Job, Train, job_class, to_plain
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.config.values import Fixed
 from hpc_amp.errors import UsageError
-from hpc_amp.files import replacing
+from hpc_amp.files import read_json, replacing
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.attempts import read_json
-from hpc_amp.jobs.code import copy_package
 from hpc_amp.jobs.events import read_events
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
+from hpc_amp.jobs.shared_code import link_package
 
 _FACTS = ("hpc_amp", "site", "scheduler", "launcher", "python")
 """Entries of `job.json` besides the job whose changes are reported."""
@@ -83,8 +82,9 @@ class Change:
 # ---- planning a change ---------------------------------------------------------------------------
 
 
-def plan_change(run_dir: Path, overrides: Sequence[str]) -> Change:
-    """Compute the change that `overrides` make to a run. Nothing on disk is changed.
+def plan_change(run_dir: Path, overrides: Sequence[str], *, here: bool = False) -> Change:
+    """Compute the change that `overrides` make to a run. Nothing on disk is changed. `here`: the
+    run was copied or moved, and continues in its present folder.
 
     Raises ConfigError if a value is wrong or a key cannot change, and UsageError if the run does
     not record how it was submitted, is on another site, or is already past its new end.
@@ -92,7 +92,9 @@ def plan_change(run_dir: Path, overrides: Sequence[str]) -> Change:
     resolved = rundir.read_resolved(run_dir)
     before = rundir.job_of(run_dir, resolved)
     given = given_at_submission(run_dir, resolved)
-    with rundir.working_in(resolved["submitted_from"], "the run was submitted"):
+    folder = rundir.submission_folder(run_dir, resolved)
+    before = _with_folder(before, resolved["submitted_from"], folder)
+    with rundir.working_in(folder, "the run was submitted"):
         code = run_dir / "code" if before.code is not None else None
         loaded, site = load_for_site(run_dir / "config.yaml", [*given, *overrides], code=code)
         if site.name != resolved["site"] and not any(o.startswith("site=") for o in overrides):
@@ -103,14 +105,34 @@ def plan_change(run_dir: Path, overrides: Sequence[str]) -> Change:
             )
         check_job(dataclasses.replace(loaded, job=_without_what_was_read(loaded.job)), site)
         # The path of the submission: nodes may not have another path to the same folder.
-        plan = make_plan(loaded, site, Path(resolved["run_dir"]))
+        is_point = (run_dir.parents[1] / "campaign.json").exists()  # not in a folder of runs
+        place = run_dir if here else Path(resolved["run_dir"])
+        plan = make_plan(loaded, site, place, shares_code=not is_point)
     after = json.loads(json.dumps(rundir.resolved(plan)))
     changed = _changed_keys(before, loaded.job, after["job"])
     _refuse_fixed(changed, loaded)
-    facts = [Changed(key, resolved.get(key), after[key]) for key in _FACTS]
+    keys = (*_FACTS, "run_dir") if here else _FACTS
+    facts = [Changed(key, resolved.get(key), after[key]) for key in keys]
     facts = [fact for fact in facts if fact.before != fact.after]
     _check_length(run_dir, plan.job.train)
     return Change(plan, render(plan), tuple([one for one, _ in changed] + facts))
+
+
+def _with_folder(job: Job, old: str, new: str) -> Job:
+    """The job after the folder of its submission was renamed: its paths in `old` are in `new`."""
+
+    def renamed(path: str) -> str:
+        return new + path.removeprefix(old) if path == old or path.startswith(f"{old}/") else path
+
+    if old == new:
+        return job
+    container, train = job.container, job.train
+    image = None if container.image is None else renamed(container.image)
+    container = dataclasses.replace(container, image=image, bind=[*map(renamed, container.bind)])
+    if train is not None:
+        train = with_paths(train, lambda key, path: renamed(path))
+    code = None if job.code is None else renamed(job.code)
+    return dataclasses.replace(job, container=container, train=train, code=code)
 
 
 def _without_what_was_read(job: Job) -> Job:
@@ -136,6 +158,28 @@ def _changed_keys(
     else:
         schema = Job
     return list(_differences(schema, plain, after, "", None))
+
+
+def differences(
+    run_dir: Path, plan: Plan, loaded: LoadedJob, overrides: Sequence[str]
+) -> list[Changed]:
+    """What differs between a run and the `plan` of its job as a new run, except for what
+    `overrides` set. Empty if the run cannot be read."""
+    try:
+        resolved = rundir.read_resolved(run_dir)
+        before = rundir.job_of(run_dir, resolved)
+    except UsageError:
+        return []
+    before = _with_folder(before, resolved["submitted_from"], str(plan.submitted_from))
+    after = json.loads(json.dumps(rundir.resolved(plan)))
+    given = {override.partition("=")[0] for override in overrides}
+    # The code is the run's copy, and a run of a campaign has a bind for the campaign's folder.
+    given |= {"code", "container.bind"}
+    facts = _FACTS if "site" not in given else ("hpc_amp",)
+    changed = [Changed(key, resolved.get(key), after[key]) for key in facts]
+    changed = [one for one in changed if one.before != one.after]
+    changed += [one for one, _ in _changed_keys(before, loaded.job, after["job"])]
+    return [one for one in changed if not any(f"{one.key}.".startswith(f"{k}.") for k in given)]
 
 
 def given_at_submission(run_dir: Path, resolved: Mapping[str, Any]) -> list[str]:
@@ -235,7 +279,7 @@ def apply(run_dir: Path, change: Change, command: str) -> int:
         rundir.write_resolved(change.plan, stage)
         (stage / "launch.sh").write_text(change.script)
         (stage / "launch.sh").chmod(0o755)
-        copy_package(stage, change.plan)
+        link_package(stage, change.plan)
         kept = _keep(run_dir, stage, change, command)
         _replace(run_dir, stage, kept)
         _log(run_dir, f"{command}: {', '.join(map(str, change.changed))}; before: {kept}")
@@ -272,8 +316,9 @@ def _replace(run_dir: Path, stage: Path, kept: Path) -> None:
     """Put the new files in place. Raises OSError."""
     source = run_dir / "src"
     # In a point of a sweep, `src` is a link to the sweep's folder, which this job's container does
-    # not mount.
-    if source.is_symlink() or not _same_code(source, stage / "src"):
+    # not mount. Another link leads to the shared copy of the package.
+    is_same = rundir.same_folder if source.is_symlink() else _same_code
+    if not is_same(source, stage / "src"):
         if os.path.lexists(source):
             os.rename(source, kept / "src")
         os.rename(stage / "src", source)

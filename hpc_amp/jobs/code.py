@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,17 +44,32 @@ _CODE_LIMIT = 100 * 2**20
 def copy_package(folder: Path, plan: Plan) -> None:
     """Copy the job side of hpc-amp and the host code of a plan to `src` in `folder`. The image
     therefore does not need hpc-amp. Raises OSError."""
+    write_package(folder / "src", package_files(plan))
+
+
+def package_files(plan: Plan) -> dict[str, bytes]:
+    """The content of `src`, by the paths of the files in it. Raises OSError."""
+    found = {}
+    ignored = shutil.ignore_patterns(*NEVER_COPIED)
     for name in JOB_SIDE:
-        source, copy = PACKAGE / name, folder / "src" / "hpc_amp" / name
+        source = PACKAGE / name
+        if source.is_file():
+            found[f"hpc_amp/{name}"] = source.read_bytes()
+        for path, folders, files in os.walk(source):
+            left_out = ignored(path, [*folders, *files])
+            folders[:] = [one for one in folders if one not in left_out]
+            for file in set(files) - left_out:
+                inside = os.path.relpath(os.path.join(path, file), PACKAGE)
+                found[f"hpc_amp/{inside}"] = Path(path, file).read_bytes()
+    return found | {name: text.encode() for name, text in texts([plan]).items()}
+
+
+def write_package(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files by their paths in `folder`. Raises OSError."""
+    for name, content in files.items():
+        copy = folder / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, copy, ignore=shutil.ignore_patterns(*NEVER_COPIED))
-        else:
-            shutil.copy(source, copy)
-    for name, text in texts([plan]).items():
-        copy = folder / "src" / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(text)
+        copy.write_bytes(content)
 
 
 def texts(plans: Iterable[Plan]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.jobs import rundir
+from hpc_amp.jobs.git import CodeState, read_code_state
 from hpc_amp.jobs.status import run_statuses
 from hpc_amp.jobs.summary import read_summary
 
@@ -39,17 +41,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """`settings` and `environment` have the keys that differ; `results` has all."""
+    """`settings`, `environment` and `code` have the keys that differ; `results` has all."""
 
     run_dirs: tuple[Path, ...]
     settings: tuple[Row, ...]
     environment: tuple[Row, ...]
+    code: tuple[Row, ...]
     results: tuple[Row, ...]
 
     def to_plain(self) -> dict[str, Any]:
         """As a JSON object."""
         parts = {
-            "settings": self.settings, "environment": self.environment, "results": self.results
+            "settings": self.settings, "environment": self.environment, "code": self.code,
+            "results": self.results,
         }  # fmt: skip
         rows = {
             name: {row.key: [_plain(value) for value in row.values] for row in part}
@@ -72,8 +76,30 @@ def compare_runs(run_dirs: Sequence[Path]) -> Compared:
         tuple(run_dirs),
         tuple(row for row in _rows(settings) if row.differs),
         tuple(row for row in _rows(facts) if row.differs),
+        tuple(row for row in _rows([_code(run_dir) for run_dir in run_dirs]) if row.differs),
         tuple(_rows(results)),
     )
+
+
+def _code(run_dir: Path) -> dict[str, Any]:
+    """The state of a run's code: in git, and the files of its copy."""
+    state = read_code_state(run_dir)
+    facts: dict[str, Any] = {}
+    if state is not None:
+        facts = {"commit": state.commit, "branch": state.branch, "changes": _changes(state)}
+    for path in sorted((run_dir / "code").rglob("*")):
+        name = path.relative_to(run_dir)
+        if path.is_file() and "__pycache__" not in name.parts:
+            facts[str(name)] = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    return facts
+
+
+def _changes(state: CodeState) -> str:
+    if state.dirty is None:
+        return "unknown"
+    if not state.dirty:
+        return "none"
+    return "git.patch" if state.changes is None else f"git.patch {state.changes}"
 
 
 def _rows(columns: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
@@ -99,6 +125,7 @@ def as_text(compared: Compared) -> str:
     for name, rows in (
         ("settings that differ", compared.settings),
         ("environment that differs", compared.environment),
+        ("code that differs", compared.code),
         ("results", compared.results),
     ):
         lines.append([f"{name}:" if rows else f"{name}: none"])

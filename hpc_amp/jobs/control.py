@@ -11,7 +11,7 @@ from typing import Literal
 from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.jobs import rundir
 from hpc_amp.jobs.attempts import Orphan, find_orphan, newest_attempt
-from hpc_amp.jobs.events import read_events, record_event
+from hpc_amp.jobs.events import is_only_created, read_events, record_event
 from hpc_amp.jobs.links import read_chain
 from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
 from hpc_amp.jobs.unsettled import ANSWER_SECONDS
@@ -130,6 +130,11 @@ def leftovers(status: RunStatus) -> Leftovers:
 
 def _refuse_unsettled(status: RunStatus) -> None:
     """Raise UsageError for a run whose job has no known id yet: it cannot be cancelled."""
+    if is_only_created(Path(status.run_dir)):
+        raise UsageError(
+            f"{status.run_dir}: {status.reason}",
+            hint="cancel its job with the scheduler's own command; hpc-amp rm removes the run",
+        )
     if status.state == "unknown" and status.job_id is None:
         raise UsageError(
             f"{status.run_dir}: {status.reason}, and its job is not known",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_amp.jobs.attempts import Attempt, read_attempts, read_json, read_number
+from hpc_amp.files import read_json
+from hpc_amp.jobs.attempts import Attempt, read_attempts, read_number, seconds_to_go
 from hpc_amp.jobs.change import Past, read_history
 from hpc_amp.jobs.events import read_events
-from hpc_amp.jobs.rundir import origin
+from hpc_amp.jobs.git import CodeState, read_code_state
+from hpc_amp.jobs.places import origin
 from hpc_amp.jobs.status import RunStatus, run_statuses
 
 
@@ -43,6 +45,8 @@ class RunDetails:
     heartbeat: HeartbeatAge | None
     changes: list[Past]
     """The changes of its settings by `hpc-amp resume`."""
+    code: CodeState | None
+    """The state of the user's code in git when the run was submitted. None: it is unknown."""
 
     def to_plain(self) -> dict[str, Any]:
         """The details as one dictionary of JSON values; the keys of the status are at its top."""
@@ -54,6 +58,7 @@ class RunDetails:
             "time_left": self.time_left,
             "heartbeat": {name: getattr(beat, name) for name in beat.__slots__} if beat else None,
             "changes": [change.to_plain() for change in self.changes],
+            "code": asdict(self.code) if self.code else None,
         }
 
 
@@ -75,21 +80,12 @@ def _details(folder: Path, status: RunStatus) -> RunDetails:
     return RunDetails(
         status=status,
         attempts=attempts,
-        seconds_to_go=_seconds_to_go(folder, newest) if at_work else None,
+        seconds_to_go=seconds_to_go(folder, newest) if at_work else None,
         time_left=max(0, end - int(time.time())) if at_work and end is not None else None,
         heartbeat=_heartbeat(newest) if at_work else None,
         changes=read_history(folder),
+        code=read_code_state(folder),
     )
-
-
-def _seconds_to_go(folder: Path, attempt: Path) -> int | None:
-    progress = read_json(attempt / "progress.json")
-    train = (read_json(folder / "job.json").get("job") or {}).get("train") or {}
-    try:
-        steps = progress["total_steps"] - progress["step"]
-        return int(steps * train["batch_size"] / progress["samples_per_second"])
-    except (KeyError, TypeError, ZeroDivisionError):
-        return None  # no progress is recorded yet, or the program records none
 
 
 def _heartbeat(attempt: Path) -> HeartbeatAge | None:

@@ -41,3 +41,16 @@ def read_events(run_dir: Path) -> list[dict[str, Any]]:
         if isinstance(event, dict) and isinstance(event.get("state"), str):
             events.append(event)
     return events
+
+
+def is_only_created(run_dir: Path) -> bool:
+    """Whether a run was created for a script that its user submits, and this has not started."""
+    events = read_events(run_dir)
+    return bool(events) and events[-1]["state"] == "created"
+
+
+def own_events(run_dir: Path) -> list[dict[str, Any]]:
+    """The events of a run. Those before `hpc-amp resume --here` on a copy are the original's."""
+    events = read_events(run_dir)
+    copied = [at for at, event in enumerate(events) if event.get("copied_from")]
+    return events[copied[-1] :] if copied else events

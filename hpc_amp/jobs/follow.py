@@ -74,7 +74,8 @@ def follow(
                 return status
             reason = f"{status.state}: {status.reason}" if status.reason else status.state
             if status.state in ("pending", "unknown") and reason != told:
-                on_wait(f"job {status.job_id} is {reason}")
+                who = "the run" if status.job_id is None else f"job {status.job_id}"
+                on_wait(f"{who} is {reason}")
                 told = reason
             next_ask = time.monotonic() + get_scheduler(status.scheduler).ask_seconds
         time.sleep(_POLL_SECONDS)

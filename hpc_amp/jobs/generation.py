@@ -67,7 +67,10 @@ def write_job_file(run_dir: Path, options: Options) -> Path:
     made: dict[str, Any] = {
         "name": f"{job['name'][:55]}-generate",
         "site": _from(submitted_from, job["site"]),
-        "runs_dir": str(run_dir.parents[1]),
+        # A copy of a run may lie anywhere.
+        "runs_dir": str(
+            run_dir.parents[1] if run_dir.parent.name == job["name"] else run_dir / "generate"
+        ),
         "job": {**_set(job["job"]), "nodes": 1, "chain": 0},
         "container": _set(job["container"]),
         "launch": _set(job["launch"]),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpc_amp.config.bind import parse_bind
 from hpc_amp.config.command import launcher_in
-from hpc_amp.config.fabric import fabric_of
+from hpc_amp.config.fabric import Fabric, fabric_of
 from hpc_amp.config.load import LoadedJob
 from hpc_amp.config.paths import as_overrides, paths_in, with_paths
 from hpc_amp.config.schema import Job
@@ -20,6 +20,7 @@ from hpc_amp.config.units import parse_duration
 from hpc_amp.containers import Container, get_container
 from hpc_amp.errors import ConfigError
 from hpc_amp.jobs.bash_checks import check_host_code, check_setup
+from hpc_amp.jobs.places import follow_latest
 from hpc_amp.jobs.remarks import remarks_on
 from hpc_amp.jobs.spec import Spec
 from hpc_amp.launchers import Launcher, get_launcher, launchers_of
@@ -59,15 +60,20 @@ class Plan(Spec):
         if self.scheduler.whole_nodes or self.site.gpu_request == "none":
             return True
         directives = (*self.site.directives, *self.job.resources.directives)
-        return any(re.search(r"\bexcl(host|usive)?\b", line) for line in directives)
+        if any(re.search(r"\bexcl(host|usive)?\b", line) for line in directives):
+            return True
+        wanted = self.job.resources.exclusive
+        own = self.scheduler.exclusive_directive(self.site)
+        return bool(wanted) and own in self.scheduler.directives(self)
 
 
-def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
+def make_plan(loaded: LoadedJob, site: Site, run_dir: Path, *, shares_code: bool = False) -> Plan:
     """Choose scheduler, launcher and container for a job on a site, and check that they work
     together.
 
     Paths in the job are made absolute, from the working directory. `run_dir` need not exist.
-    Raises ConfigError if the parts do not work together, and UsageError if host code is incomplete.
+    `shares_code`: whether the run may use the copy of the package that other runs use too. Raises
+    ConfigError if the parts do not work together, and UsageError if host code is incomplete.
     """
     job = loaded.job
     workdir = Path.cwd().resolve()
@@ -113,13 +119,14 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
     _check_paths(loaded, job, run_dir, workdir, container)
     remarks += _missing_binds(loaded, container, here=scheduler.one_machine)
     check_setup(loaded, site)
+    fabric = fabric_of(job, site)
     default_python = "python3" if container.uses_image else sys.executable
     plan = Plan(
         job=job,
         site=site,
         scheduler=scheduler,
         launcher=launcher,
-        fabric=fabric_of(job, site),
+        fabric=fabric,
         remarks=remarks,
         expanded=expanded,
         container=container,
@@ -130,10 +137,29 @@ def make_plan(loaded: LoadedJob, site: Site, run_dir: Path) -> Plan:
         # Expanded paths are fixed by overrides: `resume` reads the job file again, and the
         # variables may have changed by then.
         overrides=(*loaded.overrides, *as_overrides(loaded.job, loaded.expanded)),
+        origins=origins_of(loaded, site, fabric),
         submitted_from=workdir,
+        shares_code=shares_code and _is_writable(run_dir.parents[1]),
     )
     container.check(plan)
     return plan
+
+
+def origins_of(loaded: LoadedJob, site: Site, fabric: Fabric | None) -> dict[str, str]:
+    """Where the values of a job's keys are from: a line of a file, an override, the fabric profile
+    or the site. A key that is missing has its default."""
+    found: dict[str, str] = {}
+    if fabric is not None:
+        env = fabric.settings(loaded.job.resources.nodes)
+        found = {f"container.env.{name}": f"fabric {fabric.name}" for name in env}
+    found |= {f"container.env.{name}": f"site {site.name}" for name in site.env}
+    return {**found, **loaded.tree.places()}
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether this user can write to a folder, or make it."""
+    existing = next(one for one in (folder, *folder.parents) if one.exists())
+    return os.access(existing, os.W_OK)
 
 
 def _umask() -> int:
@@ -191,8 +217,8 @@ def _on_one_node(job: Job) -> Job:
 
 
 def absolute_path(path: str, workdir: Path) -> str:
-    """Make a path of a job file absolute and resolve its symbolic links."""
-    return str((workdir / path).resolve())
+    """Make a path of a job file absolute, and resolve its symbolic links and `latest`."""
+    return str(follow_latest((workdir / path).resolve()))
 
 
 def _absolute_program(program: str, workdir: Path) -> str:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_amp.errors import UsageError
+from hpc_amp.files import read_json
 from hpc_amp.jobs import rundir
-from hpc_amp.jobs.attempts import read_json
 from hpc_amp.jobs.control import leftovers
-from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
+from hpc_amp.jobs.events import is_only_created, read_events
+from hpc_amp.jobs.known import known_folders
+from hpc_amp.jobs.status import FINAL, RunStatus, left_of_moved, run_statuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +31,32 @@ class Removable:
 
 
 def removable(run_dirs: Sequence[Path]) -> list[Removable]:
-    """The given runs. Raises UsageError for one that has not ended, or is a point of a campaign."""
+    """The given runs. Raises UsageError for one that has not ended, is a point of a campaign, or
+    has weights that another run still needs."""
     found = []
     for status in run_statuses(run_dirs):
         run_dir = Path(status.run_dir)
         campaign = _campaign_of(run_dir)
         if campaign is not None:
             raise UsageError(f"{run_dir} is a point of {campaign}", hint="remove the whole folder")
-        if status.state not in FINAL:
+        place = rundir.origin(run_dir, rundir.read_resolved(run_dir))
+        if rundir.is_copy(place):
+            found.append(_removable(status, state="copy"))
+            continue
+        if place is not None:
+            moved = left_of_moved(status)
+            if moved is not None:
+                raise UsageError(f"{run_dir} was moved, and {moved}", hint="wait for its end")
+            found.append(_removable(status))
+            continue
+        if status.state not in FINAL and not is_only_created(run_dir):
             raise UsageError(f"{run_dir} is {status.state}", hint=f"hpc-amp cancel {run_dir}")
         left = leftovers(status)
         if left.is_something:
             raise UsageError(f"{run_dir}: {left}", hint="try again when it has ended")
         found.append(_removable(status))
+    for run_dir, user in _needed(run_dirs).items():
+        raise UsageError(f"{user} starts from the weights of {run_dir}", hint="remove that first")
     return found
 
 
@@ -48,12 +64,15 @@ def old_runs(
     runs_dir: Path, *, keep: int, older_than: int, names: Sequence[str] = ()
 ) -> list[Removable]:
     """The runs in `runs_dir` that have ended, except the newest `keep` of each name and those that
-    changed within the last `older_than` seconds. `names`: only jobs of these names. Raises
-    UsageError if there is no run of a name."""
+    changed within the last `older_than` seconds. Copies of runs are left out. `names`: only jobs of
+    these names. Raises UsageError if there is no run of a name."""
     by_name: dict[str, list[Path]] = defaultdict(list)
     for run_dir in rundir.all_runs(runs_dir):
         # The folder may be elsewhere, with a link to it in `runs_dir`.
-        job = read_json(run_dir / "job.json").get("job")
+        resolved = read_json(run_dir / "job.json")
+        if rundir.is_copy(rundir.origin(run_dir, resolved)):
+            continue  # somebody keeps it
+        job = resolved.get("job")
         name = job.get("name") if isinstance(job, dict) else None
         by_name[name or run_dir.parent.name].append(run_dir)
     unknown = next((name for name in names if name not in by_name), None)
@@ -70,11 +89,39 @@ def old_runs(
         for run_dir in dict.fromkeys(not_kept)
         if now - _changed(run_dir) >= older_than and _campaign_of(run_dir) is None
     ]
-    return [
-        _removable(status)
+    ended = [
+        status
         for status in run_statuses(chosen)
         if status.state in FINAL and not leftovers(status).is_something
     ]
+    needed = _needed([Path(status.run_dir) for status in ended])
+    return [_removable(status) for status in ended if Path(status.run_dir) not in needed]
+
+
+def _needed(run_dirs: Sequence[Path]) -> dict[Path, Path]:
+    """Those of the given runs whose files another run or a campaign still needs, such as its first
+    weights; each with the one that needs it. A run that has finished needs nothing."""
+    texts = {run_dir: json.dumps(str(run_dir))[1:-1] for run_dir in run_dirs}
+    folders = {run_dir.parents[1] for run_dir in run_dirs} | set(known_folders())
+    needed: dict[Path, Path] = {}
+    for description in (path for folder in folders for path in _descriptions(folder)):
+        user = description.parent
+        if user in texts or [e["state"] for e in read_events(user)[-1:]] == ["finished"]:
+            continue
+        try:
+            content = description.read_text()
+        except OSError:
+            continue  # it is being removed
+        for run_dir, text in texts.items():
+            if f"{text}/" in content or f'{text}"' in content:
+                needed.setdefault(run_dir, user)
+    return needed
+
+
+def _descriptions(folder: Path) -> Iterator[Path]:
+    """The files with the settings of runs, and of the points of campaigns."""
+    yield from folder.glob("*/[0-9]*/job.json")
+    yield from folder.glob("*/[0-9]*/jobs.jsonl")
 
 
 def _campaign_of(run_dir: Path) -> Path | None:
@@ -83,19 +130,14 @@ def _campaign_of(run_dir: Path) -> Path | None:
 
 
 def remove(runs: Sequence[Removable], runs_dir: Path, named: Sequence[Path] = ()) -> None:
-    """Remove runs, and the symbolic links to them in `runs_dir` and among the paths `named`. A link
-    `latest` then leads to the newest run that is left. Raises UsageError for a run that cannot be
+    """Remove runs, and the symbolic links to them in `runs_dir` and among the paths `named`. A file
+    `latest` then names the newest run that is left. Raises UsageError for a run that cannot be
     removed; those before it are gone then."""
     found = (*named, *runs_dir.glob("*"), *runs_dir.glob("*/[0-9]*"))
     links = [path for path in found if os.path.islink(path)]
     for run in runs:
         folder = run.run_dir
         places = [folder, *(link for link in links if rundir.same_folder(link, folder))]
-        outdated = [
-            place.parent / "latest"
-            for place in places
-            if rundir.same_folder(place.parent / "latest", folder)
-        ]
         linked_parent = any(rundir.same_folder(link, folder.parent) for link in links)
         doomed = folder.with_name(f".removed-{folder.name}")
         try:
@@ -108,21 +150,12 @@ def remove(runs: Sequence[Removable], runs_dir: Path, named: Sequence[Path] = ()
         for link in places[1:]:
             with contextlib.suppress(OSError):
                 link.unlink()
-        for latest in outdated:
-            _renew(latest, keep_folder=linked_parent and latest.parent == folder.parent)
-
-
-def _renew(latest: Path, *, keep_folder: bool) -> None:
-    """Let the link `latest` lead to the newest run beside it. If there is none, remove the link,
-    and its folder if that is then empty and `keep_folder` is false."""
-    others = sorted(path.parent for path in latest.parent.glob("[0-9]*/job.json"))
-    with contextlib.suppress(OSError):
-        if others:
-            rundir.point_latest(others[-1])
-            return
-        latest.unlink(missing_ok=True)
-        if not keep_folder:
-            latest.parent.rmdir()
+        parents = {place.parent for place in places}
+        for parent in (one for one in parents if os.path.lexists(one / "latest")):
+            rundir.write_latest(parent)
+            if not (linked_parent and parent == folder.parent):
+                with contextlib.suppress(OSError):  # other runs of the name are left
+                    parent.rmdir()
 
 
 def size_of(folder: Path) -> int:
@@ -135,9 +168,9 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def _removable(status: RunStatus) -> Removable:
+def _removable(status: RunStatus, state: str | None = None) -> Removable:
     run_dir = Path(status.run_dir)
-    return Removable(run_dir, status.state, size_of(run_dir))
+    return Removable(run_dir, state or status.state, size_of(run_dir))
 
 
 def _changed(run_dir: Path) -> float:

@@ -1,6 +1,6 @@
 """Create and find run directories.
 
-runs/<name>/<UTC time>-<4 letters>/   and   runs/<name>/latest -> the newest
+runs/<name>/<UTC time>-<4 letters>/   and   runs/<name>/latest, a file with the newest id
 """
 
 from __future__ import annotations
@@ -21,12 +21,23 @@ from typing import Any
 from hpc_amp import __version__
 from hpc_amp.config.schema import SCHEMA_VERSION, Job, to_plain
 from hpc_amp.errors import UsageError
-from hpc_amp.files import replacing
-from hpc_amp.jobs.attempts import read_json
-from hpc_amp.jobs.code import copy_code, copy_package
-from hpc_amp.jobs.events import read_events
+from hpc_amp.jobs.clusters import refuse_other_cluster
+from hpc_amp.jobs.code import copy_code
+from hpc_amp.jobs.git import record_code_state
+from hpc_amp.jobs.places import (
+    all_runs,
+    find_run,
+    is_copy,
+    newest_run,
+    origin,
+    same_folder,
+    write_latest,
+)
 from hpc_amp.jobs.plan import Plan
+from hpc_amp.jobs.shared_code import link_package
 from hpc_amp.tasks.registry import TaskError, job_from_plain
+
+__all__ = ["all_runs", "find_run", "is_copy", "newest_run", "origin", "same_folder", "write_latest"]
 
 
 def new_run_id() -> str:
@@ -71,6 +82,7 @@ def create(plan: Plan, script: str, config_text: str) -> None:
 def discard(run_dir: Path) -> None:
     """Remove a run that was not submitted, and the folder above it if that is then empty."""
     shutil.rmtree(run_dir, ignore_errors=True)
+    write_latest(run_dir.parent)
     with contextlib.suppress(OSError):
         run_dir.parent.rmdir()
 
@@ -91,9 +103,10 @@ def _fill(plan: Plan, script: str, config_text: str) -> None:
     launch = run_dir / "launch.sh"
     launch.write_text(script)
     launch.chmod(0o755)
-    copy_package(run_dir, plan)
+    link_package(run_dir, plan)
     if plan.job.code is not None:
         copy_code(Path(plan.job.code), run_dir, run_dir.parents[1])
+    record_code_state(plan, run_dir, run_dir.parents[1])
 
 
 def write_resolved(plan: Plan, folder: Path) -> None:
@@ -117,6 +130,7 @@ def resolved(plan: Plan) -> dict[str, Any]:
         "site": plan.site.name,
         "run_dir": str(plan.run_dir),
         "overrides": list(plan.overrides),
+        "origins": dict(plan.origins),
         "submitted_from": str(plan.submitted_from),
         "workdir": str(plan.workdir),
         "python": plan.python,
@@ -154,16 +168,6 @@ def job_of(run_dir: Path, resolved: Mapping[str, Any]) -> Job:
         raise UsageError(f"{run_dir}: {error.message}", hint=error.hint) from None
 
 
-def origin(folder: Path, resolved: Mapping[str, Any]) -> Path | None:
-    """The folder in which a run was submitted, if `folder` is not the same folder by another path;
-    else None. `resolved` is the content of the folder's `job.json`. The run was copied or moved
-    then, and its script and its job still use the original folder."""
-    recorded = resolved.get("run_dir")
-    if not isinstance(recorded, str):
-        return None
-    return None if same_folder(folder, Path(recorded)) else Path(recorded)
-
-
 @contextlib.contextmanager
 def working_in(folder: str, what: str) -> Iterator[None]:
     """Change the working directory for the duration of the block, to the folder from which the
@@ -183,97 +187,50 @@ def working_in(folder: str, what: str) -> Iterator[None]:
         os.chdir(before)
 
 
-def same_folder(one: Path, other: Path) -> bool:
-    """Whether two paths lead to the same folder, also by symbolic links and bind mounts."""
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False  # one of them does not exist on this machine
-
-
 def refuse_elsewhere(run_dir: Path) -> None:
-    """Raise UsageError if a run is not in the folder in which it was submitted: a command on it
-    would affect that folder."""
-    refuse_copy(run_dir, origin(run_dir, read_resolved(run_dir)))
+    """Raise UsageError if a run is not in the folder in which it was submitted, because a command
+    on it would affect that folder, or if its job belongs to another cluster."""
+    refuse_copy(run_dir, origin(run_dir, read_resolved(run_dir)), can_adopt=True)
+    refuse_other_cluster(run_dir)
 
 
-def refuse_copy(folder: Path, recorded: Path | None) -> None:
+def refuse_copy(folder: Path, recorded: Path | None, *, can_adopt: bool = False) -> None:
     """Raise UsageError if `recorded` is not None. It is the `origin` of the run or campaign in
-    `folder`."""
+    `folder`. `can_adopt`: `hpc-amp resume --here` can continue it in `folder`."""
     if recorded is None:
         return
-    if recorded.exists():
+    here = f"hpc-amp resume --here {shlex.quote(str(folder))} continues it in this folder"
+    if is_copy(recorded):
+        ways = f"; {here}, and hpc-amp submit starts it anew" if can_adopt else ", or start anew"
         raise UsageError(
             f"{folder} is a copy of {recorded}, and its scripts and jobs are those of the original",
-            hint="name the original, or submit a new run (its first weights can be those of a "
-            "checkpoint: see docs/reliability.md)",
+            hint=f"name the original{ways}",
         )
-    link = f"ln -s {shlex.quote(str(folder))} {shlex.quote(str(recorded))}"
+    ways = f"{here}; or" if can_adopt else "move it back, or"
     raise UsageError(
         f"{folder} was {recorded} when it was submitted, and its scripts would look for everything "
         "there",
-        hint=f"move it back, or let the old path lead to it: {link}",
+        hint=f"{ways} let the old path lead to it: {_link(folder, recorded)}",
     )
 
 
-def point_latest(run_dir: Path) -> str | None:
-    """Make the link `latest` point to a run. Returns its previous target, or None. If the link
-    cannot be changed, it stays as it is, and no error is raised."""
-    try:
-        before = os.readlink(run_dir.parent / "latest")
-    except OSError:
-        before = None
-    _link_latest(run_dir, run_dir.name)
-    return before
+def _link(folder: Path, recorded: Path) -> str:
+    """The command that lets the path `recorded` lead to `folder`. If a folder above them was
+    renamed, this is the one that is linked."""
+    while recorded.name == folder.name and not recorded.parent.exists():
+        folder, recorded = folder.parent, recorded.parent
+    link = f"ln -s {shlex.quote(str(folder))} {shlex.quote(str(recorded))}"
+    if recorded.parent.exists():
+        return link
+    return f"mkdir -p {shlex.quote(str(recorded.parent))} && {link}"
 
 
-def restore_latest(run_dir: Path, before: str | None) -> None:
-    """Make the link `latest` point to `before` again, after the submission of a run failed."""
-    latest = run_dir.parent / "latest"
-    with contextlib.suppress(OSError):
-        if os.readlink(latest) != run_dir.name:
-            return  # another run was submitted meanwhile
-        if before is None:
-            latest.unlink()
-        else:
-            _link_latest(run_dir, before)
-
-
-def _link_latest(run_dir: Path, target: str) -> None:
-    """Replace the link, so that `latest` exists at any time."""
-    with contextlib.suppress(OSError), replacing(run_dir.parent / "latest") as new:
-        new.symlink_to(target)
-
-
-def find_run(target: str, runs_dir: Path) -> Path:
-    """Find a run directory. `target` is a run directory, the name of a job (its newest run), or a
-    job id. Raises UsageError if there is no such run."""
-    for folder in (Path(target), runs_dir / target / "latest", runs_dir / target):
-        if os.path.isfile(folder / "job.json"):  # unlike Path.is_file, False for invalid names
-            return folder.resolve()
-    copies = []
-    for folder in all_runs(runs_dir):
-        if any(event.get("job_id") == target for event in read_events(folder)):
-            if origin(folder, read_json(folder / "job.json")) is None:
-                return folder
-            copies.append(folder)  # a copy has the events of the original, whose job this is
-    if copies:
-        return copies[0]
-    raise UsageError(
-        f"there is no run {target!r}: neither a run directory, nor a name or job id in {runs_dir}",
-        hint="`hpc-amp status` lists the runs; --runs-dir looks elsewhere",
-    )
-
-
-def newest_run(runs_dir: Path) -> Path:
-    """The run that was submitted last. Raises UsageError if there is none."""
-    found = all_runs(runs_dir)
-    if not found:
-        raise UsageError(f"there are no runs in {runs_dir}", hint="--runs-dir looks elsewhere")
-    return found[-1]
-
-
-def all_runs(runs_dir: Path) -> list[Path]:
-    """Every run directory below `runs_dir`, oldest first."""
-    found = {path.parent.resolve() for path in runs_dir.glob("*/[0-9]*/job.json")}
-    return sorted(found, key=lambda path: (path.name, path.parent.name))
+def submission_folder(run_dir: Path, resolved: Mapping[str, Any]) -> str:
+    """The folder from which the relative paths of a run's job are resolved. If it does not exist
+    any more because it was renamed with the run in it, its present path."""
+    recorded, before = Path(resolved["submitted_from"]), Path(resolved["run_dir"])
+    if recorded.exists() or not before.is_relative_to(recorded):
+        return str(recorded)
+    inside = before.relative_to(recorded)
+    above = run_dir.resolve().parents[len(inside.parts) - 1]
+    return str(above if above / inside == run_dir.resolve() else recorded)

@@ -111,7 +111,8 @@ def of_run(run_dir: Path, overrides: Sequence[str], command: Sequence[str]) -> S
     loaded = LoadedJob(
         _on_one_node(dataclasses.replace(job, resources=resources)), run_dir / "job.json", "", tree
     )
-    plan = make_plan(loaded, _site_of(job, resolved), run_dir)
+    shares_code = (run_dir / "src").is_symlink()
+    plan = make_plan(loaded, _site_of(job, resolved), run_dir, shares_code=shares_code)
     if not (host_folder(run_dir) / "containers" / f"{plan.container.name}.sh").is_file():
         raise UsageError(
             f"{run_dir} has no host code for the container runtime {plan.container.name}: the site "

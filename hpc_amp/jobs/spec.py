@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpc_amp import __version__
@@ -40,8 +41,12 @@ class Spec(ABC):
     version: str = __version__
     overrides: tuple[str, ...] = ()
     """The overrides of the command line, and those that fix the values of expanded paths."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where the values of the job's keys are from; a key that is missing has its default."""
     submitted_from: Path = Path("/")
     """The folder from which relative paths of job file and command line are resolved."""
+    shares_code: bool = False
+    """Whether `src` in the run directory is a link to a copy of the package in `shared_code`."""
 
     @property
     @abstractmethod
@@ -86,6 +91,11 @@ class Spec(ABC):
         return self.fabric.settings(self.job.resources.nodes) if self.fabric is not None else {}
 
     @property
+    def shared_code(self) -> Path:
+        """The folder of copies of the package that runs share: see `jobs.shared_code`."""
+        return self.run_dir.parents[1] / ".hpc_amp" / "src"
+
+    @property
     def binds(self) -> list[str]:
         """The binds of the container, without duplicates: those of the site and of the job, and the
         folders that the job reads and writes."""
@@ -93,7 +103,7 @@ class Spec(ABC):
         if self.job.launch.mpi == "bind":
             prefix = self.site.host_mpi.prefix
             wanted += [*self.site.host_mpi.bind, *([prefix] if prefix else [])]
-        own = [self.run_dir, self.workdir]
+        own = [self.run_dir, self.workdir, *([self.shared_code] if self.shares_code else [])]
         if self.job.train is not None:
             own += [_folder_of(Path(path)) for _, _, path in paths_in(self.job.train)]
         taken = {source for source in map(_same_inside, wanted) if source is not None}

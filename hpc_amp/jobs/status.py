@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from hpc_amp.errors import SchedulerError, UsageError
-from hpc_amp.jobs.attempts import Orphan, find_orphan, read_json
+from hpc_amp.files import read_json
+from hpc_amp.jobs.attempts import Orphan, find_orphan
+from hpc_amp.jobs.clusters import other_cluster
 from hpc_amp.jobs.events import read_events, record_event
 from hpc_amp.jobs.links import read_chain, write_chain
-from hpc_amp.jobs.rundir import origin
+from hpc_amp.jobs.places import is_copy, origin
 from hpc_amp.jobs.unsettled import INTERRUPTED, found_since, may_still_come
 from hpc_amp.schedulers import JobStatus, get_scheduler
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE
@@ -41,6 +43,8 @@ class RunStatus:
     step: int | None
     total_steps: int | None
     outcome: str | None
+    start: int | None = None
+    """When the scheduler expects to start a pending job, in seconds since the epoch."""
     orphan: Orphan | None = None
     """An attempt that still runs although the run's job has ended. `state` is then `running`."""
 
@@ -65,6 +69,20 @@ def run_statuses(folders: Sequence[Path]) -> list[RunStatus]:
             open_ids.setdefault(view.scheduler, []).extend(view.job_ids)
     answers = {name: _ask(name, job_ids) for name, job_ids in open_ids.items()}
     return [status_of(view, answers.get(view.scheduler, {})) for view in views]
+
+
+def left_of_moved(status: RunStatus) -> str | None:
+    """What is still there of a run whose folder was moved: its job, another one of its chain, or
+    its ranks. Raises SchedulerError if the scheduler does not answer."""
+    run_dir = Path(status.run_dir)
+    orphan = find_orphan(run_dir, status.scheduler)
+    if orphan is not None:
+        return f"attempt {orphan.attempt} gives signs of life on {orphan.host}"
+    if status.state in FINAL:
+        return None  # the script recorded its end
+    jobs = [*([status.job_id] if status.job_id else []), *read_chain(run_dir)]
+    there = get_scheduler(status.scheduler).unended(jobs) if jobs else {}
+    return f"its job {next(iter(there))} has not ended" if there else None
 
 
 def status_of(view: RunView, answers: dict[str, JobStatus] | None) -> RunStatus:
@@ -120,12 +138,16 @@ class RunView:
         self.attempt = max((int(event.get("attempt", 0)) for event in events), default=0)
         self.submissions = [event for event in events if event["state"] == "submitted"]
         self._events = events
+        is_open = self.last["state"] not in FINAL and self.origin is None
+        # Its job is in the queue of that cluster, if this machine belongs to another one.
+        self.other_cluster = other_cluster(self.scheduler, events) if is_open else None
         self._queue_answers = True
 
     @property
     def is_unsettled(self) -> bool:
         """Whether the run was submitted, but the job's id is not recorded yet."""
-        return self.last["state"] == "submitted" and self.job_id is None and self.origin is None
+        is_open = not self.ended and self.job_id is None
+        return is_open and self.last["state"] == "submitted"
 
     def look_for_job(self) -> None:
         """Search the queue for the job of an unsettled run, and record its id."""
@@ -146,7 +168,8 @@ class RunView:
     @property
     def ended(self) -> bool:
         """Whether the scheduler need not be queried about this run."""
-        return self.last["state"] in FINAL or self.origin is not None
+        is_elsewhere = self.origin is not None or self.other_cluster is not None
+        return is_elsewhere or self.last["state"] in FINAL
 
     def status(self, answers: dict[str, JobStatus] | None) -> RunStatus:
         """The status of the run. `answers` is as for `status_of`."""
@@ -155,6 +178,7 @@ class RunView:
         ended = read_json(attempt_path / "outcome.json")
         outcome = ended.get("outcome")
         self.orphan: Orphan | None = None
+        self.start: int | None = None
         state, reason = self._state(answers)
         if state == outcome == "failed":
             # The reason that the ranks recorded is more specific than the script's exit status.
@@ -170,6 +194,7 @@ class RunView:
             step=progress.get("step"),
             total_steps=progress.get("total_steps"),
             outcome=outcome or (state if state in ("finished", "failed") else None),
+            start=self.start,
             orphan=self.orphan,
         )
 
@@ -177,8 +202,15 @@ class RunView:
         state, reason = self.last["state"], str(self.last.get("reason", ""))
         if state in FINAL:
             return state, reason
+        if is_copy(self.origin):
+            return "unknown", f"this folder is a copy of {self.origin}: ask there"
         if self.origin is not None:
-            return "unknown", f"this folder was copied or moved from {self.origin}: ask there"
+            return "unknown", (
+                f"this folder was moved from {self.origin}, where its job looks for it: "
+                "`hpc-amp resume --here` continues it here"
+            )
+        if self.other_cluster is not None:
+            return "unknown", f"it was submitted on the cluster {self.other_cluster}: ask there"
         if self.job_id is None:
             return self._without_job()
         if not self.resolved:
@@ -216,6 +248,7 @@ class RunView:
             state = "cancelled" if answer.reason.lower().startswith("cancelled") else "lost"
             return state, f"{answer.reason}{left}"
         if answer.state == "pending":
+            self.start = answer.start
             return "pending", answer.reason
         reason = "it was asked to save and stop" if self.stopping else ""
         return "running", reason
@@ -228,6 +261,8 @@ class RunView:
             pass  # its command was killed before it wrote the file
         except OSError as error:  # the run may belong to another user
             return "unknown", f"its state.jsonl cannot be read: {error.strerror}"
+        if self.last["state"] == "created":
+            return "unknown", "`hpc-amp render --create` made it, and its script has not started"
         if not self.submissions:
             return "failed", "it was never submitted: its command was ended before that"
         if not self._queue_answers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,13 +14,16 @@ from hpc_amp.config.paths import literal
 from hpc_amp.config.sites import load_for_site
 from hpc_amp.errors import HpcAmpError, UnclearError, UsageError
 from hpc_amp.jobs import change, rundir
+from hpc_amp.jobs.attempts import newest_attempt
 from hpc_amp.jobs.change import Changed
 from hpc_amp.jobs.control import leftovers
-from hpc_amp.jobs.events import read_events, record_event
+from hpc_amp.jobs.events import is_only_created, read_events, record_event
+from hpc_amp.jobs.git import read_code_state
+from hpc_amp.jobs.known import remember
 from hpc_amp.jobs.links import read_chain, submit_chain
 from hpc_amp.jobs.plan import Plan, make_plan
 from hpc_amp.jobs.render import render
-from hpc_amp.jobs.status import RunStatus, run_statuses
+from hpc_amp.jobs.status import RunStatus, left_of_moved, run_statuses
 from hpc_amp.schedulers import Scheduler, Submission, get_scheduler
 from hpc_amp.signals import uninterrupted
 
@@ -43,7 +46,11 @@ def prepare(
     check_job(loaded, chosen)
     run_id = rundir.check_run_id(run_id) if run_id else rundir.new_run_id()
     run_dir = Path(loaded.job.runs_dir) / loaded.job.name / run_id
-    return make_plan(loaded, chosen, run_dir), loaded
+    plan = make_plan(loaded, chosen, run_dir, shares_code=True)
+    if isinstance(config, JobText) and config.run_dir is not None:
+        differences = _differences(config.run_dir, plan, loaded, overrides)
+        plan = replace(plan, remarks=(*plan.remarks, *differences))
+    return plan, loaded
 
 
 def again(run_dir: Path) -> JobText:
@@ -59,7 +66,25 @@ def again(run_dir: Path) -> JobText:
         text = path.read_text()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    return JobText(path, text, tuple(overrides), Path(resolved["submitted_from"]))
+    folder = Path(rundir.submission_folder(run_dir, resolved))
+    return JobText(path, text, tuple(overrides), folder=folder, run_dir=run_dir)
+
+
+def _differences(
+    run_dir: Path, plan: Plan, loaded: LoadedJob, overrides: Sequence[str]
+) -> Iterator[str]:
+    """What is not as in `run_dir`, whose job runs again, besides what `overrides` change: a site
+    file may have changed, or the program itself."""
+    changed = change.differences(run_dir, plan, loaded, overrides)
+    if changed:
+        yield f"not as in {run_dir}: {', '.join(map(str, changed))}"
+    if plan.job.run is not None and plan.job.code is None:
+        state = read_code_state(run_dir)
+        then = f" (it was {state})" if state is not None else ""
+        yield (
+            f"{run_dir} has no copy of its program, because the key code was not set: the program "
+            f"is used as it is now{then}"
+        )
 
 
 def submit(
@@ -75,20 +100,29 @@ def submit(
     """
     script = render(plan)
     rundir.create(plan, script, config_text)
+    remember(plan.run_dir.parents[1])
     with waiting_for(plan.scheduler):
-        # The link is set before the submission, so that the run can be found by its name even if
-        # this command is killed.
-        before = rundir.point_latest(plan.run_dir)
+        rundir.write_latest(plan.run_dir.parent)
         try:
             submission = _submit_script(plan.run_dir, plan.scheduler, plan.job.resources.chain)
         except UnclearError as error:
             raise _kept(error, plan.run_dir) from None
         except HpcAmpError:
-            rundir.restore_latest(plan.run_dir, before)
             rundir.discard(plan.run_dir)
             raise
         tell(submission)
     return submission
+
+
+def create(plan: Plan, config_text: str) -> str:
+    """Create the run directory for a script that the user submits, and return the script.
+    `config_text` is the job file as given. Raises ConfigError and UsageError."""
+    script = render(plan)
+    rundir.create(plan, script, config_text)
+    record_event(plan.run_dir, "created", scheduler=plan.scheduler.name)
+    rundir.write_latest(plan.run_dir.parent)
+    remember(plan.run_dir.parents[1])
+    return script
 
 
 def waiting_for(scheduler: Scheduler) -> AbstractContextManager[None]:
@@ -121,23 +155,32 @@ def resume(
     overrides: Sequence[str] = (),
     command: str = "hpc-amp resume",
     tell: Callable[[Resumed], object] = lambda resumed: None,
+    *,
+    here: bool = False,
 ) -> Resumed:
     """Submit a run again. It continues from its newest checkpoint, with `overrides` applied to its
     settings. `command` is the user's command line, for the run's history. `tell` is called with the
-    result before signals are unblocked.
+    result before signals are unblocked. `here`: if the run was copied or moved, it continues in its
+    present folder: its script is rendered for this folder.
 
     Raises ConfigError if an override is wrong or its key cannot change. Raises UsageError if the
     run is pending or running, was copied or moved, or has finished and has no steps left. Raises
     SchedulerError if the scheduler refuses; the changes of settings are reverted then.
     """
-    before, stuck = _refuse_under_way(run_dir)
+    place = rundir.origin(run_dir, rundir.read_resolved(run_dir))
+    here = here and place is not None
+    before, stuck = _refuse_elsewhere_under_way(run_dir) if here else _refuse_under_way(run_dir)
     change.mend(run_dir)
-    planned = change.plan_change(run_dir, overrides) if overrides else None
+    planned = change.plan_change(run_dir, overrides, here=here) if overrides or here else None
     if planned is not None and planned.keeps_job:
         planned = None  # the settings of the job are already as requested
     if before.state == "finished":
         _refuse_finished(run_dir, planned)
     scheduler = get_scheduler(before.scheduler)
+    facts = {}
+    if rundir.is_copy(place):
+        _forget_original(run_dir)
+        facts = {"copied_from": str(place)}
     for link in (*reversed(read_chain(run_dir)), *stuck):
         scheduler.cancel(link)  # it may still wait for a job that failed
     plan = None if planned is None else planned.plan
@@ -152,7 +195,7 @@ def resume(
                 with uninterrupted():
                     number = change.apply(run_dir, planned, command)
                 submission = _submit_script(
-                    run_dir, plan.scheduler, plan.job.resources.chain, change=number
+                    run_dir, plan.scheduler, plan.job.resources.chain, change=number, **facts
                 )
                 resumed = Resumed(submission, plan.scheduler.name, planned.changed, plan.remarks)
         except UnclearError as error:
@@ -176,6 +219,8 @@ def _refuse_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
         raise UsageError(
             f"{run_dir} is {status.state} as job {status.job_id}", hint="it cannot run twice"
         )
+    if is_only_created(run_dir):
+        raise UsageError(f"{run_dir}: {status.reason}", hint="submit that script")
     if status.state == "unknown":
         raise UsageError(
             f"it is unknown whether {run_dir} still runs: {status.reason}", hint="try again later"
@@ -192,6 +237,34 @@ def _refuse_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
     if left.orphan is not None:
         raise UsageError(f"{run_dir} still runs: {left.orphan}", hint="`cancel` asks it to stop")
     return status, [*own]
+
+
+def _refuse_elsewhere_under_way(run_dir: Path) -> tuple[RunStatus, list[str]]:
+    """`_refuse_under_way` for a run that was copied or moved. The job of a copy is that of the
+    original, whatever its state. The job of a run that was moved may still run."""
+    (status,) = run_statuses([run_dir])
+    recorded = rundir.origin(run_dir, rundir.read_resolved(run_dir))
+    if rundir.is_copy(recorded):
+        return status, []
+    left = left_of_moved(status)
+    if left is not None:
+        raise UsageError(
+            f"{run_dir} was moved from {recorded}, and {left}",
+            hint="move it back to cancel it, or wait for its end",
+        )
+    return status, []
+
+
+def _forget_original(run_dir: Path) -> None:
+    """Let a copy of a run be a run of its own: the attempts and jobs of the original do not belong
+    to it. Raises UsageError."""
+    newest = newest_attempt(run_dir)
+    try:
+        (run_dir / "chain").unlink(missing_ok=True)
+        if newest is not None:
+            (newest / "ended").touch()
+    except OSError as error:
+        raise UsageError(f"{run_dir} cannot be written: {error.strerror}") from None
 
 
 def _refuse_finished(run_dir: Path, planned: change.Change | None) -> None:
@@ -211,6 +284,8 @@ def _submit_script(run_dir: Path, scheduler: Scheduler, links: int, **facts: Any
     `facts`, is recorded before, because the script may start and even end before the scheduler's
     command returns. The job id is recorded afterwards in the event `queued`. It is missing if the
     scheduler gave no clear answer."""
+    cluster = scheduler.cluster()
+    facts |= {"cluster": cluster} if cluster else {}
     record_event(run_dir, "submitted", scheduler=scheduler.name, **facts)
     try:
         submission = submit_chain(scheduler, run_dir, links)

@@ -7,13 +7,16 @@ import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hpc_amp.config.units import format_duration
-from hpc_amp.jobs.attempts import read_json
+from hpc_amp.files import read_json
 from hpc_amp.jobs.status import RunStatus
 
 _TAIL = 64 * 2**10
+_BATCH, _RATE = "global_batch", "samples_per_second"
+"""Numbers of a program that tell its speed, and are not results."""
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
@@ -23,9 +26,16 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     if not isinstance(summary.get("metrics"), dict | None):
         summary["metrics"] = None
     if summary and summary.get("metrics") is None:
-        summary["metrics"] = {}
-        for line in reversed([*newest_metrics(run_dir, last_bytes=_TAIL)]):
-            summary["metrics"] |= line
+        metrics: dict[str, float] = {}
+        rates: list[float] = []
+        for line in newest_metrics(run_dir, last_bytes=_TAIL):
+            rates += [line[_RATE]] if line.get(_RATE, 0) > 0 else []
+            metrics = {**line, **metrics}
+        summary["metrics"] = {
+            name: value for name, value in metrics.items() if name not in (_BATCH, _RATE)
+        }
+        if rates:
+            summary["samples_per_second"] = median(rates)
     return summary
 
 
@@ -75,17 +85,21 @@ def describe(status: RunStatus) -> str:
 
 
 def _explanation(status: RunStatus) -> list[tuple[str, str]]:
-    """Cause and fix of a failure, if they are known. Of a large log, only the beginning and the end
-    are searched."""
     if status.state not in ("failed", "lost"):
         return []
-    from hpc_amp.explain.run import explain_run
+    return explanation(status.run_dir, status.state, status.reason)
+
+
+def explanation(run_dir: str, state: str, reason: str) -> list[tuple[str, str]]:
+    """Cause and fix of a failure, if they are known. Of a large log, only the beginning and the end
+    are searched."""
+    from hpc_amp.explain.run import explain_failure
 
     try:
-        rows = explain_run(status, bounded=True).in_short()
+        rows = explain_failure(run_dir, state, reason).in_short()
     except OSError:
         return []  # the log cannot be read
-    is_repeated = bool(rows and status.reason) and status.reason in rows[0][1]
+    is_repeated = bool(rows and reason) and reason in rows[0][1]
     return [] if is_repeated else rows
 
 

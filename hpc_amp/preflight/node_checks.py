@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.machinery
+import importlib.util
 import os
 import re
 import resource
@@ -28,6 +29,7 @@ from hpc_amp.preflight.network_checks import (
     check_port,
 )
 from hpc_amp.preflight.node import Node, listed, some
+from hpc_amp.trackers.registry import missing
 
 _MIB, _GIB = 2**20, 2**30
 
@@ -218,6 +220,21 @@ def check_imports(node: Node) -> Findings:
         yield Finding("img.python", "good", f"Python {version} with torch, {sys.executable}")
 
 
+def check_trackers(node: Node) -> Findings:
+    """Check that the packages of the trackers are there."""
+    train = node.job.get("train") or {}
+    names = train.get("trackers", [])
+    if importlib.util.find_spec("torch") is None:
+        return  # the training cannot begin, as another check says
+    problems = [problem for problem in map(missing, names) if problem is not None]
+    for problem in problems:
+        why = "the run has its curves in metrics.jsonl alone"
+        fix = "use an image that has it, or send the curves later: hpc-amp export"
+        yield Finding("trackers", "warning", problem, why, fix)
+    if names and not problems:
+        yield Finding("trackers", "good", f"the packages of {', '.join(names)} are there")
+
+
 def check_program(node: Node) -> Findings:
     """Check that the program of `run` exists, and that no file beside it hides a library."""
     run = node.job.get("run")
@@ -333,6 +350,7 @@ CHECKS: dict[str, Callable[[Node], Findings]] = {
     "shm": check_shm,
     "usersite": check_usersite,
     "py.path": check_imports,
+    "trackers": check_trackers,
     "program": check_program,
     "env.masked": check_masked,
     "env.libs": check_libraries,

@@ -17,6 +17,9 @@ class JobStatus:
     """Whether it waits for the end of another job."""
     stuck: bool = False
     """Whether it is in the queue although it can never start. Its state is then `ended`."""
+    start: int | None = None
+    """When the scheduler expects to start it, in seconds since the epoch. None if it does not say,
+    or if the job does not wait."""
 
 
 NEVER_STARTS = JobStatus(

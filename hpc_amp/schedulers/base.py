@@ -10,6 +10,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
@@ -24,8 +25,10 @@ from hpc_amp.schedulers.grammar import Grammar
 if TYPE_CHECKING:
     import submitit
 
+    from hpc_amp.clients import Clients
     from hpc_amp.config.schema import Job
     from hpc_amp.config.site import Site
+    from hpc_amp.config.site_draft import SiteDraft
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
     from hpc_amp.launchers.base import Launcher
@@ -144,6 +147,12 @@ class Scheduler(ABC):
         `which`, and they are configured for a server."""
         return False
 
+    def cluster(self) -> str:
+        """The name of the cluster that this machine belongs to, if a file says it; else empty. Two
+        clusters may share a home directory, and both may have a job of the same id. No command is
+        run for this."""
+        return ""
+
     def works_with(self, launcher: Launcher) -> bool:
         """Whether a launcher works under this scheduler."""
         return not launcher.makes_steps or launcher.name == self.step_launcher
@@ -183,6 +192,11 @@ class Scheduler(ABC):
     def directives(self, plan: Spec) -> list[str]:
         """The directives of the header without the marker, each quoted for this scheduler's parser
         of directives. The directives of site and job are included unchanged."""
+
+    def exclusive_directive(self, site: Site) -> str:
+        """The directive that requests nodes which no other job shares (`job.exclusive`), as
+        `directives` contains it. Empty if this scheduler has none, or none on this site."""
+        return ""
 
     @abstractmethod
     def check(self, plan: Spec) -> None:
@@ -243,9 +257,27 @@ class Scheduler(ABC):
             hint="hpc-amp submit and hpc-amp sweep run jobs there",
         )
 
-    def check_limits(self, job: Job, site: Site) -> Iterator[Finding]:
-        """Yield the findings of `doctor` about a job and the scheduler's limits, with the id
-        `sched`."""
+    def check_limits(self, job: Job, site: Site, client: Client) -> Iterator[Finding]:
+        """Yield findings, with the id `sched`, on a job that the scheduler's limits do not allow.
+        `doctor` shows them, and a job with an error is not submitted. None if `client`, which asks
+        the scheduler, gets no answer."""
+        yield from ()
+
+    def check_configuration(self, client: Client) -> Iterator[Finding]:
+        """Yield findings of `doctor`, with the id `sched`, on the configuration of the scheduler
+        itself."""
+        yield from ()
+
+    def draft_site(self, draft: SiteDraft, clients: Clients, queue: str | None) -> None:
+        """Add what the scheduler's commands report about this cluster to the draft of a site file:
+        queues with their limits, GPUs and how they are requested, accounts. `queue` is the queue to
+        describe, or None for the one that fits jobs with GPUs best. `clients` runs the commands.
+        Default: nothing. Raises UsageError if there is no such queue."""
+        return
+
+    def check_site(self, job: Job, site: Site) -> Iterator[Finding]:
+        """Yield the findings of `doctor` about the keys of a site, with the id `sched`. `job` has
+        the site's defaults. Default: none."""
         yield from ()
 
     def node_architectures(self, job: Job) -> set[str]:
@@ -411,6 +443,21 @@ def run_submit_command(
     raise not_submitted(command[0], result, away)
 
 
+_asked: dict[tuple[str, ...], subprocess.CompletedProcess[str]] | None = None
+
+
+@contextmanager
+def asked_once() -> Iterator[None]:
+    """In this block, equal questions to a scheduler are asked once: the first answer serves all of
+    them. Only for a block that changes nothing in the queue."""
+    global _asked
+    before, _asked = _asked, {}
+    try:
+        yield
+    finally:
+        _asked = before
+
+
 class NoAnswerError(SchedulerError):
     """A command of a scheduler did not end within its time limit."""
 
@@ -426,8 +473,11 @@ def run_command(
     """Run a command of a scheduler and capture its output. `own_session` separates it from the
     terminal's signals. Raises SchedulerError if it is not installed, and NoAnswerError if it does
     not end within `timeout` seconds."""
+    is_question = environ is None and folder is None
+    if is_question and _asked is not None and tuple(command) in _asked:
+        return _asked[tuple(command)]
     try:
-        return subprocess.run(
+        result = subprocess.run(
             command,
             env=environ,
             cwd=folder,
@@ -446,6 +496,45 @@ def run_command(
         ) from None
     except subprocess.TimeoutExpired:
         raise NoAnswerError(f"`{command[0]}` did not answer within {timeout:g} s") from None
+    if is_question and _asked is not None and result.returncode == 0:
+        _asked[tuple(command)] = result
+    return result
+
+
+class Client:
+    """Runs commands that ask a scheduler, each at most once, for at most `seconds` in total.
+
+    It keeps the answers, so all runs of a campaign are checked against the same ones. After a
+    command that did not answer in time, no further command is run.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._left = seconds
+        self._answers: dict[tuple[str, ...], subprocess.CompletedProcess[str]] = {}
+
+    def ask(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """The result of a command. Raises SchedulerError if it is not installed, and NoAnswerError
+        if there is no answer in time."""
+        if command not in self._answers:
+            if self._left <= 0:
+                raise NoAnswerError(f"there was no answer within {self._seconds:g} s")
+            begin = time.monotonic()
+            try:
+                self._answers[command] = run_command(command, timeout=self._left)
+            except NoAnswerError:
+                self._left = 0
+                raise
+            self._left -= time.monotonic() - begin
+        return self._answers[command]
+
+    def output(self, *command: str) -> str:
+        """The output of a command. Raises SchedulerError as `ask` does, and if the command
+        fails."""
+        result = self.ask(*command)
+        if result.returncode != 0:
+            raise SchedulerError(f"{command[0]} does not answer")
+        return result.stdout
 
 
 def output_of(command: Sequence[str]) -> str:

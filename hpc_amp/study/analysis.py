@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -30,6 +31,19 @@ class Analysis:
     def unmeasured(self) -> list[StudyRun]:
         """Runs without measurements of all ranks."""
         return [run for run in self.runs if run.state != "measured"]
+
+    def facts(self, key: str) -> list[str | int]:
+        """The different values of a fact that ranks may have written besides their times, such as
+        `model`, `parameters` or `environment.cuda`, over all ranks."""
+        section, _, name = key.rpartition(".")
+        found: set[str | int] = set()
+        for run in self.measured:
+            for rank in run.ranks:
+                facts = rank.facts.get(section) if section else rank.facts
+                value = facts.get(name) if isinstance(facts, Mapping) else None
+                if isinstance(value, (str, int)):
+                    found.add(value)
+        return sorted(found, key=str)
 
     def values(self, key: str) -> list[str]:
         """The different values of `device`, `torch`, `precision` or `data` over all ranks."""

@@ -51,7 +51,7 @@ def caveats_of(study: Study, runs: Sequence[StudyRun], curves: Sequence[Curve]) 
     """All warnings about a study, the most general first. Equal warnings about several points are
     merged, because strong and weak scaling may share runs."""
     points = [scaled.point for curve in curves for scaled in curve.points]
-    caveats = [*_incomplete_points(runs)]
+    caveats = [*_incomplete_points(runs), *_overlapped(study, runs)]
     for curve in curves:
         caveats += _weak_reference(study, curve)
     caveats += _differing_conditions(runs, points)
@@ -97,6 +97,19 @@ def _incomplete_points(runs: Sequence[StudyRun]) -> Iterator[Caveat]:
         )
 
 
+def _overlapped(study: Study, runs: Sequence[StudyRun]) -> Iterator[Caveat]:
+    """A warning about runs that shared a node with another run of the study at the same time."""
+    number = sum(run.state == "overlapped" for run in runs)
+    if number:
+        option = "--max-queued 1" if study.campaign.submitting == "jobs" else "--max-parallel 1"
+        yield Caveat(
+            "overlap",
+            f"{count(number, 'run')} used a node at the same time as another run of the study, "
+            f"and the figures leave them out; to make them again, one at a time: hpc-amp scale "
+            f"continue {option}",
+        )
+
+
 def _weak_reference(study: Study, curve: Curve) -> Iterator[Caveat]:
     """Warnings about the reference of a curve, and about points with a single run."""
     reference = curve.reference
@@ -138,7 +151,7 @@ def _layout(point: MeasuredPoint) -> Iterator[Caveat]:
     other = sorted({run.ranks[0].nodes for run in point.runs} - {point.nodes})
     if other:
         yield Caveat("layout", f"ran {on_nodes(other)} instead", (point,))
-    complete = [run for run in point.runs if run.state == "measured"]
+    complete = [run for run in point.runs if run.state == "measured" and not point.is_reported]
     hosts = min((len({rank.host for rank in run.ranks}) for run in complete), default=point.nodes)
     if hosts < point.nodes:
         yield Caveat(
@@ -151,16 +164,37 @@ def _layout(point: MeasuredPoint) -> Iterator[Caveat]:
 
 def _batch(points: Sequence[MeasuredPoint]) -> Iterator[Caveat]:
     """A warning if the batch differs: the global batch, or that of a node in weak scaling."""
+    if not all(point.first.has_batch for point in points):
+        yield Caveat(
+            "batch",
+            f"{points[0].kind}: the program does not report its batch (global_batch), so nothing "
+            f"shows whether this is {points[0].kind} scaling",
+        )
+        return
     weak = bool(points) and points[0].kind == "weak"
     batches = {
         Fraction(run.ranks[0].batch_size, point.nodes if weak else 1)
         for point in points
         for run in point.runs
     }
-    if len(batches) > 1:
+    if len(batches) > 1 and points[0].is_reported:
+        yield _unfit_batch(points)
+    elif len(batches) > 1:
         what = "the batch of a node" if weak else "the global batch"
         told = joined([f"{float(batch):g}" for batch in sorted(batches)])
         yield Caveat("batch", f"{points[0].kind}: {what} is not the same in all runs: {told}")
+
+
+def _unfit_batch(points: Sequence[MeasuredPoint]) -> Caveat:
+    """The warning that the user's own program does not have the batches of this kind of scaling."""
+    told = joined([f"{point.batch_size:,} on {count(point.nodes, 'node')}" for point in points])
+    wanted = "grow with the nodes" if points[0].kind == "weak" else "be the same on all nodes"
+    return Caveat(
+        "batch",
+        f"{points[0].kind}: this is no {points[0].kind} scaling. The global batch that the program "
+        f"reports would have to {wanted}, and it is {told}. Does it report the samples of all "
+        "ranks?",
+    )
 
 
 def _ranks_per_node(points: Sequence[MeasuredPoint]) -> Iterator[Caveat]:

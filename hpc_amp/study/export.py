@@ -6,12 +6,13 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.compare import compare, differences
 from hpc_amp.study.curve import Curve, ScaledPoint
+from hpc_amp.study.points import Shares
 from hpc_amp.study.runs import StudyRun
 
 _SCHEMA = 1
@@ -58,6 +59,13 @@ def _study(analysis: Analysis) -> dict[str, Any]:
         "id": study.id,
         "folder": str(study.folder),
         "created": study.created,
+        "site": study.campaign.site,
+        "command": study.command,
+        **{key: analysis.facts(key) for key in ("model", "parameters")},
+        "versions": {
+            name: analysis.facts(f"environment.{name}")
+            for name in ("hpc_amp", "torch", "cuda", "python")
+        },
         "kinds": list(study.kinds),
         "nodes": list(study.nodes),
         "repeats": study.repeats,
@@ -94,7 +102,7 @@ def _curve(curve: Curve) -> dict[str, Any]:
 
 def _point(scaled: ScaledPoint) -> dict[str, Any]:
     point = scaled.point
-    return {
+    plain: dict[str, Any] = {
         "nodes": point.nodes,
         "world_size": point.world_size,
         "batch_size": point.batch_size,
@@ -110,12 +118,18 @@ def _point(scaled: ScaledPoint) -> dict[str, Any]:
         "ideal_speedup": scaled.ideal_speedup,
         "efficiency": scaled.efficiency,
         "efficiency_half_width": scaled.half_width,
-        "shares": asdict(point.shares),
+        "shares": dict.fromkeys(_SHARES) if point.is_reported else asdict(point.shares),
         "slowest": None if point.slowest is None else asdict(point.slowest),
         "allreduce": None if point.allreduce is None else asdict(point.allreduce),
     }
+    if not point.first.has_batch:
+        plain |= dict.fromkeys(_OF_STEPS)
+    return plain
 
 
+_SHARES = tuple(field.name for field in fields(Shares))
+_OF_STEPS = ("batch_size", "run_seconds", "step_seconds", "step_spread", "mean_seconds")
+"""Values that are not known without the batch."""
 _SAME_IN_CSV = (
     "nodes", "world_size", "batch_size", "runs_measured", "runs_planned", "step_seconds",
     "step_half_width", "mean_seconds", "samples_per_second", "speedup", "ideal_speedup",
@@ -130,11 +144,12 @@ _CSV_COLUMNS = (
 
 def _flat(scaled: ScaledPoint) -> dict[str, Any]:
     point = _point(scaled)
+    low, high = point["step_spread"] or (None, None)
     slowest, allreduce = point["slowest"] or {}, point["allreduce"] or {}
     return {
         **{key: point[key] for key in _SAME_IN_CSV},
-        "step_seconds_q1": point["step_spread"][0],
-        "step_seconds_q3": point["step_spread"][1],
+        "step_seconds_q1": low,
+        "step_seconds_q3": high,
         **point["shares"],
         **{f"slowest_{key}": slowest.get(key) for key in ("rank", "host", "excess")},
         **{f"allreduce_{k}": allreduce.get(k) for k in ("bytes", "seconds", "bus_bandwidth")},

@@ -60,6 +60,11 @@ class Study:
         return self.campaign.created
 
     @property
+    def command(self) -> str:
+        """The command that started it. Empty in studies of older versions."""
+        return str(self.campaign.options.get("command", ""))
+
+    @property
     def repeats(self) -> int:
         """The number of runs of each point."""
         return self.campaign.repeats

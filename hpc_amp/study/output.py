@@ -18,7 +18,7 @@ def write_report(analyses: Sequence[Analysis], folder: Path) -> Written:
     """Write the report of one study, or of two studies, into `folder`, which is created.
 
     The files are `report.txt`, `report.csv`, `report.json` and `report.html`. If matplotlib is
-    installed, the pictures `strong.png`, `strong.svg`, `weak.png` and `weak.svg` are written too,
+    installed, the pictures `strong` and `weak` are written too, each as `.png`, `.svg` and `.pdf`,
     for kinds with a measured point. Files of an older report are replaced. Raises UsageError if a
     file cannot be written.
     """

@@ -73,6 +73,7 @@ def _study(analysis: Analysis, label: str) -> dict[str, Any]:
         "created": study.created,
         "plan": sentences.plan(analysis),
         "conditions": sentences.conditions(analysis),
+        "origin": sentences.origin(analysis),
         "caveats": analysis.caveats,
         "curves": [_curve(analysis, curve) for curve in analysis.curves],
         "unmeasured": unmeasured_table(analysis),
@@ -84,8 +85,8 @@ def _curve(analysis: Analysis, curve: Curve) -> dict[str, Any]:
         "heading": sentences.heading(curve),
         "conclusions": sentences.conclusions(curve),
         "points": points_table(analysis, curve.kind),
-        "shares": shares_table(curve),
-        "bars": _bars(curve),
+        "shares": None if curve.reference.is_reported else shares_table(curve),
+        "bars": [] if curve.reference.is_reported else _bars(curve),
         "allreduce": allreduce_table(curve),
     }
 

@@ -40,7 +40,8 @@ _TICKS = 8
 
 
 def draw(kind: Kind, analyses: Sequence[Analysis]) -> dict[str, bytes]:
-    """The picture of one kind of scaling, of one study or of two studies, as `png` and `svg`.
+    """The picture of one kind of scaling, of one study or of two studies, as `png`, `svg` and
+    `pdf`.
 
     Empty if no study has a point of this kind.
     """

@@ -82,6 +82,11 @@ class MeasuredPoint:
         return self.runs[0].ranks[0]
 
     @property
+    def is_reported(self) -> bool:
+        """Whether the user's own program reported the times. The parts of a step are not known."""
+        return self.first.reported
+
+    @property
     def world_size(self) -> int:
         """The number of ranks."""
         return self.first.world_size

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hpc_amp.campaigns.words import count, joined, on_nodes, percent, percent_between
+from hpc_amp.campaigns.reported import NOT_REPORTED
+from hpc_amp.campaigns.words import count, joined, on_nodes, one_line, percent, percent_between
 from hpc_amp.study.analysis import Analysis
 from hpc_amp.study.curve import EFFICIENCY_FLOOR, Curve
 from hpc_amp.study.fit import Fit
@@ -25,12 +26,45 @@ def conditions(analysis: Analysis) -> str | None:
     """Device, torch, precision and data of the runs; None if nothing is measured yet."""
     if not analysis.measured:
         return None
+    if any(rank.reported for run in analysis.measured for rank in run.ranks):
+        return _as_reported(analysis)
     device, torch, precision, data = (joined(analysis.values(key)) for key in _CONDITIONS)
     return f"{device}, torch {torch}, {precision}, {data} data"
 
 
+def _as_reported(analysis: Analysis) -> str:
+    """Device and torch of the user's own program, if they are known, and who measured."""
+    device, torch = (joined(analysis.values(key)) for key in ("device", "torch"))
+    known = [] if device == NOT_REPORTED else [device]
+    known += [] if torch == NOT_REPORTED else [f"torch {torch}"]
+    return ", ".join([*known, "own program, throughput as rank 0 reports it"])
+
+
+def origin(analysis: Analysis) -> list[str]:
+    """What was measured where, with which versions, and by which command; one line each. Parts that
+    are not recorded, such as the model of a program of the user, are left out."""
+    study = analysis.study
+
+    def said(key: str) -> str:
+        values = analysis.facts(key)
+        return joined([f"{v:,}" if isinstance(v, int) else one_line(v) for v in values])
+
+    facts = {
+        "model {}": said("model"),
+        "{} parameters": said("parameters"),
+        "hpc-amp {}": said("environment.hpc_amp"),
+        "CUDA {}": said("environment.cuda"),
+        "Python {}": said("environment.python"),
+    }
+    what = [form.format(text) for form, text in facts.items() if text]
+    lines = [", ".join([*what, f"site {study.campaign.site}"])]
+    return [*lines, f"made by: {study.command}"] if study.command else lines
+
+
 def heading(curve: Curve) -> str:
     """`strong scaling, global batch 512`."""
+    if not curve.reference.first.has_batch:
+        return f"{curve.kind} scaling, the program does not report its batch"
     if curve.kind == "strong":
         return f"strong scaling, global batch {curve.reference.batch_size:,}"
     batch = curve.reference.batch_size / curve.reference.nodes

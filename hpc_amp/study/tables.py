@@ -44,8 +44,11 @@ def _point_row(scaled: ScaledPoint, planned: int) -> tuple[str, ...]:
         f"{point.nodes:,}",
         f"{point.world_size:,}",
         f"{len(point.runs)}/{planned}",
-        milliseconds(point.step_seconds),
-        f"{milliseconds(low)}-{milliseconds(high)}",
+        *(
+            (milliseconds(point.step_seconds), f"{milliseconds(low)}-{milliseconds(high)}")
+            if point.first.has_batch
+            else (NOT_KNOWN, NOT_KNOWN)
+        ),
         significant(point.samples_per_second),
         f"{scaled.speedup:.2f}",
         percent_between(scaled.efficiency, scaled.half_width),

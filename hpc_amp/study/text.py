@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from hpc_amp.campaigns.reported import HOW, SILENT
 from hpc_amp.campaigns.tables import Table, as_text
 from hpc_amp.study import sentences
 from hpc_amp.study.analysis import Analysis
@@ -31,6 +32,7 @@ def _study(analysis: Analysis, width: int | None) -> list[str]:
     head = [f"{analysis.study.name}  {analysis.study.id}  {sentences.plan(analysis)}"]
     conditions = sentences.conditions(analysis)
     head += [conditions] if conditions else []
+    head += sentences.origin(analysis)
     parts = ["\n".join(line for sentence in head for line in _broken(sentence, width, ""))]
     for curve in analysis.curves:
         parts.append(
@@ -41,7 +43,8 @@ def _study(analysis: Analysis, width: int | None) -> list[str]:
                 width,
             )
         )
-        parts.append(_section(f"where a step's time goes, {curve.kind}", shares_table(curve)))
+        if not curve.reference.is_reported:
+            parts.append(_section(f"where a step's time goes, {curve.kind}", shares_table(curve)))
         allreduce = allreduce_table(curve)
         if allreduce is not None:
             title = f"all-reduce of the gradients alone, {curve.kind}"
@@ -49,6 +52,8 @@ def _study(analysis: Analysis, width: int | None) -> list[str]:
     unmeasured = unmeasured_table(analysis)
     if unmeasured is not None:
         parts.append(_section("not measured", unmeasured))
+    if any(run.reason == SILENT for run in analysis.unmeasured):
+        parts.append(HOW)
     if analysis.caveats:
         warnings = [f"{caveat.topic}: {caveat.text}" for caveat in analysis.caveats]
         lines = [line for one in warnings for line in _broken(one, width)]

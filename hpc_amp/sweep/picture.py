@@ -30,7 +30,7 @@ _MOST_LABELS = 12
 
 
 def draw(ranking: Ranking) -> dict[str, bytes]:
-    """The picture as `png` and `svg`. Empty if no point is ranked or nothing varies."""
+    """The picture as `png`, `svg` and `pdf`. Empty if no point is ranked or nothing varies."""
     names = short_names(ranking.sweep.keys)
     # The seed only gets a panel if nothing else varies: every panel shows the scatter.
     shown = [at for at, key in enumerate(ranking.sweep.keys) if key != SEED] or [0][: len(names)]

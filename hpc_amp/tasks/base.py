@@ -212,6 +212,12 @@ class Task(ABC):
         None. Called after an evaluation, on rank 0 only, without gradients and under autocast."""
         return None
 
+    def input_pictures(self, batch: Any) -> Tensor | None:
+        """Images [N, C, H, W] with values from 0 to 1 that show some inputs of a micro-batch of the
+        training data, after augmentation, or None. Called once in a run, on rank 0 only, before the
+        first step."""
+        return None
+
     @abstractmethod
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """Compute metrics, such as `accuracy` and `loss`, from the sums of an evaluation. Called on

@@ -298,16 +298,19 @@ class Engine:
             self.save()
         while self.step < self.total_steps and not reason:
             epoch, start = divmod(self.step, self.data.steps_per_epoch)
-            batches = self.data.epoch(epoch, start)
+            batches = self.pace.watch(self.data.epoch(epoch, start))
             if self.timer is not None:
                 batches = self.timer.watch(batches)
             for micro_batches in batches:
+                if self.step == 0 and self.world.is_main:
+                    images = self.task.input_pictures(micro_batches[0])
+                    self.tracker.pictures(1, images, "inputs")
                 self.train_step(micro_batches)
                 if self.timer is not None:
                     self.timer.step_done()
                     if self.timer.ends_training:
                         self.total_steps = self.step
-                if self._is_time_to_log():
+                if self._is_time_to_log(self.step):
                     self.report.log()
                 reason, save = self._agree()
                 # Evaluate before saving: a resumed run would otherwise evaluate this step again.
@@ -334,7 +337,8 @@ class Engine:
         try:
             for update in updates:
                 update.set_rate(factor)
-                taken |= update.run(micro_batches, self.saver.settle)
+                measure = self._reports_before(self.step + update.phase.every)
+                taken |= update.run(micro_batches, self.saver.settle, measure=measure)
         except ScaleFloorError as error:
             raise TrainingError(f"step {self.step + 1}: {error}") from None
         if taken and self.average is not None:
@@ -346,13 +350,17 @@ class Engine:
             self.saver.reserve(state.tensors(self))
             self._has_reserved = True
 
-    def _is_time_to_log(self) -> bool:
-        """Whether to report after this step: at every `log_every`-th step, at the last one, and
-        where the phases change, so that all losses of a report are means over the same steps."""
-        if self.step % self.train.log_every == 0 or self.step == self.total_steps:
+    def _is_time_to_log(self, step: int) -> bool:
+        """Whether to report after `step`: at every `log_every`-th step, at the last one, and where
+        the phases change, so that all losses of a report are means over the same steps."""
+        if step % self.train.log_every == 0 or step == self.total_steps:
             return True
-        epoch, into = divmod(self.step, self.data.steps_per_epoch)
+        epoch, into = divmod(step, self.data.steps_per_epoch)
         return into == 0 and epoch in self._phase_changes
+
+    def _reports_before(self, step: int) -> bool:
+        """Whether there is a report after the present step or a later one up to `step`."""
+        return any(self._is_time_to_log(later) for later in range(self.step + 1, step + 1))
 
     def _moved(self, phase: str) -> None:
         """Report progress to the sentry."""

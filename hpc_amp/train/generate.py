@@ -96,6 +96,11 @@ class LoadedGenerator:
         return write_images(self, request, Path(output), lambda made: None)
 
 
+def _newest_if_latest(run: Path) -> Path:
+    """The newest run of a name for `runs/<name>/latest`, a file with its id."""
+    return run.parent / run.read_text().strip() if run.name == "latest" and run.is_file() else run
+
+
 def load_generator(
     run: str | os.PathLike[str],
     *,
@@ -119,7 +124,7 @@ def load_generator(
     from hpc_amp.gan.task import ConditionalGan
     from hpc_amp.tasks.build import build_task
 
-    folder, world = Path(run), world or World()
+    folder, world = _newest_if_latest(Path(run)), world or World()
     train = _read_job(folder).train
     if train is None:
         raise DataError(f"{folder} is not a run of a task")

@@ -1,12 +1,16 @@
-"""The speed of training, without evaluations and checkpoints."""
+"""The speed of training, without evaluations and checkpoints, and how long it waits for data."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from typing import TypeVar
 
 import torch
 
 _WARMUP_STEPS = 5
+
+T = TypeVar("T")
 
 
 class Pace:
@@ -21,6 +25,7 @@ class Pace:
         self._counted_steps = 0
         self._counted_seconds = 0.0
         self._first: float = 0.0
+        self._waited = 0.0
 
     def _now(self) -> float:
         if self._device.type == "cuda":
@@ -46,6 +51,21 @@ class Pace:
             self._counted_seconds += seconds
         self._first = self._first or (steps / seconds if seconds > 0 else 0.0)
         return steps / seconds if seconds > 0 else 0.0
+
+    def watch(self, batches: Iterator[T]) -> Iterator[T]:
+        """Yield the same batches, and measure how long each one is waited for."""
+        while True:
+            asked = time.perf_counter()
+            batch = next(batches, None)
+            self._waited += time.perf_counter() - asked
+            if batch is None:
+                return
+            yield batch
+
+    def waited(self) -> float:
+        """Seconds that the host has waited for batches since the last call."""
+        seconds, self._waited = self._waited, 0.0
+        return seconds
 
     @property
     def steps_per_second(self) -> float:

@@ -23,19 +23,24 @@ class ProgressReport:
         self._engine = engine
 
     def log(self) -> None:
-        """Report the mean of each loss since the last report, over all ranks, the speed and the
-        loss scale. A collective call.
+        """Report the mean of each loss and of the time that a step waited for data since the last
+        report, over all ranks; the norms of gradients in the last step; the speed, the memory and
+        the loss scale. A collective call.
 
         Raises TrainingError if a loss is not finite, unless a loss scaler skips such steps.
         """
         engine = self._engine
         steps = max(loss.count for update in engine.updates for loss in update.losses.values())
-        means = self._mean_losses()
+        means, waited = self._means(engine.pace.waited() / steps)
         rate = engine.pace.lap(steps) * engine.train.batch_size
         rates = self._learning_rates()
         values = {f"train/{name}": value for name, value in means.items()}
         values |= {f"train/{name}": value for name, value in rates.items()}
+        values |= {f"train/{name}": value for name, value in self._gradient_norms().items()}
         values["train/samples_per_second"] = rate
+        values["train/data_wait_seconds"] = waited
+        values["train/epoch"] = engine.step / engine.data.steps_per_epoch
+        values |= {f"gpu/{name}": value for name, value in self._memory().items()}
         scale = self.loss_scale()
         if scale is not None:
             values |= {"train/loss_scale": scale, "train/skipped_steps": self.skipped_steps()}
@@ -55,18 +60,48 @@ class ProgressReport:
             for loss in update.losses.values():
                 loss.clear()
 
-    def _mean_losses(self) -> dict[str, float]:
-        """The mean of each loss since the last report, over all ranks, by name. A collective
-        call."""
+    def _means(self, waited: float) -> tuple[dict[str, float], float]:
+        """The mean of each loss since the last report, by name, and of `waited`, over all ranks. A
+        collective call."""
         engine = self._engine
         losses: dict[str, RecentLosses] = {}
         for update in engine.updates:
             losses |= {name: loss for name, loss in update.losses.items() if loss.count}
-        together = torch.stack([loss.recent().mean() for loss in losses.values()])
+        means = [loss.recent().mean() for loss in losses.values()]
+        together = torch.stack([*means, torch.tensor(waited, device=engine.device)])
         if engine.world.size > 1:
             dist.all_reduce(together)
             together = together / engine.world.size
-        return dict(zip(losses, together.tolist(), strict=True))
+        *values, waited = together.tolist()
+        return dict(zip(losses, values, strict=True)), waited
+
+    def _gradient_norms(self) -> dict[str, float]:
+        """The norm of the gradients of each phase in its last update, by its name in a report:
+        `grad_norm`, and `grad_norm_NAME` if the task has several phases. A skipped update has
+        none."""
+        updates = self._engine.updates
+        names = [f"grad_norm_{update.phase.name}" for update in updates]
+        if len(names) == 1:
+            names = ["grad_norm"]
+        norms: dict[str, float] = {}
+        for name, update in zip(names, updates, strict=True):
+            if update.gradient_norm is not None:
+                norms[name] = float(update.gradient_norm)
+        return norms
+
+    def _memory(self) -> dict[str, float]:
+        """On a GPU, the most that torch has allocated and reserved on this rank's since the last
+        report, in GiB. Empty on a CPU, and while steps are timed, whose peak is measured apart."""
+        engine = self._engine
+        if engine.device.type != "cuda" or engine.train.timing is not None:
+            return {}
+        allocated = torch.cuda.max_memory_allocated(engine.device)
+        reserved = torch.cuda.max_memory_reserved(engine.device)
+        torch.cuda.reset_peak_memory_stats(engine.device)
+        return {
+            "memory_allocated_gib": allocated / 2**30,
+            "memory_reserved_gib": reserved / 2**30,
+        }
 
     def _learning_rates(self) -> dict[str, float]:
         """The learning rates, by their names in a report: `lr`, that of the first phase, and

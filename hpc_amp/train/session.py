@@ -30,6 +30,11 @@ from hpc_amp.train.stages import (
 )
 from hpc_amp.train.stopping import StopReason, StopWatch
 
+# How long trackers may take at the end for what they have not written yet: after the last step, and
+# after a stop, when the job has little time left.
+_TRACKER_SECONDS = 60.0
+_HURRY_SECONDS = 10.0
+
 # MPI's launchers treat any exit status but 0 as a crash: they kill the other ranks and report it.
 _STARTED_BY_MPI = ("OMPI_COMM_WORLD_RANK", "PALS_RANKID", "PMI_RANK")
 
@@ -40,6 +45,7 @@ def run_rank(run: RunDirectory, world: World, watch: StopWatch, sentry: Sentry) 
     `sentry` is listening already; it is closed here.
     """
     run.attempt_path.mkdir(parents=True, exist_ok=True)
+    engine = None
     try:
         job = _job_of(run)
         engine = _start(job, run, world, watch, sentry)
@@ -49,10 +55,14 @@ def run_rank(run: RunDirectory, world: World, watch: StopWatch, sentry: Sentry) 
         print(f"hpc-amp: rank {world.rank}: {error}", file=sys.stderr, flush=True)
         return 1
     except Exception as error:
-        return _end_failed(error, run, world, sentry)
+        status = _end_failed(error, run, world, sentry)
+        if engine is not None:
+            engine.tracker.end("failed")
+            engine.tracker.close(_HURRY_SECONDS)
+        return status
     sentry.unlimit()
     outcome = conclude(job.name, run, engine, reason) if world.is_main else None
-    engine.tracker.close()
+    engine.tracker.close(_HURRY_SECONDS if reason else _TRACKER_SECONDS)
     setup.leave()
     sentry.close()
     if outcome == "failed":

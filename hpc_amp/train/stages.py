@@ -118,6 +118,7 @@ def conclude(name: str, run: RunDirectory, engine: Engine, reason: StopReason) -
         total_steps=engine.total_steps,
         steps_per_epoch=engine.data.steps_per_epoch,
     )
+    engine.tracker.end(outcome)
     engine.tracker.say(f"{outcome} at step {engine.step} of {engine.total_steps}: {words}")
     return outcome
 

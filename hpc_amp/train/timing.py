@@ -169,6 +169,7 @@ class StepTimer:
             "precision": engine.policy.mode,
             "data": engine.task.data_name,
             "batch_size": train.batch_size,
+            "parameters": sum(p.numel() for n in engine.networks.values() for p in n.parameters()),
             "gradient_bytes": sum(p.numel() * p.element_size() for p in learning),
             "warmup_steps": self._config.warmup,
             "steps": [seconds(step.begin, step.end) for step in self._steps],

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from hpc_amp.distributed.world import World
 from hpc_amp.files import write_atomically, write_json
-from hpc_amp.trackers.registry import TRACKERS
+from hpc_amp.trackers.registry import TRACKERS, missing
+from hpc_amp.trackers.run import configuration
+from hpc_amp.trackers.thread import TrackerThread
 from hpc_amp.train.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ class Tracking:
         if not self._active:
             return
         self._metrics: TextIO | None = None
-        self._trackers: dict[str, Tracker] = {}
+        self._trackers: dict[str, TrackerThread] = {}
         again: list[dict[str, Any]] | None = None
         with self._unless_disk_is_full():
             again = _cut_after(run.path / "metrics.jsonl", start_step, evaluated)
@@ -62,16 +64,37 @@ class Tracking:
             self._metrics = (run.path / "metrics.jsonl").open("a", buffering=1)
         first_step = start_step + 1 if again is None else start_step
         for name in trackers:
-            with self._unless_it_fails(name):
-                self._trackers[name] = TRACKERS.get(name)(run.path, first_step)
+            problem = missing(name)
+            if problem is None:
+                self._trackers[name] = self._start(name, first_step)
+            else:
+                self._is_not_used(name, problem)
+        config = configuration(run.path)
+        if config:
+            self._call("configuration", config)
         for line in again or ():
             self._to_trackers(line)
 
+    def _start(self, name: str, first_step: int) -> TrackerThread:
+        def opened(tracker: Tracker) -> None:
+            if tracker.where:
+                self.say(f"{name}: curves go to {tracker.where}")
+
+        return TrackerThread(
+            name,
+            lambda: TRACKERS.get(name)(self._run.path, first_step),
+            opened=opened,
+            incomplete=self._complain,
+            failed=lambda why: self._is_not_used(name, why),
+        )
+
     def _to_trackers(self, line: Mapping[str, Any]) -> None:
         values = {name: value for name, value in line.items() if name not in ("step", "time")}
-        for name, tracker in list(self._trackers.items()):
-            with self._unless_it_fails(name):
-                tracker.scalars(line["step"], values)
+        self._call("report", line["step"], line["time"], values)
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        for tracker in self._trackers.values():
+            tracker.call(method, *arguments)
 
     def say(self, line: str) -> None:
         """Print a line to standard output, with the time."""
@@ -89,9 +112,9 @@ class Tracking:
                 self._metrics.write(json.dumps(line) + "\n")
         self._to_trackers(line)
 
-    def pictures(self, step: int, images: Tensor | None) -> None:
+    def pictures(self, step: int, images: Tensor | None, name: str = "samples") -> None:
         """Report images [N, C, H, W] with values from 0 to 1, made at `step`, as one picture: in
-        samples/step-XXXXXXXX.png, and to the trackers."""
+        NAME/step-XXXXXXXX.png, and to the trackers."""
         if not self._active or images is None:
             return
         from torchvision.utils import make_grid, save_image
@@ -99,12 +122,10 @@ class Tracking:
         images = images.nan_to_num()  # NaN becomes black
         grid = make_grid(images, nrow=math.ceil(math.sqrt(len(images))))
         with self._unless_disk_is_full():
-            folder = self._run.path / "samples"
+            folder = self._run.path / name
             folder.mkdir(exist_ok=True)
             save_image(grid, folder / f"step-{step:08d}.png")
-        for name, tracker in list(self._trackers.items()):
-            with self._unless_it_fails(name):
-                tracker.picture(step, "samples", grid)
+        self._call("picture", step, name, grid.cpu())
 
     def protocol(self, **facts: Any) -> None:
         """Overwrite protocol.json, which says how the metrics of the last evaluation were
@@ -138,23 +159,20 @@ class Tracking:
             self.say(f"WARNING: reports are incomplete: {error}; training goes on")
         self._complained = True
 
-    @contextlib.contextmanager
-    def _unless_it_fails(self, name: str) -> Iterator[None]:
-        """Ignore a tracker from now on if it fails. It may be anyone's, and raise anything."""
-        try:
-            yield
-        except OSError as error:
-            self._complain(error)
-        except Exception as error:
-            self._trackers.pop(name, None)
-            text = " ".join(str(error).split())
-            self.say(
-                f"WARNING: the tracker {name} is not used: {type(error).__name__}: "
-                f"{text}; training goes on"
-            )
+    def _is_not_used(self, name: str, why: str) -> None:
+        self.say(
+            f"WARNING: the tracker {name} is not used: {why}; training goes on, and metrics.jsonl "
+            "has all curves"
+        )
 
-    def close(self) -> None:
-        """Write the last progress, and close all files and trackers."""
+    def end(self, outcome: str) -> None:
+        """Tell the trackers how the attempt has ended (see `Tracker.end`)."""
+        if self._active:
+            self._call("end", outcome)
+
+    def close(self, seconds: float = 60.0) -> None:
+        """Write the last progress, and close all files and trackers. `seconds`: how long trackers
+        may take for what they have not written yet."""
         if not self._active:
             return
         if self._progress:
@@ -162,9 +180,15 @@ class Tracking:
         if self._metrics is not None:
             with self._unless_disk_is_full():
                 self._metrics.close()
-        for name, tracker in list(self._trackers.items()):
-            with self._unless_it_fails(name):
-                tracker.close()
+        for tracker in self._trackers.values():
+            tracker.ask_to_close()
+        until = time.monotonic() + seconds
+        for name, tracker in self._trackers.items():
+            if not tracker.wait(until):
+                self.say(
+                    f"WARNING: the tracker {name} has not written everything within {seconds:g} "
+                    "seconds; metrics.jsonl has all curves"
+                )
 
 
 def _cut_after(path: Path, step: int, evaluated: bool) -> list[dict[str, Any]] | None:

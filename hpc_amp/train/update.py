@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpc_amp.amp.loss_gradients import parameters_of
 from hpc_amp.amp.model_precision import ModelPrecision
+from hpc_amp.amp.norm import norm
 from hpc_amp.amp.precision import PrecisionPolicy
 from hpc_amp.amp.scaler import LossScaler
 from hpc_amp.config.schema import Optimizer, Train
@@ -52,7 +53,8 @@ class PhaseUpdate:
 
     Attributes: `optimizer`; `scalers`, by the names of their groups joined with `+`, empty if the
     precision needs none; `losses` since the last report, by name; `skipped`, the number of updates
-    that were skipped because gradients overflowed; `rehearsed`, whether `rehearse` was called.
+    that were skipped because gradients overflowed; `gradient_norm`, the norm that was last measured
+    (see `run`), a scalar on the device, or None; `rehearsed`, whether `rehearse` was called.
 
     Raises SettingError if the optimizer cannot work at this precision, and TrainingError if there
     are several ranks and the networks share weights.
@@ -94,6 +96,7 @@ class PhaseUpdate:
         # DDP exchanges gradients only in the first backward pass after a forward pass.
         self._averages_itself = separate and bool(self._distributed) and len(self.scalers) > 1
         self.skipped = 0
+        self.gradient_norm: Tensor | None = None
         self.rehearsed = False
         self.losses: dict[str, RecentLosses] = {
             name: RecentLosses(train.log_every, task.device)
@@ -106,13 +109,22 @@ class PhaseUpdate:
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * factor
 
-    def run(self, micro_batches: Sequence[Any], before_step: Callable[[], None]) -> bool:
+    def run(
+        self,
+        micro_batches: Sequence[Any],
+        before_step: Callable[[], None],
+        *,
+        measure: bool = False,
+    ) -> bool:
         """Update the networks of the phase.
 
         `micro_batches` are this rank's parts of one global batch. `before_step` is called before
-        the optimizer changes weights. Returns whether the update was made: a loss scaler skips it
-        if gradients overflow. Raises ScaleFloorError if a loss scale falls to its lower limit.
+        the optimizer changes weights. `measure`: store the norm of all gradients, unscaled and
+        before they are clipped, in `gradient_norm`; the host does not wait for it. Returns whether
+        the update was made: a loss scaler skips it if gradients overflow. Raises ScaleFloorError if
+        a loss scale falls to its lower limit.
         """
+        self.gradient_norm = None
         self._zero_gradients()
         for losses in self.losses.values():
             losses.begin()
@@ -126,7 +138,9 @@ class PhaseUpdate:
             self._gradients.drop_master_gradients()
             return False
         if self._clip_norm is not None:
-            nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
+            self.gradient_norm = nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
+        elif measure:
+            self.gradient_norm = norm([p.grad for p in self._parameters if p.grad is not None])
         before_step()
         self.optimizer.step()
         self._gradients.masters_stepped()

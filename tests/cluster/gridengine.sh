@@ -78,11 +78,11 @@ CONF
   # machine's processes.
   cat >"$GE_CELL/epilog" <<'CONF'
 #!/bin/bash
-for proc in /proc/[0-9]*; do
-  if grep -qzxF "JOB_ID=$JOB_ID" "$proc/environ" 2>/dev/null &&
-    grep -qzxF "SGE_TASK_ID=$SGE_TASK_ID" "$proc/environ" &&
-    [ "$(ps -o sid= -p "${proc#/proc/}")" != "$(ps -o sid= -p $$)" ]; then
-    kill -9 "${proc#/proc/}"
+# One grep: one for each process would take half a second of a core after every job.
+grep -lzxF "JOB_ID=$JOB_ID" /proc/[0-9]*/environ 2>/dev/null | while IFS=/ read -r _ _ pid _; do
+  if grep -qzxF "SGE_TASK_ID=$SGE_TASK_ID" "/proc/$pid/environ" &&
+    [ "$(ps -o sid= -p "$pid")" != "$(ps -o sid= -p $$)" ]; then
+    kill -9 "$pid"
   fi
 done 2>/dev/null
 exit 0
@@ -210,7 +210,7 @@ gridengine_ready() { [[ $(gridengine_nodes | grep -c ' 0$') -eq ${#NODES[@]} ]];
 # `clean` of up.
 gridengine_up() {
   local log=$LOG/gridengine.log recipe node last=0
-  if [[ -z $(apt-cache policy gridengine-master 2>/dev/null) && ! -d $GE/bin ]]; then
+  if [[ ! -d $GE/bin && -z $(apt-cache policy gridengine-master 2>/dev/null) ]]; then
     say "this release has no package gridengine-master: no Grid Engine"
     return
   fi

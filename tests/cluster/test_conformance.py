@@ -263,6 +263,8 @@ def test_a_job_of_ones_own(system: System) -> None:
     ended = system.wait_for(run_dir, "finished")
     assert states(run_dir) == ["submitted", "started", "finished"]
     assert ended["job_id"] == running["job_id"]
+    shown = system.hpc_amp("logs", str(run_dir))
+    assert all(f"[rank{rank}]: rank {rank} of attempt 1 is on " in shown for rank in range(RANKS))
     places = system.places("plain", 1)
     assert [place["variables"]["RANK"] for place in places] == ["0", "1", "2", "3"]
     assert {place["variables"]["WORLD_SIZE"] for place in places} == {"4"}
@@ -275,6 +277,25 @@ def test_a_job_of_ones_own(system: System) -> None:
         assert hosts[2] == hosts[3] != hosts[0]
     system.wait_until_gone(run_dir)
     assert gone(places)
+
+
+def test_a_rendered_script_is_submitted_by_hand(system: System) -> None:
+    """With the scheduler's own command, after an edit, from another folder than the job file's."""
+    config = system.write("byhand", ["python", "-I", "-S", "report.py", "out-byhand"], {})
+    script = system.work / "elsewhere" / "x.sh"
+    script.parent.mkdir()
+    script.write_text(system.hpc_amp("render", config, "--create", *system.overrides) + "# edited")
+    script.chmod(0o755)
+    (run_dir,) = (system.work / "runs" / "byhand").glob("2*")
+    assert system.status(run_dir)["reason"].endswith("its script has not started")
+
+    command = get_scheduler(system.name).command or "bash"
+    cluster = Cluster(system.cluster.image, system.cluster.binds, system.environ)
+    cluster.run(command, str(script), cwd=script.parent)
+
+    system.wait_for(run_dir, "finished")
+    assert states(run_dir) == ["created", "started", "finished"]
+    assert len(read_reports(system.work / "out-byhand")) == RANKS
 
 
 def test_hostile_text_reaches_every_rank(system: System) -> None:
@@ -492,10 +513,11 @@ def test_the_deadline_alone_makes_a_run_go_on(system: System) -> None:
 
 
 @only("gridengine")
-def test_a_training_goes_on_in_another_job(system: System) -> None:
+def test_a_training_goes_on_in_another_job(system: System, warm_cluster: Cluster) -> None:
     run_dir = system.submit(
         *(CONFIG, *TRAINING, "job.ranks_per_node=1", "job.walltime=5m", "job.stop_margin=299s"),
         *("train.max_steps=2", "train.checkpoint=1h", "launch.preflight=false"),
+        *warm_cluster.overrides[1:],
     )
 
     assert system.wait_for(run_dir, "finished")["attempt"] == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -24,7 +23,7 @@ RANKS = ("job.nodes=2", "job.ranks_per_node=2", "launch.preflight=false")
 
 
 @pytest.fixture(scope="module")
-def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(warm_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a SPADE that was trained in the container. It was in fact trained here: the
     job reads no more of it than `job.json` and a checkpoint."""
     folder = tmp_path_factory.mktemp("work") / "runs" / "spade" / "20261129-120000-abcd"
@@ -36,9 +35,9 @@ def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "train": plain_train("spade", **SETTINGS),
     }
     plain["container"] |= {
-        "image": cluster.image,
-        "bind": cluster.binds,
-        "python": sys.executable,
+        "image": warm_cluster.image,
+        "bind": warm_cluster.binds,
+        "python": warm_cluster.python,
     }
     plain["job"] |= {"gpus_per_node": 0, "walltime": "5m", "stop_margin": "1m"}
     (folder / "job.json").write_text(json.dumps({"job": plain, "submitted_from": str(folder)}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -32,8 +31,14 @@ def stand_in(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("launcher", "ranks_per_node"), [("srun", 1), ("torchrun", 2)])
 def test_a_training_on_two_nodes(
-    cluster: Cluster, tmp_path: Path, stand_in: Path, launcher: str, ranks_per_node: int
+    cluster: Cluster,
+    warm_cluster: Cluster,
+    tmp_path: Path,
+    stand_in: Path,
+    launcher: str,
+    ranks_per_node: int,
 ) -> None:
+    within = warm_cluster if launcher == "torchrun" else cluster
     job = {
         "name": "inside",
         "site": "slurm",
@@ -47,8 +52,8 @@ def test_a_training_on_two_nodes(
         "container": {
             "runtime": "pyxis",
             "image": str(stand_in / "image.sqsh"),
-            "bind": cluster.binds,
-            "python": sys.executable,
+            "bind": within.binds,
+            "python": within.python,
         },
         "launch": launcher,
         "train": {

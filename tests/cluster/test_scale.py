@@ -80,41 +80,41 @@ def report(cluster: Cluster, folder: Path) -> dict[str, Any]:
 
 
 def test_a_study_survives_the_end_of_its_command_and_of_a_job(
-    cluster: Cluster, tmp_path: Path
+    warm_cluster: Cluster, tmp_path: Path
 ) -> None:
     """Strong and weak over 1 and 2 nodes."""
     words = [
-        *("scale", job_file(tmp_path, preflight=False), *cluster.overrides),
+        *("scale", job_file(tmp_path, preflight=False), *warm_cluster.overrides),
         *("--nodes", "1,2", "--kind", "both", "--repeats", "1"),
         *("--warmup", "3", "--steps", str(STEPS), "--max-queued", "2"),
     ]
     command = subprocess.Popen(
         [sys.executable, "-m", "hpc_amp", *words],
         cwd=tmp_path,
-        env=cluster.environ,
+        env=warm_cluster.environ,
         stdout=subprocess.DEVNULL,
     )
     wait_until(lambda: list((tmp_path / "studies").glob("tiny/*/campaign.json")), "the study")
-    second = wait_until(lambda: _job_ids(cluster, tmp_path)[1:], "the second job's id", pause=0.5)[
-        0
-    ]
+    second = wait_until(
+        lambda: _job_ids(warm_cluster, tmp_path)[1:], "the second job's id", pause=0.5
+    )[0]
     command.kill()
     command.wait()
-    before = runs_of(cluster, tmp_path)
+    before = runs_of(warm_cluster, tmp_path)
     assert [run["state"] for run in before.values()].count("missing") == 1
 
     # The second job dies half-way: its script is killed, and Slurm ends what it had started.
-    victim = wait_until(lambda: _run_dir(cluster, tmp_path, second), "its run", pause=0.5)
+    victim = wait_until(lambda: _run_dir(warm_cluster, tmp_path, second), "its run", pause=0.5)
     log = Path(victim) / "logs" / "job.log"
     wait_until(lambda: log.exists() and "samples, " in log.read_text(), "its training to begin")
-    cluster.run("scancel", "--batch", "--signal=KILL", second, cwd=tmp_path)
+    warm_cluster.run("scancel", "--batch", "--signal=KILL", second, cwd=tmp_path)
     ended = wait_until(
-        lambda: _ended(cluster, tmp_path, second), "the second job to end", pause=0.5
+        lambda: _ended(warm_cluster, tmp_path, second), "the second job to end", pause=0.5
     )
     assert ended == "lost", logs(tmp_path)
 
-    cluster.hpc_amp("scale", "continue", "tiny", cwd=tmp_path)
-    runs = measured(cluster, tmp_path)
+    warm_cluster.hpc_amp("scale", "continue", "tiny", cwd=tmp_path)
+    runs = measured(warm_cluster, tmp_path)
 
     assert len({run["job_id"] for run in runs.values()}) == 3  # of four: one run counts for two
     assert second not in {run["job_id"] for run in runs.values()}
@@ -122,7 +122,7 @@ def test_a_study_survives_the_end_of_its_command_and_of_a_job(
     for name, run in runs.items():
         nodes = int(name.split("-")[1])
         assert len(set(hosts(run, STEPS))) == len(hosts(run, STEPS)) == nodes
-    study = report(cluster, tmp_path)
+    study = report(warm_cluster, tmp_path)
     for kind, batches in (("strong", [32, 32]), ("weak", [32, 64])):
         (curve,) = [curve for curve in study["curves"] if curve["kind"] == kind]
         assert [point["nodes"] for point in curve["points"]] == [1, 2]
@@ -132,7 +132,8 @@ def test_a_study_survives_the_end_of_its_command_and_of_a_job(
     topics = {caveat["topic"] for caveat in study["caveats"]}
     assert not topics & {"incomplete", "damaged", "mixed", "batch", "layout", "warm-up"}
     assert (
-        "all runs are measured" in cluster.hpc_amp("scale", "continue", "tiny", cwd=tmp_path).stdout
+        "all runs are measured"
+        in warm_cluster.hpc_amp("scale", "continue", "tiny", cwd=tmp_path).stdout
     )
 
 
@@ -156,15 +157,51 @@ def _ended(cluster: Cluster, folder: Path, job_id: str) -> str | None:
     return None if state in ("pending", "running") else state
 
 
-def test_runs_that_share_an_allocation(cluster: Cluster, tmp_path: Path) -> None:
+def test_runs_that_share_an_allocation(warm_cluster: Cluster, tmp_path: Path) -> None:
     """One job of two nodes, whose first one has a run for itself."""
     words = ["--nodes", "1,2", "--kind", "weak", "--repeats", "1", "--in-allocation"]
     words += ["--warmup", "3", "--steps", "20"]
-    cluster.hpc_amp("scale", job_file(tmp_path), *cluster.overrides, *words, cwd=tmp_path)
+    warm_cluster.hpc_amp("scale", job_file(tmp_path), *warm_cluster.overrides, *words, cwd=tmp_path)
 
-    runs = measured(cluster, tmp_path)
+    runs = measured(warm_cluster, tmp_path)
 
     assert len({run["job_id"] for run in runs.values()}) == 1
     one, two = (hosts(runs[f"weak-{nodes}"], 20) for nodes in (1, 2))
     assert one == two[:1]
     assert len(set(two)) == 2
+
+
+def test_runs_on_the_same_node_at_the_same_time_are_left_out(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Two nodes, and two runs at once that do not ask for whole ones."""
+    words = [*cluster.overrides, "job.exclusive=false", "job.directives=['--exclude=n3,n4']"]
+    words += ["--nodes", "1,2", "--repeats", "1", "--warmup", "3", "--steps", str(STEPS)]
+    cluster.hpc_amp("scale", job_file(tmp_path, preflight=False), *words, cwd=tmp_path)
+    wait_until(
+        lambda: not states(cluster, tmp_path) & {"pending", "running"}, "both to end", pause=1
+    )
+    assert states(cluster, tmp_path) == {"overlapped"}, logs(tmp_path)
+    study = report(cluster, tmp_path)
+    assert study["curves"] == []
+    (caveat,) = [one["text"] for one in study["caveats"] if one["topic"] == "overlap"]
+    assert caveat.startswith("2 runs used a node at the same time as another run of the study")
+
+    cluster.hpc_amp("scale", "continue", "tiny", "--max-queued", "1", cwd=tmp_path)
+
+    measured(cluster, tmp_path)
+    (curve,) = report(cluster, tmp_path)["curves"]
+    assert [point["nodes"] for point in curve["points"]] == [1, 2]
+
+
+def test_runs_that_ask_for_whole_nodes_follow_one_another(cluster: Cluster, tmp_path: Path) -> None:
+    """On the same two nodes: Slurm starts the second run when the first one has ended."""
+    words = [*cluster.overrides, "job.directives=['--exclude=n3,n4']", "--nodes", "1,2"]
+    words += ["--repeats", "1", "--warmup", "3", "--steps", "20", "train.model.name=resnet8"]
+    cluster.hpc_amp("scale", job_file(tmp_path, preflight=False), *words, cwd=tmp_path)
+    measured(cluster, tmp_path)
+    study = report(cluster, tmp_path)
+    assert "hpc-amp scale job.yaml" in study["command"].replace("-m hpc_amp", "hpc-amp")
+    assert study["model"] == ["resnet8"]
+    assert study["parameters"][0] > 1000
+    assert study["versions"]["torch"]

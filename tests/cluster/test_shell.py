@@ -472,10 +472,11 @@ def test_a_command_has_what_a_rank_of_the_batch_job_has(place: Place) -> None:
 
 
 @only("slurm")
-def test_a_training_and_going_on_with_it(place: Place) -> None:
+def test_a_training_and_going_on_with_it(place: Place, warm_cluster: Cluster) -> None:
     small = {"data": "synthetic", "model": "resnet8", "batch_size": 32, "max_steps": 2}
     job = yaml.safe_load((place.work / "job.yaml").read_text())
     job |= {"run": None, "train": small}
+    job["container"] |= {"python": warm_cluster.python, "bind": warm_cluster.binds}
     (place.work / "job.yaml").write_text(yaml.safe_dump(job))
     command = ["--", "python", "-m", "hpc_amp.train"]
 

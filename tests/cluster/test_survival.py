@@ -186,11 +186,12 @@ def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
 
 @pytest.fixture(scope="module")
-def weights(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+def weights(cluster: Cluster, warm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Of a run that was left alone."""
     folder = tmp_path_factory.mktemp("alone")
     (folder / "job.yaml").write_text(yaml.safe_dump(JOB))
-    shown = cluster.hpc_amp("submit", "job.yaml", "--json", cwd=folder)
+    words = ("submit", "job.yaml", "--json", f"container.python={warm_python}")
+    shown = cluster.hpc_amp(*words, cwd=folder)
     run = Run(cluster, folder, Path(json.loads(shown.stdout)["run_dir"]))
     assert run.wait_for_end()["attempt"] == 1
     return run.weights
@@ -248,9 +249,9 @@ def test_the_controller_is_away_when_a_run_wants_to_go_on(submit: Callable[..., 
 
 
 def test_a_training_survives_a_warning_and_a_lost_node(
-    submit: Callable[..., Run], weights: str
+    submit: Callable[..., Run], weights: str, warm_python: Path
 ) -> None:
-    run = submit(JOB)
+    run = submit(JOB, f"container.python={warm_python}")
     run.wait_for_step(1, beyond=20)
     # Step 0 was the preflight.
     run.slurm("scancel", "--signal=USR1", f"{run.job_id}.1")

@@ -77,24 +77,26 @@ def everything_in(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*"))
 
 
-def test_points_on_several_nodes_are_tasks_of_one_array(cluster: Cluster, tmp_path: Path) -> None:
+def test_points_on_several_nodes_are_tasks_of_one_array(
+    warm_cluster: Cluster, tmp_path: Path
+) -> None:
     facts = start(
-        cluster, tmp_path, {"train": TRAINING}, "job.nodes=2", "job.ranks_per_node=1",
+        warm_cluster, tmp_path, {"train": TRAINING}, "job.nodes=2", "job.ranks_per_node=1",
         "train.optimizer.lr=0.01,0.1", "train.precision=fp32,bf16", "--max-parallel=2",
         "job.directives=[--hold]",
     )  # fmt: skip
     (array,) = facts["job_ids"]
     folder = Path(facts["folder"])
     assert len(everything_in(folder.parent)) <= 10, "before the jobs start"
-    assert states(cluster, tmp_path) == ["pending"] * 4
+    assert states(warm_cluster, tmp_path) == ["pending"] * 4
 
-    cluster.run("scontrol", "release", array, cwd=tmp_path)
+    warm_cluster.run("scontrol", "release", array, cwd=tmp_path)
 
-    assert wait_for(cluster, tmp_path, have_ended) == ["finished"] * 4
-    assert [point["job_id"] for point in points(cluster, tmp_path)] == [
+    assert wait_for(warm_cluster, tmp_path, have_ended) == ["finished"] * 4
+    assert [point["job_id"] for point in points(warm_cluster, tmp_path)] == [
         f"{array}_{task}" for task in range(4)
     ]
-    text = cluster.hpc_amp("sweep", "report", "sweep", cwd=tmp_path).stdout
+    text = warm_cluster.hpc_amp("sweep", "report", "sweep", cwd=tmp_path).stdout
     assert "4 points: 4 finished" in text
     assert "SYNTHETIC" in text
     assert (folder / "report" / "sweep.png").is_file()

@@ -84,10 +84,10 @@ def uninterrupted(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def uninterrupted_pair(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted_pair(warm_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One of one rank on each node."""
-    run_dir, _ = submit(cluster, tmp_path_factory.mktemp("pair"), ONE_EACH, NO_PREFLIGHT)
-    wait_for(cluster, run_dir, "finished")
+    run_dir, _ = submit(warm_cluster, tmp_path_factory.mktemp("pair"), ONE_EACH, NO_PREFLIGHT)
+    wait_for(warm_cluster, run_dir, "finished")
     return run_dir
 
 
@@ -113,18 +113,18 @@ def test_the_main_job_runs_on_two_nodes_in_a_container(uninterrupted: Path) -> N
 
 
 def test_a_cancelled_run_resumes_to_the_same_weights(
-    cluster: Cluster, uninterrupted_pair: Path, tmp_path: Path
+    warm_cluster: Cluster, uninterrupted_pair: Path, tmp_path: Path
 ) -> None:
-    run_dir, job_id = submit(cluster, tmp_path, ONE_EACH, NO_PREFLIGHT)
+    run_dir, job_id = submit(warm_cluster, tmp_path, ONE_EACH, NO_PREFLIGHT)
     wait_for_step(run_dir, 20)
-    cluster.hpc_amp("cancel", job_id, cwd=tmp_path)
-    assert status(cluster, run_dir)["state"] == "cancelled"
+    warm_cluster.hpc_amp("cancel", job_id, cwd=tmp_path)
+    assert status(warm_cluster, run_dir)["state"] == "cancelled"
     # The ranks have the scheduler's grace to save; then the job is gone and can be resumed.
     deadline = time.monotonic() + 240
-    while cluster.hpc_amp("resume", str(run_dir), cwd=tmp_path, check=False).returncode != 0:
+    while warm_cluster.hpc_amp("resume", str(run_dir), cwd=tmp_path, check=False).returncode != 0:
         assert time.monotonic() < deadline
         time.sleep(1)
-    entry = wait_for(cluster, run_dir, "finished")
+    entry = wait_for(warm_cluster, run_dir, "finished")
     assert entry["attempt"] == 2
     stopped = json.loads((run_dir / "attempts" / "1" / "outcome.json").read_text())
     assert stopped["outcome"] == "checkpointed"
@@ -135,23 +135,23 @@ def test_a_cancelled_run_resumes_to_the_same_weights(
 
 
 def test_killed_hard_then_requeued_by_slurm_ends_with_the_same_weights(
-    cluster: Cluster, uninterrupted_pair: Path, tmp_path: Path
+    warm_cluster: Cluster, uninterrupted_pair: Path, tmp_path: Path
 ) -> None:
-    run_dir, job_id = submit(cluster, tmp_path, ONE_EACH)
+    run_dir, job_id = submit(warm_cluster, tmp_path, ONE_EACH)
     wait_for_step(run_dir, 42)
     # A requeue terminates the ranks and starts the job again; KILL first, so that nothing can save.
     # Step 0 was the preflight.
-    cluster.run("scancel", "--signal=KILL", f"{job_id}.1", cwd=tmp_path)
-    failed = wait_for_any_end(cluster, run_dir)
+    warm_cluster.run("scancel", "--signal=KILL", f"{job_id}.1", cwd=tmp_path)
+    failed = wait_for_any_end(warm_cluster, run_dir)
     assert failed["state"] == "failed"
-    cluster.hpc_amp("resume", str(run_dir), cwd=tmp_path)
-    job_id = status(cluster, run_dir)["job_id"]
+    warm_cluster.hpc_amp("resume", str(run_dir), cwd=tmp_path)
+    job_id = status(warm_cluster, run_dir)["job_id"]
     wait_for_step(run_dir, 50, attempt=2)
-    cluster.run("scontrol", "requeue", job_id, cwd=tmp_path)
+    warm_cluster.run("scontrol", "requeue", job_id, cwd=tmp_path)
     log = (run_dir / "logs" / "job.log").read_text().splitlines()
     resumed = [line for line in log if "resumed" in line]
     assert "at step 40" in resumed[0], "the newest checkpoint before the kill"
-    entry = wait_for(cluster, run_dir, "finished")
+    entry = wait_for(warm_cluster, run_dir, "finished")
     assert entry["attempt"] == 3
     assert summary(run_dir)["weights_sha256"] == summary(uninterrupted_pair)["weights_sha256"]
     assert metrics(run_dir, "train/loss") == metrics(uninterrupted_pair, "train/loss")
@@ -169,23 +169,23 @@ def wait_for_any_end(cluster: Cluster, run_dir: Path) -> dict[str, Any]:
 
 
 def test_a_preempted_run_saves_and_goes_on(
-    cluster: Cluster, uninterrupted_pair: Path, tmp_path: Path
+    warm_cluster: Cluster, uninterrupted_pair: Path, tmp_path: Path
 ) -> None:
     """Preemption terminates the ranks first; they save, and the script requeues the job."""
     run_dir, _ = submit(
-        *(cluster, tmp_path, ONE_EACH, NO_PREFLIGHT),
+        *(warm_cluster, tmp_path, ONE_EACH, NO_PREFLIGHT),
         *("job.queue=preemptable", "train.checkpoint=1h"),
     )
     wait_for_step(run_dir, 15)
-    urgent = cluster.run(
+    urgent = warm_cluster.run(
         *("sbatch", "--parsable", "-p", "urgent", "-N4", "--exclusive", "--wrap", "sleep 5"),
         *("--output", "/dev/null"),
         cwd=tmp_path,
     ).stdout.strip()
     try:
-        entry = wait_for(cluster, run_dir, "finished")
+        entry = wait_for(warm_cluster, run_dir, "finished")
     finally:
-        cluster.run("scancel", urgent, cwd=tmp_path)
+        warm_cluster.run("scancel", urgent, cwd=tmp_path)
     assert entry["attempt"] == 2
     events = [json.loads(line) for line in (run_dir / "state.jsonl").read_text().splitlines()]
     states = [event["state"] for event in events if event["state"] != "queued"]
@@ -196,15 +196,15 @@ def test_a_preempted_run_saves_and_goes_on(
 
 
 def test_a_run_that_comes_near_its_time_limit_is_requeued(
-    cluster: Cluster, uninterrupted_pair: Path, tmp_path: Path
+    warm_cluster: Cluster, uninterrupted_pair: Path, tmp_path: Path
 ) -> None:
     """The deadline is in the past once the walltime is all margin, so each attempt makes at least
     one step, saves and requeues itself, until `max_restarts` stops the chain."""
     run_dir, _ = submit(
-        *(cluster, tmp_path, ONE_EACH, NO_PREFLIGHT),
+        *(warm_cluster, tmp_path, ONE_EACH, NO_PREFLIGHT),
         *("job.walltime=3m", "job.stop_margin=179s", "job.max_restarts=1"),
     )
-    entry = wait_for(cluster, run_dir, "checkpointed")
+    entry = wait_for(warm_cluster, run_dir, "checkpointed")
     assert entry["attempt"] == 2
     assert entry["reason"] == "job.max_restarts reached"
     steps = [

@@ -58,7 +58,7 @@ def submit(folder: Path, *overrides: str, path: Path | None = None) -> Path:
 
 
 def newest(folder: Path) -> Path:
-    return (folder / "runs" / "discs" / "latest").resolve()
+    return max((folder / "runs" / "discs").glob("2*"))
 
 
 def summary(run_dir: Path) -> dict[str, Any]:

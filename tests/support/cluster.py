@@ -41,6 +41,8 @@ class Cluster:
     """Folders that a container has to see to run this Python."""
     environ: Mapping[str, str]
     """Environment of a shell that submits."""
+    python: str = sys.executable
+    """What runs the ranks."""
 
     @property
     def overrides(self) -> list[str]:
@@ -49,7 +51,7 @@ class Cluster:
             "site=slurm",
             f"container.image={self.image}",
             f"container.bind={json.dumps(self.binds)}",
-            f"container.python={sys.executable}",
+            f"container.python={self.python}",
         ]
 
     def run(

@@ -34,6 +34,7 @@ def clean_environ(**more: str) -> dict[str, str]:
         name: value
         for name, value in os.environ.items()
         if name.startswith("HPC_AMP_CLUSTER_")
+        or name == "XDG_STATE_HOME"
         or (not name.startswith(_PREFIXES) and name not in _NAMES)
     }
     return {**kept, "PYTHONPATH": str(REPOSITORY), "LC_ALL": "C.UTF-8", **more}

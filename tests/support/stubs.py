@@ -27,7 +27,7 @@ STUBS = REPOSITORY / "tests" / "stubs"
 REPORT = REPOSITORY / "tests" / "support" / "report.py"
 RUN_ID = "20261127-223455-kqzf"
 
-_SLURM = ("sbatch", "scancel", "scontrol", "squeue", "srun")
+_SLURM = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class StubHost:
 
     def environ(self, **more: str) -> dict[str, str]:
         """Of a shell on this machine."""
-        environ = clean_environ(**more)
+        environ = clean_environ(**{"XDG_STATE_HOME": str(self.folder / "state-home"), **more})
         return {**environ, "PATH": f"{self.bin}:{environ['PATH']}"}
 
     def calls(self, name: str) -> list[list[str]]:

@@ -136,3 +136,13 @@ def measure(
         steps = seconds(rank) if callable(seconds) else [seconds] * 30
         ranks.append(rank_file(rank, nodes, steps, **{**batch, **changes}))
     return write_timing(run_dir, ranks)
+
+
+def use_nodes(study: Path, label: str, nodes: Sequence[str], start: int, end: int) -> None:
+    """Let the attempt of a measured run have used these nodes from `start` to `end`."""
+    run_dir = run_dir_of(study, label)
+    attempt = run_dir / "attempts" / "1"
+    (attempt / "owner").write_text(json.dumps({"job_id": "1", "host": nodes[0], "time": start}))
+    (attempt / "nodes").write_text("".join(f"{node}\n" for node in nodes))
+    event = {"time": end, "state": "finished", "attempt": 1, "reason": ""}
+    (run_dir / "state.jsonl").write_text(json.dumps(event) + "\n")

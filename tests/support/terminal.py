@@ -71,6 +71,11 @@ class Terminal:
                 os.waitpid(self.pid, 0)
         self.close()
 
+    @property
+    def raw(self) -> bytes:
+        """All that it has shown, with all control codes."""
+        return self._raw
+
     def close(self) -> None:
         """Close the window: the program's terminal is gone."""
         if not self._closed:

@@ -1,13 +1,18 @@
-"""A Python for jobs on this machine whose trainings are forks of a process that has imported torch.
+"""A Python for jobs on this machine and on the nodes of the test cluster. Its trainings are forks
+of a process that has imported torch.
 
     made = WarmPython(folder)
     hpc_amp("submit", "job.yaml", f"container.python={made.python}")
 
-`made.python` is an interpreter like that of the tests, but for two programs: `-m hpc_amp.train` and
-`-m torch.distributed.run`. There it passes its arguments, environment, folder and files to a fork,
-passes signals on, and ends as the fork ends; where it is killed, so is the fork. The fork imports
-all of hpc-amp itself, from the run's own `src`. For tests of what trainings do, not of how they
-start.
+`made.python` is an interpreter like that of the tests, but for the modules in `PROGRAMS`. There it
+passes its arguments, environment, folder and files to a fork, passes signals on, and ends as the
+fork ends; where it is killed, so is the fork. The fork imports all of hpc-amp itself, from the
+run's own `src`. For tests of what trainings do, not of how they start.
+
+The interpreter may run on a node of the test cluster, and in a container of Apptainer: the fork
+enters its namespaces, and so has the node's name and addresses, and the container's files. The
+container has to bind the folder. Its processes have to be visible on the host, and it may have no
+user namespace.
 
 Run as a program, this file is one of the two sides: `serve SOCKET`, or `run SOCKET WORDS`, the
 interpreter in its special case, for which only the standard library is there.
@@ -25,6 +30,7 @@ import runpy
 import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -33,7 +39,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-PROGRAMS = ("hpc_amp.train", "torch.distributed.run")
+PROGRAMS = ("hpc_amp.train", "hpc_amp.train.generate", "torch.distributed.run")
 _PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -45,8 +51,10 @@ class WarmPython:
         environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         self.python = folder / "bin" / "python"
         self._socket = folder / "socket"
+        self._program = folder / "warm_python.py"
         self._write(folder)
-        self._server = subprocess.Popen([self.python, __file__, "serve", self._socket], env=environ)
+        words = [self.python, self._program, "serve", self._socket]
+        self._server = subprocess.Popen(words, env=environ)
         while not self._socket.exists():
             assert self._server.poll() is None
             time.sleep(0.05)
@@ -58,11 +66,14 @@ class WarmPython:
         (folder / "bin").mkdir()
         (folder / "lib").symlink_to(real / "lib")
         (folder / "pyvenv.cfg").write_text((real / "pyvenv.cfg").read_text())
+        # A container has no other file of the tests.
+        self._program.write_text(Path(__file__).read_text())
         cases = "|".join(f'"-m {name}"' for name in PROGRAMS)
+        client = f'-I -S "{self._program}" run "{self._socket}"'
         self.python.write_text(
             "#!/bin/bash\n"
             f'case "$1 $2" in {cases})\n'
-            f'  exec -a "$0" "{sys.executable}" -I -S "{__file__}" run "{self._socket}" "$@" ;;\n'
+            f'  exec -a "$0" "{sys.executable}" {client} "$@" ;;\n'
             "esac\n"
             f'exec -a "$0" "{sys.executable}" "$@"\n'
         )
@@ -111,7 +122,7 @@ def _tell(pid: int, number: int) -> None:
 def serve(path: str) -> NoReturn:
     """Fork for each connection, answer with the fork's process number, and with its status once it
     has ended."""
-    for name in ("torch._dynamo", "torch.utils.tensorboard", "torchvision", PROGRAMS[1]):
+    for name in ("torch._dynamo", "torch.utils.tensorboard", "torchvision", PROGRAMS[-1]):
         importlib.import_module(name)
     installed = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
     gc.freeze()  # a collection in a fork would copy what it looks at
@@ -137,9 +148,11 @@ def _start(listening: socket.socket, events: selectors.BaseSelector, installed: 
     size, files, _, _ = socket.recv_fds(client, 8, 3)
     with client.makefile("rb") as text:
         request = json.loads(text.read(int.from_bytes(size, "big")))
+    credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    asked_by, _, _ = struct.unpack("3i", credentials)
     pid = os.fork()
     if pid == 0:
-        _become(request, files, installed)
+        _become(request, files, installed, asked_by)
     for file in files:
         os.close(file)
     client.sendall(b"%d\n" % pid)
@@ -160,10 +173,33 @@ def _report(events: selectors.BaseSelector, pid: int, ended: int, client: socket
     client.close()
 
 
-def _become(request: dict[str, Any], files: list[int], installed: list[str]) -> NoReturn:
-    """The program, in a process with the client's files, variables and folder."""
+def _enter(pid: int) -> None:
+    """Enter the namespaces and the root folder of the process that asked."""
+    import ctypes  # the interpreter does without
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    joined = []
+    for name in ("net", "uts", "ipc", "mnt"):  # the last one changes what /proc is
+        theirs = f"/proc/{pid}/ns/{name}"
+        if os.readlink(theirs) != os.readlink(f"/proc/self/ns/{name}"):
+            joined.append(os.open(theirs, os.O_RDONLY))
+    if not joined:
+        return
+    root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY)
+    for namespace in joined:
+        if libc.setns(namespace, 0) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    os.fchdir(root)
+    os.chroot(".")
+
+
+def _become(
+    request: dict[str, Any], files: list[int], installed: list[str], asked_by: int
+) -> NoReturn:
+    """The program, in a process with the client's files, namespaces, variables and folder."""
     for number, file in enumerate(files):
         os.dup2(file, number)
+    _enter(asked_by)
     os.closerange(3, 256)
     os.environ.clear()
     os.environ.update(request["environ"])

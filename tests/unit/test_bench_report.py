@@ -218,7 +218,7 @@ def test_the_report_has_a_picture_that_is_the_same_every_time(tmp_path: Path) ->
     measure(bench, "fp16", 1, 0.1, peak_memory_bytes=2**29)
     comparison = compared(bench)
     written = write_report(comparison, tmp_path / "a")
-    assert written.names == ("bench.txt", "bench.json", "bench.png", "bench.svg")
+    assert written.names == ("bench.txt", "bench.json", "bench.png", "bench.svg", "bench.pdf")
     assert (tmp_path / "a" / "bench.png").read_bytes().startswith(b"\x89PNG")
     write_report(comparison, tmp_path / "b")
     for name in written.names:
@@ -249,7 +249,7 @@ def test_a_job_is_measured_here_in_each_precision(host: StubHost, warm_python: P
         }
     )
     ended = host.hpc_amp(
-        "bench", "job.yaml", "--precisions", "fp32,tf32", "--steps", "4", "--warmup", "2",
+        "bench", "job.yaml", "--yes", "--precisions", "fp32,tf32", "--steps", "4", "--warmup", "2",
         "--repeats", "2", "--json",
     )  # fmt: skip
     assert ended.returncode == 1, ended.stderr
@@ -281,7 +281,7 @@ def test_a_job_is_measured_here_in_each_precision(host: StubHost, warm_python: P
     ],
 )
 def test_bad_input_is_one_line(host: StubHost, words: list[str], said: str) -> None:
-    host.write_job({"name": "x", "train": {}, "job": {"gpus_per_node": 0}})
+    host.write_job({"name": "x", "site": "local", "train": {}, "job": {"gpus_per_node": 0}})
     ended = host.hpc_amp(*words)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
@@ -294,7 +294,7 @@ def test_ctrl_c_ends_it_and_shows_what_is_measured(host: StubHost, warm_python: 
     train = {"model": "fc", "batch_size": 32, "device": "cpu", "data": data}
     container = {"python": str(warm_python)}
     config = {"name": "x", "job": {"gpus_per_node": 0}, "container": container, "train": train}
-    host.write_job(config)
+    host.write_job({**config, "site": "local"})
     process = subprocess.Popen(
         [sys.executable, "-m", "hpc_amp", "bench", "job.yaml", "--precisions", "fp32",
          "--repeats", "5", "--steps", "2", "--warmup", "1"],

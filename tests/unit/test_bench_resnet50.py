@@ -18,7 +18,7 @@ CONFIG = str(REPOSITORY / "configs" / "resnet50.yaml")
 
 def measured(host: StubHost, *words: str) -> dict[str, Any]:
     ended = subprocess.run(
-        [sys.executable, "-m", "hpc_amp", "bench", CONFIG, *words, "--json"],
+        [sys.executable, "-m", "hpc_amp", "bench", CONFIG, *words, "--yes", "--json"],
         cwd=host.work, env=host.environ(), text=True, capture_output=True, timeout=3600,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr

@@ -22,8 +22,9 @@ from hpc_amp.schedulers.local import scheduler as local
 
 STATUS_KEYS = {
     "run_dir", "name", "job_id", "scheduler", "state", "reason", "attempt", "step", "total_steps",
-    "outcome",
+    "outcome", "start",
 }  # fmt: skip
+LISTED_KEYS = STATUS_KEYS | {"kind", "seconds_to_go", "cause"}
 
 
 def job(**more: Any) -> dict[str, Any]:
@@ -226,7 +227,7 @@ def test_submit(host: StubHost) -> None:
     assert (run_dir / "config.yaml").read_bytes() == text
     assert os.access(run_dir / "launch.sh", os.X_OK)
     assert not list(run_dir.rglob("__pycache__"))
-    assert (run_dir.parent / "latest").resolve() == run_dir
+    assert (run_dir.parent / "latest").read_text() == f"{run_dir.name}\n"
     environ = (host.state / "environ-sbatch").read_text()
     assert "SECRET" not in environ
     assert "stray" not in environ
@@ -395,11 +396,14 @@ def test_the_state_of_a_job_in_slurm(host: StubHost, row: str, state: str, reaso
 
     (status,) = json.loads(host.hpc_amp("status", "--json").stdout)
 
+    assert set(status) == LISTED_KEYS
+    # Of the ends that the queue shows, these say why.
+    assert (status.pop("cause") is not None) == (reason in ("TIMEOUT", "NODE_FAIL"))
     assert status == {
         "run_dir": run_dir, "name": "test", "job_id": "4242", "scheduler": "slurm", "state": state,
         "reason": reason, "attempt": 0, "step": None, "total_steps": None, "outcome": None,
+        "kind": "run", "start": None, "seconds_to_go": None,
     }  # fmt: skip
-    assert set(status) == STATUS_KEYS
 
 
 @pytest.mark.parametrize("row", ["9999|RUNNING|None", "4242|FAILED|NonZeroExitCode"])
@@ -536,12 +540,21 @@ def test_the_table(host: StubHost) -> None:
 
     result = host.hpc_amp("status", COLUMNS="20")
 
-    table = re.sub(r" \d+[dhms]   ?", " AGE  ", result.stdout)
-    assert table.splitlines() == [
-        "NAME  STATE    AGE  STEP  ATTEMPT  JOB   RUN DIRECTORY",
-        f"test  pending  AGE  5/60  2        4242  runs/test/{RUN_ID}",
-        "    Resources",
-    ]
+    titles, line = (line.split("\t") for line in result.stdout.splitlines())
+    found = dict(zip(titles, line, strict=True))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found.pop("SUBMITTED"))
+    assert found == {
+        "NAME": "test",
+        "KIND": "run",
+        "STATE": "pending",
+        "STEP": "5",
+        "STEPS": "60",
+        "ATTEMPT": "2",
+        "JOB": "4242",
+        "FOLDER": str(run_dir),
+        "REASON": "Resources",
+        "CAUSE": "-",
+    }
     assert host.hpc_amp("status", "--runs-dir", "elsewhere").stdout == "no runs in elsewhere\n"
 
 
@@ -555,9 +568,9 @@ def test_runs_are_chosen_by_name_state_and_age(host: StubHost) -> None:
         found = json.loads(host.hpc_amp("status", "--json", *options).stdout)
         return [Path(one["run_dir"]).name for one in found]
 
-    assert chosen() == ids
+    assert chosen() == ids[::-1]
     assert chosen("-n", "2") == [ids[2], ids[1]]
-    assert chosen("--name", "o*") == [ids[0], ids[2]]
+    assert chosen("--name", "o*") == [ids[2], ids[0]]
     assert chosen("--state", "finished") == [ids[1]]
     assert chosen("--state", "failed", "--state", "finished", "-n", "1") == [ids[2]]
     watched = host.hpc_amp("status", "--watch", "-n", "1")
@@ -598,7 +611,9 @@ def test_a_name_means_its_newest_run(host: StubHost) -> None:
 def test_runs_elsewhere(host: StubHost) -> None:
     run_dir = submitted(host, job(), "runs_dir=other")["run_dir"]
 
-    assert host.hpc_amp("status", "test").returncode == 2
+    assert host.hpc_amp("status", "test", XDG_STATE_HOME="/proc/none").returncode == 2
+    (by_name,) = json.loads(host.hpc_amp("status", "test", "--json", cwd=host.folder).stdout)
+    assert by_name["run_dir"] == run_dir  # the folder is known from the submission
     by_option = host.hpc_amp("status", "test", "--runs-dir", "other", "--json")
     by_variable = host.hpc_amp("status", "--json", HPC_AMP_RUNS="other")
     assert json.loads(by_option.stdout)[0]["run_dir"] == run_dir
@@ -958,6 +973,7 @@ def test_runs_are_compared(host: StubHost) -> None:
         ["settings", "that", "differ:"],
         ["job.nodes", "1", "2"],
         ["environment", "that", "differs:", "none"],
+        ["code", "that", "differs:", "none"],
         ["results:"],
         ["loss", "0.5", "0.25"],
         ["state", "finished", "finished"],

@@ -295,10 +295,11 @@ def test_a_supervisor_has_no_threads(tmp_path: Path) -> None:
     code = (
         "import os, sys\n"
         "from hpc_amp.distributed import exec\n"
+        "from hpc_amp.distributed.labels import LabelledOutput\n"
         "from hpc_amp.distributed.supervise import supervise\n"
         "note = lambda: print(len(os.listdir('/proc/self/task')), flush=True)\n"
         "os.register_at_fork(before=note)\n"
-        "sys.exit(supervise(['true'], os.environ, None, lambda: None))\n"
+        "sys.exit(supervise(['true'], os.environ, lambda: None, output=LabelledOutput(1)))\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code],

@@ -197,6 +197,7 @@ def slurm_with(monkeypatch: pytest.MonkeyPatch, output: str) -> None:
         return subprocess.CompletedProcess(command, 0, output, "")
 
     monkeypatch.setattr("hpc_amp.schedulers.slurm.limits.run_command", answer)
+    monkeypatch.setattr("hpc_amp.schedulers.base.run_command", answer)
 
 
 @pytest.mark.parametrize(
@@ -468,9 +469,34 @@ def test_doctor_looks_for_the_files_that_the_job_looks_for(tmp_path: Path) -> No
             assert PUBLIC_SETS[name].find(root) is not None
 
 
+# ---- the program and the names of networks -------------------------------------------------------
+
+
+def test_run(tmp_path: Path) -> None:
+    (tmp_path / "there.py").touch()
+    with working_directory(tmp_path):
+        there = request(tmp_path, {"run": ["python", "there.py"]})
+        assert one(job.check_run(there), "program").severity == "good"
+        absent = request(tmp_path, {"run": ["python", "absent.py"]})
+        assert one(job.check_run(absent), "program").severity == "error"
+        model = request(tmp_path, {"run": None, "train": {"model": "resnet19"}})
+        found = one(job.check_run(model), "config")
+    assert (found.severity, found.what) == (
+        "error", "train.model.name: there is no model 'resnet19'"
+    )  # fmt: skip
+
+
 # ---- the scheduler -------------------------------------------------------------------------------
 
-SINFO = "batch*|up|1-00:00:00|4\ndebug|up|30:00|2\nclosed|down|infinite|9\n"
+# As sinfo writes it: partition, state, time limit, nodes of a job, nodes, GPUs of a node.
+SINFO = """\
+batch*|up|1-00:00:00|1-infinite|2|gpu:4
+batch*|up|1-00:00:00|1-infinite|2|gpu:a100:8(S:0-1),nvme:1
+debug|up|30:00|1-2|4|gpu:4
+large|up|1-00:00:00|3-infinite|9|gpu:4
+cpu|up|1-00:00:00|1-infinite|9|(null)
+closed|down|infinite|1-infinite|9|gpu:4
+"""
 
 
 @pytest.mark.parametrize(
@@ -479,9 +505,27 @@ SINFO = "batch*|up|1-00:00:00|4\ndebug|up|30:00|2\nclosed|down|infinite|9\n"
         ({}, "good", "Slurm answers"),
         ({"queue": "absent"}, "error", "there is no partition absent"),
         ({"queue": "closed"}, "warning", "the partition closed is down"),
-        ({"queue": "debug", "walltime": "2h"}, "error", "more than debug allows (30:00)"),
+        ({"queue": "debug", "walltime": "2h"}, "error", "more than debug allows (00:30:00)"),
         ({"queue": "debug,batch", "walltime": "2h"}, "good", "Slurm answers"),
         ({"nodes": 5}, "error", "job.nodes is 5, and batch has 4"),
+        (
+            {"nodes": 3, "queue": "debug", "walltime": "9m"},
+            "error",
+            "debug allows at most 2 for a job",
+        ),
+        ({"nodes": 2, "queue": "large"}, "error", "large needs at least 3 for a job"),
+        ({"queue": "cpu"}, "error", "gpus_per_node is 1, and the nodes of cpu have none"),
+        ({"queue": "cpu", "gpus_per_node": 0}, "good", "Slurm answers"),
+        ({"gpus_per_node": 9}, "error", "gpus_per_node is 9, and the nodes of batch have 8"),
+        ({"gpus_per_node": 8, "nodes": 3}, "error", "nodes is 3, and batch has 2 with 8 GPUs"),
+        ({"nodes": 5, "directives": ["--qos=big"]}, "good", "Slurm answers"),
+        ({"nodes": 5, "directives": ["-p large"]}, "good", "Slurm answers"),
+        ({"nodes": 5, "directives": ["--constraint=gpu"]}, "good", "Slurm answers"),
+        (
+            {"nodes": 5, "queue": "batch", "directives": ["--constraint=gpu"]},
+            "error",
+            "job.nodes is 5, and batch has 4",
+        ),
     ],
 )
 def test_sched(

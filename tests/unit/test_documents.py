@@ -161,7 +161,7 @@ def try_out(verb: str, params: dict[str, Any], words: list[str], site: str) -> N
     elif verb in ("bench start", "scale start", "sweep start"):
         at = words.index("--") if "--" in words else len(words)  # arguments of a program follow
         succeeds(*words[:at], "--dry-run", *words[at:])
-    elif params.get("config") is not None and not words[1].startswith("runs/"):
+    elif params.get("config") is not None and not words[1].startswith(("runs/", "site=")):
         overrides = list(params["overrides"])
         if not any(one.startswith("site=") for one in overrides):
             overrides.append(f"site={site}")

@@ -40,8 +40,8 @@ def test_a_program_runs_without_a_job_file(host: StubHost) -> None:
     options = ["--gpus", "0", "-t", "10m", "--name", "mine", "job.ranks_per_node=2"]
     result = host.hpc_amp("run", "train.py", *options, "--", *words)
     assert result.returncode == 0, result.stderr
-    said = [json.loads(line[5:]) for line in result.stdout.splitlines() if line.startswith("said ")]
-    assert said == [["2", *words]] * 2
+    said = sorted(line for line in result.stdout.splitlines() if "]: said " in line)
+    assert said == [f"[rank{rank}]: said {json.dumps(['2', *words])}" for rank in range(2)]
     assert "mine: finished" in result.stdout
     assert not (host.work / "hacked").exists()
 
@@ -307,7 +307,7 @@ def test_what_a_program_reports_is_shown_and_ranked(host: StubHost) -> None:
         assert f"  {row}\n" in shown.stdout
     (status,) = json.loads(host.hpc_amp("status", "fit", "--json").stdout)
     assert (status["step"], status["total_steps"]) == (2, 2)
-    lines = (host.work / "runs" / "fit" / "latest" / "metrics.jsonl").read_text().splitlines()
+    lines = (Path(status["run_dir"]) / "metrics.jsonl").read_text().splitlines()
     assert [set(json.loads(line)) for line in lines] == [
         {"step", "time", "loss", "lr"}, {"step", "time", "loss", "lr"}, {"time", "accuracy"},
     ]  # fmt: skip
@@ -527,7 +527,7 @@ def test_reports_keep_what_hpc_amp_writes(host: StubHost) -> None:
     assert "refused report: time" in first.stdout and "refused too" in first.stdout, first.stdout
     host.hpc_amp("run", "fit.py", *options[:3], "container.env={TOKEN: other}")
     runs = sorted(str(path) for path in (host.work / "runs" / "fit").glob("2*"))
-    assert "  6  " in host.hpc_amp("status").stdout
+    assert "\t6\t" in host.hpc_amp("status").stdout
     assert "step 6\n" in host.hpc_amp("status", runs[0]).stdout
     shown = host.hpc_amp("compare", *runs)
     assert "secret" not in shown.stdout and "container.env.TOKEN" in shown.stdout

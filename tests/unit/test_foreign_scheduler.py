@@ -208,15 +208,16 @@ def scale_states(spool: SpoolHost) -> set[str]:
     return {run["state"] for run in status["points"]}
 
 
-@pytest.mark.parametrize("more", [[], ["--in-allocation"]])
+@pytest.mark.parametrize("more", [["--max-queued=1"], ["--in-allocation"]])
 def test_a_scaling_study(spool: SpoolHost, more: list[str]) -> None:
+    """Its nodes are this machine, so two jobs at a time would be on the same node."""
     write_rank(spool)
     words = ("scale", "job.yaml", "--nodes=1,2", "--repeats=1", "--kind=strong", *more)
 
     spool.hpc_amp(*words, "launch=mpirun", "--yes")
 
     wait_until(lambda: scale_states(spool) == {"measured"}, "the end of all runs")
-    assert len(list(spool.queue.iterdir())) == (1 if more else 2)
+    assert len(list(spool.queue.iterdir())) == (1 if more == ["--in-allocation"] else 2)
     hosts = [
         path.read_text() for path in spool.work.glob("studies/test/2*/points/*/attempts/1/rank-0")
     ]

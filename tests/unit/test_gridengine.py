@@ -115,6 +115,15 @@ def test_gpus_are_asked_for_as_the_site_counts_them(
     assert [line for line in header(made) if line.startswith("-l") and "gpu" in line] == expected
 
 
+def test_whole_nodes_are_requested_by_the_resource_of_the_site(host: StubHost) -> None:
+    made = plan(host, {"options": {"exclusive_resource": "exclusive"}}, exclusive=True)
+    assert "-l exclusive=true" in header(made)
+    assert made.whole_nodes
+    assert not plan(host, {"options": {"exclusive_resource": "exclusive"}}).whole_nodes
+    with pytest.raises(ConfigError, match="not known how Grid Engine requests whole nodes"):
+        plan(host, {}, exclusive=True)
+
+
 def test_gpus_that_slots_do_not_divide_are_refused(host: StubHost) -> None:
     site = {"gpu_request": "gpu-per-slot", "options": {"slots_per_node": "8"}}
     with pytest.raises(ConfigError, match="4 GPUs cannot be requested with 8 slots"):

@@ -257,9 +257,18 @@ def test_without_its_folder_a_script_does_nothing(host: StubHost) -> None:
     script.write_bytes((run_dir / "launch.sh").read_bytes())
     run_dir.rename(host.folder / "moved")
 
-    result = subprocess.run(["bash", script], env=host.environ(), check=False, timeout=300)
+    result = subprocess.run(
+        ["bash", script],
+        env=host.environ(),
+        check=False,
+        timeout=300,
+        text=True,
+        stderr=subprocess.PIPE,
+    )
 
     assert result.returncode == 2
+    assert result.stderr.startswith(f"hpc-amp: there is no run directory {run_dir} on ")
+    assert "hpc-amp render --create" in result.stderr.splitlines()[0]
     assert not (host.work / "ran").exists()
 
 

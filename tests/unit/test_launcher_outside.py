@@ -51,8 +51,8 @@ def test_it_starts_the_ranks(tmp_path: Path, packages: Path) -> None:
     ran = hpc_amp(tmp_path, packages, "submit", "job.yaml", "--follow")
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    places = sorted(line for line in ran.stdout.splitlines() if line.startswith("place"))
-    assert places == ["place 0 3", "place 1 3", "place 2 3"]
+    places = sorted(line for line in ran.stdout.splitlines() if "]: place" in line)
+    assert places == [f"[rank{rank}]: place {rank} 3" for rank in range(3)]
 
 
 def test_a_rank_that_fails_is_the_status_of_the_run(tmp_path: Path, packages: Path) -> None:

@@ -34,6 +34,17 @@ def header(plan: Plan) -> list[str]:
     return [line.removeprefix("#PBS ") for line in lines if line.startswith("#PBS ")]
 
 
+def test_whole_hosts(host: StubHost) -> None:
+    made = plan(host, exclusive=True)
+    assert "-l place=scatter:exclhost" in made.scheduler.directives(made)
+    assert made.whole_nodes
+    own = plan(host, exclusive=True, directives=["-l place=scatter"])
+    assert [line for line in own.scheduler.directives(own) if "place" in line] == [
+        "-l place=scatter"
+    ]
+    assert not own.whole_nodes
+
+
 def test_the_header_asks_for_one_chunk_a_node(host: StubHost) -> None:
     made = plan(host, gpus_per_node=4, cpus_per_gpu=8, memory="64GiB", queue="prod", account="a b")
 

@@ -21,7 +21,7 @@ from support.environment import REPOSITORY, clean_environ
 from support.ports import free_ports
 from support.stubs import StubHost, events
 
-from hpc_amp.config.schema import Data, Job, Resources, to_plain
+from hpc_amp.config.schema import Data, Job, Resources, Train, to_plain
 from hpc_amp.doctor.catalogue import CATALOGUE
 from hpc_amp.finding import Finding, Findings
 from hpc_amp.jobs.code import MAIN
@@ -883,3 +883,13 @@ def test_an_old_python_says_so(tmp_path: Path) -> None:
 
     assert result.returncode == 1
     assert result.stderr == "hpc-amp: this is Python 3.8, and hpc-amp needs 3.10\n"
+
+
+def test_trackers(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert place.found(node_checks.check_trackers) == {}
+    place.more = {"train": Train(trackers=["tensorboard", "wandb", "not_ours"])}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert place.found(node_checks.check_trackers)["trackers"].severity == "good"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "wandb" else 1)
+    found = place.found(node_checks.check_trackers)["trackers"]
+    assert found.severity == "warning" and "there is no package wandb here" in found.what

@@ -46,7 +46,7 @@ def test_a_run_is_removed_with_its_files(host: StubHost) -> None:
     result = host.hpc_amp("rm", "a", "--yes")  # the newest of that name
     assert result.stdout == "removed 1 run\n", result.stderr
     assert not second.exists() and first.exists()
-    assert os.readlink(first.parent / "latest") == first.name
+    assert (first.parent / "latest").read_text() == f"{first.name}\n"
     assert host.hpc_amp("rm", str(first), str(first), "--yes").stdout == "removed 1 run\n"
     assert not first.parent.exists() and outside.read_text() == "stays"
     assert "there is no run 'a'" in refused(host.hpc_amp("rm", "a", "--yes"))
@@ -82,7 +82,7 @@ def test_prune_keeps_the_newest_of_each_name_and_what_is_young(host: StubHost) -
     assert host.hpc_amp("prune", "--yes").stdout == "there is nothing to remove\n"
     assert "no run of none in runs" in refused(host.hpc_amp("prune", "none", "--yes"))
     assert host.hpc_amp("prune", "--keep", "0", "--yes").stdout == "removed 3 runs\n"
-    assert [path.name for path in (host.work / "runs").iterdir()] == ["c"]
+    assert [path.name for path in (host.work / "runs").glob("[!.]*")] == ["c"]
     assert "is not a duration" in refused(host.hpc_amp("prune", "--older", "5"))
 
 
@@ -122,7 +122,7 @@ def test_the_link_to_a_run_is_removed_with_it(host: StubHost, command: list[str]
 
     assert result.stdout == "removed 1 run\n", result.stderr
     assert not target.exists() and not os.path.lexists(second) and first.exists()
-    assert os.readlink(first.parent / "latest") == first.name
+    assert (first.parent / "latest").read_text() == f"{first.name}\n"
 
     assert host.hpc_amp("rm", "a", "--yes").returncode == 0
     assert not first.parent.exists()

@@ -58,7 +58,7 @@ cd {state}
 [ ! -e silent ] || {{ echo "slurm_load_jobs error: Unable to contact" >&2; exit 1; }}
 [ "${{*:1:5}}" = "-h -u $(id -u) --states=all -o" ] || exit 1
 case $6 in
-  "%i|%T|%r") cat queue ;;
+  "%i|%T|%r|%S") cat queue ;;
   "%i|%o") cat folders ;;
   *) exit 1 ;;
 esac
@@ -231,8 +231,9 @@ def test_a_refusal_keeps_what_was_submitted(inside: Queue) -> None:
 
     study = newest(inside)
     assert result.returncode == 1
-    assert "QOSMaxSubmitJob; 2 jobs were submitted before" in result.stderr
+    assert "QOSMaxSubmitJob; 2 jobs were submitted; " in result.stderr
     assert f"hpc-amp scale continue {study.folder} submits the rest" in result.stderr
+    assert f"to leave it out: hpc-amp scale drop {study.folder} 2-3\n" in result.stderr
     assert len(result.stderr.splitlines()) == 1
     inside.set(limit="9")
     assert scale(inside, "continue", "cifar").returncode == 0

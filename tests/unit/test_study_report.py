@@ -30,12 +30,15 @@ from support.terminal import Terminal
 from hpc_amp.cli.options import DefaultGroup
 from hpc_amp.study.analysis import analyse
 from hpc_amp.study.compare import compare, labels
+from hpc_amp.study.export import to_plain
 from hpc_amp.study.latex import escape, to_latex
+from hpc_amp.study.page import to_html
 from hpc_amp.study.text import to_text
 
 TEXT = """\
 cifar  20261127-223455-kqzf  strong and weak scaling on 1, 2 and 4 nodes, 2 runs each; 9 of 12 runs measured
 NVIDIA A100-SXM4-40GB, torch 2.6.0, fp16, synthetic data
+site local
 
 strong scaling, global batch 512
   nodes  ranks  runs  step ms  middle half  samples/s  speedup    efficiency
@@ -117,11 +120,12 @@ def test_a_report_writes_its_files(host: StubHost, study: Path) -> None:
     folder = study / "report"
     names = {
         "report.txt", "report.csv", "report.json", "report.html",
-        "strong.png", "strong.svg", "weak.png", "weak.svg",
+        "strong.png", "strong.svg", "strong.pdf", "weak.png", "weak.svg", "weak.pdf",
     }  # fmt: skip
     assert {path.name for path in folder.iterdir()} == names
     assert (folder / "report.txt").read_text() in result.stdout
     assert (folder / "strong.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "strong.pdf").read_bytes().startswith(b"%PDF-")
 
 
 def test_a_name_means_its_newest_study(host: StubHost, study: Path) -> None:
@@ -231,6 +235,35 @@ def test_without_matplotlib_there_are_no_pictures(
         "report.txt", "report.csv", "report.json", "report.html",
     }  # fmt: skip
     assert "matplotlib is not installed" in (study / "report" / "report.html").read_text()
+
+
+def test_the_report_says_what_was_measured_where_and_how(tmp_path: Path) -> None:
+    study = make_study(tmp_path, nodes=(1,), repeats=2, scheduler="slurm")
+    path = study / "campaign.json"
+    content = json.loads(path.read_text())
+    content["options"]["command"] = "hpc-amp scale job.yaml --nodes 1"
+    content["site"] = "frontier"
+    path.write_text(json.dumps(content))
+    environment = {"hpc_amp": "0.9", "python": "3.12.1", "cuda": "12.4", "torch": "2.6.0"}
+    for repeat in (1, 2):
+        measure(
+            study, "strong", 1, repeat, 0.1,
+            model="resnet50", parameters=25_557_032, environment=environment,
+        )  # fmt: skip
+    analysis = analyse(read_study(study))
+    lines = to_text([analysis]).splitlines()[2:4]
+    assert lines == [
+        "model resnet50, 25,557,032 parameters, hpc-amp 0.9, CUDA 12.4, Python 3.12.1, "
+        "site frontier",
+        "made by: hpc-amp scale job.yaml --nodes 1",
+    ]
+    page = to_html([analysis], {})
+    assert all(line in page for line in lines)
+    (plain,) = to_plain([analysis])["studies"]
+    assert plain["model"] == ["resnet50"]
+    assert plain["parameters"] == [25_557_032]
+    assert plain["versions"]["cuda"] == ["12.4"]
+    assert (plain["site"], plain["command"]) == ("frontier", "hpc-amp scale job.yaml --nodes 1")
 
 
 def test_latex(study: Path) -> None:

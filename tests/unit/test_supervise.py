@@ -16,7 +16,7 @@ SUPERVISE = """
 import os, pathlib, sys
 from hpc_amp.distributed.supervise import supervise
 mark = pathlib.Path(sys.argv[1])
-sys.exit(supervise(sys.argv[2:], os.environ, mark, lambda: None))
+sys.exit(supervise(sys.argv[2:], os.environ, lambda: None, may_stop=True, mark=mark))
 """
 
 

@@ -245,7 +245,7 @@ def test_files_of_a_report(tmp_path: Path) -> None:
 
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted(written.names)
     assert set(written.names) == {
-        *("report.txt", "report.csv", "report.json", "sweep.png", "sweep.svg")
+        *("report.txt", "report.csv", "report.json", "sweep.png", "sweep.svg", "sweep.pdf")
     }
 
 

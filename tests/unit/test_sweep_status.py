@@ -128,7 +128,7 @@ def test_a_thousand_points_cost_one_question(tmp_path: Path, squeue: Queue) -> N
     assert Counter(states(statuses)) == {"finished": 200, "running": 100, "pending": 700}
     assert statuses[999].reason == "JobArrayTaskLimit"
     assert statuses[999].job_id == "41_999"
-    assert squeue.calls == [f"squeue -h -r -u {os.getuid()} --states=all -o %i|%T|%r"]
+    assert squeue.calls == [f"squeue -h -r -u {os.getuid()} --states=all -o %i|%T|%r|%S"]
 
 
 def test_no_question_where_all_have_ended(tmp_path: Path, squeue: Queue) -> None:

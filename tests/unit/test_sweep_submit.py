@@ -22,8 +22,9 @@ from hpc_amp.campaigns.folder import Campaign, Group, holding, read_campaign
 from hpc_amp.campaigns.parts import cut, render_part
 from hpc_amp.campaigns.record import read_submitted
 from hpc_amp.campaigns.status import point_statuses
-from hpc_amp.campaigns.submit import describe, parts_of, submit, write
+from hpc_amp.campaigns.submit import describe, parts_of, submit, was_taken, write
 from hpc_amp.errors import UsageError
+from hpc_amp.jobs import rundir
 from hpc_amp.lint.linter import lint
 from hpc_amp.schedulers import base, get_scheduler
 from hpc_amp.schedulers.base import UnreachableError
@@ -158,6 +159,8 @@ def test_a_sweep_that_cannot_be_recorded_leaves_the_name_to_the_one_before(
         write(sweep, planned)
         with pytest.raises(UsageError, match="no space left"):
             submit(sweep, parts_of(sweep, [0, 1], None))
+    assert not was_taken(sweep)
+    rundir.discard(sweep.folder)  # as the command does then
 
     assert find_sweep("test", host.work / "sweeps").folder == before
 
@@ -506,9 +509,7 @@ def test_cobalts_queue_may_take_only_some(tmp_path: Path) -> None:
         result = cobalt_sweep(cobalt)
 
         assert result.returncode == 1
-        assert (
-            "queue is full; 2 jobs were submitted before; hpc-amp sweep continue" in result.stderr
-        )
+        assert "queue is full; 2 jobs were submitted; hpc-amp sweep continue" in result.stderr
         (folder,) = (cobalt.work / "sweeps" / "test").glob("2*")
         (submitted,) = read_submitted(read_campaign(folder))
         assert len(submitted.job_ids) == 2

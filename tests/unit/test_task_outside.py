@@ -55,7 +55,10 @@ def test_its_keys_are_read_like_all_others(project: Path) -> None:
         ("train.discs.wdith=2", "unknown key train.discs.wdith; did you mean train.discs.width?"),
         ("train.model=resnet8", "unknown key train.model; `model` is a key of the task class"),
         ("train.data.root=x", "train.data: discs.task:Segmentation does not use it; remove it"),
-        ("train.trackers=[csv]", "train.trackers: 'csv' is not one of tensorboard; install the"),
+        (
+            "train.trackers=[csv]",
+            "train.trackers: 'csv' is not one of tensorboard, wandb, mlflow; install the",
+        ),
         ("train.task=other", "'other' is not one of classification, coco_funit, dcgan, "),
         ("train.task=discs.other:A", "there is no module discs.other in {here}, nor among the ins"),
         ("train.task=other.task:A", "there is no module other.task in {here}, nor among the insta"),

@@ -39,7 +39,7 @@ echo "$id"
 _SQUEUE = """#!/bin/bash
 [ ! -e {state}/silent ] || {{ echo "slurm_load_jobs error: Unable to contact" >&2; exit 1; }}
 case "$*" in
-  *"%i|%T|%r") cat {state}/queue ;;
+  *"%i|%T|%r|%S") cat {state}/queue ;;
   *"%i|%o") cat {state}/folders ;;
   *) exit 1 ;;
 esac

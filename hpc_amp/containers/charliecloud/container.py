@@ -21,6 +21,7 @@ from hpc_amp.finding import Finding, Findings
 from hpc_amp.resources import Which
 
 if TYPE_CHECKING:
+    from hpc_amp.clients import Clients
     from hpc_amp.config.bind import Bind
     from hpc_amp.jobs.spec import Spec
 
@@ -109,6 +110,14 @@ class Charliecloud(Container):
         """The last error of `ch-run` itself, without its process id and its source line."""
         found = [match[1] for line in output.splitlines() if (match := _ERROR.match(line.strip()))]
         return (found[-1], None) if found else super().explain(output)
+
+    def seen_here(self, clients: Clients) -> str:
+        """`ch-run` needs the variable USER, and prints only a number."""
+        program = clients.which("ch-run")
+        if program is None:
+            return ""
+        version = clients.output(*_WITH_USER, program, "--version", with_errors=True).strip()
+        return f"Charliecloud {version.partition(' ')[0]}, {program}".replace(" ,", ",")
 
     def check_here(
         self,

@@ -23,6 +23,7 @@ from hpc_amp.finding import Finding, Findings
 from hpc_amp.resources import Which
 
 if TYPE_CHECKING:
+    from hpc_amp.clients import Clients
     from hpc_amp.jobs.spec import Spec
 
 _FILES = (".sqsh", ".squashfs", ".sqfs")
@@ -150,6 +151,14 @@ class Pyxis(Container):
         image = f"--container-image={plan.job.container.image}"
         step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--mpi=none", "--pty"]
         return [*step, image, *self.options(plan), *inside]
+
+    def seen_here(self, clients: Clients) -> str:
+        """The plug-in adds options to srun."""
+        if not clients.has("srun"):
+            return ""
+        shown = clients.output("srun", "--help", with_errors=True, quiet=True)
+        found = "--container-image" in shown
+        return "srun --help has --container-image" if found else ""
 
     def check_here(
         self,

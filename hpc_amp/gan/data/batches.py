@@ -42,6 +42,10 @@ class PairedBatch:
     def __len__(self) -> int:
         return len(self.seeds)
 
+    def examples(self, count: int) -> Tensor:
+        """Up to `count` of its images, [N, 3, H, W] from -1 to 1."""
+        return self.images[:count]
+
 
 @dataclass(frozen=True, slots=True)
 class UnpairedBatch:
@@ -62,6 +66,10 @@ class UnpairedBatch:
 
     def __len__(self) -> int:
         return len(self.seeds)
+
+    def examples(self, count: int) -> Tensor:
+        """Up to `count` of its images, [N, 3, H, W] from -1 to 1."""
+        return torch.cat((self.a[: count // 2], self.b[: count // 2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,10 @@ class ClassBatch:
 
     def __len__(self) -> int:
         return len(self.seeds)
+
+    def examples(self, count: int) -> Tensor:
+        """Up to `count` of its images, [N, 3, H, W] from -1 to 1."""
+        return self.content[:count]
 
 
 Batch = TypeVar("Batch", PairedBatch, UnpairedBatch, ClassBatch)

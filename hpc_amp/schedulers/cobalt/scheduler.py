@@ -38,6 +38,8 @@ from hpc_amp.schedulers.cobalt.submission import OWN_VARIABLES, qsub
 from hpc_amp.schedulers.qsub import QsubScheduler
 
 if TYPE_CHECKING:
+    from hpc_amp.clients import Clients
+    from hpc_amp.config.site_draft import SiteDraft
     from hpc_amp.jobs.spec import Spec
 
 FILE = Path("/etc/cobalt.conf")
@@ -214,6 +216,12 @@ class Cobalt(QsubScheduler):
         result = run_command(["qdel", job_id])
         if result.returncode != 0:
             raise UnreachableError(f"qdel {job_id}: {complaint(result)}")
+
+    def draft_site(self, draft: SiteDraft, clients: Clients, queue: str | None) -> None:
+        """Queues and numbers of nodes, from qstat and nodelist."""
+        from hpc_amp.schedulers.cobalt.draft import draft_site
+
+        draft_site(draft, clients, queue)
 
     def final_status(self, job_id: str, run_dir: Path) -> JobStatus:
         """From the .cobaltlog, which is the only record. Its last line is written late, and is

@@ -10,27 +10,35 @@ from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 from hpc_amp.errors import SchedulerError
 from hpc_amp.finding import Finding
-from hpc_amp.schedulers.base import run_command
+from hpc_amp.schedulers.base import Client
 from hpc_amp.schedulers.gridengine.slots import environment, slots_of_node
 
 _NEVER = "Grid Engine would refuse the job, or never start it"
 
 
-def check_limits(job: Job, site: Site) -> Iterator[Finding]:
-    """Yield findings on the time limit of the job's queue, on the rule of its parallel environment,
-    and on whether all ranks of a deleted job are killed. None if Grid Engine does not answer."""
+def check_limits(job: Job, site: Site, client: Client) -> Iterator[Finding]:
+    """Yield findings on the time limit of the job's queue and on the rule of its parallel
+    environment. None if Grid Engine does not answer."""
     try:
-        queues = run_command(["qconf", "-sql"]).stdout.split()
+        queues = client.ask("qconf", "-sql").stdout.split()
         if not queues:
             return
-        yield from _check_queue(job, queues)
-        yield from _check_environment(job, site)
-        yield from _check_kill(run_command(["qconf", "-sconf"]).stdout)
+        yield from _check_queue(job, queues, client)
+        yield from _check_environment(job, site, client)
     except SchedulerError:
         return
 
 
-def _check_queue(job: Job, queues: list[str]) -> Iterator[Finding]:
+def check_configuration(client: Client) -> Iterator[Finding]:
+    """Yield a finding if Grid Engine may not kill all ranks of a job that is deleted. None if it
+    does not answer."""
+    try:
+        yield from _check_kill(client.output("qconf", "-sconf"))
+    except SchedulerError:
+        return
+
+
+def _check_queue(job: Job, queues: list[str], client: Client) -> Iterator[Finding]:
     queue = job.resources.queue
     if queue is None or not re.fullmatch(
         r"[\w.+-]+", queue
@@ -40,36 +48,35 @@ def _check_queue(job: Job, queues: list[str]) -> Iterator[Finding]:
         fix = f"the queues are {', '.join(sorted(queues))}"
         yield Finding("sched", "error", f"there is no queue {queue}", _NEVER, fix)
         return
-    found = re.search(r"^h_rt +(\S+)", run_command(["qconf", "-sq", queue]).stdout, re.MULTILINE)
-    limit = _seconds(found[1]) if found else None
-    if limit is not None and found is not None and limit < parse_duration(job.resources.walltime):
-        what = f"job.walltime {job.resources.walltime} is more than {queue} allows ({found[1]})"
+    shown = fields_of(client.ask("qconf", "-sq", queue).stdout).get("h_rt", "")
+    limit = _seconds(shown)
+    if limit is not None and limit < parse_duration(job.resources.walltime):
+        what = f"job.walltime {job.resources.walltime} is more than {queue} allows ({shown})"
         fix = "make it shorter: a run continues in its next job by itself"
         yield Finding("sched", "error", what, _NEVER, fix)
 
 
-def _check_environment(job: Job, site: Site) -> Iterator[Finding]:
+def _check_environment(job: Job, site: Site, client: Client) -> Iterator[Finding]:
     name, slots = environment(job, site), slots_of_node(job, site)
     if name is None:
         return
-    shown = run_command(["qconf", "-sp", name]).stdout
-    rule = re.search(r"^allocation_rule +(\S+)", shown, re.MULTILINE)
+    rule = fields_of(client.ask("qconf", "-sp", name).stdout).get("allocation_rule")
     if rule is None:
-        names = ", ".join(run_command(["qconf", "-spl"]).stdout.split())
+        names = ", ".join(client.ask("qconf", "-spl").stdout.split())
         what = f"there is no parallel environment {name}"
         fix = f"set options of the site file; the environments are {names or 'none'}"
         yield Finding("sched", "error", what, _NEVER, fix)
-    elif rule[1].isdigit() and int(rule[1]) != slots:
-        what = f"{name} gives {rule[1]} slots of a node, and the job expects {slots}"
+    elif rule.isdigit() and int(rule) != slots:
+        what = f"{name} gives {rule} slots of a node, and the job expects {slots}"
         why = "the job would get another number of nodes, and fail at its start"
-        fix = f"set options.slots_per_node to {rule[1]} in the site file"
+        fix = f"set options.slots_per_node to {rule} in the site file"
         yield Finding("sched", "error", what, why, fix)
-    elif rule[1] == "$pe_slots" and job.resources.nodes > 1:
+    elif rule == "$pe_slots" and job.resources.nodes > 1:
         what = f"{name} gives all slots on one node, and the job wants {job.resources.nodes}"
         fix = "set options.parallel_environment in the site file: `qconf -spl` lists them"
         yield Finding("sched", "error", what, _NEVER, fix)
-    elif rule[1] in ("$fill_up", "$round_robin"):
-        what = f"{name} gives slots by the rule {rule[1]}, on any number of nodes"
+    elif rule in ("$fill_up", "$round_robin"):
+        what = f"{name} gives slots by the rule {rule}, on any number of nodes"
         why = "a job that gets another number of nodes than it requested fails at its start"
         fix = "an environment with a number as its rule gives whole nodes"
         yield Finding("sched", "warning", what, why, fix)
@@ -84,13 +91,23 @@ def _check_kill(configuration: str) -> Iterator[Finding]:
     yield Finding("sched", "warning", what, why, fix)
 
 
+def fields_of(text: str) -> dict[str, str]:
+    """The fields of an object in the output of `qconf -s...`: a name and a value in each line. A
+    backslash at the end continues a line."""
+    found = {}
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        name, _, value = line.strip().partition(" ")
+        if name:
+            found[name] = value.strip()
+    return found
+
+
 def job_is_killed_whole(configuration: str) -> bool:
     """Whether Grid Engine kills all processes of a job at its end, according to the output of
     `qconf -sconf`."""
-    text = configuration.replace("\\\n", "")
-    found = re.search(r"^execd_params +(.*)", text, re.MULTILINE | re.IGNORECASE)
+    text = fields_of(configuration).get("execd_params", "")
     wanted = r"(?i)\b(ENABLE_ADDGRP_KILL|USE_CGROUPS|USE_CPUSETS)=(true|1|yes)\b"
-    return found is not None and re.search(wanted, found[1]) is not None
+    return re.search(wanted, text) is not None
 
 
 def _seconds(limit: str) -> int | None:

@@ -40,10 +40,13 @@ from hpc_amp.schedulers.gridengine.slots import environment, slots_of_node
 from hpc_amp.schedulers.qsub import QsubScheduler, log_files_in
 
 if TYPE_CHECKING:
+    from hpc_amp.clients import Clients
     from hpc_amp.config.schema import Job
     from hpc_amp.config.site import Site
+    from hpc_amp.config.site_draft import SiteDraft
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
+    from hpc_amp.schedulers.base import Client
     from hpc_amp.schedulers.grammar import Option
 
 OWN_VARIABLES = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT", "SGE_CLUSTER_NAME")
@@ -96,6 +99,7 @@ class GridEngine(QsubScheduler):
         "slots_per_node": _count,
         "gpu_resource": _object_name,
         "memory_resource": _object_name,
+        "exclusive_resource": _object_name,
     }
     grace = 60  # the default of a queue's `notify`; there is no SIGTERM
     allocation = "JOB_ID"
@@ -134,11 +138,19 @@ class GridEngine(QsubScheduler):
             slots = slots_of_node(job, plan.site) * request.nodes
             generated.append(("-pe", f"-pe {name} {slots}"))
         generated += [(f"-l {name}", f"-l {name}={amount}") for name, amount in _resources(plan)]
+        if request.exclusive:
+            directive = self.exclusive_directive(plan.site)
+            generated.append((directive.partition("=")[0], directive))
         if request.queue is not None:
             generated.append(("-q", f"-q {written(request.queue)}"))
         if request.account is not None:
             generated.append(("-P", f"-P {written(request.account)}"))
         return merge_directives(generated, plan, names_of)
+
+    def exclusive_directive(self, site: Site) -> str:
+        """The request for a resource of the site whose relation is `EXCL` (complex(5))."""
+        name = site.options.get("exclusive_resource", "")
+        return f"-l {name}=true" if name else ""
 
     def check(self, plan: Spec) -> None:
         """Refuse directives and paths that qsub refuses or reads differently, and a request for
@@ -257,11 +269,23 @@ class GridEngine(QsubScheduler):
         """From the accounting file (`qstat.ended`)."""
         return qstat.ended([job_id]).get(job_id, NOT_IN_QUEUE)
 
-    def check_limits(self, job: Job, site: Site) -> Iterator[Finding]:
+    def check_limits(self, job: Job, site: Site, client: Client) -> Iterator[Finding]:
         """The limits of queues and parallel environments."""
         from hpc_amp.schedulers.gridengine import limits
 
-        return limits.check_limits(job, site)
+        return limits.check_limits(job, site, client)
+
+    def check_configuration(self, client: Client) -> Iterator[Finding]:
+        """Whether Grid Engine kills all ranks of a deleted job."""
+        from hpc_amp.schedulers.gridengine import limits
+
+        return limits.check_configuration(client)
+
+    def draft_site(self, draft: SiteDraft, clients: Clients, queue: str | None) -> None:
+        """Queues, parallel environments, resources and hosts, from qconf and qhost."""
+        from hpc_amp.schedulers.gridengine.draft import draft_site
+
+        draft_site(draft, clients, queue)
 
     def log_files(self, directives: Sequence[str]) -> Iterator[tuple[str, Path]]:
         """The files of `-o` and `-e` without variables in their names."""

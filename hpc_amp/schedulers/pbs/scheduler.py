@@ -19,6 +19,7 @@ from hpc_amp.resources import Which
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE, JobStatus, Submission
 from hpc_amp.schedulers.base import (
     TERMINAL,
+    Client,
     Interactive,
     UnreachableError,
     complaint,
@@ -40,6 +41,11 @@ from hpc_amp.schedulers.pbs.qstat import job_status, parse_qstat
 from hpc_amp.schedulers.qsub import QsubScheduler, is_beside, log_files_in
 
 if TYPE_CHECKING:
+    from hpc_amp.clients import Clients
+    from hpc_amp.config.schema import Job
+    from hpc_amp.config.site import Site
+    from hpc_amp.config.site_draft import SiteDraft
+    from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
 
 FILE = Path("/etc/pbs.conf")
@@ -110,7 +116,7 @@ class Pbs(QsubScheduler):
         of being copied there at the end. `-r y`: PBS starts the job again if a node fails.
         """
         job, request = plan.job, plan.job.resources
-        tasks = plan.tasks_per_node
+        tasks, whole = plan.tasks_per_node, bool(request.exclusive)
         chunk = [
             f"select={request.nodes}",
             f"ncpus={tasks * plan.cpus_per_task}",
@@ -123,7 +129,7 @@ class Pbs(QsubScheduler):
         generated = [
             ("-N", f"-N {_job_name(job.name)}"),
             ("-l select", f"-l {shlex.quote(':'.join([*chunk, *plan.site.chunk]))}"),
-            ("-l place", "-l place=scatter"),
+            ("-l place", self.exclusive_directive(plan.site) if whole else "-l place=scatter"),
             ("-l walltime", f"-l walltime={format_duration(plan.walltime)}"),
         ]
         if request.queue is not None:
@@ -140,6 +146,10 @@ class Pbs(QsubScheduler):
             ("-W umask", f"-W umask={plan.umask:03o}"),
         ]
         return merge_directives(generated, plan, _options)
+
+    def exclusive_directive(self, site: Site) -> str:
+        """`exclhost` and not `excl`: a host may be divided into several vnodes."""
+        return "-l place=scatter:exclhost"
 
     def check(self, plan: Spec) -> None:
         """Refuse directives that hpc-amp cannot follow or PBS's parser would refuse."""
@@ -194,6 +204,12 @@ class Pbs(QsubScheduler):
             ready=r"qsub: job \S+ ready",
         )
 
+    def check_limits(self, job: Job, site: Site, client: Client) -> Iterator[Finding]:
+        """The limits of the job's queue, or of those to which PBS routes it."""
+        from hpc_amp.schedulers.pbs import limits
+
+        return limits.check_limits(job, site, client)
+
     def arrays(self) -> PbsArrays:
         """Arrays of `qsub -J`."""
         return PbsArrays(self)
@@ -231,6 +247,12 @@ class Pbs(QsubScheduler):
         if result.returncode not in (0, 35, 153):
             raise UnreachableError(f"qstat does not answer: {complaint(result)}")
         return answer
+
+    def draft_site(self, draft: SiteDraft, clients: Clients, queue: str | None) -> None:
+        """Queues and nodes, from qstat and pbsnodes."""
+        from hpc_amp.schedulers.pbs.draft import draft_site
+
+        draft_site(draft, clients, queue)
 
     lost_log = (
         "PBS opens the log on the node before the job starts, and holds the job if it cannot "

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from hpc_amp.config.schema import Job
+from hpc_amp.config.site import Site
 from hpc_amp.config.units import parse_duration
 from hpc_amp.errors import SchedulerError
 from hpc_amp.finding import Finding
-from hpc_amp.schedulers.base import run_command
+from hpc_amp.schedulers.base import Client, run_command
+from hpc_amp.schedulers.grammar import Options
+from hpc_amp.schedulers.queues import Queue, Request, check_queues
+from hpc_amp.schedulers.slurm import reports
+from hpc_amp.schedulers.slurm.grammar import GRAMMAR
+
+# Options with which other limits than those of the default partition may hold: a QOS can lift the
+# limits of a partition, and sites choose a partition by a QOS or a constraint in a plugin.
+_OTHER_LIMITS = ("qos", "reservation")
+_CHOOSE_PARTITION = ("constraint", "clusters")
 
 
 def node_architectures(job: Job) -> set[str]:
@@ -21,8 +32,7 @@ def node_architectures(job: Job) -> set[str]:
         return set()
     names = set()
     queue = job.resources.queue
-    for line in answer.stdout.splitlines():
-        facts = dict(part.partition("=")[::2] for part in line.split())
+    for facts in reports.records(answer.stdout):
         if queue and "Partitions" in facts and queue not in facts["Partitions"].split(","):
             continue
         if "Arch" in facts:
@@ -30,46 +40,90 @@ def node_architectures(job: Job) -> set[str]:
     return names
 
 
-def check_limits(job: Job) -> Iterator[Finding]:
-    """Yield findings for a job that its partition does not allow, according to sinfo. None if sinfo
-    does not answer."""
-    resources = job.resources
+def check_site(site: Site) -> Iterator[Finding]:
+    """Yield a finding if the site names a type of MPI that srun does not have. None if srun does
+    not answer."""
     try:
-        answer = run_command(["sinfo", "--noheader", "--format=%P|%a|%l|%D"])
+        answer = run_command(["srun", "--mpi=list"])
     except SchedulerError:
         return
-    rows = [line.split("|") for line in answer.stdout.splitlines() if line.count("|") == 3]
-    queues = {row[0].rstrip("*"): row for row in rows}
-    wanted = resources.queue or next((r[0][:-1] for r in rows if r[0].endswith("*")), None)
-    why = "Slurm would refuse the job, or never start it"
-    if wanted is None or not queues:
-        return
-    chosen = [queues[part] for part in wanted.split(",") if part in queues]
-    if not chosen:
-        what = f"there is no partition {wanted}"
-        fix = f"the partitions are {', '.join(sorted(queues))}"
-        yield Finding("sched", "error", what, why, fix)
-        return
-    if all(row[1] != "up" for row in chosen):
-        fix = "choose another with job.queue"
-        yield Finding("sched", "warning", f"the partition {wanted} is {chosen[0][1]}", why, fix)
-    limits = [_seconds(row[2]) for row in chosen]
-    walltime = parse_duration(resources.walltime)
-    if all(limit is not None and limit < walltime for limit in limits):
-        what = f"job.walltime {resources.walltime} is more than {wanted} allows ({chosen[0][2]})"
-        fix = "make it shorter: a run continues in its next attempt by itself"
-        yield Finding("sched", "error", what, why, fix)
-    total = sum(int(row[3]) for row in rows if row[0].rstrip("*") in wanted.split(","))
-    if resources.nodes > total:
-        what = f"job.nodes is {resources.nodes}, and {wanted} has {total}"
-        yield Finding("sched", "error", what, why, "request fewer, or another partition")
+    types = reports.mpi_types(answer.stdout + answer.stderr)
+    if types and site.srun_mpi not in types:
+        what = f"srun has no MPI type {site.srun_mpi} (srun_mpi)"
+        why = "jobs with launch.mpi would not start"
+        fix = f"the types are {', '.join(types)}; without launch.mpi it is not used"
+        yield Finding("sched", "warning", what, why, fix)
 
 
-def _seconds(text: str) -> int | None:
-    """Convert a time limit of Slurm, such as `1-00:00:00` or `30:00`, to seconds. None for
-    `infinite` and any other text."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+def check_limits(job: Job, site: Site, client: Client) -> Iterator[Finding]:
+    """Yield findings for a job that its partition does not allow, according to sinfo. None if sinfo
+    does not answer."""
+    options = _directives(job, site)
+    if any(options.all(name) for name in _OTHER_LIMITS):
+        return
+    named = options.last("partition")
+    if named is None and "--partition" not in site.skip_directives:
+        named = job.resources.queue
+    if named is None and any(options.all(name) for name in _CHOOSE_PARTITION):
+        return
+    try:
+        answer = client.output(
+            "sinfo", "--all", "--noheader", "--format=%P|%a|%l|%s|%D|%G", "--sort=P"
+        )
+    except SchedulerError:
+        return
+    rows = [line.strip().split("|") for line in answer.splitlines() if line.count("|") == 5]
+    default = next((row[0].rstrip("*") for row in rows if row[0].endswith("*")), None)
+    wanted = named or default
+    if wanted is None or not rows:
+        return
+    request = Request(
+        nodes=job.resources.nodes,
+        gpus=job.resources.gpus_per_node if site.gpu_request != "none" else 0,
+        walltime=None if options.all("time") else parse_duration(job.resources.walltime),
+    )
+    queues = _queues(rows, site.gpu_type)
+    yield from check_queues(request, queues, wanted.split(","), "partition")
+
+
+def _directives(job: Job, site: Site) -> Options:
+    """The options of the directives of site and job, in the order in which sbatch reads them."""
+    lines = (*site.directives, *job.resources.directives)
+    options = [option for line in lines for option in GRAMMAR.parse_line(f" {line}").options]
+    return Options(options)
+
+
+def _queues(rows: list[list[str]], gpu_type: str | None) -> list[Queue]:
+    """The partitions of sinfo's rows. A partition has a row for each kind of node and limit."""
+    grouped: dict[str, list[list[str]]] = defaultdict(list)
+    for row in rows:
+        grouped[row[0].rstrip("*")].append(row)
+    queues = []
+    for name, own in grouped.items():
+        _, state, limit, size, _, _ = own[0]
+        fewest, _, most = size.rpartition("-")
+        groups = [(_gpus(row[5], gpu_type), int(row[4])) for row in own if row[4].isdecimal()]
+        queues.append(
+            Queue(
+                name=name,
+                closed="" if state == "up" else state,
+                longest=reports.seconds(limit),
+                fewest_nodes=int(fewest) if fewest.isdecimal() else 1,
+                most_nodes=int(most) if most.isdecimal() else None,
+                gpus=tuple(groups),
+                nodes=sum(number for _, number in groups),
+            )
+        )
+    return queues
+
+
+def _gpus(resources: str, gpu_type: str | None) -> int:
+    """The GPUs of a node in sinfo's `%G`, such as `gpu:a100:4(S:0-1),lustre:1`. A type is only
+    compared if the node reports one."""
+    number = 0
+    for entry in re.sub(r"\([^)]*\)", "", resources).split(","):
+        kind, *words = entry.split(":")
+        typed = words[0] if len(words) == 2 else None
+        if kind == "gpu" and words[-1:] and words[-1].isdecimal():
+            number += int(words[-1]) if None in (typed, gpu_type) or typed == gpu_type else 0
+    return number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -38,10 +39,13 @@ from hpc_amp.schedulers.slurm.grammar import GRAMMAR
 if TYPE_CHECKING:
     import submitit
 
+    from hpc_amp.clients import Clients
     from hpc_amp.config.schema import Job
     from hpc_amp.config.site import Site
+    from hpc_amp.config.site_draft import SiteDraft
     from hpc_amp.finding import Finding
     from hpc_amp.jobs.spec import Spec
+    from hpc_amp.schedulers.base import Client
 
 FILES = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
 _AWAY = (
@@ -97,6 +101,17 @@ class Slurm(Scheduler):
             return False
         return ping.returncode == 0
 
+    def cluster(self) -> str:
+        """`ClusterName` of slurm.conf. On a "configless" cluster, slurmd keeps a copy."""
+        given = os.environ.get("SLURM_CONF")
+        files = [Path(given)] if given else [*FILES, Path("/run/slurm/conf/slurm.conf")]
+        for file in files:
+            with contextlib.suppress(OSError):  # it is not there
+                text = file.read_text(errors="replace")
+                found = re.search(r"(?im)^\s*ClusterName\s*=\s*(\S+)", text)
+                return found[1] if found else ""
+        return ""
+
     def default_launcher(self, job: Job) -> str:
         """srun, with one task for each rank."""
         return self.step_launcher
@@ -128,6 +143,8 @@ class Slurm(Scheduler):
             options["--account"] = request.account
         options["--signal"] = f"B:USR1@{plan.stop_margin}"
         generated = [(name, f"{name}={quote_directive(value)}") for name, value in options.items()]
+        if request.exclusive:
+            generated.append(("--exclusive", self.exclusive_directive(plan.site)))
         return merge_directives([*generated, ("--requeue", "--requeue")], plan, _options)
 
     def _gpu_options(self, plan: Spec) -> dict[str, str]:
@@ -138,6 +155,11 @@ class Slurm(Scheduler):
         if plan.site.gpu_request == "gres":
             return {"--gres": f"gpu:{amount}"}
         return {"--gpus-per-node": amount}
+
+    def exclusive_directive(self, site: Site) -> str:
+        """Slurm then allocates all cores and GPUs of the nodes. The ranks still get what their step
+        requests."""
+        return "--exclusive"
 
     def check(self, plan: Spec) -> None:
         """Refuse directives that hpc-amp cannot follow, and a stop margin above Slurm's limit."""
@@ -219,11 +241,23 @@ class Slurm(Scheduler):
 
         return functions.executor(plan, self.directives)
 
-    def check_limits(self, job: Job, site: Site) -> Iterator[Finding]:
+    def check_limits(self, job: Job, site: Site, client: Client) -> Iterator[Finding]:
         """The limits of the job's partition."""
         from hpc_amp.schedulers.slurm import limits
 
-        return limits.check_limits(job)
+        return limits.check_limits(job, site, client)
+
+    def draft_site(self, draft: SiteDraft, clients: Clients, queue: str | None) -> None:
+        """Partitions, GPUs, types of MPI and accounts, from scontrol, sinfo, srun and sacctmgr."""
+        from hpc_amp.schedulers.slurm.draft import draft_site
+
+        draft_site(draft, clients, queue)
+
+    def check_site(self, job: Job, site: Site) -> Iterator[Finding]:
+        """The type of MPI."""
+        from hpc_amp.schedulers.slurm import limits
+
+        return limits.check_site(site)
 
     def node_architectures(self, job: Job) -> set[str]:
         """The architectures of the nodes in the job's partition."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from hpc_amp.config.schema import Train
 from hpc_amp.config.values import NETWORK, Count, Fraction, WeightsFile, Word
+from hpc_amp.errors import KeyProblem
+from hpc_amp.tasks.classification.names import OWN, TORCHVISION
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -42,3 +46,12 @@ class ClassificationConfig(Train):
     """The network."""
     label_smoothing: Fraction = 0.0
     """Label smoothing of the cross entropy in training."""
+
+    def unknown_names(self) -> Iterator[KeyProblem]:
+        """A network that neither this package nor torchvision has."""
+        known = OWN | TORCHVISION
+        if self.model.name not in known:
+            near = difflib.get_close_matches(self.model.name, sorted(known), n=3, cutoff=0.5)
+            hint = f"did you mean {', '.join(near)}?" if near else "docs/config.md names networks"
+            problem = f"there is no model {self.model.name!r}"
+            yield KeyProblem("model.name", problem, hint)

@@ -15,6 +15,11 @@ from hpc_amp.models import build_model
 from hpc_amp.tasks.base import Best, Losses, Networks, Phase, Task, TrainingData
 from hpc_amp.tasks.classification.config import ClassificationConfig
 
+_SHOWN = 16
+"""The number of inputs in a picture."""
+_TOP = 5
+"""With more classes than this, it counts as well whether the right class is among so many."""
+
 
 class Classification(Task):
     """One network, one optimizer, cross entropy. A batch is images [B, C, H, W] and labels [B]."""
@@ -73,16 +78,28 @@ class Classification(Task):
         return self.data.evaluation()
 
     def evaluate(self, batch: Batch, networks: Networks) -> dict[str, Tensor]:
-        """`correct` and `count` (int64), and `loss` (float64), the sum of the cross entropies."""
+        """`correct`, `correct_top5` and `count` (int64), and `loss` (float64), the sum of the cross
+        entropies."""
         images, labels = batch
         logits = networks["model"](images).float()
-        return {
+        sums = {
             "correct": (logits.argmax(1) == labels).sum(),
             "loss": F.cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64),
             "count": torch.tensor(len(labels), device=labels.device),
         }
+        if logits.shape[1] > _TOP:
+            sums["correct_top5"] = (logits.topk(_TOP).indices == labels[:, None]).sum()
+        return sums
+
+    def input_pictures(self, batch: Batch) -> Tensor | None:
+        """The first images."""
+        return self.data.training.normalization.undo(batch[0][:_SHOWN]).cpu()
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
-        """`accuracy` (0 to 1) and `loss` (mean cross entropy)."""
+        """`accuracy` (0 to 1), `loss` (mean cross entropy), and, with more than 5 classes,
+        `accuracy_top5`: how often the right class is among the 5 that are most likely."""
         count = max(1.0, sums["count"])
-        return {"accuracy": sums["correct"] / count, "loss": sums["loss"] / count}
+        metrics = {"accuracy": sums["correct"] / count, "loss": sums["loss"] / count}
+        if "correct_top5" in sums:
+            metrics["accuracy_top5"] = sums["correct_top5"] / count
+        return metrics

@@ -27,6 +27,8 @@ from hpc_amp.tasks.dcgan.data import (
 from hpc_amp.tasks.dcgan.networks import Discriminator, Generator
 
 REAL, MADE = "real", "made"
+_SHOWN = 16
+"""The number of inputs in a picture."""
 
 
 class Dcgan(Task):
@@ -114,6 +116,10 @@ class Dcgan(Task):
         """Generate images from the latent vectors."""
         networks["generator"](batch[1])
         return True
+
+    def input_pictures(self, batch: Batch) -> Tensor | None:
+        """The first images."""
+        return batch[0][:_SHOWN].float().cpu().div(2).add(0.5).clamp(0, 1)
 
     def evaluation_batches(self) -> Iterator[tuple[str, Tensor]]:
         """This rank's share of the test images, then of the latent vectors of generated images."""

@@ -1,0 +1,97 @@
+"""Which folders a list shows, and which run or campaign a name means."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from hpc_amp.errors import UsageError
+from hpc_amp.jobs.known import absent_folders, known_folders, remember
+from hpc_amp.jobs.places import DESCRIPTIONS, RUNS, find_run, newest_in, newest_named
+
+_USUAL = ("runs", "sweeps", "studies", "benches")
+"""The default folders of runs and campaigns. Others are known after their first use."""
+_CAMPAIGN = DESCRIPTIONS[1]
+
+
+def folders_to_list(only: Path | None, *, everywhere: bool) -> tuple[list[Path], list[Path]]:
+    """The folders of runs and campaigns to list; and those that belong to them but cannot be
+    reached at present. That is `only`, if it is given; else the folders below the working
+    directory; else, and if `everywhere`, all that are known."""
+    if only is not None:
+        remember_if_used(only)
+        return [only], []
+    here = _here()
+    if here and not everywhere:
+        return here, []
+    known = known_folders()
+    absent = absent_folders()
+    if not known and not absent:
+        _find_in_queues()
+        known = known_folders()
+    own = {folder.resolve() for folder in here}
+    return [*here, *(folder for folder in known if folder not in own)], absent
+
+
+def _here() -> list[Path]:
+    """The folders of runs and campaigns below the working directory."""
+    found = [folder for folder in map(Path, _USUAL) if remember_if_used(folder)]
+    own = {folder.resolve() for folder in found}
+    here = Path.cwd()
+    return found + [one for one in known_folders() if here in one.parents and one not in own]
+
+
+def remember_if_used(folder: Path) -> bool:
+    """Record a folder if it has runs or campaigns, so that it is known if the record was lost.
+    Returns whether it has."""
+    found = any(True for name in DESCRIPTIONS for _ in folder.glob(f"*/[0-9]*/{name}"))
+    if found:
+        remember(folder)
+    return found
+
+
+def _find_in_queues() -> None:
+    """Record the folders of runs whose jobs are in the queue: the state folder was lost, or is
+    new."""
+    from hpc_amp.errors import SchedulerError
+    from hpc_amp.schedulers import SCHEDULERS
+
+    for scheduler in SCHEDULERS:
+        if not scheduler.is_configured():
+            continue
+        with contextlib.suppress(SchedulerError):  # it does not answer now
+            for path in set(scheduler().queued().values()):
+                for folder in (path, *path.parents):
+                    if any((folder / name).is_file() for name in DESCRIPTIONS):
+                        remember(folder.parents[1])
+
+
+def find(target: str, runs_dir: Path) -> tuple[Path, bool]:
+    """The folder of the run or campaign that `target` means, and whether it is a campaign. Of runs
+    and campaigns with the same name, the newest one is meant. Raises UsageError if there is
+    none."""
+    path = Path(target)
+    named = newest_named(path, _CAMPAIGN)
+    for folder in (path, *([named] if named else [])):
+        if os.path.isfile(folder / _CAMPAIGN):  # False, too, for names that no file can have
+            return folder.resolve(), True
+    campaign = None
+    searched = (
+        [[Path(name) for name in _USUAL], known_folders()] if runs_dir == RUNS else [[runs_dir]]
+    )
+    for folders in searched:
+        found = [one for folder in folders if (one := newest_in(folder / target, _CAMPAIGN))]
+        if found:
+            campaign = max(found, key=lambda one: one.name).resolve()
+            break
+    try:
+        run = find_run(target, runs_dir)
+    except UsageError:
+        if campaign is None:
+            raise
+        return campaign, True
+    is_name = run.parent.name == target
+    if campaign is not None and is_name and campaign.name > run.name:
+        return campaign, True
+    return run, False

@@ -1,0 +1,68 @@
+"""Refuse a job that cannot run, before it is submitted. These are the checks of `doctor` that take
+less than a second and start nothing but the scheduler's own commands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpc_amp.config.command import program_in
+from hpc_amp.config.schema import Job
+from hpc_amp.config.site import Site
+from hpc_amp.errors import ConfigError
+from hpc_amp.finding import Finding, Severity
+from hpc_amp.jobs.plan import Plan
+from hpc_amp.schedulers.base import Client
+
+ANSWER_SECONDS = 2.0
+"""How long a submission waits for the answers of the scheduler about its limits. It continues
+without them."""
+
+
+_OTHER_FOLDER = ("--pwd", "--cwd", "--workdir", "-w")
+"""Options of container runtimes that choose the folder in which relative paths start."""
+
+
+def check_program(job: Job, site: Site, folder: Path) -> Iterator[Finding]:
+    """Yield a finding if the file that `run` starts does not exist. `folder` is the one in which
+    relative paths start. An absolute path is not checked, because it may exist only in the image or
+    on the nodes."""
+    program = program_in(job.run or [])
+    options = {word.partition("=")[0] for word in (*site.container_args, *job.container.args)}
+    if program is None or os.path.isabs(program) or not options.isdisjoint(_OTHER_FOLDER):
+        return
+    start = folder / job.code if job.code is not None else folder
+    if os.path.lexists(start / program):
+        yield Finding("program", "good", f"{program} is in {start}")
+        return
+    what = f"run: {program} does not exist in {start}"
+    fix = "check the path, which starts in the working directory, or in `code` if that is given"
+    made = site.setup.strip() or job.resources.setup.strip()  # may make the file, or change folder
+    severity: Severity = "warning" if made else "error"
+    yield Finding("program", severity, what, "every rank starts it", fix)
+
+
+def check_names(job: Job) -> Iterator[Finding]:
+    """Yield an error for each name in the training, such as that of a network, that this version
+    does not know."""
+    for problem in job.train.unknown_names() if job.train is not None else ():
+        what = f"train.{problem.key}: {problem.problem}"
+        why = "the job would fail when it builds the network, unless its image knows the name"
+        yield Finding("config", "error", what, why, problem.hint or "")
+
+
+def refuse_impossible(plan: Plan, client: Client) -> list[str]:
+    """Raise ConfigError if a job can never run: the scheduler's limits do not allow it, its program
+    does not exist, or a name is not known. Returns the warnings, one line each."""
+    found = [
+        *check_names(plan.job),
+        *plan.scheduler.check_limits(plan.job, plan.site, client),
+        *check_program(plan.job, plan.site, plan.submitted_from),
+    ]
+    for finding in found:
+        if finding.severity == "error":
+            raise ConfigError(
+                finding.what, hint=f"{finding.fix} (--no-check submits the job all the same)"
+            )
+    return [f"{one.what}: {one.why}" for one in found if one.severity == "warning"]

@@ -1,0 +1,141 @@
+"""One copy of the package for all runs in a folder of runs, instead of a hundred files in each.
+
+    <runs>/.hpc_amp/src/<hash>/     what `jobs.code.copy_package` copies
+    <runs>/<name>/<id>/src          a link to it
+
+<hash> is that of all files in the copy, so that different versions, and different parts of a job
+with host code of their own, have copies of their own. A copy never changes: it is written under
+another name and renamed when it is complete, so a command that is killed leaves no half of one.
+
+Nothing is locked. A submission links the copy first and then checks that it is still there. `prune`
+renames a copy that nothing links, looks for links once more, and renames it back if there are any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_amp.jobs.code import NEVER_COPIED, package_files, write_package
+
+if TYPE_CHECKING:
+    from hpc_amp.jobs.plan import Plan
+
+SHARED = ".hpc_amp"
+_ABANDONED = 86400
+"""Seconds after which a copy that is not complete is not written any more."""
+_TRIES = 3
+
+
+def link_package(folder: Path, plan: Plan) -> None:
+    """Make `src` in `folder` a link to the copy of the package for the run of `plan`; the copy is
+    made if there is none. If the plan shares no code, or the copy was changed, `src` is a copy of
+    its own. Raises OSError."""
+    files = package_files(plan)
+    shared = plan.shared_code / _hash(files.items())
+    link = folder / "src"
+    if not plan.shares_code:
+        write_package(link, files)
+        return
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError):  # `prune` removes it at this moment
+            if not shared.is_dir():
+                _write(shared, files)
+            os.utime(shared)  # it leaves it alone for a while
+            link.symlink_to(shared)
+            if _hash(_content(link)) == shared.name:
+                return
+        link.unlink(missing_ok=True)
+    write_package(link, files)
+
+
+def _write(shared: Path, files: dict[str, bytes]) -> None:
+    """Write a copy. Another command may write the same one; the first that is complete counts."""
+    shared.parent.mkdir(parents=True, exist_ok=True)
+    stage = shared.with_name(f".{shared.name}-{os.urandom(4).hex()}")
+    try:
+        write_package(stage, files)
+        try:
+            os.rename(stage, shared)
+        except OSError:
+            if not shared.is_dir():
+                raise
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _hash(files: Iterable[tuple[str, bytes]]) -> str:
+    digest = hashlib.sha256()
+    for name, content in sorted(files):
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:20]
+
+
+def _content(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """The files of a copy, without what Python adds to it."""
+    for path, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in NEVER_COPIED]
+        for name in names:
+            file = os.path.join(path, name)
+            with open(file, "rb") as stream:
+                yield os.path.relpath(file, folder), stream.read()
+
+
+def remove_unused(folders: Iterable[Path], *, older_than: float = _ABANDONED) -> int:
+    """Remove the copies that nothing links, and what is left of copies that were not completed, in
+    the folders of runs `folders`. Copies that were used within `older_than` seconds stay, because a
+    submission may be about to link them. Returns how many were removed."""
+    removed = 0
+    for runs in {folder.resolve() for folder in folders}:
+        shared = runs / SHARED / "src"
+        for copy in _aged(shared.glob(".*"), _ABANDONED):
+            shutil.rmtree(copy, ignore_errors=True)
+        for copy in _aged(shared.glob("[!.]*"), older_than):
+            if not _is_linked(runs, copy):
+                removed += _remove(runs, copy)
+        for empty in (shared, shared.parent):
+            with contextlib.suppress(OSError):  # it is in use
+                empty.rmdir()
+    return removed
+
+
+def _aged(folders: Iterable[Path], seconds: float) -> list[Path]:
+    """The folders that were last changed so long ago."""
+    found = []
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError):  # removed at this moment
+            if time.time() - folder.stat().st_mtime >= seconds:
+                found.append(folder)
+    return found
+
+
+def _remove(runs: Path, copy: Path) -> bool:
+    """Remove a copy. Returns False if a run was linked to it meanwhile."""
+    doomed = copy.with_name(f".removed-{copy.name}-{os.urandom(4).hex()}")
+    try:
+        os.rename(copy, doomed)
+    except OSError:
+        return False
+    if _is_linked(runs, copy):
+        with contextlib.suppress(OSError):  # another command has already written it again
+            os.rename(doomed, copy)
+            return False
+    shutil.rmtree(doomed, ignore_errors=True)
+    return True
+
+
+def _is_linked(runs: Path, copy: Path) -> bool:
+    """Whether the `src` of a run is a link to a copy, or was before a change of the run."""
+    for pattern in ("*/[0-9]*/src", "*/[0-9]*/.change-*/src", "*/[0-9]*/history/*/src"):
+        for link in runs.glob(pattern):
+            with contextlib.suppress(OSError):  # it is a folder, or is removed at this moment
+                if Path(os.readlink(link)).name == copy.name:
+                    return True
+    return False

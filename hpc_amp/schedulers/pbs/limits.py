@@ -1,0 +1,91 @@
+"""The limits of the queues of PBS."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from hpc_amp.config.schema import Job
+from hpc_amp.config.site import Site
+from hpc_amp.config.units import parse_duration
+from hpc_amp.errors import SchedulerError
+from hpc_amp.finding import Finding
+from hpc_amp.schedulers.base import Client
+from hpc_amp.schedulers.pbs.grammar import GRAMMAR
+from hpc_amp.schedulers.queues import Queue, Request, check_queues
+
+
+def check_limits(job: Job, site: Site, client: Client) -> Iterator[Finding]:
+    """Yield findings for a job that its queue does not allow. A routing queue allows what one of
+    its destinations does. None if PBS does not answer."""
+    lines = (*site.directives, *job.resources.directives)
+    options = [option for line in lines for option in GRAMMAR.parse_line(f" {line}").options]
+    entries = {name for option in options for name, _ in GRAMMAR.entries(option) or ()}
+    named = next((option.value for option in options[::-1] if option.name == "q"), None)
+    if named is None and "-q" not in site.skip_directives:
+        named = job.resources.queue
+    try:
+        found = _attributes(client.output("qstat", "-Qf"), "Queue")
+        if named is None:
+            (server, *_) = _attributes(client.output("qstat", "-Bf"), "Server").values()
+            named = server.get("default_queue")
+    except (SchedulerError, ValueError):
+        return
+    if not found or named is None or "@" in named:  # the queue of another server
+        return
+    request = Request(
+        nodes=job.resources.nodes,
+        gpus=0,
+        walltime=None if "walltime" in entries else parse_duration(job.resources.walltime),
+    )
+    queues = [_queue(name, values) for name, values in found.items()]
+    yield from check_queues(request, queues, _destinations(named, found), "queue")
+
+
+def _destinations(name: str, queues: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The queues that may run a job in the queue `name`."""
+    own = queues.get(name, {})
+    if own.get("queue_type") != "Route":
+        return [name]
+    names = [one.partition("@")[0].strip() for one in own.get("route_destinations", "").split(",")]
+    return [one for one in names if one in queues] or [name]
+
+
+def _queue(name: str, values: Mapping[str, str]) -> Queue:
+    def number(key: str) -> int | None:
+        text = values.get(key, "")
+        return int(text) if text.isdecimal() else None
+
+    closed = "stopped" if values.get("started") == "False" else ""
+    return Queue(
+        name=name,
+        closed="disabled" if values.get("enabled") == "False" else closed,
+        longest=_seconds(values.get("resources_max.walltime", "")),
+        fewest_nodes=number("resources_min.nodect") or 1,
+        most_nodes=number("resources_max.nodect"),
+        indirect=values.get("queue_type") == "Route" or values.get("from_route_only") == "True",
+    )
+
+
+def _attributes(text: str, kind: str) -> dict[str, dict[str, str]]:
+    """The attributes of queues (`Queue`) or of the server (`Server`) in the output of qstat, by
+    name. A line that begins with a tab continues the value before."""
+    found: dict[str, dict[str, str]] = {}
+    attributes: dict[str, str] = {}
+    for line in text.replace("\n\t", "").splitlines():
+        if line.startswith(f"{kind}:"):
+            attributes = found.setdefault(line.partition(":")[2].strip(), {})
+        elif " = " in line:
+            name, _, value = line.strip().partition(" = ")
+            attributes[name] = value
+    return found
+
+
+def _seconds(text: str) -> int | None:
+    """Convert a time of PBS, `12:00:00` or a number of seconds. None for any other text."""
+    if not re.fullmatch(r"\d+(:\d+){0,2}", text):
+        return None
+    seconds = 0
+    for part in text.split(":"):
+        seconds = seconds * 60 + int(part)
+    return seconds
