@@ -108,6 +108,18 @@ def test_each_phase_changes_one_network(tmp_path: Path) -> None:
     assert all(p.requires_grad for p in made.networks["discriminator"].parameters())
 
 
+def test_what_the_discriminator_thinks_is_a_probability(tmp_path: Path) -> None:
+    made = dcgan(tmp_path, epochs=1)
+    made.fit()
+    judged = made.task.judged  # type: ignore[attr-defined]
+    assert set(judged) == {"d_real", "d_fake", "g"}
+    for name, sign in (("d_real", 1), ("d_fake", -1), ("g", 1)):
+        assert 0 < judged[name] < 1
+        # By Jensen's inequality.
+        least = -(judged[name] if sign > 0 else 1 - judged[name]).log().item()
+        assert curve(tmp_path, f"train/{name}")[-1][1] >= least - 1e-6
+
+
 def test_accumulation_is_the_same_update(tmp_path: Path) -> None:
     ends = []
     for accumulate in (1, 4):
