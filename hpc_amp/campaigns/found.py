@@ -69,8 +69,8 @@ def _find_in_queues() -> None:
 
 def find(target: str, runs_dir: Path) -> tuple[Path, bool]:
     """The folder of the run or campaign that `target` means, and whether it is a campaign. Of runs
-    and campaigns with the same name, the newest one is meant. Raises UsageError if there is
-    none."""
+    and campaigns with the same name, or in the folder of a name, the newest one is meant. Raises
+    UsageError if there is none."""
     path = Path(target)
     named = newest_named(path, _CAMPAIGN)
     for folder in (path, *([named] if named else [])):
@@ -82,6 +82,8 @@ def find(target: str, runs_dir: Path) -> tuple[Path, bool]:
     )
     for folders in searched:
         found = [one for folder in folders if (one := newest_in(folder / target, _CAMPAIGN))]
+        if os.sep in target and (here := newest_in(path, _CAMPAIGN)):
+            found = [here]
         if found:
             campaign = max(found, key=lambda one: one.name).resolve()
             break
@@ -91,7 +93,19 @@ def find(target: str, runs_dir: Path) -> tuple[Path, bool]:
         if campaign is None:
             raise
         return campaign, True
-    is_name = run.parent.name == target
+    is_name = run.parent.name == path.name
     if campaign is not None and is_name and campaign.name > run.name:
         return campaign, True
     return run, False
+
+
+def runs_of(target: str, runs_dir: Path) -> list[Path]:
+    """The runs that a word of the command line means: one run, or the points of a campaign that
+    have begun (see `find`). Raises UsageError if there are none."""
+    folder, is_campaign = find(target, runs_dir)
+    if not is_campaign:
+        return [folder]
+    found = sorted(path.parent for path in folder.glob("points/*/job.json"))
+    if not found:
+        raise UsageError(f"no point of {folder} has begun")
+    return found

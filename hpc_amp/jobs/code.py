@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).resolve().parents[1]
 NEVER_COPIED = (
     *("__pycache__", "*.pyc", ".git", ".venv", "venv", "node_modules", "_share"),
-    *("runs", "sweeps", "studies", "functions"),
+    *("runs", "sweeps", "studies", "benches", "functions"),
 )
 """Patterns of file names that are not copied."""
 MAIN = '''"""`python src ...` is `python -m hpc_amp.distributed.exec ...` with this snapshot."""

@@ -51,11 +51,13 @@ def same_folder(one: Path, other: Path) -> bool:
 
 
 def find_run(target: str, runs_dir: Path) -> Path:
-    """Find a run directory. `target` is a run directory, the name of a job (its newest run), or a
-    job id. Names and ids are searched for in `runs_dir`, and if that is the default, then in the
-    known folders. Raises UsageError if there is no such run."""
+    """Find a run directory. `target` is a run directory, the name of a job (its newest run), the
+    folder of a name, or a job id. Names and ids are searched for in `runs_dir`, and if that is the
+    default, then in the known folders. Raises UsageError if there is no such run."""
     path = Path(target)
     found = path if is_run(path) else newest_named(path)
+    if found is None and os.sep in target:
+        found = newest_in(path)
     if found is not None:
         remember(found.resolve().parents[1])
         return found.resolve()
@@ -100,11 +102,12 @@ def newest_named(path: Path, description: str = "job.json") -> Path | None:
 
 
 def follow_latest(path: Path) -> Path:
-    """Replace `<name>/latest` at the beginning of a path, or as all of it, by the newest run of the
-    name."""
+    """Replace `<name>/latest` at the beginning of a path, or as all of it, by the newest run or
+    campaign of the name."""
     for folder in (path, *path.parents):
-        if folder.name == LATEST and folder.is_file():
-            newest = newest_in(folder.parent)
+        if folder.name == LATEST and os.path.isfile(folder):
+            found = [newest_in(folder.parent, description) for description in DESCRIPTIONS]
+            newest = max((one for one in found if one is not None), default=None)
             return path if newest is None else newest / path.relative_to(folder)
     return path
 
