@@ -14,7 +14,7 @@ from typing import Any
 
 from hpc_amp.errors import UsageError
 from hpc_amp.files import read_json, write_atomically
-from hpc_amp.jobs.events import own_events
+from hpc_amp.jobs.events import is_only_created, own_events
 from hpc_amp.jobs.known import known_folders, remember
 
 RUNS = Path("runs")
@@ -36,6 +36,13 @@ def origin(folder: Path, resolved: Mapping[str, Any]) -> Path | None:
     return None if same_folder(folder, Path(recorded)) else Path(recorded)
 
 
+def has_no_job(run_dir: Path) -> bool:
+    """Whether no job will change a run, so that waiting for its end makes no sense: its user has
+    not submitted it yet, or it was copied or moved."""
+    elsewhere = origin(run_dir, read_json(run_dir / "job.json")) is not None
+    return elsewhere or is_only_created(run_dir)
+
+
 def is_copy(origin: Path | None) -> bool:
     """Whether a run or campaign with this `origin` is a copy. False: it was moved, or is where it
     was submitted."""
@@ -46,8 +53,8 @@ def same_folder(one: Path, other: Path) -> bool:
     """Whether two paths lead to the same folder, also by symbolic links and bind mounts."""
     try:
         return os.path.samefile(one, other)
-    except OSError:
-        return False  # one of them does not exist on this machine
+    except (OSError, ValueError):
+        return False  # one of them does not exist on this machine, or is no path
 
 
 def find_run(target: str, runs_dir: Path) -> Path:
