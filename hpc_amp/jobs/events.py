@@ -10,7 +10,13 @@ from typing import Any
 
 from hpc_amp.errors import UsageError
 
-_KINDS = {"time": int, "attempt": int, "array": int, "job_id": (str, int), "folder": str}
+_KINDS: dict[str, Any] = {
+    "time": int,
+    "attempt": int,
+    "array": int,
+    "job_id": (str, int),
+    "folder": str,
+}
 """The types of the facts that readers compute with."""
 DAMAGED = "damaged"
 """The key of an event from which `read_events` has removed facts of a wrong type."""

@@ -135,3 +135,12 @@ def test_a_copy_of_a_point_without_its_job_file(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="leads nowhere") as refused:
             command(run_dir)
         assert "cp -aL" in (refused.value.hint or "")
+
+
+def test_the_script_says_that_only_its_code_is_gone(host: StubHost) -> None:
+    run_dir = host.create({"run": ["true"]})
+    shutil.move(run_dir / "src", host.folder / "elsewhere")
+    (run_dir / "src").symlink_to("nowhere")
+    said = host.run(run_dir).output
+    assert f"{run_dir}/src leads to no folder" in said and "hpc-amp resume --here" in said
+    assert "there is no run directory" not in said
