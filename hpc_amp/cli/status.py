@@ -129,8 +129,8 @@ Shown = tuple[str, dict[str, Any], bool]
 
 def _runs(folders: Sequence[Path]) -> list[Shown]:
     from hpc_amp.jobs.details import run_details
+    from hpc_amp.jobs.events import FINAL
     from hpc_amp.jobs.places import has_no_job
-    from hpc_amp.jobs.status import FINAL
 
     shown = []
     for one in run_details(folders):

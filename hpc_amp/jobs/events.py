@@ -10,6 +10,8 @@ from typing import Any
 
 from hpc_amp.errors import UsageError
 
+FINAL = frozenset(("finished", "failed", "cancelled", "checkpointed", "lost"))
+"""The states in which a run has ended."""
 _KINDS: dict[str, Any] = {
     "time": int,
     "attempt": int,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpc_amp.errors import UsageError
-from hpc_amp.jobs.events import is_only_created, read_events
-from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
+from hpc_amp.jobs.events import FINAL, is_only_created, read_events
+from hpc_amp.jobs.status import RunStatus, run_statuses
 from hpc_amp.schedulers import get_scheduler
 
 _POLL_SECONDS = 0.3
