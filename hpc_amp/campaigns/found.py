@@ -81,8 +81,8 @@ def _find_in_queues() -> None:
 
 def find(target: str, runs_dir: Path) -> tuple[Path, bool]:
     """The folder of the run or campaign that `target` means, and whether it is a campaign. Of runs
-    and campaigns with the same name, the newest one is meant. Raises UsageError if there is
-    none."""
+    and campaigns with the same name, or in the folder of a name, the newest one is meant. Raises
+    UsageError if there is none."""
     path = Path(target)
     named = newest_named(path, _CAMPAIGN)
     for folder in (path, *([named] if named else [])):
@@ -90,6 +90,8 @@ def find(target: str, runs_dir: Path) -> tuple[Path, bool]:
             return folder.resolve(), True
     here = [Path(name) for name in _USUAL] if runs_dir == RUNS else [runs_dir]
     campaign = _campaign(here, target)
+    if os.sep in target and (found := newest_in(path, _CAMPAIGN)) is not None:
+        campaign = found.resolve()
     if campaign is None and runs_dir == RUNS and newest_in(runs_dir / target) is None:
         # Other folders may be on file servers that do not answer: they are looked at last.
         campaign = _campaign(known_folders(), target)
@@ -99,10 +101,22 @@ def find(target: str, runs_dir: Path) -> tuple[Path, bool]:
         if campaign is None:
             raise
         return campaign, True
-    is_name = run.parent.name == target
+    is_name = run.parent.name == path.name
     if campaign is not None and is_name and campaign.name > run.name:
         return campaign, True
     return run, False
+
+
+def runs_of(target: str, runs_dir: Path) -> list[Path]:
+    """The runs that a word of the command line means: one run, or the points of a campaign that
+    have begun (see `find`). Raises UsageError if there are none."""
+    folder, is_campaign = find(target, runs_dir)
+    if not is_campaign:
+        return [folder]
+    found = sorted(path.parent for path in folder.glob("points/*/job.json"))
+    if not found:
+        raise UsageError(f"no point of {folder} has begun")
+    return found
 
 
 def _campaign(folders: Sequence[Path], name: str) -> Path | None:

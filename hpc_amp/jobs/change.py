@@ -95,6 +95,7 @@ def plan_change(run_dir: Path, overrides: Sequence[str], *, here: bool = False) 
     not record how it was submitted, is on another site, or is already past its new end.
     """
     resolved = rundir.read_resolved(run_dir)
+    rundir.refuse_without_links(run_dir)
     before = rundir.job_of(run_dir, resolved)
     given = given_at_submission(run_dir, resolved)
     folder = rundir.submission_folder(run_dir, resolved)

@@ -15,7 +15,7 @@ from typing import Any
 
 from hpc_amp.errors import UsageError
 from hpc_amp.files import read_json, write_atomically
-from hpc_amp.jobs.events import own_events
+from hpc_amp.jobs.events import is_only_created, own_events
 from hpc_amp.jobs.known import known_folders, remember
 
 RUNS = Path("runs")
@@ -37,6 +37,13 @@ def origin(folder: Path, resolved: Mapping[str, Any]) -> Path | None:
     return None if same_folder(folder, Path(recorded)) else Path(recorded)
 
 
+def has_no_job(run_dir: Path) -> bool:
+    """Whether no job will change a run, so that waiting for its end makes no sense: its user has
+    not submitted it yet, or it was copied or moved."""
+    elsewhere = origin(run_dir, read_json(run_dir / "job.json")) is not None
+    return elsewhere or is_only_created(run_dir)
+
+
 def is_copy(origin: Path | None) -> bool:
     """Whether a run or campaign with this `origin` is a copy. False: it was moved, or is where it
     was submitted."""
@@ -47,16 +54,18 @@ def same_folder(one: Path, other: Path) -> bool:
     """Whether two paths lead to the same folder, also by symbolic links and bind mounts."""
     try:
         return os.path.samefile(one, other)
-    except OSError:
-        return False  # one of them does not exist on this machine
+    except (OSError, ValueError):
+        return False  # one of them does not exist on this machine, or is no path
 
 
 def find_run(target: str, runs_dir: Path) -> Path:
-    """Find a run directory. `target` is a run directory, the name of a job (its newest run), or a
-    job id. Names and ids are searched for in `runs_dir`, and if that is the default, then in the
-    known folders. Raises UsageError if there is no such run."""
+    """Find a run directory. `target` is a run directory, the name of a job (its newest run), the
+    folder of a name, or a job id. Names and ids are searched for in `runs_dir`, and if that is the
+    default, then in the known folders. Raises UsageError if there is no such run."""
     path = Path(target)
     found = path if is_run(path) else newest_named(path)
+    if found is None and os.sep in target:
+        found = newest_in(path)
     if found is not None:
         remember_folder_of(found.resolve())
         return found.resolve()
@@ -120,11 +129,12 @@ def newest_named(path: Path, description: str = "job.json") -> Path | None:
 
 
 def follow_latest(path: Path) -> Path:
-    """Replace `<name>/latest` at the beginning of a path, or as all of it, by the newest run of the
-    name."""
+    """Replace `<name>/latest` at the beginning of a path, or as all of it, by the newest run or
+    campaign of the name."""
     for folder in (path, *path.parents):
-        if folder.name == LATEST and folder.is_file():
-            newest = newest_in(folder.parent)
+        if folder.name == LATEST and os.path.isfile(folder):
+            found = [newest_in(folder.parent, description) for description in DESCRIPTIONS]
+            newest = max((one for one in found if one is not None), default=None)
             return path if newest is None else newest / path.relative_to(folder)
     return path
 

@@ -242,7 +242,7 @@ def _absolute_paths(job: Job, workdir: Path, runtime: Container) -> Job:
     def absolute_bind(bind: str) -> str:
         source, colon, rest = bind.partition(":")
         # Symbolic links are not resolved: `/scratch` has to be mounted under this name.
-        source = os.path.abspath(workdir / source) if source else ""
+        source = os.path.abspath(follow_latest(workdir / source)) if source else ""
         return f"{source}{colon}{rest}" if rest else source
 
     container, image = job.container, job.container.image
@@ -316,7 +316,7 @@ def _missing_binds(loaded: LoadedJob, container: Container, *, here: bool) -> tu
     remarks = []
     for text in loaded.job.container.bind if container.uses_image else ():
         bind = parse_bind(text)
-        if bind is None or os.path.exists(bind.source):
+        if bind is None or follow_latest(Path(bind.source)).exists():
             continue
         if here:
             raise ConfigError(

@@ -31,7 +31,7 @@ from hpc_amp.config.tree import MappingNode
 from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.jobs import rundir, terminal
 from hpc_amp.jobs.code import copy_package, host_folder
-from hpc_amp.jobs.plan import Plan, make_plan
+from hpc_amp.jobs.plan import Plan, absolute_path, make_plan
 from hpc_amp.jobs.render import render_session
 from hpc_amp.launchers import get_launcher
 from hpc_amp.schedulers.base import Interactive, run_here, script_command
@@ -85,7 +85,7 @@ def of_config(config: Path | None, overrides: Sequence[str], command: Sequence[s
     loaded = dataclasses.replace(loaded, job=dataclasses.replace(_on_one_node(job), code=None))
     plan = make_plan(loaded, site, folder)
     if job.code is not None:
-        code = Path(job.code).resolve()
+        code = Path(absolute_path(job.code, Path.cwd()))
         job = dataclasses.replace(plan.job, code=str(code))  # a task is imported from there
         plan = dataclasses.replace(plan, workdir=code, job=job)
     return Session(plan, plan.run_dir, tuple(command), source.text)

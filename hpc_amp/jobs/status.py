@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.files import read_json
 from hpc_amp.jobs.attempts import Orphan, find_orphan
 from hpc_amp.jobs.clusters import other_cluster
-from hpc_amp.jobs.events import FINAL, read_events, record_event
+from hpc_amp.jobs.events import DAMAGED, FINAL, read_events, record_event
 from hpc_amp.jobs.links import read_chain, write_chain
 from hpc_amp.jobs.places import is_copy, origin
 from hpc_amp.jobs.unsettled import INTERRUPTED, found_since, may_still_come
@@ -111,12 +111,24 @@ def _ask(scheduler: str, job_ids: Sequence[str]) -> dict[str, JobStatus] | None:
         return None
 
 
+def _is_damaged(resolved: Mapping[str, Any]) -> bool:
+    """Whether the content of a `job.json` has facts of a wrong type."""
+    job = resolved.get("job", {})
+    names = [resolved.get("scheduler", ""), resolved.get("run_dir", "")]
+    if not isinstance(job, dict) or not isinstance(job.get("name", ""), str):
+        return True
+    return not all(isinstance(name, str) and "\0" not in name for name in names)
+
+
 class RunView:
     """The state of a run according to its files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.resolved = read_json(folder / "job.json")
+        self._is_damaged = _is_damaged(self.resolved)
+        if self._is_damaged:
+            self.resolved = {}
         # Set if the run was copied or moved: the job in the queue then belongs to another folder.
         self.origin = origin(folder, self.resolved)
         self.scheduler: str = self.resolved.get("scheduler", "unknown")
@@ -213,6 +225,8 @@ class RunView:
             )
         if self.other_cluster is not None:
             return "unknown", f"it was submitted on the cluster {self.other_cluster}: ask there"
+        if self._is_damaged:
+            return "unknown", "its job.json is damaged"
         if self.job_id is None:
             return self._without_job()
         if not self.resolved:
@@ -265,6 +279,8 @@ class RunView:
             return "unknown", f"its state.jsonl cannot be read: {error.strerror}"
         if self.last["state"] == "created":
             return "unknown", "`hpc-amp render --create` made it, and its script has not started"
+        if any(event.get(DAMAGED) for event in self._events):
+            return "unknown", "its state.jsonl is damaged"
         if not self.submissions:
             return "failed", "it was never submitted: its command was ended before that"
         if not self._queue_answers:

@@ -57,6 +57,7 @@ def again(run_dir: Path) -> JobText:
     """The job of a run, to be submitted once more as a new run: the job file and the overrides of
     its submission, and its copy of the code. Raises UsageError if it does not record them."""
     resolved = rundir.read_resolved(run_dir)
+    rundir.refuse_without_links(run_dir)
     overrides = change.given_at_submission(run_dir, resolved)
     if resolved["job"].get("code") is not None:
         code = literal(str(run_dir.resolve() / "code")).replace("'", "''")
