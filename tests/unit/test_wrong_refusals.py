@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from support.environment import working_directory
 
 from hpc_amp.campaigns import ranges
 from hpc_amp.campaigns.measuring import Measuring
+from hpc_amp.campaigns.record import read_dropped
 from hpc_amp.config.command import launcher_in, program_in
 from hpc_amp.config.sites import load_for_site
+from hpc_amp.jobs.events import record_event
 from hpc_amp.schedulers import get_scheduler
 from hpc_amp.schedulers.base import Client
 from hpc_amp.study.plan import StudyOptions, plan_study
@@ -227,3 +230,11 @@ def test_a_launcher_behind_options_in_one_word() -> None:
 def test_no_numbers_from_a_range_that_is_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"before it begins|invalid literal"):
         ranges.from_text(text)
+
+
+def test_a_campaign_from_which_nothing_was_dropped_can_be_read(tmp_path: Path) -> None:
+    """Older versions recorded the points of `drop NAME 3-1` as an empty text."""
+    record_event(tmp_path, "dropped", points="", reason="by hpc-amp scale drop")
+    record_event(tmp_path, "dropped", points="2", reason="by hpc-amp scale drop")
+    campaign: Any = SimpleNamespace(folder=tmp_path)
+    assert list(read_dropped(campaign)) == [2]
