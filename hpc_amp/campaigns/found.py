@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpc_amp.errors import UsageError
 from hpc_amp.jobs.known import absent_folders, known_folders, remember
-from hpc_amp.jobs.places import DESCRIPTIONS, RUNS, find_run, newest_in, newest_named
+from hpc_amp.jobs.places import (
+    DESCRIPTIONS,
+    RUNS,
+    find_run,
+    is_campaign,
+    is_run,
+    newest_in,
+    newest_named,
+    remember_folder_of,
+)
 
 _USUAL = ("runs", "sweeps", "studies", "benches")
 """The default folders of runs and campaigns. Others are known after their first use."""
@@ -63,8 +73,10 @@ def _find_in_queues() -> None:
         with contextlib.suppress(SchedulerError):  # it does not answer now
             for path in set(scheduler().queued().values()):
                 for folder in (path, *path.parents):
-                    if any((folder / name).is_file() for name in DESCRIPTIONS):
+                    if is_campaign(folder):
                         remember(folder.parents[1])
+                    elif is_run(folder):
+                        remember_folder_of(folder)
 
 
 def find(target: str, runs_dir: Path) -> tuple[Path, bool]:
@@ -76,15 +88,11 @@ def find(target: str, runs_dir: Path) -> tuple[Path, bool]:
     for folder in (path, *([named] if named else [])):
         if os.path.isfile(folder / _CAMPAIGN):  # False, too, for names that no file can have
             return folder.resolve(), True
-    campaign = None
-    searched = (
-        [[Path(name) for name in _USUAL], known_folders()] if runs_dir == RUNS else [[runs_dir]]
-    )
-    for folders in searched:
-        found = [one for folder in folders if (one := newest_in(folder / target, _CAMPAIGN))]
-        if found:
-            campaign = max(found, key=lambda one: one.name).resolve()
-            break
+    here = [Path(name) for name in _USUAL] if runs_dir == RUNS else [runs_dir]
+    campaign = _campaign(here, target)
+    if campaign is None and runs_dir == RUNS and newest_in(runs_dir / target) is None:
+        # Other folders may be on file servers that do not answer: they are looked at last.
+        campaign = _campaign(known_folders(), target)
     try:
         run = find_run(target, runs_dir)
     except UsageError:
@@ -95,3 +103,9 @@ def find(target: str, runs_dir: Path) -> tuple[Path, bool]:
     if campaign is not None and is_name and campaign.name > run.name:
         return campaign, True
     return run, False
+
+
+def _campaign(folders: Sequence[Path], name: str) -> Path | None:
+    """The newest campaign of a name in some folders."""
+    found = [one for folder in folders if (one := newest_in(folder / name, _CAMPAIGN))]
+    return max(found, key=lambda one: one.name).resolve() if found else None

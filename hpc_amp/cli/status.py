@@ -129,7 +129,7 @@ Shown = tuple[str, dict[str, Any], bool]
 
 def _runs(folders: Sequence[Path]) -> list[Shown]:
     from hpc_amp.jobs.details import run_details
-    from hpc_amp.jobs.status import FINAL
+    from hpc_amp.jobs.events import FINAL
 
     return [
         (_details(one), one.to_plain(), one.status.state in FINAL) for one in run_details(folders)

@@ -78,6 +78,11 @@ class Change:
         """Whether the change affects entries of `_FACTS` only, and no key of the job."""
         return all(one.key in _FACTS for one in self.changed)
 
+    @property
+    def only_moves(self) -> bool:
+        """Whether the change affects, besides these entries, only the run's folder."""
+        return all(one.key in (*_FACTS, "run_dir") for one in self.changed)
+
 
 # ---- planning a change ---------------------------------------------------------------------------
 

@@ -10,6 +10,9 @@ from typing import Any
 
 from hpc_amp.errors import UsageError
 
+FINAL = frozenset(("finished", "failed", "cancelled", "checkpointed", "lost"))
+"""The states in which a run has ended."""
+
 
 def record_event(run_dir: Path, state: str, **facts: Any) -> None:
     """Append an event with the present time. Raises UsageError if the file cannot be written."""

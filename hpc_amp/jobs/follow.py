@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpc_amp.jobs.events import read_events
-from hpc_amp.jobs.status import FINAL, RunStatus, run_statuses
+from hpc_amp.jobs.events import FINAL, read_events
+from hpc_amp.jobs.status import RunStatus, run_statuses
 from hpc_amp.schedulers import get_scheduler
 
 _POLL_SECONDS = 0.3

@@ -12,7 +12,7 @@ from hpc_amp.errors import SchedulerError, UsageError
 from hpc_amp.files import read_json
 from hpc_amp.jobs.attempts import Orphan, find_orphan
 from hpc_amp.jobs.clusters import other_cluster
-from hpc_amp.jobs.events import read_events, record_event
+from hpc_amp.jobs.events import FINAL, read_events, record_event
 from hpc_amp.jobs.links import read_chain, write_chain
 from hpc_amp.jobs.places import is_copy, origin
 from hpc_amp.jobs.unsettled import INTERRUPTED, found_since, may_still_come
@@ -20,7 +20,6 @@ from hpc_amp.schedulers import JobStatus, get_scheduler
 from hpc_amp.schedulers.answers import NOT_IN_QUEUE
 
 # States of a run that has ended. The scheduler is not queried for it any more.
-FINAL = frozenset(("finished", "failed", "cancelled", "checkpointed", "lost"))
 STATES = ("pending", "running", "unknown", *sorted(FINAL))
 
 
@@ -80,6 +79,9 @@ def left_of_moved(status: RunStatus) -> str | None:
         return f"attempt {orphan.attempt} gives signs of life on {orphan.host}"
     if status.state in FINAL:
         return None  # the script recorded its end
+    elsewhere = other_cluster(status.scheduler, read_events(run_dir))
+    if elsewhere is not None:
+        return f"its job was submitted on the cluster {elsewhere}"
     jobs = [*([status.job_id] if status.job_id else []), *read_chain(run_dir)]
     there = get_scheduler(status.scheduler).unended(jobs) if jobs else {}
     return f"its job {next(iter(there))} has not ended" if there else None

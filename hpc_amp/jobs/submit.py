@@ -269,7 +269,7 @@ def _forget_original(run_dir: Path) -> None:
 
 def _refuse_finished(run_dir: Path, planned: change.Change | None) -> None:
     """Raise UsageError if a run that has finished has no steps left."""
-    if planned is None:
+    if planned is None or planned.only_moves:
         raise UsageError(f"{run_dir} has finished", hint="there is nothing to resume")
     total = change.total_steps(run_dir, planned.plan.job.train)
     if total is not None and total <= change.steps_done(run_dir):
