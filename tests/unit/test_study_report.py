@@ -293,10 +293,13 @@ def test_hostile_names_are_text_in_latex(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["scale", "report"], "Missing argument 'STUDY'."),
+        (["scale", "report"], "there is no study in studies; name the study"),
         (["scale", "report", "nope"], "there is no study 'nope'"),
         (["scale", "report", "STUDY", "--compare", "nope"], "there is no study 'nope'"),
-        (["scale", "report", "STUDY", "--compare", "STUDY"], "are the same study"),
+        (
+            ["scale", "report", "STUDY", "--compare", "STUDY"],
+            "is the same study; --compare another one",
+        ),
         (["scale", "report", "STUDY", "--latex", "--json"], "Give either --latex or --json."),
         (["scale", "report", "STUDY", "--out", "/dev/null"], "/dev/null/report.txt cannot be"),
         (["scale", "report", "STUDY", "--csv", "/proc/x.csv"], "/proc/x.csv cannot be written"),
